@@ -1,0 +1,37 @@
+"""Builds the compiled modules: every `.pyx` file is one extension module. Metadata is in pyproject.toml."""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "embedsignature": True,
+    "freethreading_compatible": False,
+}
+# FLOCKMQ_SANITIZE=address builds for AddressSanitizer (`make soak`).
+SANITIZE = os.environ.get("FLOCKMQ_SANITIZE")
+FLAGS = ["-O1", "-g", f"-fsanitize={SANITIZE}"] if SANITIZE else ["-O3", "-g0"]
+
+setup(
+    ext_modules=cythonize(
+        [
+            Extension(
+                ".".join(path.with_suffix("").parts),
+                [str(path)],
+                extra_compile_args=FLAGS,
+                extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
+            )
+            for package in ("_speedups", "loadtest")
+            for path in sorted(Path(package).glob("*.pyx"))
+        ],
+        compiler_directives=DIRECTIVES,
+        nthreads=os.cpu_count() or 1,
+    )
+)
