@@ -67,13 +67,15 @@ cdef inline int read_varint(Cursor* c, uint32_t* value) noexcept nogil:
     """
     cdef const uint8_t* p = c.p
     cdef uint32_t result = 0
+    cdef uint8_t byte
     cdef int shift = 0
     while shift < 7 * VARINT_BYTES_MAX:
         if p >= c.end:
             return -1
-        result |= <uint32_t>(p[0] & 0x7F) << shift
+        byte = p[0]
         p += 1
-        if p[-1] < 0x80:
+        result |= <uint32_t>(byte & 0x7F) << shift
+        if byte < 0x80:
             value[0] = result
             c.p = p
             return 0
@@ -101,3 +103,17 @@ cdef inline void write_u16(uint8_t* p, uint16_t value) noexcept nogil:
     """Write two bytes at `p`, most significant first."""
     p[0] = <uint8_t>(value >> 8)
     p[1] = <uint8_t>value
+
+
+cdef inline int read_header(Cursor* c, uint8_t* first_byte, uint32_t* remaining) noexcept nogil:
+    """The fixed header of a frame: packet type and flags, then the Remaining Length in bytes.
+
+    Returns 1, 0 if more bytes are needed to tell, or -1 if a fifth length byte is announced [2.2.3].
+    """
+    cdef Cursor ahead = c[0]
+    if read_u8(&ahead, first_byte) == -1:
+        return 0
+    if read_varint(&ahead, remaining) == -1:
+        return -1 if ahead.end - ahead.p >= VARINT_BYTES_MAX else 0
+    c[0] = ahead
+    return 1
