@@ -1,0 +1,34 @@
+# One connection's protocol life, without the socket. See channel.pyx.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
+
+from _speedups.router cimport Router
+from _speedups.session cimport Session
+from _speedups.turn cimport Outlet
+
+cdef enum Phase:
+    EXPECTING = 0              # no CONNECT yet
+    CONNECTING = 1             # CONNECT is being decided; nothing is parsed meanwhile
+    OPEN = 2
+    ENDED = 3                  # what still arrives is ignored
+
+
+cdef class Channel(Outlet):
+    cdef Router router
+    cdef object handler                # of the node: gets what is not hot
+    cdef readonly Session session      # None before CONNECT is accepted
+    cdef public object connect         # for the handler: the CONNECT packet, while it matters
+    cdef readonly str fault            # why the connection must end, or None
+    cdef uint8_t phase
+    cdef bint parsing                  # packets may be taken; False while CONNECT is decided or the store is behind
+    cdef uint32_t need                 # bytes of the packet that is incomplete; 0 = not known or none
+    cdef uint32_t last_seen            # tick of the last bytes received
+    cdef uint32_t patience             # ticks without bytes until the client counts as gone; 0 = for ever
+
+    cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1
+    cdef int refuse(self, str reason) except -1
+    cdef int take(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
+    cdef int take_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
+    cdef int take_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1
+    cdef int take_pubrel(self, uint16_t packet_id) except -1
+    cdef int hand_up(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1

@@ -1,0 +1,50 @@
+# An application message that more than one place holds: queues, windows, the retained tree, wills.
+# One allocation, counted references, never changed after it is made. QoS 0 deliveries never make one.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+cdef struct Message:
+    uint32_t refs              # holders; the last one to release frees
+    uint32_t payload_length
+    uint64_t stored_id         # name of this message in the store's log; 0 = never stored
+    uint32_t stored_epoch      # compaction epoch in which the log last got its bytes
+    uint16_t topic_length
+    uint8_t qos                # as published
+    uint8_t retain             # RETAIN as published
+    uint8_t data[1]            # topic name, then payload
+
+
+cdef inline Message* message_new(const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
+                                 Py_ssize_t payload_length, int qos, bint retain) noexcept nogil:
+    """A message with one reference, the caller's. NULL: out of memory."""
+    cdef Message* m = <Message*>malloc(sizeof(Message) + topic_length + payload_length)
+    if m == NULL:
+        return NULL
+    m.refs = 1
+    m.stored_id = 0
+    m.stored_epoch = 0
+    m.topic_length = <uint16_t>topic_length
+    m.payload_length = <uint32_t>payload_length
+    m.qos = <uint8_t>qos
+    m.retain = retain
+    memcpy(m.data, topic, topic_length)
+    if payload_length:
+        memcpy(m.data + topic_length, payload, payload_length)
+    return m
+
+
+cdef inline Message* message_hold(Message* m) noexcept nogil:
+    m.refs += 1
+    return m
+
+
+cdef inline void message_release(Message* m) noexcept nogil:
+    m.refs -= 1
+    if m.refs == 0:
+        free(m)
+
+
+cdef inline const uint8_t* message_payload(const Message* m) noexcept nogil:
+    return m.data + m.topic_length

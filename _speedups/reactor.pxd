@@ -1,0 +1,73 @@
+# The plain TCP sockets: one epoll set inside the loop's own. See reactor.pyx.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from _speedups.buffers cimport Buffer, Pointers
+from _speedups.channel cimport Channel
+from _speedups.router cimport Router
+from _speedups.turn cimport Turn
+
+cdef enum:
+    READ_MOST = 262144         # bytes read from one connection in one turn
+    TAIL_MOST = 4096           # an incomplete packet up to this size is copied to the front of the shared buffer
+    DIRECT_MOST = 1048576      # bytes read at once into a large packet's own buffer
+    EVENTS_MOST = 512          # connections served in one turn
+    ACCEPTS_MOST = 128         # connections accepted from one listener in one turn
+    WHEEL_SLOTS = 512          # ticks that the timer wheel spans
+    LINGER_TICKS = 8           # how long a refused client may take to read why
+
+
+cdef class Connection(Channel):
+    cdef Reactor reactor
+    cdef int fd                        # -1 when closed
+    cdef uint32_t interest             # epoll events asked for
+    cdef Buffer incoming               # bytes of an incomplete packet, or that may not be parsed yet
+    cdef void* wheel_next              # Connections in the same slot of the wheel, not owned
+    cdef void* wheel_previous
+    cdef int slot                      # of the wheel, -1 = in none
+    cdef uint32_t due                  # tick at which it is looked at
+    cdef bint expected                 # counts among those that have not sent CONNECT
+    cdef bint lingering                # all is said; waits for the client to close
+    cdef str reason                    # of the end
+    cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6
+
+    cdef int ask(self, uint32_t interest) except -1
+    cdef int parse(self) except -1
+    cdef int check(self) except -1
+    cdef void heard_connect(self) noexcept
+    cdef int end(self, str reason) except -1
+
+
+cdef class Reactor:
+    cdef readonly Turn turn
+    cdef Router router
+    cdef object handler
+    cdef int epoll
+    cdef uint8_t* shared               # what every connection reads into
+    cdef dict connections              # fd -> Connection: owns them
+    cdef dict listeners                # fd -> socket
+    cdef set paused                    # fds of listeners that are not asked for new connections
+    cdef Pointers doomed               # Connections to be ended at the end of the turn (owned references)
+    cdef list buried                   # Connections that ended in this turn; events may still name them
+    cdef void* wheel[WHEEL_SLOTS]      # first Connection of each slot
+    cdef uint32_t wheeled              # the tick up to which the wheel has been turned
+    cdef bint soon                     # another turn has been asked for
+    cdef object wake                   # callable: call `run` soon
+    cdef public uint32_t max_connections
+    cdef public uint32_t max_pending
+    cdef public uint32_t connect_ticks
+    cdef public uint32_t retry_ticks
+    cdef readonly uint32_t pending     # connections that have not sent CONNECT
+
+    cdef object watch(self, int fd)
+    cdef int pause(self, int fd) except -1
+    cdef int unpause(self) except -1
+    cdef int accept(self, int listener) except -1
+    cdef int open(self, int fd, const uint8_t* peer, uint32_t size) except -1
+    cdef int readable(self, Connection c) except -1
+    cdef int doom(self, Connection c, str reason) except -1
+    cdef int bury(self) except -1
+    cdef int schedule(self, Connection c) except -1
+    cdef int place(self, Connection c) except -1
+    cdef int unschedule(self, Connection c) except -1
+    cdef int inspect(self, Connection c) except -1

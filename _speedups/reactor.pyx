@@ -1,0 +1,488 @@
+"""The plain TCP sockets: one epoll set, itself watched by the node's loop, so that a turn is one callback.
+
+The one module here that touches sockets, because at a microsecond a message a Python call per read and per write is
+what would cost most. A turn: ask epoll once, read each readable connection once into one shared buffer, let its channel
+act, then `Turn.end` stores and writes. An idle connection owns no buffer and no timer: timers are slots of a wheel,
+and a connection moves in it about once per keep-alive period.
+
+A connection ends only between packets: what is found out while others are being served (a failed write) is noted in
+`doomed` and worked off at the end of the turn.
+
+The handler also gets `ended(connection, reason)`, once for each.
+"""
+
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, strerror
+
+from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
+from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
+from _speedups.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED,
+                             CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS)
+
+import os
+import socket
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int)
+    int epoll_ctl(int, int, int, epoll_event*)
+    int epoll_wait(int, epoll_event*, int, int)
+    int EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
+
+cdef extern from "<sys/socket.h>" nogil:
+    struct sockaddr:
+        pass
+    ssize_t recv(int, void*, size_t, int)
+    ssize_t send(int, const void*, size_t, int)
+    int accept4(int, sockaddr*, uint32_t*, int)
+    int shutdown(int, int)
+    int MSG_NOSIGNAL, MSG_DONTWAIT, SOCK_NONBLOCK, SOCK_CLOEXEC, SHUT_WR
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int)
+
+
+cdef class Connection(Channel):
+    """A TCP connection of a client."""
+
+    def __cinit__(self):
+        self.fd = -1
+        self.slot = -1
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
+        if self.turn is not None:
+            buffer_free(&self.incoming, &self.turn.pool)
+
+    @property
+    def address(self):
+        """The client's address and port, as text."""
+        cdef int family = self.peer[0] | self.peer[1] << 8
+        port = self.peer[2] << 8 | self.peer[3]
+        if family == socket.AF_INET:
+            return f"{socket.inet_ntop(family, self.peer[4:8])}:{port}"
+        return f"[{socket.inet_ntop(socket.AF_INET6, self.peer[8:24])}]:{port}"
+
+    cdef int ask(self, uint32_t interest) except -1:
+        """Be told of these events."""
+        cdef epoll_event event
+        if interest == self.interest or self.fd < 0:
+            return 0
+        event.events = interest
+        event.data.u64 = <uint64_t><uintptr_t><void*>self
+        if epoll_ctl(self.reactor.epoll, EPOLL_CTL_MOD, self.fd, &event) < 0:
+            return self.reactor.doom(self, "epoll failed")
+        self.interest = interest
+        return 0
+
+    cdef int flush(self) except -1:
+        """Send what the socket takes; ask to be told when it takes the rest."""
+        cdef ssize_t sent
+        cdef Py_ssize_t size = buffer_size(&self.out)
+        while size > 0 and not self.closed:
+            sent = send(self.fd, self.out.data + self.out.start, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                if errno != EAGAIN:
+                    return self.reactor.doom(self, strerror(errno).decode())
+                sent = 0
+            self.turn.counters[BYTES_SENT] += sent
+            self.out.start += sent
+            if sent < size:
+                self.blocked = True
+                return self.ask(self.interest | EPOLLOUT)
+            size = 0
+        buffer_free(&self.out, &self.turn.pool)
+        if self.blocked:
+            self.blocked = False
+            self.ask(self.interest & ~EPOLLOUT)
+        if self.lingering:
+            shutdown(self.fd, SHUT_WR)
+        elif self.wants_room:
+            self.wants_room = False
+            self.drained()
+        return 0
+
+    cdef int parse(self) except -1:
+        """Take the packets that came while none could be taken, then read on."""
+        cdef Py_ssize_t used
+        if self.closed:
+            return 0
+        if buffer_size(&self.incoming):
+            used = self.feed(self.incoming.data + self.incoming.start, buffer_size(&self.incoming))
+            self.incoming.start += used
+            if buffer_size(&self.incoming) == 0:
+                buffer_free(&self.incoming, &self.turn.pool)
+        return self.check()
+
+    cdef int check(self) except -1:
+        """After packets were taken: end a connection with a fault, read on only when packets may be taken."""
+        if self.fault is not None and not self.lingering:
+            return self.reactor.doom(self, self.fault)
+        if self.parsing or self.lingering:
+            return self.ask(self.interest | EPOLLIN)
+        return self.ask(self.interest & ~EPOLLIN)
+
+    cdef int resume_reading(self) except -1:
+        if self.phase == OPEN and not self.closed:
+            self.parsing = True
+            self.parse()
+        return 0
+
+    def proceed(self):
+        """For the handler: CONNECT was decided after `packet` had returned; take what came meanwhile."""
+        self.parsing = True
+        self.parse()
+
+    def close(self, str reason not None):
+        """End the connection now; `ended` is called before this returns."""
+        if not self.closed:
+            self.flush()
+            self.end(reason)
+
+    def finish(self, str reason not None):
+        """End the connection when the client has read what was sent, or after a while."""
+        self.fault = reason
+        self.phase = ENDED
+        self.lingering = True
+        self.parsing = False
+        if buffer_size(&self.out) == 0:
+            shutdown(self.fd, SHUT_WR)
+        self.reactor.unschedule(self)
+        self.reactor.schedule(self)
+
+    cdef void heard_connect(self) noexcept:
+        if self.expected and self.phase != EXPECTING:
+            self.expected = False
+            self.reactor.pending -= 1
+
+    cdef int end(self, str reason) except -1:
+        if self.closed:
+            return 0
+        self.closed = True
+        self.phase = ENDED
+        self.heard_connect()
+        self.reason = reason
+        self.reactor.unschedule(self)
+        del self.reactor.connections[self.fd]
+        self.reactor.buried.append(self)
+        close(self.fd)                             # leaves the epoll set with it
+        self.fd = -1
+        self.turn.counters[CONNECTIONS_CLOSED] += 1
+        self.handler.ended(self, reason)
+        return 0
+
+
+cdef class Reactor:
+    """The sockets of a node.
+
+    Args:
+        router: of the node.
+        handler: see the head of this file and of channel.pyx.
+        wake: called with nothing when `run` should be called once more, soon.
+    """
+
+    def __cinit__(self):
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        self.shared = <uint8_t*>malloc(READ_MOST + TAIL_MOST)
+        if self.epoll < 0 or self.shared == NULL:
+            raise OSError("no epoll set or no memory")
+
+    def __init__(self, Router router not None, handler, wake):
+        self.router = router
+        self.turn = router.turn
+        self.handler = handler
+        self.wake = wake
+        self.connections = {}
+        self.listeners = {}
+        self.paused = set()
+        self.buried = []
+        self.wheeled = self.turn.tick
+        self.max_connections = <uint32_t>-1
+        self.max_pending = <uint32_t>-1
+        self.connect_ticks = 40
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.doomed.count):
+            Py_DECREF(<object>self.doomed.items[i])
+        pointers_free(&self.doomed)
+        if self.epoll >= 0:
+            close(self.epoll)
+        free(self.shared)
+
+    def fileno(self):
+        """Readable when `run` has something to do."""
+        return self.epoll
+
+    def __len__(self):
+        """Open connections, with those that have not sent CONNECT."""
+        return len(self.connections)
+
+    def __iter__(self):
+        return iter(list(self.connections.values()))
+
+    # ---- listeners ----
+
+    def listen(self, listener not None):
+        """Accept connections from a bound, listening, non-blocking socket."""
+        self.listeners[listener.fileno()] = listener
+        self.watch(listener.fileno())
+
+    def stop_listening(self):
+        """Close all listeners."""
+        for listener in self.listeners.values():
+            listener.close()
+        self.listeners.clear()
+        self.paused.clear()
+
+    cdef object watch(self, int fd):
+        cdef epoll_event event
+        event.events = EPOLLIN
+        event.data.u64 = <uint64_t>fd << 1 | 1     # odd: not the address of a Connection
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    cdef int pause(self, int fd) except -1:
+        """Don't accept for now. New clients wait in the kernel, and nothing spins."""
+        if fd not in self.paused:
+            epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
+            self.paused.add(fd)
+            self.turn.counters[ACCEPT_PAUSES] += 1
+        return 0
+
+    cdef int unpause(self) except -1:
+        if self.paused and self.pending < self.max_pending and len(self.connections) < self.max_connections:
+            for fd in self.paused:
+                self.watch(fd)
+            self.paused.clear()
+        return 0
+
+    cdef int accept(self, int listener) except -1:
+        cdef uint8_t peer[28]
+        cdef uint32_t size
+        cdef int fd, i
+        for i in range(ACCEPTS_MOST):
+            if self.pending >= self.max_pending or len(self.connections) >= self.max_connections:
+                return self.pause(listener)
+            size = sizeof(peer)
+            fd = accept4(listener, <sockaddr*>peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            if fd < 0:
+                if errno in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+                    return self.pause(listener)
+                if errno == ECONNABORTED or errno == EINTR:
+                    continue
+                return 0
+            self.open(fd, peer, size)
+        return 0
+
+    cdef int open(self, int fd, const uint8_t* peer, uint32_t size) except -1:
+        cdef Connection c = Connection(self.router, self.handler)
+        cdef epoll_event event
+        c.reactor = self
+        c.fd = fd
+        memcpy(c.peer, peer, min(size, sizeof(c.peer)))
+        event.events = c.interest = EPOLLIN
+        event.data.u64 = <uint64_t><uintptr_t><void*>c
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
+            return 0                               # the object closes the socket
+        self.connections[fd] = c
+        c.expected = True
+        self.pending += 1
+        self.turn.counters[CONNECTIONS_OPENED] += 1
+        self.schedule(c)
+        return 0
+
+    # ---- a turn ----
+
+    def run(self):
+        """One turn: everything that is readable now, and its consequences."""
+        cdef epoll_event events[EVENTS_MOST]
+        cdef int count, i
+        cdef uint64_t what
+        cdef Connection c
+        self.soon = False
+        with nogil:
+            count = epoll_wait(self.epoll, events, EVENTS_MOST, 0)
+        for i in range(count):
+            what = events[i].data.u64
+            if what & 1:
+                if <int>(what >> 1) in self.listeners:
+                    self.accept(<int>(what >> 1))
+                continue
+            c = <Connection><void*><uintptr_t>what
+            if c.closed:
+                continue
+            if events[i].events & EPOLLOUT:
+                c.flush()
+            if events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP) and not c.closed:
+                self.readable(c)
+        self.settle()
+
+    def settle(self):
+        """End a turn: end what is doomed, store, write. Whoever changed something outside `run` calls this."""
+        self.bury()
+        again = self.turn.end()
+        self.bury()
+        if (again or self.turn.dirty.count or self.turn.pumped.count) and not self.soon:
+            self.soon = True
+            self.wake()
+        self.buried.clear()
+
+    cdef int readable(self, Connection c) except -1:
+        cdef Py_ssize_t have = buffer_size(&c.incoming), room, used
+        cdef uint8_t* p
+        cdef ssize_t got
+        cdef bint direct = have > TAIL_MOST or c.need > READ_MOST
+        if direct:
+            # A large packet is read into its own buffer, which grows with what has come, never ahead of it.
+            room = <Py_ssize_t>c.need - have
+            room = min(room, max(have, TAIL_MOST * 16), DIRECT_MOST) if room > 0 else TAIL_MOST
+            p = buffer_reserve(&c.incoming, &self.turn.pool, room)
+            if p == NULL:
+                return self.doom(c, "out of memory")
+        else:
+            p = self.shared + have
+            room = READ_MOST
+        got = recv(c.fd, p, room, MSG_DONTWAIT)
+        if got < 0:
+            if errno == EAGAIN or errno == EINTR:
+                return 0
+            return self.doom(c, strerror(errno).decode())
+        if got == 0:
+            return self.doom(c, c.fault if c.lingering else "closed by the client")
+        self.turn.counters[BYTES_RECEIVED] += got
+        c.last_seen = self.turn.tick
+        if c.lingering:
+            return 0
+        if direct:
+            c.incoming.end += got
+            if have + got < <Py_ssize_t>c.need:
+                return 0
+            return c.parse()
+        if have:
+            memcpy(self.shared, c.incoming.data + c.incoming.start, have)
+            buffer_free(&c.incoming, &self.turn.pool)
+        used = c.feed(self.shared, have + got)
+        c.heard_connect()
+        if used < have + got and not c.closed:
+            if buffer_append(&c.incoming, &self.turn.pool, self.shared + used, have + got - used) < 0:
+                return self.doom(c, "out of memory")
+        if c.fault is not None or not c.parsing:
+            c.check()
+        return 0
+
+    cdef int doom(self, Connection c, str reason) except -1:
+        """End the connection at the end of the turn."""
+        if c.reason is None:
+            c.reason = reason
+            Py_INCREF(c)
+            if pointers_push(&self.doomed, <void*>c) < 0:
+                raise MemoryError
+        c.phase = ENDED
+        c.parsing = False
+        return 0
+
+    cdef int bury(self) except -1:
+        cdef Py_ssize_t i = 0
+        cdef Connection c
+        while i < self.doomed.count:               # ending one may doom others
+            c = <Connection>self.doomed.items[i]
+            c.end(c.reason)
+            Py_DECREF(c)
+            i += 1
+        self.doomed.count = 0
+        return 0
+
+    # ---- time ----
+
+    def advance(self, uint32_t ticks):
+        """Let `ticks` quarters of a second pass: look at the connections that are due."""
+        cdef Connection c
+        cdef uint32_t slot
+        cdef void* item
+        cdef void* following
+        self.turn.advance(ticks)
+        while self.wheeled != self.turn.tick:
+            self.wheeled += 1
+            slot = self.wheeled % WHEEL_SLOTS
+            item = self.wheel[slot]
+            while item != NULL:
+                c = <Connection>item
+                following = c.wheel_next
+                self.unschedule(c)
+                if c.due <= self.wheeled:
+                    self.inspect(c)
+                else:
+                    self.place(c)                  # further away than the wheel spans
+                item = following
+        if self.turn.tick & 3 == 0:
+            self.unpause()
+        self.turn.seal()                           # records that nobody waits for
+        self.settle()
+
+    cdef int schedule(self, Connection c) except -1:
+        """Look at the connection when it can next have been silent too long; never, if it may be for ever."""
+        cdef uint32_t ticks
+        if c.lingering:
+            ticks = LINGER_TICKS
+        elif c.phase == OPEN:
+            ticks = c.patience
+            if ticks:
+                ticks -= min(ticks - 1, self.turn.tick - c.last_seen)
+            if self.retry_ticks and c.level == 3 and (ticks == 0 or self.retry_ticks < ticks):
+                ticks = self.retry_ticks
+            if ticks == 0:
+                return 0
+        else:
+            ticks = max(1, self.connect_ticks)
+        c.due = self.turn.tick + ticks
+        return self.place(c)
+
+    cdef int place(self, Connection c) except -1:
+        """Into the slot of its tick, or into the last one."""
+        c.slot = (self.wheeled + min(max(c.due - self.wheeled, 1), WHEEL_SLOTS - 1)) % WHEEL_SLOTS
+        c.wheel_previous = NULL
+        c.wheel_next = self.wheel[c.slot]
+        if c.wheel_next != NULL:
+            (<Connection>c.wheel_next).wheel_previous = <void*>c
+        self.wheel[c.slot] = <void*>c
+        return 0
+
+    cdef int unschedule(self, Connection c) except -1:
+        if c.slot < 0:
+            return 0
+        if c.wheel_next != NULL:
+            (<Connection>c.wheel_next).wheel_previous = c.wheel_previous
+        if c.wheel_previous != NULL:
+            (<Connection>c.wheel_previous).wheel_next = c.wheel_next
+        else:
+            self.wheel[c.slot] = c.wheel_next
+        c.wheel_next = c.wheel_previous = NULL
+        c.slot = -1
+        return 0
+
+    cdef int inspect(self, Connection c) except -1:
+        """The connection is due: end it if it was silent too long."""
+        if c.lingering:
+            return self.doom(c, c.fault)
+        if c.phase == EXPECTING:
+            self.turn.counters[CONNECT_TIMEOUTS] += 1
+            return self.doom(c, "no CONNECT in time")
+        if c.phase == OPEN:
+            if c.patience and self.turn.tick - c.last_seen >= c.patience:
+                self.turn.counters[KEEP_ALIVE_TIMEOUTS] += 1
+                return self.doom(c, "keep alive ran out [MQTT-3.1.2-24]")
+            if self.retry_ticks and c.level == 3:
+                c.session.resend_if_older(self.retry_ticks)
+        return self.schedule(c)

@@ -1,0 +1,23 @@
+# From a published message to everybody who gets it. See router.pyx.
+
+from libc.stdint cimport uint8_t, uint32_t
+
+from _speedups.buffers cimport Buffer
+from _speedups.filters cimport FilterTree
+from _speedups.messages cimport Message
+from _speedups.retained cimport RetainedTree
+from _speedups.turn cimport Turn
+
+
+cdef class Router:
+    cdef readonly Turn turn
+    cdef readonly FilterTree filters
+    cdef readonly RetainedTree retained
+    cdef Buffer scratch                # a QoS 0 packet made from a message with a packet identifier
+
+    cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1
+    cdef const uint8_t* encode(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
+                               Py_ssize_t payload_length, Py_ssize_t size) except NULL
+    cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1
+    cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
+                   Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message) except -1

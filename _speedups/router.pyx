@@ -1,0 +1,144 @@
+"""From a published message to everybody who gets it: subscribers, queues, the retained tree.
+
+Owns no state of its own but scratch memory. QoS 0 is one copy of the encoded packet per receiver; a message object is
+made only when a queue, a window or the retained tree has to hold it.
+"""
+
+from libc.stdint cimport uint16_t, uint64_t
+from libc.string cimport memcpy
+
+from _speedups.buffers cimport buffer_free, buffer_reserve, buffer_size
+from _speedups.cursor cimport varint_size, write_u16, write_varint
+from _speedups.filters cimport FilterTree, Plan, Receiver
+from _speedups.journal cimport RETAINED, RETAINED_GONE
+from _speedups.messages cimport Message, message_new, message_release
+from _speedups.retained cimport RetainedTree
+from _speedups.session cimport Session
+from _speedups.topics cimport check_topic_name
+from _speedups.turn cimport (DROPPED_QUEUE_FULL, DROPPED_SLOW, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT,
+                             PUBLISH_UNROUTED, Outlet, Turn)
+
+cdef enum:
+    LONG_NAME = 32767          # bytes: longer topic names are checked each time, since level 3 counts characters
+    FLUSH_EARLY = 262144       # bytes of output that leave before the end of the turn, while caches are warm
+
+
+cdef class Router:
+    """The router of a node."""
+
+    def __init__(self, Turn turn not None):
+        self.turn = turn
+        self.filters = FilterTree()
+        self.retained = RetainedTree()
+
+    def __dealloc__(self):
+        if self.turn is not None:
+            buffer_free(&self.scratch, &self.turn.pool)
+
+    cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1:
+        """0, or the TopicFault of a topic name. One that has a delivery plan was found valid before."""
+        cdef uint32_t slot
+        if 0 < n <= LONG_NAME and self.filters.known(topic, n, &slot) != NULL:
+            return 0
+        return check_topic_name(topic, n, level, self.turn.limits.max_topic_levels)
+
+    cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
+                   Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message) except -1:
+        """Publish a message with a valid topic name.
+
+        `packet` is the message as a QoS 0 packet, in the shortest encoding and without flags, or NULL; `message` the
+        same as an object, or NULL. Returns the number of receivers.
+        """
+        cdef uint32_t slot, i, count
+        cdef Plan* plan = self.filters.known(topic, topic_length, &slot)
+        cdef Receiver* receiver
+        cdef Session session
+        cdef Outlet outlet
+        cdef Message* made = NULL
+        cdef Py_ssize_t size = 0, limit = self.turn.limits.max_outgoing_bytes
+        cdef uint64_t sent = 0
+        if plan == NULL or plan.generation != self.filters.generation:
+            plan = self.filters.plan(topic, topic_length, slot)
+        count = plan.count
+        try:
+            if message == NULL and (retain or qos) and (count or retain):
+                message = made = message_new(topic, topic_length, payload, payload_length, qos, retain)
+                if message == NULL:
+                    raise MemoryError
+            if retain:
+                self.retain(topic, topic_length, payload_length, message)
+            for i in range(count):
+                receiver = &plan.receivers[i]
+                session = <Session>receiver.session
+                if qos and receiver.qos:
+                    session.enqueue(message, qos if qos < receiver.qos else receiver.qos, False)
+                    continue
+                outlet = session.outlet
+                if outlet is None or outlet.closed:
+                    continue                          # QoS 0 is not kept for the absent
+                if size == 0:
+                    size = 2 + topic_length + payload_length
+                    size += 1 + varint_size(<uint32_t>size)
+                    if packet == NULL:
+                        packet = self.encode(topic, topic_length, payload, payload_length, size)
+                if buffer_size(&outlet.out) + size > FLUSH_EARLY:
+                    if not outlet.blocked:
+                        outlet.flush()
+                    if buffer_size(&outlet.out) + size > limit and buffer_size(&outlet.out) > 0:
+                        self.turn.counters[DROPPED_SLOW] += 1
+                        continue
+                memcpy(outlet.reserve(size), packet, size)
+                sent += 1
+        finally:
+            if made != NULL:
+                message_release(made)
+        if sent:
+            self.turn.counters[PACKETS_SENT] += sent
+            self.turn.counters[PUBLISH_SENT] += sent
+            self.turn.counters[PUBLISH_BYTES_SENT] += sent * <uint64_t>payload_length
+        elif count == 0:
+            self.turn.counters[PUBLISH_UNROUTED] += 1
+        return <int>count
+
+    cdef const uint8_t* encode(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
+                               Py_ssize_t payload_length, Py_ssize_t size) except NULL:
+        """A QoS 0 packet in scratch memory, good until the next one."""
+        cdef uint8_t* p
+        self.scratch.start = self.scratch.end = 0
+        p = buffer_reserve(&self.scratch, &self.turn.pool, size)
+        if p == NULL:
+            raise MemoryError
+        p[0] = 0x30
+        p += 1 + write_varint(p + 1, <uint32_t>(2 + topic_length + payload_length))
+        write_u16(p, <uint16_t>topic_length)
+        memcpy(p + 2, topic, topic_length)
+        memcpy(p + 2 + topic_length, payload, payload_length)
+        return self.scratch.data
+
+    cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1:
+        """Keep the message for later subscribers; one without payload clears [MQTT-3.3.1-5, 6, 10]."""
+        if payload_length == 0:
+            if self.retained.remove(topic, n) and self.turn.journal.epoch:
+                self.turn.journal.text(RETAINED_GONE, 0, 0, topic, n)
+        elif self.retained.put(message):
+            if self.turn.journal.epoch:
+                self.turn.journal.numbers(RETAINED, self.turn.journal.message(message), 0)
+        else:
+            self.turn.counters[DROPPED_QUEUE_FULL] += 1
+        return 0
+
+    def publish(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False):
+        """Publish a message of the broker's own: a will, $SYS, the API.
+
+        Args:
+            topic: a valid topic name, UTF-8.
+            payload: its bytes.
+            qos: 0, 1 or 2.
+            retain: whether it is kept for later subscribers.
+
+        Returns:
+            The number of receivers.
+        """
+        cdef const uint8_t* t = topic
+        cdef const uint8_t* p = payload
+        return self.route(t, len(topic), p, len(payload), <uint8_t>qos, retain, NULL, NULL)

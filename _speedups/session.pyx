@@ -1,0 +1,488 @@
+"""The state of one client id: subscriptions, queue, packets in flight.
+
+Owns queue numbers, packet identifiers, windows and the QoS 1 and 2 states of both directions; knows no socket and no
+clock (the turn's tick is its time). What of it must survive is recorded in the turn's journal as it changes.
+
+Queue numbers are packet identifiers: the n-th message of a session (from 1) is always sent with packet identifier
+(n - 1) mod 65535 + 1, so identifiers, order and DUP survive any death of the node without further state. An entry
+leaves the queue when it is acknowledged; one acknowledged out of order waits as GONE for those before it. Since
+never more than 65534 entries lie between the oldest unacknowledged and the newest sent, identifiers are unique.
+"""
+
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy
+
+from _speedups cimport journal as j
+from _speedups.buffers cimport buffer_size
+from _speedups.cursor cimport varint_size, write_u16, write_varint
+from _speedups.messages cimport Message, message_hold, message_new, message_release
+from _speedups.turn cimport (DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, Outlet,
+                             Sender, Turn)
+
+cdef enum:
+    PUBREL = 0x62              # first byte
+    PACKET_IDS = 65535
+    PUMP_BYTES = 131072        # how much a session puts into its connection's output in one turn
+    DRAWS_MOST = 4096          # steps of a source in one turn
+
+
+cdef class Source:
+    """Messages that a session draws when it has room."""
+
+    cdef bint draw(self, Session session) except -1:
+        """Enqueue or send one more; False when there are no more."""
+        return False
+
+
+cdef inline uint16_t packet_id_of(uint64_t n) noexcept nogil:
+    return <uint16_t>((n - 1) % PACKET_IDS + 1)
+
+
+cdef class Session(Sender):
+    """A session, new and empty.
+
+    Args:
+        turn: of the node.
+        number: its name in the journal; never used twice in one store.
+        client_id: UTF-8 bytes.
+        persistent: whether it outlives its connection (clean session 0).
+        first: the queue number of its first message.
+    """
+
+    def __init__(self, Turn turn not None, uint64_t number, bytes client_id not None, *, bint persistent, int level=4,
+                 uint64_t first=1):
+        self.turn = turn
+        self.number = number
+        self.client_id = client_id
+        self.persistent = persistent
+        self.level = level
+        self.head = self.next = self.tail = first
+        self.committed = first if self.recorded() else <uint64_t>-1
+
+    def __dealloc__(self):
+        cdef uint64_t n
+        cdef uint32_t i
+        n = self.head
+        while n < self.tail:
+            if self.queue[n & self.mask].message != NULL:
+                message_release(self.queue[n & self.mask].message)
+            n += 1
+        free(self.queue)
+        for i in range(self.awaiting_count):
+            message_release(self.awaiting[i].message)
+        free(self.awaiting)
+        free(self.subscriptions)
+
+    cdef bint recorded(self) noexcept:
+        """Whether changes go into the journal."""
+        return self.persistent and self.turn.journal.epoch != 0
+
+    @property
+    def connected(self):
+        """Whether it has a live connection."""
+        return self.outlet is not None
+
+    @property
+    def queue_length(self):
+        """QoS 1 and 2 messages that the client has not acknowledged."""
+        return self.queued
+
+    @property
+    def queue_bytes(self):
+        """Bytes of their topic names and payloads."""
+        return self.queued_bytes
+
+    @property
+    def subscriptions_held(self):
+        """How many subscriptions it has."""
+        return self.subscription_count
+
+    # ---- connections ----
+
+    def attach(self, Outlet outlet not None, int level):
+        """A connection takes the session over: everything unacknowledged will be sent again, in order.
+
+        PUBLISH packets that were sent get DUP, with the same packet identifiers; PUBREL goes where PUBREC had come
+        [MQTT-4.4.0-1].
+        """
+        self.outlet = outlet
+        self.level = level
+        self.resend()
+
+    def detach(self):
+        """The connection has ended."""
+        self.outlet = None
+        self.sources = None
+
+    def resend(self):
+        """Send everything again that was sent and is not acknowledged."""
+        cdef uint64_t n = self.head
+        cdef Entry* e
+        while n < self.next:
+            e = &self.queue[n & self.mask]
+            if e.state == SENT:
+                e.state = WAITING
+                e.dup = True
+            n += 1
+        self.next = self.head
+        self.inflight = 0
+        self.turn.pump(self)
+
+    def resend_if_older(self, uint32_t ticks):
+        """As level 3 asks: send again when the oldest packet in flight was sent at least `ticks` ago."""
+        if self.inflight and self.turn.tick - self.queue[self.head & self.mask].sent_tick >= ticks:
+            self.resend()
+
+    def draw_from(self, Source source not None):
+        """Send the messages of `source` too, as there is room."""
+        if self.sources is None:
+            self.sources = []
+        self.sources.append(source)
+        self.turn.pump(self)
+
+    # ---- messages to the client ----
+
+    cdef int grow(self) except -1:
+        cdef uint32_t capacity = (self.mask + 1) * 2 if self.queue != NULL else 8
+        cdef Entry* queue = <Entry*>calloc(capacity, sizeof(Entry))
+        cdef uint64_t n = self.head
+        if queue == NULL:
+            raise MemoryError
+        while n < self.tail:
+            queue[n & (capacity - 1)] = self.queue[n & self.mask]
+            n += 1
+        free(self.queue)
+        self.queue = queue
+        self.mask = capacity - 1
+        return 0
+
+    cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1:
+        """Queue a message; `qos` is what it will be sent with. At the limits the policy decides what is dropped."""
+        cdef Entry* e
+        cdef uint64_t size = message.topic_length + message.payload_length
+        while (self.queued >= self.turn.limits.max_queued_messages
+               or (self.queued and self.queued_bytes + size > self.turn.limits.max_queued_bytes)):
+            self.turn.counters[DROPPED_QUEUE_FULL] += 1
+            if not self.turn.limits.drop_oldest or not self.drop_one():
+                return 0
+        if self.queue == NULL or self.tail - self.head > self.mask:
+            self.grow()
+        e = &self.queue[self.tail & self.mask]
+        e.message = message_hold(message)
+        e.qos = qos
+        e.state = WAITING
+        e.dup = False
+        e.retain = retain
+        if self.recorded():
+            self.turn.journal.queued(self.number, self.tail, message, qos | retain << 2)
+            self.turn.touch(self)
+        self.tail += 1
+        self.queued += 1
+        self.queued_bytes += size
+        if self.outlet is not None:
+            self.turn.pump(self)
+        return 0
+
+    cdef bint drop_one(self) except -1:
+        """Drop the oldest message that has never been sent; False when there is none."""
+        cdef uint64_t n = self.next
+        while n < self.tail and (self.queue[n & self.mask].state != WAITING or self.queue[n & self.mask].dup):
+            n += 1
+        if n == self.tail:
+            return False
+        self.finish(n)
+        return True
+
+    cdef int finish(self, uint64_t n) except -1:
+        """Entry n needs no more attention."""
+        cdef Entry* e = &self.queue[n & self.mask]
+        if e.message != NULL:
+            self.queued_bytes -= e.message.topic_length + e.message.payload_length
+            message_release(e.message)
+            e.message = NULL
+        e.state = GONE
+        self.queued -= 1
+        while self.head < self.tail and self.queue[self.head & self.mask].state == GONE:
+            self.head += 1
+        if self.next < self.head:
+            self.next = self.head
+        if self.recorded():
+            self.turn.journal.numbers(j.DONE, self.number, n)
+        return 0
+
+    cdef int pump(self) except -1:
+        """Send what the window, the store and the connection's output allow."""
+        cdef Outlet outlet = self.outlet
+        cdef Entry* e
+        cdef uint64_t n
+        cdef int draws = 0
+        if outlet is None or outlet.closed:
+            return 0
+        while True:
+            if buffer_size(&outlet.out) > PUMP_BYTES:
+                outlet.wants_room = True
+                return 0
+            if (self.sources is not None and self.tail - self.next < self.turn.limits.max_inflight
+                    and self.queued < self.turn.limits.max_queued_messages):
+                draws += 1
+                if draws > DRAWS_MOST:                # a long search must not hold up the others
+                    return self.turn.pump(self)
+                if not (<Source>self.sources[0]).draw(self):
+                    self.sources.pop(0)
+                    if not self.sources:
+                        self.sources = None
+                continue
+            n = self.next
+            if (n >= self.tail or n >= self.committed or self.inflight >= self.turn.limits.max_inflight
+                    or n - self.head >= PACKET_IDS - 1):
+                return 0
+            self.next = n + 1
+            e = &self.queue[n & self.mask]
+            if e.state == WAITING:
+                self.send_publish(n, e)
+            elif e.state == GOT_PUBREC:
+                self.inflight += 1
+                outlet.acknowledge(PUBREL, packet_id_of(n), False)
+
+    cdef int send_publish(self, uint64_t n, Entry* e) except -1:
+        cdef Message* m = e.message
+        cdef uint32_t remaining = 4 + m.topic_length + m.payload_length
+        cdef uint8_t* p = self.outlet.reserve(1 + varint_size(remaining) + <Py_ssize_t>remaining)
+        p[0] = 0x30 | e.dup << 3 | e.qos << 1 | e.retain
+        p += 1 + write_varint(p + 1, remaining)
+        write_u16(p, m.topic_length)
+        p += 2
+        memcpy(p, m.data, m.topic_length)
+        p += m.topic_length
+        write_u16(p, packet_id_of(n))
+        memcpy(p + 2, m.data + m.topic_length, m.payload_length)
+        if e.dup:
+            self.turn.counters[REDELIVERED] += 1
+        e.state = SENT
+        e.sent_tick = self.turn.tick
+        self.inflight += 1
+        self.turn.counters[PACKETS_SENT] += 1
+        self.turn.counters[PUBLISH_SENT] += 1
+        self.turn.counters[PUBLISH_BYTES_SENT] += m.payload_length
+        return 0
+
+    cdef Entry* inflight_entry(self, uint16_t packet_id, uint64_t* n) noexcept:
+        """The entry in flight that has this packet identifier, or NULL."""
+        cdef uint64_t distance
+        if packet_id == 0 or self.head == self.next:
+            return NULL
+        distance = (<uint64_t>packet_id + PACKET_IDS - packet_id_of(self.head)) % PACKET_IDS
+        n[0] = self.head + distance
+        if n[0] >= self.next:
+            return NULL
+        return &self.queue[n[0] & self.mask]
+
+    cdef bint puback(self, uint16_t packet_id) except -1:
+        """PUBACK has come. False when it answers a QoS 2 message, which is a protocol error."""
+        cdef uint64_t n
+        cdef Entry* e = self.inflight_entry(packet_id, &n)
+        if e == NULL or e.state == GONE or e.state == WAITING:
+            return True                           # late or repeated: harmless
+        if e.qos != 1:
+            return False
+        self.inflight -= 1
+        self.finish(n)
+        self.turn.pump(self)
+        return True
+
+    cdef bint pubrec(self, uint16_t packet_id) except -1:
+        """PUBREC has come: PUBREL follows when that is stored. False when it answers a QoS 1 message."""
+        cdef uint64_t n
+        cdef Entry* e = self.inflight_entry(packet_id, &n)
+        cdef bint fresh = e != NULL and e.state == SENT
+        if e != NULL and e.qos != 2 and e.state == SENT:
+            return False
+        if fresh:
+            e.state = GOT_PUBREC
+            self.queued_bytes -= e.message.topic_length + e.message.payload_length
+            message_release(e.message)
+            e.message = NULL
+            e.sent_tick = self.turn.tick
+            if self.recorded():
+                self.turn.journal.numbers(j.RECEIVED, self.number, n)
+        # An unknown identifier is answered too: the client can then complete its half [MQTT-4.3.3-1].
+        self.outlet.acknowledge(PUBREL, packet_id, fresh and self.recorded())
+        return True
+
+    cdef bint pubcomp(self, uint16_t packet_id) except -1:
+        """PUBCOMP has come. False when no PUBREC came before it."""
+        cdef uint64_t n
+        cdef Entry* e = self.inflight_entry(packet_id, &n)
+        if e == NULL or e.state == GONE or e.state == WAITING:
+            return True
+        if e.state != GOT_PUBREC:
+            return False
+        self.inflight -= 1
+        self.finish(n)
+        self.turn.pump(self)
+        return True
+
+    # ---- QoS 2 messages from the client ----
+
+    cdef Awaiting* find_awaiting(self, uint16_t packet_id) noexcept:
+        cdef uint32_t i
+        for i in range(self.awaiting_count):
+            if self.awaiting[i].packet_id == packet_id:
+                return &self.awaiting[i]
+        return NULL
+
+    cdef int await_release(self, uint16_t packet_id, Message* message) except -1:
+        """Keep a QoS 2 message until its PUBREL comes; takes over the caller's reference."""
+        cdef uint32_t capacity
+        cdef Awaiting* awaiting
+        if self.awaiting_count == self.awaiting_capacity:
+            capacity = self.awaiting_capacity * 2 if self.awaiting_capacity else 4
+            awaiting = <Awaiting*>realloc(self.awaiting, capacity * sizeof(Awaiting))
+            if awaiting == NULL:
+                raise MemoryError
+            self.awaiting = awaiting
+            self.awaiting_capacity = capacity
+        self.awaiting[self.awaiting_count] = Awaiting(message, packet_id)
+        self.awaiting_count += 1
+        if self.recorded():
+            self.turn.journal.awaiting(self.number, packet_id, message)
+        return 0
+
+    cdef Message* release(self, uint16_t packet_id) except? NULL:
+        """PUBREL has come: the message, whose reference is then the caller's, or NULL if none waits."""
+        cdef Awaiting* found = self.find_awaiting(packet_id)
+        cdef Message* message
+        if found == NULL:
+            return NULL
+        message = found.message
+        self.awaiting_count -= 1
+        # Keep the order: the next PUBREL is most likely for what is now first.
+        while found < self.awaiting + self.awaiting_count:
+            found[0] = found[1]
+            found += 1
+        if self.recorded():
+            self.turn.journal.numbers(j.RELEASED, self.number, packet_id)
+        return message
+
+    # ---- store ----
+
+    def record(self):
+        """Write into the journal that the session exists, its level, and whether it is connected."""
+        cdef bytes data = (<unsigned long long>self.head).to_bytes(8, "little") + self.client_id
+        if self.recorded():
+            self.turn.journal.text(j.SESSION, self.number, self.level | (self.outlet is not None) << 7, data,
+                                   len(data))
+
+    def record_gone(self):
+        """Write into the journal that the session has ended."""
+        if self.recorded():
+            self.turn.journal.number(j.SESSION_GONE, self.number)
+
+    def record_messages(self):
+        """Write the queue and the QoS 2 states into the journal once more."""
+        cdef uint64_t n = self.head
+        cdef uint32_t i
+        cdef Entry* e
+        while n < self.tail:
+            e = &self.queue[n & self.mask]
+            if e.message != NULL:
+                self.turn.journal.queued(self.number, n, e.message, e.qos | e.retain << 2)
+            elif e.state == GOT_PUBREC:
+                self.turn.journal.numbers(j.RECEIVED, self.number, n)
+            n += 1
+        for i in range(self.awaiting_count):
+            self.turn.journal.awaiting(self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
+
+    def restore_queued(self, uint64_t n, Restored message, uint8_t qos, bint retain):
+        """Take a QUEUED record back; one that is known already is skipped."""
+        cdef Entry* e
+        if n < self.tail:
+            return
+        self.skip_to(n)
+        if self.queue == NULL or self.tail - self.head > self.mask:
+            self.grow()
+        e = &self.queue[self.tail & self.mask]
+        e.message = message_hold(message.message)
+        e.qos = qos
+        e.retain = retain
+        e.state = WAITING
+        e.dup = False
+        self.tail += 1
+        self.queued += 1
+        self.queued_bytes += e.message.topic_length + e.message.payload_length
+
+    def skip_to(self, uint64_t n):
+        """Queue numbers up to `n` were given to messages that are gone."""
+        while self.tail < n:
+            if self.head == self.tail:
+                self.head = self.next = self.tail = n
+                return
+            if self.tail - self.head > self.mask:
+                self.grow()
+            self.queue[self.tail & self.mask].state = GONE
+            self.queue[self.tail & self.mask].message = NULL
+            self.tail += 1
+
+    def restore_done(self, uint64_t n):
+        """Take a DONE record back."""
+        cdef Entry* e
+        if self.head <= n < self.tail:
+            e = &self.queue[n & self.mask]
+            if e.state != GONE:
+                self.finish(n)
+
+    def restore_received(self, uint64_t n):
+        """Take a RECEIVED record back: PUBREL is what is owed to the client."""
+        cdef Entry* e
+        if n >= self.tail:                        # the message itself was not written again
+            self.skip_to(n)
+            if self.queue == NULL or self.tail - self.head > self.mask:
+                self.grow()
+            self.queue[n & self.mask] = Entry(NULL, 0, 2, GOT_PUBREC, True, False)
+            self.tail += 1
+            self.queued += 1
+            return
+        e = &self.queue[n & self.mask]
+        if n >= self.head and e.message != NULL:
+            self.queued_bytes -= e.message.topic_length + e.message.payload_length
+            message_release(e.message)
+            e.message = NULL
+            e.state = GOT_PUBREC
+
+    def restore_awaiting(self, uint16_t packet_id, Restored message):
+        """Take an AWAITING record back."""
+        if self.find_awaiting(packet_id) == NULL:
+            self.await_release(packet_id, message_hold(message.message))
+
+    def restore_released(self, uint16_t packet_id):
+        """Take a RELEASED record back."""
+        cdef Message* message = self.release(packet_id)
+        if message != NULL:
+            message_release(message)
+
+    def restored(self, bint connected):
+        """All records have been read. What a live connection may have been sent is sent again with DUP."""
+        cdef uint64_t n = self.head
+        cdef uint32_t sent = 0
+        self.committed = self.tail if self.recorded() else <uint64_t>-1
+        while connected and n < self.tail and sent < self.turn.limits.max_inflight:
+            if self.queue[n & self.mask].state == WAITING:
+                self.queue[n & self.mask].dup = True
+                sent += 1
+            n += 1
+
+
+cdef class Restored:
+    """A message read back from the store, for as long as records that name it are read."""
+
+    def __cinit__(self, uint64_t number, int qos, bint retain, bytes topic not None, bytes payload not None):
+        cdef const uint8_t* topic_bytes = topic
+        cdef const uint8_t* payload_bytes = payload
+        self.message = message_new(topic_bytes, len(topic), payload_bytes, len(payload), qos, retain)
+        if self.message == NULL:
+            raise MemoryError
+        self.message.stored_id = number
+
+    def __dealloc__(self):
+        if self.message != NULL:
+            message_release(self.message)

@@ -1,0 +1,241 @@
+# A tree of topic levels: one node a level, nothing about what the nodes hold. Shared by filters and retained messages.
+#
+# Children hang in a ring of siblings in the order they came; a node with many has a hash table over them too. Nothing
+# here recurses: a topic of 32 767 levels costs loops, not stack (CVE-2019-11779).
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memchr, memcmp, memcpy
+
+cdef enum:
+    TABLE_FROM = 8             # children from which on a node has a table
+    PLUS = 1                   # bits of Node.wild: a child '+' ...
+    HASH = 2                   # ... or '#' is there
+
+cdef struct Node:
+    Node* parent               # NULL at the root
+    Node* child                # the oldest child; its `previous` is the youngest
+    Node* next                 # sibling, NULL at the youngest
+    Node* previous             # sibling; at the oldest: the youngest
+    Node** table               # children by hash of their level, open addressing; or NULL
+    void* value                # what the owner of the tree keeps here; a node without value, child, pin is removed
+    uint32_t children
+    uint32_t table_size        # a power of two
+    uint32_t count             # for the owner: items in `value`
+    uint32_t capacity          # for the owner
+    uint32_t hash
+    uint32_t pins              # cursors that stand here
+    uint16_t length            # of the level
+    uint8_t wild
+    uint8_t level[1]
+
+
+cdef inline uint32_t level_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    """FNV-1a: levels are short."""
+    cdef uint32_t h = 2166136261u
+    cdef Py_ssize_t i
+    for i in range(n):
+        h = (h ^ p[i]) * 16777619u
+    return h
+
+
+cdef inline Py_ssize_t level_length(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Bytes until the next '/' or the end."""
+    cdef const uint8_t* start = p
+    while p < end and p[0] != c'/':
+        p += 1
+    return p - start
+
+
+cdef inline Node* node_new(Node* parent, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept nogil:
+    cdef Node* node = <Node*>calloc(1, sizeof(Node) + n)
+    if node != NULL:
+        node.parent = parent
+        node.hash = h
+        node.length = <uint16_t>n
+        memcpy(node.level, level, n)
+    return node
+
+
+cdef inline void table_put(Node* node, Node* child) noexcept nogil:
+    cdef uint32_t i = child.hash & (node.table_size - 1)
+    while node.table[i] != NULL:
+        i = (i + 1) & (node.table_size - 1)
+    node.table[i] = child
+
+
+cdef inline int table_build(Node* node, uint32_t size) noexcept nogil:
+    """A table of `size` slots with all children; on failure the old one stays."""
+    cdef Node** table = <Node**>calloc(size, sizeof(Node*))
+    cdef Node* child = node.child
+    if table == NULL:
+        return -1
+    free(node.table)
+    node.table = table
+    node.table_size = size
+    while child != NULL:
+        table_put(node, child)
+        child = child.next
+    return 0
+
+
+cdef inline Node* node_child(const Node* node, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept nogil:
+    """The child with this level, or NULL."""
+    cdef Node* child
+    cdef uint32_t i
+    if node.table == NULL:
+        child = node.child
+        while child != NULL and (child.hash != h or child.length != n or memcmp(child.level, level, n) != 0):
+            child = child.next
+        return child
+    i = h & (node.table_size - 1)
+    child = node.table[i]
+    while child != NULL and (child.hash != h or child.length != n or memcmp(child.level, level, n) != 0):
+        i = (i + 1) & (node.table_size - 1)
+        child = node.table[i]
+    return child
+
+
+cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept nogil:
+    """A new youngest child. NULL: out of memory."""
+    cdef Node* child = node_new(node, level, n, h)
+    if child == NULL:
+        return NULL
+    if node.child == NULL:
+        node.child = child
+        child.previous = child
+    else:
+        child.previous = node.child.previous
+        child.previous.next = child
+        node.child.previous = child
+    node.children += 1
+    if n == 1 and level[0] == c'+':
+        node.wild |= PLUS
+    elif n == 1 and level[0] == c'#':
+        node.wild |= HASH
+    if node.table == NULL:
+        if node.children >= TABLE_FROM:
+            table_build(node, TABLE_FROM * 4)         # without one the ring still serves
+    elif node.children * 4 > node.table_size * 3 and table_build(node, node.table_size * 2) < 0:
+        free(node.table)
+        node.table = NULL
+    else:
+        table_put_if_absent(node, child)
+    return child
+
+
+cdef inline void table_put_if_absent(Node* node, Node* child) noexcept nogil:
+    """A table that was just built has the child already."""
+    cdef uint32_t i = child.hash & (node.table_size - 1)
+    while node.table[i] != NULL:
+        if node.table[i] == child:
+            return
+        i = (i + 1) & (node.table_size - 1)
+    node.table[i] = child
+
+
+cdef inline void table_remove(Node* node, Node* child) noexcept nogil:
+    """Remove, and move back those that had been pushed on."""
+    cdef uint32_t mask = node.table_size - 1
+    cdef uint32_t i = child.hash & mask
+    cdef uint32_t k, home
+    while node.table[i] != child:
+        i = (i + 1) & mask
+    k = i
+    while True:
+        k = (k + 1) & mask
+        if node.table[k] == NULL:
+            break
+        home = node.table[k].hash & mask
+        if ((k - home) & mask) >= ((k - i) & mask):
+            node.table[i] = node.table[k]
+            i = k
+    node.table[i] = NULL
+
+
+cdef inline void node_remove(Node* child) noexcept nogil:
+    """Unhook a node without children from its parent and free it."""
+    cdef Node* node = child.parent
+    if node.table != NULL:
+        table_remove(node, child)
+    if child.next != NULL:
+        child.next.previous = child.previous
+    elif node.child != child:
+        node.child.previous = child.previous
+    if node.child == child:
+        node.child = child.next
+    else:
+        child.previous.next = child.next
+    node.children -= 1
+    if child.length == 1 and child.level[0] == c'+':
+        node.wild &= ~PLUS
+    elif child.length == 1 and child.level[0] == c'#':
+        node.wild &= ~HASH
+    free(child.table)
+    free(child)
+
+
+cdef inline void node_prune(Node* node) noexcept nogil:
+    """Remove the node and then its ancestors, as long as they hold nothing."""
+    cdef Node* parent
+    while node.parent != NULL and node.child == NULL and node.value == NULL and node.pins == 0:
+        parent = node.parent
+        node_remove(node)
+        node = parent
+
+
+cdef inline Node* node_at(Node* node, const uint8_t* path, Py_ssize_t n, bint make) noexcept nogil:
+    """The node of a topic name or filter below `node`; made if asked for, else NULL when there is none."""
+    cdef const uint8_t* p = path
+    cdef const uint8_t* end = path + n
+    cdef Py_ssize_t length
+    cdef uint32_t h
+    cdef Node* child
+    while True:
+        length = level_length(p, end)
+        h = level_hash(p, length)
+        child = node_child(node, p, length, h)
+        if child == NULL:
+            if not make:
+                return NULL
+            child = node_add(node, p, length, h)
+            if child == NULL:
+                node_prune(node)
+                return NULL
+        node = child
+        p += length
+        if p == end:
+            return node
+        p += 1
+
+
+cdef inline Py_ssize_t node_path(const Node* node, uint8_t* path) noexcept nogil:
+    """Bytes of the topic name or filter that leads to the node; written to `path` unless that is NULL."""
+    cdef const Node* n = node
+    cdef Py_ssize_t size = 0
+    cdef uint8_t* p
+    while n.parent != NULL:
+        size += n.length + (n.parent.parent != NULL)
+        n = n.parent
+    if path != NULL:
+        p = path + size
+        n = node
+        while n.parent != NULL:
+            p -= n.length
+            memcpy(p, n.level, n.length)
+            n = n.parent
+            if n.parent != NULL:
+                p -= 1
+                p[0] = c'/'
+    return size
+
+
+cdef inline Node* node_after(Node* node, bint deeper) noexcept nogil:
+    """The node after this one, parents before children; without `deeper`, past all below it. NULL: no more."""
+    if deeper and node.child != NULL:
+        return node.child
+    while node.parent != NULL:
+        if node.next != NULL:
+            return node.next
+        node = node.parent
+    return NULL
