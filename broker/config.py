@@ -1,0 +1,418 @@
+"""The one configuration of a node: what can be set, where it may stand, and how it is checked.
+
+A key is one field of a dataclass below: name, type, default, one sentence, and the kind of value. Everything else is
+derived from the fields: TOML keys (`[limits] max_inflight`), environment variables (`FLOCKMQ_LIMITS_MAX_INFLIGHT`),
+flags, `--set limits.max_inflight=...`, and the sample `deploy/flockmq.toml`.
+
+Rules:
+- Flags win over the environment, the environment over the file, the file over the defaults.
+- Only this file reads the environment.
+- Whatever is wrong raises `ConfigError` with one line: key, value, where it stood, what was expected.
+- Fields marked `reloadable` may change on SIGHUP; `diff` sorts a change into those that may and those that may not.
+"""
+
+import difflib
+import os
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from broker.config_values import Addresses, Boolean, Choice, Duration, Integer, Kind, Size, StoreUrl
+from broker.config_values import split_address as split_address
+from broker.errors import ConfigError
+
+T = TypeVar("T")
+
+PREFIX = "FLOCKMQ_"
+FILE_VARIABLE = "FLOCKMQ_CONFIG"
+# Names with our prefix that are not ours to judge: the build's, the tests', and what Kubernetes puts into every
+# container beside a Service called flockmq or flockmq-something.
+FOREIGN_VARIABLE = re.compile(
+    r"FLOCKMQ_(CONFIG|SANITIZE|TEST_.*|(.*_)?SERVICE_(HOST|PORT(_.*)?)|(.*_)?PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)"
+)
+MIB = 1 << 20
+COUNT_MAX = 2**31 - 1
+SIZE_MAX = 1 << 40
+DAY = 86400.0
+
+
+def option(default: T, help: str, kind: Kind, *, reloadable: bool = False, flag: str = "") -> T:  # noqa: A002
+    """A field with everything that is derived from it; typed as its default so that mypy checks the annotation."""
+    metadata = {"help": help, "kind": kind, "reloadable": reloadable, "flag": flag}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """Where sessions, queues and retained messages live."""
+
+    url: str = option(
+        "sqlite:flockmq.db",
+        "Where state is kept: sqlite:PATH survives the process, memory does not.",
+        StoreUrl(),
+        flag="--store",
+    )
+    sync: str = option(
+        "full",
+        "When a message counts as kept: full = on the disk, survives loss of power; "
+        "normal = handed to the kernel, survives kill -9.",
+        Choice(("full", "normal")),
+        flag="--sync",
+    )
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What the node tells its operator, on standard error."""
+
+    level: str = option(
+        "info",
+        "The least important lines that are still written.",
+        Choice(("debug", "info", "warning", "error")),
+        reloadable=True,
+        flag="--log-level",
+    )
+    format: str = option(
+        "text",
+        "text for people, json for machines (one object a line).",
+        Choice(("text", "json")),
+        flag="--log-format",
+    )
+
+
+@dataclass(frozen=True)
+class LimitsConfig:
+    """What one client may cost, so that no client can exhaust the node."""
+
+    max_packet_size: int = option(
+        2 * MIB,
+        "Bytes of the largest packet accepted, header included; a larger one ends its connection.",
+        Size(128, 268_435_455 + 5),
+        reloadable=True,
+    )
+    max_topic_levels: int = option(200, "Levels a topic name or filter may have.", Integer(1, 65_536), reloadable=True)
+    max_inflight: int = option(
+        100,
+        "QoS 1 and 2 messages on their way to one session and not yet acknowledged.",
+        Integer(1, 65_535),
+        reloadable=True,
+    )
+    max_queued_messages: int = option(
+        10_000, "QoS 1 and 2 messages that wait for one session.", Integer(1, COUNT_MAX), reloadable=True
+    )
+    max_queued_bytes: int = option(
+        16 * MIB, "Bytes of the messages that wait for one session.", Size(1024, SIZE_MAX), reloadable=True
+    )
+    queue_policy: str = option(
+        "drop-new",
+        "What goes when a session's queue is full: drop-new = the message that arrives, drop-old = the oldest.",
+        Choice(("drop-new", "drop-old")),
+        reloadable=True,
+    )
+    max_awaiting_release: int = option(
+        1000, "QoS 2 messages from one session that wait for its PUBREL.", Integer(1, 65_535), reloadable=True
+    )
+    max_outgoing_bytes: int = option(
+        4 * MIB,
+        "Bytes a connection's peer has not read yet; above, QoS 0 is dropped and QoS 1 and 2 wait in the queue.",
+        Size(1024, SIZE_MAX),
+        reloadable=True,
+    )
+    max_connections: int = option(
+        0, "Connections at a time; 0 = as many as file descriptors allow.", Integer(0, COUNT_MAX)
+    )
+    max_pending_connects: int = option(
+        2000, "Connections that may be open without having sent CONNECT.", Integer(1, COUNT_MAX), reloadable=True
+    )
+    connect_timeout: float = option(
+        10.0, "Seconds a new connection may take to send CONNECT.", Duration(0.1, DAY), reloadable=True
+    )
+    max_keep_alive: float = option(
+        0.0,
+        "Seconds; a client with a longer keep alive, or none, is held to this one. 0 = no cap.",
+        Duration(0, 65_535),
+        reloadable=True,
+    )
+    max_uncommitted_bytes: int = option(
+        32 * MIB,
+        "Bytes handed to the store and not yet committed; above, publishers are not read.",
+        Size(64 * 1024, SIZE_MAX),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
+class MqttConfig:
+    """Where the standard leaves a choice."""
+
+    long_client_ids: bool = option(
+        False, "Accept client identifiers of more than 23 characters from MQTT 3.1 clients.", Boolean(), reloadable=True
+    )
+    retry_interval: float = option(
+        20.0,
+        "Seconds until an unacknowledged message is sent again to a connected MQTT 3.1 client; 0 = never.",
+        Duration(0, DAY),
+        reloadable=True,
+    )
+    sys_interval: float = option(
+        10.0, "Seconds between updates of the $SYS topics; 0 = no $SYS topics.", Duration(0, DAY), reloadable=True
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration of one node."""
+
+    listen: tuple[str, ...] = option(
+        ("127.0.0.1:1883",),
+        "Addresses to accept MQTT on, HOST:PORT each; 0.0.0.0:1883 opens the node to the network, port 0 takes a "
+        "free port.",
+        Addresses(),
+        flag="--listen",
+    )
+    store: StoreConfig = StoreConfig()
+    log: LogConfig = LogConfig()
+    limits: LimitsConfig = LimitsConfig()
+    mqtt: MqttConfig = MqttConfig()
+
+
+class Key(NamedTuple):
+    """One configuration key, as derived from its field."""
+
+    name: str  # "limits.max_inflight", or "listen" at the top
+    section: str  # "limits", or "" at the top
+    field: Field[Any]
+
+    @property
+    def kind(self) -> Kind:
+        return cast(Kind, self.field.metadata["kind"])
+
+    @property
+    def help(self) -> str:
+        return cast(str, self.field.metadata["help"])
+
+    @property
+    def reloadable(self) -> bool:
+        return cast(bool, self.field.metadata["reloadable"])
+
+    @property
+    def flag(self) -> str:
+        return cast(str, self.field.metadata["flag"])
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.replace(".", "_").upper()
+
+    def of(self, config: Config) -> object:
+        """This key's value in `config`."""
+        owner = getattr(config, self.section) if self.section else config
+        return getattr(owner, self.field.name)
+
+
+def _keys() -> Iterator[Key]:
+    for top in fields(Config):
+        if "kind" in top.metadata:
+            yield Key(top.name, "", top)
+        else:
+            for inner in fields(cast(Any, top.default)):
+                yield Key(f"{top.name}.{inner.name}", top.name, inner)
+
+
+KEYS = {key.name: key for key in _keys()}
+SECTIONS: dict[str, type[Any]] = {top.name: type(top.default) for top in fields(Config) if "kind" not in top.metadata}
+VARIABLES = {key.variable: key for key in KEYS.values()}
+
+
+class Loaded(NamedTuple):
+    """A configuration and, for each key, where its value came from ("default", "file.toml:3", ...)."""
+
+    config: Config
+    origins: dict[str, str]
+
+
+def load(
+    overrides: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+) -> Config:
+    """The effective configuration. Raises ConfigError."""
+    return trace(overrides, env, file).config
+
+
+def trace(
+    overrides: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+) -> Loaded:
+    """As `load`, with the origin of every value.
+
+    `overrides` maps key names to what the flags said (text, or a list of text); `env` is the process's environment
+    unless given; without `file`, FLOCKMQ_CONFIG may name one. Raises ConfigError.
+    """
+    environment = os.environ if env is None else env
+    path = file or environment.get(FILE_VARIABLE)
+    values: dict[str, object] = {}
+    origins = dict.fromkeys(KEYS, "default")
+    sources = (
+        *(_from_file(Path(path)) if path else ()),
+        *_from_environment(environment),
+        *_from_overrides(overrides or {}),
+    )
+    for key, value, origin in sources:
+        values[key.name] = value
+        origins[key.name] = origin
+    return Loaded(_build(values), origins)
+
+
+def _build(values: Mapping[str, object]) -> Config:
+    grouped: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
+    for name, value in values.items():
+        grouped[KEYS[name].section][KEYS[name].field.name] = value
+    sections: dict[str, Any] = {section: cls(**grouped[section]) for section, cls in SECTIONS.items()}
+    return Config(**grouped[""], **sections)
+
+
+def _from_overrides(overrides: Mapping[str, object]) -> Iterator[tuple[Key, object, str]]:
+    for name, raw in overrides.items():
+        key = KEYS.get(name)
+        if key is None:
+            raise _unknown("key", name, "the command line", KEYS)
+        yield key, _read(key, raw, "the command line", is_text=True), "command line"
+
+
+def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[Key, object, str]]:
+    for variable in sorted(name for name in env if name.startswith(PREFIX)):
+        key = VARIABLES.get(variable)
+        if key is not None:
+            yield key, _read(key, env[variable], f"environment variable {variable}", is_text=True), variable
+        elif not FOREIGN_VARIABLE.fullmatch(variable):
+            raise _unknown("variable", variable, "the environment", VARIABLES)
+
+
+def _from_file(path: Path) -> Iterator[tuple[Key, object, str]]:
+    try:
+        text = path.read_text("utf-8")
+        document = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the configuration file {path}: {error.strerror}",
+            "`flockmq sample-config` prints one to start from",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    for name, raw in _flatten(document):
+        origin = _place(path, text, name)
+        key = KEYS.get(name)
+        if key is None:
+            raise _unknown("key", name, origin, KEYS)
+        yield key, _read(key, raw, origin, is_text=False), origin
+
+
+def _flatten(document: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        if name in SECTIONS and isinstance(value, dict):
+            yield from ((f"{name}.{inner}", raw) for inner, raw in value.items())
+        else:
+            yield name, value
+
+
+def _place(path: Path, text: str, name: str) -> str:
+    """`path:line` of a key; tomllib keeps no lines, so this finds the line that sets the key, as people write it."""
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([^\]]*?)\s*\]", line):
+            section = header[1].replace('"', "")
+            if section == name:
+                return f"{path}:{number}"
+        elif setting := re.match(r"\s*([\w\".-]+)\s*=", line):
+            found = setting[1].replace('"', "")
+            if name in (found, f"{section}.{found}") and (section or "." in found or "." not in name):
+                return f"{path}:{number}"
+    return str(path)
+
+
+def _read(key: Key, raw: object, origin: str, *, is_text: bool) -> object:
+    try:
+        # A repeatable flag arrives as a list: of the same form as TOML's.
+        return key.kind.read(raw, is_text=is_text and isinstance(raw, str))
+    except (ValueError, OverflowError) as error:
+        wanted = str(error) if type(error) is ValueError and str(error) else key.kind.expected
+        raise ConfigError(f"{key.name} = {_shown(raw)} ({origin}): expected {wanted}") from None
+
+
+def _shown(raw: object) -> str:
+    text = repr(raw)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _unknown(what: str, name: str, origin: str, known: Mapping[str, Key]) -> ConfigError:
+    near = difflib.get_close_matches(name, known, 1, 0.6)
+    if not near:  # The right name in the wrong section, or in none.
+        near = [full for full in known if full.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    hint = f"did you mean {near[0]}?" if near else "`flockmq sample-config` shows every key"
+    return ConfigError(f"unknown {what} {_shown(name)[1:-1]} ({origin})", hint)
+
+
+class Change(NamedTuple):
+    """One key whose value differs."""
+
+    key: Key
+    old: object
+    new: object
+
+    def __str__(self) -> str:
+        return f"{self.key.name}: {self.key.kind.write(self.old)} -> {self.key.kind.write(self.new)}"
+
+
+class Diff(NamedTuple):
+    """What differs between two configurations, sorted by whether a running node can follow."""
+
+    reloadable: tuple[Change, ...]
+    needs_restart: tuple[Change, ...]
+
+
+def diff(old: Config, new: Config) -> Diff:
+    """What SIGHUP would change: what the node can follow, and what needs a restart."""
+    changes = [Change(key, key.of(old), key.of(new)) for key in KEYS.values() if key.of(old) != key.of(new)]
+    return Diff(
+        tuple(change for change in changes if change.key.reloadable),
+        tuple(change for change in changes if not change.key.reloadable),
+    )
+
+
+def follow(old: Config, changes: Diff) -> Config:
+    """`old` with the reloadable changes applied: the configuration of a node after SIGHUP."""
+    for key, _, value in changes.reloadable:
+        if key.section:
+            section = replace(getattr(old, key.section), **{key.field.name: value})
+            old = replace(old, **{key.section: section})
+        else:
+            old = replace(old, **{key.name: cast(Any, value)})
+    return old
+
+
+def sample() -> str:
+    """A commented TOML file that sets every key to its default."""
+    lines = [
+        "# FlockMQ: every key with its default. Written by `flockmq sample-config`.",
+        "#",
+        "# Flags win over environment variables, those over this file. The variable of a key is FLOCKMQ_SECTION_KEY.",
+        '# Sizes: 65536, "512KiB", "2 MiB". Durations: 10, "10s", "1.5m". (reloadable) = SIGHUP applies a change.',
+    ]
+    section = ""
+    for key in KEYS.values():
+        if key.section != section:
+            section = key.section
+            lines += ["", "", f"# {SECTIONS[section].__doc__}", f"[{section}]"]
+        kind = key.kind
+        choices = f" One of {', '.join(kind.words)}." if isinstance(kind, Choice) else ""
+        notes = f"{key.help}{choices}{' (reloadable)' if key.reloadable else ''}"
+        lines += ["", *textwrap.wrap(notes, 110, initial_indent="# ", subsequent_indent="# ")]
+        lines.append(f"{key.field.name} = {kind.write(key.field.default)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,206 @@
+"""The kinds of value a configuration key can have: how one is read, checked and written.
+
+Owns text <-> value only; which key has which kind stands in `broker.config`. A value arrives either as text (flags,
+environment) or as what TOML made of it (file); both go through `read`. A refusal is a `ValueError` that completes the
+sentence "expected ...".
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+
+NUMBER_AND_UNIT = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", re.ASCII)
+WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
+BOOLEAN_WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+SIZE_UNITS = {
+    "": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+}  # fmt: skip
+DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Kind:
+    """One kind of value; subclasses say what they expect, read it and write it as TOML."""
+
+    @property
+    def expected(self) -> str:
+        """What a valid value looks like, to complete "expected ..."."""
+        raise NotImplementedError
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        """The value that `raw` means. Raises ValueError (with or without words) when it means none."""
+        raise NotImplementedError
+
+    def write(self, value: object) -> str:
+        """`value` as TOML."""
+        return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        return " or ".join(json.dumps(word) for word in self.words)
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if raw not in self.words:
+            raise ValueError
+        return raw
+
+
+class Boolean(Kind):
+    """true or false; as text also yes, no, on, off, 1, 0."""
+
+    expected = "true or false"
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if is_text and isinstance(raw, str):
+            raw = BOOLEAN_WORDS.get(raw.strip().lower())
+        if not isinstance(raw, bool):
+            raise ValueError
+        return raw
+
+
+@dataclass(frozen=True)
+class Integer(Kind):
+    """A whole number from `low` to `high`."""
+
+    low: int
+    high: int
+
+    @property
+    def expected(self) -> str:
+        return f"a whole number from {self.low} to {self.high}"
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if is_text and isinstance(raw, str) and WHOLE_NUMBER.fullmatch(raw):
+            raw = int(raw)
+        if not isinstance(raw, int) or isinstance(raw, bool) or not self.low <= raw <= self.high:
+            raise ValueError
+        return raw
+
+
+@dataclass(frozen=True)
+class Size(Kind):
+    """A number of bytes: 65536, "64KiB", "2 MiB", "1.5 GB"."""
+
+    low: int
+    high: int
+
+    @property
+    def expected(self) -> str:
+        low, high = (self.write(number).strip('"') for number in (self.low, self.high))
+        return f'a size from {low} to {high} such as 65536, "512KiB" or "2 MiB"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        size = scaled(raw, SIZE_UNITS)
+        if size != int(size) or not self.low <= size <= self.high:
+            raise ValueError
+        return int(size)
+
+    def write(self, value: object) -> str:
+        assert isinstance(value, int)
+        for name, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+            if value >= unit and value % unit == 0:
+                return f'"{value // unit} {name}"'
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Duration(Kind):
+    """A number of seconds: 10, "10s", "1.5m", "250 ms"."""
+
+    low: float
+    high: float
+
+    @property
+    def expected(self) -> str:
+        low, high = (self.write(number).strip('"') for number in (self.low, self.high))
+        return f'a duration from {low} to {high} such as 10, "10s" or "1.5m"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        seconds = float(scaled(raw, DURATION_UNITS))
+        if not self.low <= seconds <= self.high:
+            raise ValueError
+        return seconds
+
+    def write(self, value: object) -> str:
+        assert isinstance(value, (int, float))
+        return f'"{value:g} s"' if value < 1e6 else f'"{value:.0f} s"'
+
+
+def scaled(raw: object, units: dict[str, float] | dict[str, int]) -> float:
+    """The number `raw` stands for, its unit applied. Raises ValueError."""
+    if isinstance(raw, str):
+        match = NUMBER_AND_UNIT.fullmatch(raw)
+        if match is None or match[2].lower() not in units:
+            raise ValueError
+        number, unit = match[1], units[match[2].lower()]
+        return float(number) * unit if "." in number else int(number) * unit
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not math.isfinite(raw):
+        raise ValueError
+    return raw
+
+
+class StoreUrl(Kind):
+    """`memory` or `sqlite:PATH`."""
+
+    expected = '"memory" or "sqlite:PATH"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str) or "\0" in raw:
+            raise ValueError
+        scheme, _, path = raw.partition(":")
+        if raw != "memory" and (scheme != "sqlite" or not path):
+            raise ValueError
+        return raw
+
+
+class Addresses(Kind):
+    """One or more HOST:PORT; as text separated by commas."""
+
+    expected = 'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if is_text and isinstance(raw, str):
+            raw = [part.strip() for part in raw.split(",")]
+        elif isinstance(raw, str):
+            raw = [raw]
+        if not isinstance(raw, (list, tuple)) or not raw:
+            raise ValueError
+        seen = set()
+        for address in raw:
+            if not isinstance(address, str):
+                raise ValueError
+            host, port = split_address(address)
+            if port and (host, port) in seen:
+                raise ValueError(f"each address once, {address} stands there twice")
+            seen.add((host, port))
+        return tuple(raw)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT" or "[IPV6]:PORT". Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError('an IPv6 address in brackets, such as "[::1]:1883"')
+    if not colon or not host or any(char.isspace() or not char.isprintable() for char in host):
+        raise ValueError
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError("a port from 0 to 65535 after the colon" if colon else "")
+    return host, int(port)

@@ -1,0 +1,63 @@
+"""Every exception FlockMQ raises for a fault on our side of the wire.
+
+    FlockError                what every command catches: a message, and a hint what to do next
+    ├── UsageError            the command line makes no sense (exit status 2)
+    ├── ConfigError           a key, a value or the file of the configuration is wrong (exit status 2)
+    ├── ListenError           a listener cannot be opened
+    ├── StoreError            the store cannot be opened, read or written
+    └── ClientError           `flockmq pub` or `flockmq sub` could not do what was asked
+        ├── ConnectError        no network connection to the broker: name, route, refused, time
+        ├── ConnectRefusedError the broker answered CONNECT with a return code other than 0
+        └── ConnectionLostError the connection ended before the work was done
+
+A peer's fault is not here: `_speedups.packets` owns `MalformedPacket` and `ProtocolError`, and such a fault ends one
+connection, never a command or a node.
+"""
+
+
+class FlockError(Exception):
+    """A fault told to the operator in one line; `hint` says what to do next when we know it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class UsageError(FlockError):
+    """The command line makes no sense."""
+
+
+class ConfigError(FlockError):
+    """A key, a value or the file of the configuration is wrong."""
+
+
+class ListenError(FlockError):
+    """A listener cannot be opened."""
+
+
+class StoreError(FlockError):
+    """The store cannot be opened, read or written."""
+
+
+class ClientError(FlockError):
+    """A client command could not do what was asked."""
+
+
+class ConnectError(ClientError):
+    """No network connection to the broker could be made."""
+
+
+class ConnectRefusedError(ClientError):
+    """The broker refused the CONNECT packet; `return_code` is what CONNACK said."""
+
+    def __init__(self, message: str, hint: str = "", *, return_code: int) -> None:
+        super().__init__(message, hint)
+        self.return_code = return_code
+
+
+class ConnectionLostError(ClientError):
+    """The connection ended before the work was done."""
