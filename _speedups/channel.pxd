@@ -20,6 +20,7 @@ cdef class Channel(Outlet):
     cdef public object connect         # for the handler: the CONNECT packet, while it matters
     cdef readonly str fault            # why the connection must end, or None
     cdef uint8_t phase
+    cdef bint handing_up               # the handler is being called
     cdef bint parsing                  # packets may be taken; False while CONNECT is decided or the store is behind
     cdef uint32_t need                 # bytes of the packet that is incomplete; 0 = not known or none
     cdef uint32_t last_seen            # tick of the last bytes received

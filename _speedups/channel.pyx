@@ -257,7 +257,11 @@ cdef class Channel(Outlet):
         if self.phase == EXPECTING:
             self.phase = CONNECTING
             self.parsing = False
-        self.handler.packet(self, packet)
+        self.handing_up = True
+        try:
+            self.handler.packet(self, packet)
+        finally:
+            self.handing_up = False
         if self.phase == OPEN:
             self.parsing = True
         return 0

@@ -12,6 +12,7 @@ A plan is used only within the call that asked for it: nothing that is called me
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
+from _speedups.journal cimport SUBSCRIBED, UNSUBSCRIBED
 from _speedups.session cimport Session, Subscription
 from _speedups.trie cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
                              node_path, node_prune)
@@ -106,6 +107,8 @@ cdef class FilterTree:
         if at >= 0:
             i = session.subscriptions[at].position
             (<Subscriber*>node.value)[i].options = options
+            if session.recorded():
+                session.turn.journal.text(SUBSCRIBED, session.number, options, path, n)
             return False
         if node.count == node.capacity:
             capacity = node.capacity + (node.capacity >> 1) + 1
@@ -127,6 +130,8 @@ cdef class FilterTree:
         node.count += 1
         session.subscription_count += 1
         self.count += 1
+        if session.recorded():
+            session.turn.journal.text(SUBSCRIBED, session.number, options, path, n)
         return True
 
     def unsubscribe(self, Session session not None, bytes topic_filter not None):
@@ -139,6 +144,8 @@ cdef class FilterTree:
             return False
         self.forget(path, n)
         self.cancel(session, <uint32_t>at)
+        if session.recorded():
+            session.turn.journal.text(UNSUBSCRIBED, session.number, 0, path, n)
         return True
 
     def unsubscribe_all(self, Session session not None):

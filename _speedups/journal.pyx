@@ -30,7 +30,7 @@ began (its epoch is then older than the journal's). Message numbers are names, n
 from libc.string cimport memcpy
 
 from _speedups.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
-from _speedups.messages cimport Message
+from _speedups.messages cimport Message, message_new, message_release
 
 
 class DamagedBlock(ValueError):
@@ -67,6 +67,28 @@ cdef class Journal:
         buffer_free(&self.records, &self.pool)
         self.urgent = False
         return block
+
+    def record_will(self, bytes client_id not None, bytes topic not None, bytes payload not None, int qos, bint retain):
+        """Write that a connected client has a will."""
+        cdef const uint8_t* t = topic
+        cdef const uint8_t* p = payload
+        cdef const uint8_t* c = client_id
+        cdef Message* m
+        if self.epoch == 0:
+            return
+        m = message_new(t, len(topic), p, len(payload), qos, retain)
+        if m == NULL:
+            raise MemoryError
+        try:
+            self.will(m, c, len(client_id))
+        finally:
+            message_release(m)
+
+    def record_will_gone(self, bytes client_id not None):
+        """Write that the client's will has been published or is not to be."""
+        cdef const uint8_t* c = client_id
+        if self.epoch:
+            self.text(WILL_GONE, 0, 0, c, len(client_id))
 
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL:
         """Where the `n` bytes of a record's fields go; they count as written."""

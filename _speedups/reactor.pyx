@@ -140,9 +140,10 @@ cdef class Connection(Channel):
         return 0
 
     def proceed(self):
-        """For the handler: CONNECT was decided after `packet` had returned; take what came meanwhile."""
-        self.parsing = True
-        self.parse()
+        """For the handler: CONNECT is decided; if that was after `packet` returned, take what came meanwhile."""
+        if not self.handing_up:
+            self.parsing = True
+            self.parse()
 
     def close(self, str reason not None):
         """End the connection now; `ended` is called before this returns."""

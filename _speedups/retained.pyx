@@ -87,7 +87,16 @@ cdef class RetainedTree:
             message_release(message)
 
     def search(self, bytes topic_filter not None, int qos=2):
-        """A search for what matches the filter, for `Session.draw_from`; `qos` is what was granted."""
+        """A search for what matches the filter, for `Session.draw_from`, or None if there is surely nothing.
+
+        `qos` is what was granted.
+        """
+        cdef const uint8_t* path = topic_filter
+        cdef Node* node
+        if b"+" not in topic_filter and b"#" not in topic_filter:
+            node = node_at(self.root, path, len(topic_filter), False)
+            if node == NULL or node.value == NULL:
+                return None
         return RetainedSearch(self, topic_filter, qos)
 
     def matching(self, bytes topic_filter not None):

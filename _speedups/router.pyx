@@ -5,14 +5,14 @@ made only when a queue, a window or the retained tree has to hold it.
 """
 
 from libc.stdint cimport uint16_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from _speedups.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.cursor cimport varint_size, write_u16, write_varint
 from _speedups.filters cimport FilterTree, Plan, Receiver
 from _speedups.journal cimport RETAINED, RETAINED_GONE
 from _speedups.messages cimport Message, message_new, message_release
-from _speedups.retained cimport RetainedTree
+from _speedups.retained cimport RetainedSearch, RetainedTree
 from _speedups.session cimport Session
 from _speedups.topics cimport check_topic_name
 from _speedups.turn cimport (DROPPED_QUEUE_FULL, DROPPED_SLOW, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT,
@@ -117,11 +117,12 @@ cdef class Router:
 
     cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1:
         """Keep the message for later subscribers; one without payload clears [MQTT-3.3.1-5, 6, 10]."""
+        cdef bint recorded = self.turn.journal.epoch and not (n >= 4 and memcmp(topic, b"$SYS", 4) == 0)
         if payload_length == 0:
-            if self.retained.remove(topic, n) and self.turn.journal.epoch:
+            if self.retained.remove(topic, n) and recorded:
                 self.turn.journal.text(RETAINED_GONE, 0, 0, topic, n)
         elif self.retained.put(message):
-            if self.turn.journal.epoch:
+            if recorded:
                 self.turn.journal.numbers(RETAINED, self.turn.journal.message(message), 0)
         else:
             self.turn.counters[DROPPED_QUEUE_FULL] += 1
@@ -142,3 +143,15 @@ cdef class Router:
         cdef const uint8_t* t = topic
         cdef const uint8_t* p = payload
         return self.route(t, len(topic), p, len(payload), <uint8_t>qos, retain, NULL, NULL)
+
+    def record_retained(self, RetainedSearch search not None, int most):
+        """Write up to `most` retained messages of the search into the journal once more; False at its end."""
+        cdef Message* m
+        while most > 0:
+            if not search.step():
+                return False
+            m = search.found()
+            if m != NULL:
+                self.turn.journal.numbers(RETAINED, self.turn.journal.message(m), 0)
+                most -= 1
+        return True

@@ -1,0 +1,119 @@
+"""What a node does with packets: the handler of its channels, over sessions, router and store's journal.
+
+Only dispatches; each packet that is not hot has a file of its own in `handlers/`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from _speedups.journal import Journal
+from _speedups.packets import Connect, Disconnect, Pingresp, Subscribe, Unsubscribe
+from _speedups.reactor import Connection, Reactor
+from _speedups.router import Router
+from _speedups.turn import Turn
+from broker import logs
+from broker.auth.authenticator import Authenticator
+from broker.config import Config
+from broker.handlers import connect, disconnect, subscribe, unsubscribe
+from broker.session import will
+from broker.session.registry import Sessions
+
+Handler = Callable[["Broker", Connection, Any], None]
+
+HANDLERS: dict[type, Handler] = {
+    Connect: connect.handle,
+    type(None): connect.handle,  # of a protocol that we don't speak
+    Subscribe: subscribe.handle,
+    Unsubscribe: unsubscribe.handle,
+    Disconnect: disconnect.handle,
+    Pingresp: lambda broker, connection, packet: None,  # a stray one is harmless
+}
+TICKS_PER_SECOND = 4
+
+log = logs.get("flockmq.connection")
+
+
+class Broker:
+    """The protocol side of a node.
+
+    Args:
+        config: of the node.
+        journal: of its store.
+        authenticator: decides over CONNECT.
+        commit: takes a block for the store; `turn.confirm` must be called for each.
+        wake: calls `reactor.run` soon.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        journal: Journal,
+        authenticator: Authenticator,
+        commit: Callable[[bytes], None],
+        wake: Callable[[], object],
+    ) -> None:
+        self.turn = Turn(journal, commit)
+        self.router = Router(self.turn)
+        self.sessions = Sessions(self.turn, self.router.filters)
+        self.authenticator = authenticator
+        self.reactor = Reactor(self.router, self, wake)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Use a configuration, at start and when it is read again."""
+        self.config = config
+        limits = config.limits
+        self.turn.set_limits(
+            max_packet_size=limits.max_packet_size,
+            max_topic_levels=limits.max_topic_levels,
+            max_inflight=limits.max_inflight,
+            max_queued_messages=limits.max_queued_messages,
+            max_queued_bytes=limits.max_queued_bytes,
+            drop_oldest=limits.queue_policy == "drop-old",
+            max_awaiting_release=limits.max_awaiting_release,
+            max_outgoing_bytes=limits.max_outgoing_bytes,
+            max_uncommitted_bytes=limits.max_uncommitted_bytes,
+        )
+        self.router.retained.most = limits.max_retained_messages
+        self.reactor.max_pending = limits.max_pending_connects
+        self.reactor.connect_ticks = max(1, round(limits.connect_timeout * TICKS_PER_SECOND))
+        self.reactor.retry_ticks = round(config.mqtt.retry_interval * TICKS_PER_SECOND)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let something go on beside the packets, and keep it alive until it is done."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def settle(self) -> None:
+        """End a turn; for whoever changed something outside of one."""
+        self.reactor.settle()
+
+    # ---- called by channels ----
+
+    def packet(self, connection: Connection, packet: Any) -> None:
+        """A packet that is not hot has come."""
+        handler = HANDLERS.get(type(packet))
+        if handler is None:
+            connection.reject(f"{type(packet).__name__} is not for a broker")
+        else:
+            handler(self, connection, packet)
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        """A connection has ended, in whatever way."""
+        session = connection.detach() or self._claimed(connection)
+        if session is None:
+            if log.enabled(logs.DEBUG):
+                log.debug("connection ended before CONNECT", address=connection.address, reason=reason)
+            return
+        session.owner = None
+        self.sessions.has_disconnected()
+        will.publish(connection, self.router, session.client_id)
+        if session.persistent:
+            session.record(connected=False)
+        else:
+            self.sessions.end(session)
+        log_ended = log.info if connection.fault is not None else log.debug
+        log_ended("connection ended", client_id=session.client_id.decode(), address=connection.address, reason=reason)

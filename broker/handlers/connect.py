@@ -1,0 +1,149 @@
+"""CONNECT: may this client come in, which session does it get, and what becomes of the one before it."""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from _speedups.packets import Connack, Connect, encode
+from _speedups.reactor import Connection
+from _speedups.session import Session
+from _speedups.topics import validate_topic_name
+from _speedups.turn import COUNTERS
+from broker import logs
+from broker.auth.authenticator import Credentials, ReturnCode
+from broker.session import will
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+ACCEPTED = COUNTERS.index("connects_accepted")
+REFUSED = COUNTERS.index("connects_refused")
+TAKEOVERS = COUNTERS.index("takeovers")
+CLIENT_ID_CHARACTERS = 23  # at level 3
+
+log = logs.get("flockmq.connect")
+_made_up = itertools.count(1)
+_prefix = secrets.token_hex(4)  # client ids that we make up are unique over restarts too
+
+
+def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> None:
+    """Decide over a CONNECT packet; None stands for one of an unknown protocol [MQTT-3.1.2-2]."""
+    if packet is None or packet.protocol_level > 4:
+        refuse(broker, connection, ReturnCode.UNACCEPTABLE_PROTOCOL, "")
+        return
+    if packet.protocol_level == 3:
+        if not packet.client_id or (
+            len(packet.client_id) > CLIENT_ID_CHARACTERS and not broker.config.mqtt.long_client_ids
+        ):
+            refuse(broker, connection, ReturnCode.IDENTIFIER_REJECTED, packet.client_id)
+            return
+    elif not packet.client_id:
+        if not packet.clean_start:  # [MQTT-3.1.3-8]
+            refuse(broker, connection, ReturnCode.IDENTIFIER_REJECTED, "")
+            return
+        packet.client_id = f"flockmq-{_prefix}-{next(_made_up)}"  # [MQTT-3.1.3-6]
+    credentials = Credentials(
+        packet.client_id, packet.username, packet.password, connection.address, packet.protocol_level
+    )
+    try:
+        answer = broker.authenticator.authenticate(credentials)
+    except Exception:
+        log.exception("the authenticator failed", client_id=packet.client_id)
+        answer = ReturnCode.SERVER_UNAVAILABLE
+    if isinstance(answer, int):
+        decide(broker, connection, packet, answer)
+    else:
+        broker.run(_wait(broker, connection, packet, answer))
+
+
+async def _wait(broker: "Broker", connection: Connection, packet: Connect, answer: Awaitable[ReturnCode]) -> None:
+    try:
+        code = await answer
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        log.exception("the authenticator failed", client_id=packet.client_id)
+        code = ReturnCode.SERVER_UNAVAILABLE
+    if not connection.closed:
+        decide(broker, connection, packet, code)
+        broker.settle()
+
+
+def refuse(broker: "Broker", connection: Connection, code: ReturnCode, client_id: str) -> None:
+    """Answer with a return code, and close [MQTT-3.2.2-5]."""
+    broker.turn.count(REFUSED)
+    log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower())
+    connection.send(encode(Connack(return_code=code), 4))
+    connection.finish(f"refused: {code.name.lower()}")
+
+
+def decide(broker: "Broker", connection: Connection, packet: Connect, code: ReturnCode) -> None:
+    """The authenticator has spoken."""
+    if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not _will_is_valid(broker, packet):
+        code = ReturnCode.NOT_AUTHORIZED
+    if code != ReturnCode.ACCEPTED:
+        refuse(broker, connection, code, packet.client_id)
+        return
+    session, present = claim(broker, connection, packet)
+    connection.connect = packet if packet.will_topic is not None else None
+    session.owner = connection
+    will.record(broker.turn.journal, session.client_id, packet)
+    session.record(connected=True)
+    broker.sessions.has_connected()
+    broker.turn.after_commit(lambda: welcome(broker, connection, packet, session, present))
+
+
+def claim(broker: "Broker", connection: Connection, packet: Connect) -> tuple[Session, bool]:
+    """The client's session, new or not, and whether it is one that was there."""
+    client_id = packet.client_id.encode()
+    session = broker.sessions.get(client_id)
+    if session is not None and session.owner is not None:
+        broker.turn.count(TAKEOVERS)
+        session.owner.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
+        session = broker.sessions.get(client_id)
+    if session is not None and packet.clean_start:  # [MQTT-3.1.2-6]
+        broker.sessions.end(session)
+        session = None
+    if session is not None:
+        return session, True
+    return (
+        broker.sessions.create(client_id, persistent=not packet.clean_start, level=packet.protocol_level),
+        False,
+    )
+
+
+def welcome(broker: "Broker", connection: Connection, packet: Connect, session: Session, present: bool) -> None:
+    """The store has what it must have: say CONNACK, then let packets flow."""
+    if connection.closed or session.owner is not connection:
+        return
+    level = packet.protocol_level
+    keep_alive = float(packet.keep_alive)
+    cap = broker.config.limits.max_keep_alive
+    if cap and (keep_alive == 0 or keep_alive > cap):
+        keep_alive = cap
+    # Level 3 has no Session Present: the byte is reserved there.
+    connection.send(encode(Connack(session_present=present and level > 3, return_code=ReturnCode.ACCEPTED), 4))
+    connection.accept(session, level, keep_alive)
+    connection.proceed()
+    broker.turn.count(ACCEPTED)
+    if log.enabled(logs.DEBUG):
+        log.debug(
+            "client connected",
+            client_id=packet.client_id,
+            address=connection.address,
+            level=level,
+            clean=packet.clean_start,
+            keep_alive=packet.keep_alive,
+            session_present=present,
+        )
+
+
+def _will_is_valid(broker: "Broker", packet: Connect) -> bool:
+    """A will may go where its client could publish."""
+    try:
+        validate_topic_name(packet.will_topic, packet.protocol_level, broker.config.limits.max_topic_levels)
+    except ValueError:
+        return False
+    return packet.will_topic != "$SYS" and not packet.will_topic.startswith("$SYS/")

@@ -1,0 +1,47 @@
+"""SUBSCRIBE: which filters are granted, and what is retained for them."""
+
+from typing import TYPE_CHECKING
+
+from _speedups.packets import Suback, Subscribe, encode
+from _speedups.reactor import Connection
+from _speedups.topics import validate_topic_filter
+from _speedups.turn import COUNTERS
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+SUBSCRIBES_REFUSED = COUNTERS.index("subscribes_refused")
+FAILURE = 0x80  # in SUBACK, from level 4 on
+
+
+def handle(broker: "Broker", connection: Connection, packet: Subscribe) -> None:
+    """Subscribe, then say so when the store has it; retained messages follow the SUBACK."""
+    session = connection.session
+    level = connection.protocol_level
+    granted: list[tuple[bytes, int]] = []
+    codes: list[int] = []
+    for topic_filter, qos in packet.topic_filters:
+        try:
+            validate_topic_filter(topic_filter, level, broker.config.limits.max_topic_levels)
+        except ValueError as fault:
+            broker.turn.count(SUBSCRIBES_REFUSED)
+            if level == 3:  # has no word for it
+                connection.reject(f"SUBSCRIBE: {fault}")
+                return
+            codes.append(FAILURE)
+        else:
+            codes.append(qos)
+            granted.append((topic_filter.encode(), qos))
+    for name, qos in granted:
+        broker.router.filters.subscribe(session, name, qos)
+
+    def acknowledge() -> None:
+        if connection.session is not session:
+            return
+        connection.send(encode(Suback(packet_id=packet.packet_id, reason_codes=codes), level))
+        for name, qos in granted:
+            search = broker.router.retained.search(name, qos)
+            if search is not None:
+                session.draw_from(search)  # for a replaced subscription again [MQTT-3.8.4-3]
+
+    broker.turn.after_commit(acknowledge)

@@ -1,0 +1,83 @@
+"""From the blocks of a store back to the state of the node."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from _speedups.journal import DamagedBlock, records
+from _speedups.router import Router
+from _speedups.session import Restored, Session
+from broker.errors import StoreError
+from broker.session.registry import Sessions
+
+
+class Restorer:
+    """Applies records, oldest first. The journal must not have been started, or it would record them again."""
+
+    def __init__(self, router: Router, sessions: Sessions) -> None:
+        self._filters = router.filters
+        self._retained = router.retained
+        self._journal = router.turn.journal
+        self._sessions = sessions
+        self._by_number: dict[int, Session] = {}
+        self._connected: set[int] = set()
+        self._messages: dict[int, Restored] = {}
+        self.wills: dict[bytes, tuple[bytes, bytes, int, bool]] = {}
+        self._apply: dict[str, Callable[..., None]] = {
+            "MESSAGE": self._message,
+            "QUEUED": lambda s, n, m, qos, retain: self._by_number[s].restore_queued(n, self._messages[m], qos, retain),
+            "DONE": lambda s, n: self._by_number[s].restore_done(n),
+            "RECEIVED": lambda s, n: self._by_number[s].restore_received(n),
+            "AWAITING": lambda s, packet_id, m: self._by_number[s].restore_awaiting(packet_id, self._messages[m]),
+            "RELEASED": lambda s, packet_id: self._by_number[s].restore_released(packet_id),
+            "SESSION": self._session,
+            "SESSION_GONE": self._session_gone,
+            "SUBSCRIBED": lambda s, qos, name: self._filters.subscribe(self._by_number[s], name, qos),
+            "UNSUBSCRIBED": lambda s, _, name: self._filters.unsubscribe(self._by_number[s], name),
+            "RETAINED": lambda m, _: self._retained.keep(self._messages[m]),
+            "RETAINED_GONE": lambda _, __, topic: self._retained.set(topic, b""),
+            "WILL": self._will,
+            "WILL_GONE": lambda _, __, client_id: self.wills.pop(client_id, None),
+        }
+
+    def read(self, blocks: Iterable[bytes]) -> None:
+        """Apply all blocks.
+
+        Raises:
+            StoreError: a block is not what this version writes.
+        """
+        for block in blocks:
+            try:
+                for kind, *fields in records(block):
+                    self._apply[kind](*fields)
+            except (DamagedBlock, KeyError) as error:
+                raise StoreError(
+                    f"the store can't be read: {error!r}",
+                    "use the version of FlockMQ that wrote it, or restore a backup",
+                ) from error
+        self._journal.continue_after(max(self._messages, default=0))
+
+    def finish(self) -> None:
+        """After the journal was started: sessions know what may have been sent before."""
+        for number, session in self._by_number.items():
+            session.restored(number in self._connected)
+
+    def _message(self, number: int, qos: int, retain: int, topic: bytes, payload: bytes) -> None:
+        self._messages[number] = Restored(number, qos, bool(retain), topic, payload)
+
+    def _session(self, number: int, level: int, connected: int, first: int, client_id: bytes) -> None:
+        if number not in self._by_number:
+            self._by_number[number] = self._sessions.restore(number, client_id, level=level, first=first)
+        if connected:
+            self._connected.add(number)
+        else:
+            self._connected.discard(number)
+            self._by_number[number].restored(False)
+
+    def _session_gone(self, number: int) -> None:
+        session = self._by_number.pop(number)
+        self._connected.discard(number)
+        self._sessions.end(session)
+
+    def _will(self, message: int, _: Any, client_id: bytes) -> None:
+        will = self._messages[message]
+        self.wills[client_id] = (will.topic, will.payload, will.qos, will.retain)
