@@ -1,0 +1,118 @@
+# The packets as C structures and what other compiled modules may call of packets.pyx. The rules are written there.
+#
+# Every field is owned by its packet. Integers are plain `int` although the wire has less room, so that a wrong
+# value reaches `encode` and is refused there with a reason.
+
+from libc.stdint cimport uint8_t
+
+cdef enum:
+    CONNECT = 1
+    CONNACK = 2
+    PUBLISH = 3
+    PUBACK = 4
+    PUBREC = 5
+    PUBREL = 6
+    PUBCOMP = 7
+    SUBSCRIBE = 8
+    SUBACK = 9
+    UNSUBSCRIBE = 10
+    UNSUBACK = 11
+    PINGREQ = 12
+    PINGRESP = 13
+    DISCONNECT = 14
+    AUTH = 15                         # level 5; reserved below
+    WILL = 0                          # stands for the will properties of CONNECT where a packet type is asked for
+
+cdef enum:                            # reason codes of level 5 that this codec itself gives
+    CODE_MALFORMED = 0x81
+    CODE_PROTOCOL_ERROR = 0x82
+    CODE_UNSUPPORTED_PROTOCOL = 0x84
+    CODE_TOPIC_NAME_INVALID = 0x90
+    CODE_TOPIC_ALIAS_INVALID = 0x94
+    CODE_PACKET_TOO_LARGE = 0x95
+    CODE_QUOTA_EXCEEDED = 0x97
+
+cdef class Connect:
+    cdef public int protocol_level    # 3, 4 or 5
+    cdef public str client_id
+    cdef public bint clean_start      # the standard's Clean Session at levels 3 and 4
+    cdef public int keep_alive        # seconds, 0 turns it off
+    cdef public str will_topic        # None: there is no will, and the other will fields mean nothing
+    cdef public bytes will_payload
+    cdef public int will_qos
+    cdef public bint will_retain
+    cdef public dict will_properties  # level 5
+    cdef public str username          # None: the field is absent
+    cdef public bytes password        # None: the field is absent
+    cdef public dict properties       # level 5, property name -> value
+
+cdef class Connack:
+    cdef public bint session_present  # level 4 and 5
+    cdef public int reason_code       # the standard's return code at levels 3 and 4
+    cdef public dict properties
+
+cdef class Publish:
+    cdef public str topic_name
+    cdef public bytes payload
+    cdef public int qos
+    cdef public bint retain
+    cdef public bint dup
+    cdef public int packet_id         # 0 where QoS is 0
+    cdef public dict properties
+
+cdef class Puback:
+    cdef public int packet_id
+    cdef public int reason_code       # level 5
+    cdef public dict properties
+
+cdef class Pubrec:
+    cdef public int packet_id
+    cdef public int reason_code
+    cdef public dict properties
+
+cdef class Pubrel:
+    cdef public int packet_id
+    cdef public int reason_code
+    cdef public dict properties
+
+cdef class Pubcomp:
+    cdef public int packet_id
+    cdef public int reason_code
+    cdef public dict properties
+
+cdef class Subscribe:
+    cdef public int packet_id
+    cdef public list topic_filters    # of (topic filter, QoS); at level 5 the whole options byte for the QoS
+    cdef public dict properties
+
+cdef class Suback:
+    cdef public int packet_id
+    cdef public list reason_codes     # of int, one for each topic filter
+    cdef public dict properties
+
+cdef class Unsubscribe:
+    cdef public int packet_id
+    cdef public list topic_filters    # of str
+    cdef public dict properties
+
+cdef class Unsuback:
+    cdef public int packet_id
+    cdef public list reason_codes     # of int; empty below level 5
+    cdef public dict properties
+
+cdef class Pingreq:
+    pass
+
+cdef class Pingresp:
+    pass
+
+cdef class Disconnect:
+    cdef public int reason_code       # level 5
+    cdef public dict properties
+
+cdef class Auth:
+    cdef public int reason_code
+    cdef public dict properties
+
+cdef object decode_body(uint8_t first_byte, const uint8_t* body, Py_ssize_t n, int level)
+cpdef bytes encode(object packet, int level=*)

@@ -1,0 +1,26 @@
+# What other compiled modules may call of topics.pyx; the rules are written there.
+
+from libc.stdint cimport uint8_t
+
+cdef enum:
+    TOPIC_BYTES_MAX = 65_535          # bytes of a name or filter [MQTT-4.7.3-3]
+    TOPIC_CHARACTERS_MAX_3 = 32_767   # characters of a name or filter at protocol level 3
+    TOPIC_LEVELS_MAX = 200            # levels of a name or filter, unless the caller says otherwise
+
+cdef enum TopicFault:
+    TOPIC_OK = 0
+    TOPIC_EMPTY                       # [MQTT-4.7.3-1]
+    TOPIC_TOO_LONG                    # [MQTT-4.7.3-3], or the shorter limit of level 3
+    TOPIC_TOO_MANY_LEVELS             # our own limit: bounds the depth of the filter tree
+    TOPIC_BAD_UTF8                    # [MQTT-1.5.3-1] and [MQTT-1.5.3-2]
+    TOPIC_WILDCARD_IN_NAME            # [MQTT-3.3.2-2]
+    TOPIC_MISPLACED_HASH              # [MQTT-4.7.1-2]
+    TOPIC_MISPLACED_PLUS              # [MQTT-4.7.1-3]
+
+cdef int check_utf8(const uint8_t* p, Py_ssize_t n) noexcept nogil
+cdef int check_topic_name(const uint8_t* p, Py_ssize_t n, int level, int max_levels) noexcept nogil
+cdef int check_topic_filter(const uint8_t* p, Py_ssize_t n, int level, int max_levels) noexcept nogil
+cdef object fault_text(int fault)
+cdef int match_topic(
+    const uint8_t* topic_filter, Py_ssize_t filter_size, const uint8_t* topic_name, Py_ssize_t name_size
+) noexcept nogil
