@@ -58,7 +58,7 @@ def test_json_line() -> None:
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-@pytest.mark.parametrize("value", [HOSTILE, HOSTILE.encode("utf-8", "surrogatepass")])
+@pytest.mark.parametrize("value", [HOSTILE, HOSTILE.encode("utf-8", "surrogatepass")], ids=["text", "bytes"])
 def test_no_value_breaks_the_line(style: str, value: object) -> None:
     out = start(style)
     logs.get("flockmq.test").info(HOSTILE, client_id=value, **{"na\nme": 1})
