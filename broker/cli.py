@@ -1,0 +1,109 @@
+"""The command `flockmq`: finds the subcommand, runs it, turns our exceptions into one line and an exit status.
+
+Exit status: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong. Nothing heavy is imported
+here and each subcommand is imported only when called, so that `--help` and mistakes answer at once.
+"""
+
+import sys
+from importlib import import_module
+
+from broker.errors import ConfigError, FlockError, UsageError
+
+COMMANDS = {
+    "serve": "start a node (what `flockmq` alone does)",
+    "check-config": "print the effective configuration and where each value comes from",
+    "sample-config": "print a commented configuration file with every key",
+    "pub": "publish messages, like mosquitto_pub",
+    "sub": "subscribe and print messages, like mosquitto_sub",
+}
+HELP = """\
+usage: flockmq [COMMAND] [OPTION...]
+
+An MQTT 3.1 and 3.1.1 broker, and the two clients one wants beside it.
+
+commands:
+{commands}
+
+  --help       this page; `flockmq COMMAND --help` explains one command
+  --version    the version
+
+examples:
+  flockmq                                      listen on 127.0.0.1:1883, keep state in ./flockmq.db
+  flockmq serve --listen 0.0.0.0:1883          be reachable from other machines
+  flockmq sub -t 'sensors/#' -v                watch a subtree
+  flockmq pub -t sensors/1 -m 21.5 -q 1 -r     publish a retained message
+  flockmq sample-config > flockmq.toml         start a configuration file
+  flockmq serve --config flockmq.toml          and use it
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line `argv` (the process's own unless given); returns the exit status."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        status = run(arguments)
+        sys.stdout.flush()  # here, where a reader who has left is no traceback
+        return status
+    except (UsageError, ConfigError) as error:
+        return fail(error, 2)
+    except FlockError as error:
+        return fail(error, 1)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # Who read our output has left: `flockmq sub ... | head`.
+        silence_stdout()
+        return 141
+    except SystemExit as stop:  # argparse ends --help this way.
+        return int(stop.code or 0)
+
+
+def run(arguments: list[str]) -> int:
+    """Do what `arguments` say; raises what `main` turns into words."""
+    first = arguments[0] if arguments else "serve"
+    if first in ("--help", "help"):
+        width = max(map(len, COMMANDS))
+        commands = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())
+        print(HELP.format(commands=commands), end="")
+        return 0
+    if first in ("--version", "version"):
+        print(f"flockmq {version()}")
+        return 0
+    if first.startswith("-"):
+        arguments = ["serve", *arguments]
+    elif first not in COMMANDS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(first, COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else "`flockmq --help` lists them"
+        raise UsageError(f"unknown command {first!r}", hint)
+    name, *rest = arguments or ["serve"]
+    module = import_module(f"broker.commands.{name.replace('-', '_')}")
+    return int(module.run(rest))
+
+
+def version() -> str:
+    """The version of the installed package."""
+    from importlib import metadata  # late: costs as much as all the rest of a mistake's answer
+
+    try:
+        return metadata.version("flockmq")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def fail(error: FlockError, status: int) -> int:
+    """Say on one line of standard error what went wrong."""
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
+    print(f"flockmq: error: {line}", file=sys.stderr)
+    return status
+
+
+def silence_stdout() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush cannot fail."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

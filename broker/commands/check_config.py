@@ -1,0 +1,31 @@
+"""`flockmq check-config`: the effective configuration, and where each value comes from."""
+
+from broker import config
+from broker.commands.parser import Parser
+from broker.commands.settings import add_settings, overrides
+
+EXAMPLES = """\
+  flockmq check-config --config /etc/flockmq.toml
+  FLOCKMQ_STORE_URL=memory flockmq check-config --set limits.max_inflight=20"""
+
+
+def run(arguments: list[str]) -> int:
+    """Print the configuration as TOML with origins; a mistake raises ConfigError."""
+    parser = Parser("check-config", "Check the configuration a node would start with.", "[OPTION...]", EXAMPLES)
+    add_settings(parser)
+    args = parser.parse(arguments)
+    print(render(config.trace(overrides(args), file=args.config)), end="")
+    return 0
+
+
+def render(loaded: config.Loaded) -> str:
+    """The configuration as TOML, each line with its origin as comment."""
+    lines: list[str] = []
+    section = ""
+    for key in config.KEYS.values():
+        if key.section != section:
+            section = key.section
+            lines += ["", f"[{section}]"]
+        setting = f"{key.field.name} = {key.kind.write(key.of(loaded.config))}"
+        lines.append(f"{setting:<40} # {loaded.origins[key.name]}")
+    return "\n".join(lines) + "\n"

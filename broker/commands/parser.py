@@ -1,0 +1,39 @@
+"""The argument parser of all subcommands: errors are one line, `-h` stays free, help keeps its examples' layout."""
+
+import argparse
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NoReturn
+
+from broker.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser of `flockmq COMMAND`; a wrong command line raises UsageError."""
+
+    def __init__(self, command: str, description: str, usage: str, examples: str) -> None:
+        super().__init__(
+            prog=f"flockmq {command}",
+            description=description,
+            usage=f"flockmq {command} {usage}",
+            epilog=f"examples:\n{examples.rstrip()}",
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
+            add_help=False,
+            allow_abbrev=False,
+        )
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The parsed command line; a flag that does not exist is told with the nearest one. Raises UsageError."""
+        args, unknown = self.parse_known_args(arguments)
+        if unknown:
+            near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
+            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` explains"
+            raise UsageError(f"unknown argument {unknown[0]!r}", hint)
+        return args
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"`{self.prog} --help` explains")
+
+    def add_general_help(self, group: argparse._ArgumentGroup) -> None:
+        """`--help`, in the group where it reads best."""
+        group.add_argument("--help", action="help", help="this page")

@@ -1,0 +1,15 @@
+"""`flockmq sample-config`: a commented configuration file with every key."""
+
+from broker import config
+from broker.commands.parser import Parser
+
+
+def run(arguments: list[str]) -> int:
+    """Print the sample."""
+    parser = Parser(
+        "sample-config", "Print a commented TOML file with every key.", "", "  flockmq sample-config > flockmq.toml"
+    )
+    parser.add_general_help(parser.add_argument_group("options"))
+    parser.parse(arguments)
+    print(config.sample(), end="")
+    return 0

@@ -1,0 +1,29 @@
+"""`flockmq serve`: start a node with the effective configuration."""
+
+from broker import config
+from broker.commands.parser import Parser
+from broker.commands.settings import add_settings, overrides
+
+EXAMPLES = """\
+  flockmq serve
+  flockmq serve --listen 0.0.0.0:1883 --listen '[::]:1883' --store sqlite:/var/lib/flockmq/state.db
+  flockmq serve --listen 127.0.0.1:0 --store memory --log-format json
+  flockmq serve --config /etc/flockmq.toml --set limits.max_packet_size=64KiB
+
+signals: INT and TERM stop the node, HUP reads the configuration again."""
+
+
+def run(arguments: list[str]) -> int:
+    """Serve until stopped; returns the exit status."""
+    parser = Parser("serve", "Start a node: one broker process.", "[OPTION...]", EXAMPLES)
+    add_settings(parser)
+    args = parser.parse(arguments)
+    settings = overrides(args)
+
+    def load() -> config.Config:
+        return config.load(settings, file=args.config)
+
+    effective = load()
+    from broker.node import serve  # late: the wrong configuration is told without loading the broker
+
+    return int(serve(effective, reload=load))

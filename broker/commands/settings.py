@@ -1,0 +1,57 @@
+"""The flags that set configuration, shared by `serve` and `check-config`; derived from the keys of `broker.config`."""
+
+from argparse import Namespace
+
+from broker import config
+from broker.commands.parser import Parser
+from broker.config_values import Addresses, Choice, Kind
+from broker.errors import UsageError
+
+
+def add_settings(parser: Parser) -> None:
+    """One flag for each key that has one, then `--set` for all keys, and `--config`."""
+    group = parser.add_argument_group(
+        "configuration (flags win over FLOCKMQ_SECTION_KEY variables, those over the file)"
+    )
+    group.add_argument("--config", metavar="FILE", help="read this TOML file; `flockmq sample-config` prints one")
+    for key in config.KEYS.values():
+        if key.flag:
+            group.add_argument(
+                key.flag,
+                dest=key.name,
+                action="append" if isinstance(key.kind, Addresses) else "store",
+                metavar=metavar(key.kind),
+                help=f"{key.help} [{shown(key.field.default)}]",
+            )
+    group.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any key, such as limits.max_inflight=20",
+    )
+    parser.add_general_help(group)
+
+
+def metavar(kind: Kind) -> str:
+    """What stands for a value in the help."""
+    if isinstance(kind, Choice):
+        return "|".join(kind.words)
+    return "HOST:PORT" if isinstance(kind, Addresses) else "memory|sqlite:PATH"
+
+
+def shown(default: object) -> str:
+    """A default in the help."""
+    return ", ".join(default) if isinstance(default, tuple) else str(default)
+
+
+def overrides(args: Namespace) -> dict[str, object]:
+    """What the flags set: key name -> text. Raises UsageError."""
+    found = {name: value for name, value in vars(args).items() if name in config.KEYS and value is not None}
+    for setting in args.settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise UsageError(f"--set {setting!r}: expected KEY=VALUE", "such as --set limits.max_inflight=20")
+        found[name.strip()] = value.strip()
+    return found

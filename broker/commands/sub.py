@@ -1,0 +1,236 @@
+"""`flockmq sub`: subscribe and print messages, with the habits of mosquitto_sub.
+
+A message is acknowledged after it has been written and flushed, so QoS 1 and 2 lose nothing when we are killed.
+"""
+
+import asyncio
+import random
+import signal
+import sys
+import time
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from broker.commands.client_options import (
+    add_client_options,
+    apply_url,
+    check_topic_filter,
+    client_options,
+    number,
+    seconds,
+    tell,
+    tell_packet,
+)
+from broker.commands.output_format import compile_format
+from broker.commands.parser import Parser
+from broker.errors import ClientError, ConnectionLostError, ConnectRefusedError, FlockError, UsageError
+
+if TYPE_CHECKING:
+    from broker.client import Message, Options
+    from broker.commands.output_format import Piece
+
+TIMED_OUT = 27  # the exit status of mosquitto_sub after -W
+REFUSED = 0x80  # SUBACK's return code for a filter that was not accepted
+UNAVAILABLE = 3  # the only CONNACK return code that may pass by itself
+FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds until a new attempt to connect; doubles in between
+FLUSH_EVERY = 100  # messages written without flushing and acknowledging
+EXAMPLES = """\
+  flockmq sub -t 'sensors/#' -v
+  flockmq sub -t a -t 'b/+' -T b/noise -q 1         two filters, without one topic
+  flockmq sub -t state -C 1 -W 5                    the first message within five seconds
+  flockmq sub -t '#' --retained-only -W 1 -v        what is retained
+  flockmq sub -t jobs -q 2 -c -i worker-1           nothing lost while not running
+  flockmq sub -t '#' -F '@H:@M:@S %t %q %x'         time, topic, QoS, payload in hexadecimal
+
+fields of -F: %t topic, %p payload, %x %X payload in hexadecimal, %l its length, %q QoS, %r retain, %m packet
+identifier, %j %J JSON, %I time, %U Unix time; %10t %-10t pads, %.5p cuts; @H @M ... as in date(1), @N nanoseconds.
+
+exit status: 0 done (-C, -E, --retained-only, signal), 1 failed, 2 wrong usage, 27 timed out (-W)."""
+
+
+def run(arguments: list[str]) -> int:
+    """Subscribe and print as the arguments say; returns the exit status."""
+    args = parse(arguments)
+    options = client_options(args, "sub")
+    try:
+        return asyncio.run(Subscriber(args, options).run())
+    except ClientError:
+        if args.quiet:
+            return 1
+        raise
+
+
+def parse(arguments: list[str]) -> Namespace:
+    """The checked arguments; `args.write` formats a message. Raises UsageError."""
+    parser = Parser("sub", "Subscribe and print each message.", "-t FILTER [OPTION...]", EXAMPLES)
+    group = parser.add_argument_group("subscription")
+    group.add_argument(
+        "-t", "--topic", dest="topics", action="append", default=[], metavar="FILTER", help="topic filter; repeatable"
+    )
+    group.add_argument("-q", "--qos", type=number(0, 2), default=0, help="0, 1 or 2 at most [0]")
+    group.add_argument(
+        "-T",
+        "--filter-out",
+        dest="hidden",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="don't print these; repeatable",
+    )
+    group.add_argument(
+        "-U",
+        "--unsubscribe",
+        dest="unsubscribed",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="unsubscribe; repeatable",
+    )
+    group = parser.add_argument_group("output")
+    group.add_argument("-v", "--verbose", action="store_true", help="topic and payload")
+    group.add_argument("-F", "--format", help="a line of your own, see below")
+    group.add_argument("-N", "--no-eol", action="store_true", help="no line end after a payload")
+    group.add_argument("-R", "--no-retained", action="store_true", help="don't print retained messages")
+    group = parser.add_argument_group("end")
+    group.add_argument("-C", "--count", type=number(1, 999_999_999), metavar="N", help="after N printed messages")
+    group.add_argument("-W", "--timeout", type=seconds, metavar="SECONDS", help="after this time, with exit status 27")
+    group.add_argument("-E", "--exit-on-subscribed", action="store_true", help="once subscribed")
+    group.add_argument("--retained-only", action="store_true", help="at the first message that is not retained")
+    add_client_options(parser)
+    args = parser.parse(arguments)
+    topic = apply_url(args)
+    args.topics += [] if topic is None else [topic]
+    if not args.topics and not args.unsubscribed:
+        raise UsageError("no topic filter", "give one with -t, or -L")
+    for flag, filters in (("-t", args.topics), ("-T", args.hidden), ("-U", args.unsubscribed)):
+        for topic_filter in filters:
+            check_topic_filter(topic_filter, flag)
+    if args.no_retained and args.retained_only:
+        raise UsageError("-R and --retained-only exclude each other")
+    args.write = writer(args)
+    return args
+
+
+def writer(args: Namespace) -> "Piece":
+    """What a message is printed as; without -F as mosquitto_sub does, who prints an empty payload as nothing."""
+    end = b"" if args.no_eol else b"\n"
+    if args.format is not None:
+        line = compile_format(args.format)
+        return lambda message, now: line(message, now) + end
+    if args.verbose:
+        full, empty = compile_format("%t %p"), compile_format("%t (null)")
+        return lambda message, now: (full if message.payload else empty)(message, now) + end
+    return lambda message, now: message.payload + end if message.payload else b""
+
+
+class Subscriber:
+    """One run of `flockmq sub`."""
+
+    def __init__(self, args: Namespace, options: "Options") -> None:
+        from broker.client import Client
+
+        self._args = args
+        self._client = Client(options, on_packet=tell_packet if args.debug else None)
+        self._left = args.count  # messages still to print; None = no limit
+        self._unacknowledged: list[Message] = []
+
+    async def run(self) -> int:
+        """Print until told to stop; returns the exit status. Raises ClientError."""
+        work = asyncio.create_task(self._work())
+        stopped = False
+
+        def stop() -> None:
+            nonlocal stopped
+            stopped = True
+            work.cancel()
+
+        for number_ in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number_, stop)
+        try:
+            async with asyncio.timeout(self._args.timeout):
+                await work
+        except TimeoutError:
+            if not self._args.quiet:
+                tell("timed out")
+            return TIMED_OUT
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+        finally:
+            self._flush()
+            await self._client.disconnect()
+        return 0
+
+    async def _work(self) -> None:
+        await self._client.connect()
+        while True:
+            try:
+                await self._subscribe()
+                if self._args.exit_on_subscribed:
+                    return
+                await self._print_messages()
+                return
+            except ConnectionLostError as error:
+                self._flush()
+                await self._reconnect(error)
+
+    async def _subscribe(self) -> None:
+        if self._args.unsubscribed:
+            await self._client.unsubscribe(self._args.unsubscribed)
+        if not self._args.topics:
+            return
+        codes = await self._client.subscribe([(topic, self._args.qos) for topic in self._args.topics])
+        refused = [topic for topic, code in zip(self._args.topics, codes, strict=False) if code >= REFUSED]
+        if len(refused) == len(self._args.topics):
+            raise ClientError(f"the broker refused to subscribe to {', '.join(refused)}")
+        if refused and not self._args.quiet:
+            tell(f"warning: the broker refused to subscribe to {', '.join(refused)}")
+
+    async def _reconnect(self, error: FlockError) -> None:
+        """Try until there is a connection again; the waits double, with some chance so that many clients spread."""
+        delay = FIRST_DELAY
+        while True:
+            wait = delay * random.uniform(0.5, 1)
+            if not self._args.quiet:
+                tell(f"{error}; trying again in {wait:.1f} s")
+            await asyncio.sleep(wait)
+            delay = min(delay * 2, LAST_DELAY)
+            try:
+                await self._client.connect()
+                return
+            except ConnectRefusedError as refused:
+                if refused.return_code != UNAVAILABLE:
+                    raise
+                error = refused
+            except ClientError as failed:
+                error = failed
+
+    async def _print_messages(self) -> None:
+        """Print until the count is reached, or at the first live message with --retained-only."""
+        args = self._args
+        while True:
+            message = await self._client.receive(acknowledge=False)
+            if args.retained_only and not message.retain:
+                return
+            if self._is_wanted(message):
+                sys.stdout.buffer.write(args.write(message, time.time_ns()))
+                if self._left is not None:
+                    self._left -= 1
+            self._unacknowledged.append(message)
+            if self._left == 0:
+                return
+            if not self._client.waiting or len(self._unacknowledged) >= FLUSH_EVERY:
+                self._flush()
+
+    def _is_wanted(self, message: "Message") -> bool:
+        from _speedups.topics import matches
+
+        if self._args.no_retained and message.retain:
+            return False
+        return not any(matches(hidden, message.topic_name) for hidden in self._args.hidden)
+
+    def _flush(self) -> None:
+        sys.stdout.buffer.flush()
+        for message in self._unacknowledged:
+            self._client.acknowledge(message)
+        self._unacknowledged.clear()
