@@ -17,6 +17,7 @@ cdef class Channel(Outlet):
     cdef Router router
     cdef object handler                # of the node: gets what is not hot
     cdef readonly Session session      # None before CONNECT is accepted
+    cdef public Session claimed        # for the handler: its session, also while CONNECT waits for the store
     cdef public object connect         # for the handler: the CONNECT packet, while it matters
     cdef readonly str fault            # why the connection must end, or None
     cdef uint8_t phase

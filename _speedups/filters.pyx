@@ -388,6 +388,19 @@ cdef class FilterTree:
             found.append((path_of(node), (<Subscriber*>node.value)[session.subscriptions[i].position].options))
         return found
 
+    def record(self, Session session not None):
+        """Write the session's subscriptions into the journal once more."""
+        cdef uint32_t i
+        cdef Node* node
+        cdef bytes path
+        if session.recorded():
+            for i in range(session.subscription_count):
+                node = <Node*>session.subscriptions[i].node
+                path = path_of(node)
+                session.turn.journal.text(
+                    SUBSCRIBED, session.number,
+                    (<Subscriber*>node.value)[session.subscriptions[i].position].options, path, len(path))
+
     def filters(self):
         """All topic filters that somebody has subscribed to, with the number of subscriptions: a list."""
         cdef Node* node = self.root

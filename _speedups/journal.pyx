@@ -13,7 +13,8 @@ DONE                    session u64, queue number u64: PUBACK or PUBCOMP has com
 RECEIVED                session u64, queue number u64: PUBREC has come
 AWAITING                session u64, packet identifier u64, message u64: QoS 2 message received, PUBREL awaited
 RELEASED                session u64, packet identifier u64: PUBREL has come
-SESSION                 session u64, protocol level | connected << 7 u8, length u32, first queue number u64 + client id
+SESSION                 session u64, protocol level | connected << 7 u8, length u32, first queue number u64,
+                        sent below this queue number u64, client id
 SESSION_GONE            session u64
 SUBSCRIBED              session u64, options u8, length u32, topic filter
 UNSUBSCRIBED            session u64, 0 u8, length u32, topic filter
@@ -173,7 +174,7 @@ def records(bytes block not None):
     """The records of a block as a list of tuples: the kind's name, then its fields as the table above has them.
 
     MESSAGE: (name, id, qos, retain, topic, payload). QUEUED: (name, session, n, message, qos, retain).
-    SESSION: (name, session, level, connected, first queue number, client id). Texts are bytes.
+    SESSION: (name, session, level, connected, first queue number, sent below, client id). Texts are bytes.
 
     Raises:
         DamagedBlock: another layout, or the bytes are not what a journal wrote.
@@ -231,9 +232,10 @@ def records(bytes block not None):
             p += 13
             need(p, end, length)
             if kind == SESSION:
-                need(p, p + length, 8)
+                need(p, p + length, 16)
                 memcpy(&b, p, 8)
-                found.append(("SESSION", a, flags & 0x7F, flags >> 7, b, p[8:<Py_ssize_t>length]))
+                memcpy(&c, p + 8, 8)
+                found.append(("SESSION", a, flags & 0x7F, flags >> 7, b, c, p[16:<Py_ssize_t>length]))
             else:
                 found.append((NAMES[kind], a, flags, p[:<Py_ssize_t>length]))
             p += length

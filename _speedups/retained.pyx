@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 
 from _speedups.cursor cimport varint_size, write_u16, write_varint
 from _speedups.messages cimport Message, message_hold, message_new, message_release
-from _speedups.session cimport Session, Source
+from _speedups.session cimport Restored, Session, Source
 from _speedups.trie cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune
 from _speedups.turn cimport PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, Outlet
 
@@ -85,6 +85,10 @@ cdef class RetainedTree:
             self.put(message)
         finally:
             message_release(message)
+
+    def keep(self, Restored message not None):
+        """Keep a message that was read back."""
+        self.put(message.message)
 
     def search(self, bytes topic_filter not None, int qos=2):
         """A search for what matches the filter, for `Session.draw_from`, or None if there is surely nothing.

@@ -43,6 +43,7 @@ cdef class Session(Sender):
     cdef public object owner           # for the Python side: what else belongs to the session
     cdef Outlet outlet                 # of the live connection, or None
     cdef readonly bint persistent      # it outlives its connection
+    cdef bint restoring                # records are being read back
     cdef readonly uint8_t level        # protocol level of the last connection
     cdef Entry* queue
     cdef uint32_t mask                 # capacity of the queue - 1
@@ -64,6 +65,8 @@ cdef class Session(Sender):
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1
     cdef bint drop_one(self) except -1
     cdef int finish(self, uint64_t n) except -1
+    cdef void skip_gone(self) noexcept
+    cdef Entry* restored_entry(self, uint64_t n) except NULL
     cdef int send_publish(self, uint64_t n, Entry* e) except -1
     cdef Entry* inflight_entry(self, uint16_t packet_id, uint64_t* n) noexcept
     cdef bint puback(self, uint16_t packet_id) except -1

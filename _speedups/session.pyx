@@ -12,10 +12,12 @@ never more than 65534 entries lie between the oldest unacknowledged and the newe
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
+import struct
+
 from _speedups cimport journal as j
 from _speedups.buffers cimport buffer_size
 from _speedups.cursor cimport varint_size, write_u16, write_varint
-from _speedups.messages cimport Message, message_hold, message_new, message_release
+from _speedups.messages cimport Message, message_hold, message_new, message_payload, message_release
 from _speedups.turn cimport (DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, Outlet,
                              Sender, Turn)
 
@@ -46,18 +48,19 @@ cdef class Session(Sender):
         number: its name in the journal; never used twice in one store.
         client_id: UTF-8 bytes.
         persistent: whether it outlives its connection (clean session 0).
-        first: the queue number of its first message.
+        restoring: records of it are to be read from the store, until `restored`.
     """
 
     def __init__(self, Turn turn not None, uint64_t number, bytes client_id not None, *, bint persistent, int level=4,
-                 uint64_t first=1):
+                 bint restoring=False):
         self.turn = turn
         self.number = number
         self.client_id = client_id
         self.persistent = persistent
         self.level = level
-        self.head = self.next = self.tail = first
-        self.committed = first if self.recorded() else <uint64_t>-1
+        self.restoring = restoring
+        self.head = self.next = self.tail = 1     # message identifiers start at 1
+        self.committed = 1 if self.recorded() else <uint64_t>-1
 
     def __dealloc__(self):
         cdef uint64_t n
@@ -202,13 +205,17 @@ cdef class Session(Sender):
             e.message = NULL
         e.state = GONE
         self.queued -= 1
+        if not self.restoring:                    # then others that are before it may still come
+            self.skip_gone()
+        if self.recorded():
+            self.turn.journal.numbers(j.DONE, self.number, n)
+        return 0
+
+    cdef void skip_gone(self) noexcept:
         while self.head < self.tail and self.queue[self.head & self.mask].state == GONE:
             self.head += 1
         if self.next < self.head:
             self.next = self.head
-        if self.recorded():
-            self.turn.journal.numbers(j.DONE, self.number, n)
-        return 0
 
     cdef int pump(self) except -1:
         """Send what the window, the store and the connection's output allow."""
@@ -366,12 +373,12 @@ cdef class Session(Sender):
 
     # ---- store ----
 
-    def record(self):
+    def record(self, bint connected):
         """Write into the journal that the session exists, its level, and whether it is connected."""
-        cdef bytes data = (<unsigned long long>self.head).to_bytes(8, "little") + self.client_id
+        cdef bytes data
         if self.recorded():
-            self.turn.journal.text(j.SESSION, self.number, self.level | (self.outlet is not None) << 7, data,
-                                   len(data))
+            data = struct.pack("<QQ", self.head, self.next) + self.client_id
+            self.turn.journal.text(j.SESSION, self.number, self.level | connected << 7, data, len(data))
 
     def record_gone(self):
         """Write into the journal that the session has ended."""
@@ -393,61 +400,56 @@ cdef class Session(Sender):
         for i in range(self.awaiting_count):
             self.turn.journal.awaiting(self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
 
+    cdef Entry* restored_entry(self, uint64_t n) except NULL:
+        """The entry n, made if need be; those before it that are not known yet may still come."""
+        while self.tail <= n:
+            if self.queue == NULL or self.tail - self.head > self.mask:
+                self.grow()
+            self.queue[self.tail & self.mask] = Entry(NULL, 0, 2, GONE, False, False)
+            self.tail += 1
+        return &self.queue[n & self.mask]
+
+    def restore(self, uint64_t first, uint64_t sent):
+        """Take a SESSION record back: all before `first` is done, all before `sent` has been sent."""
+        cdef uint64_t n = self.head
+        while n < first and n < self.tail:
+            self.finish(n)
+            n += 1
+        while self.head < first and self.head < self.tail:
+            self.head += 1
+        if self.head < first:
+            self.head = self.tail = first
+        self.next = max(self.head, min(sent, self.tail))
+
     def restore_queued(self, uint64_t n, Restored message, uint8_t qos, bint retain):
         """Take a QUEUED record back; one that is known already is skipped."""
         cdef Entry* e
-        if n < self.tail:
+        if n < self.head:
             return
-        self.skip_to(n)
-        if self.queue == NULL or self.tail - self.head > self.mask:
-            self.grow()
-        e = &self.queue[self.tail & self.mask]
-        e.message = message_hold(message.message)
-        e.qos = qos
-        e.retain = retain
-        e.state = WAITING
-        e.dup = False
-        self.tail += 1
+        e = self.restored_entry(n)
+        if e.state != GONE:
+            return
+        e[0] = Entry(message_hold(message.message), 0, qos, WAITING, False, retain)
         self.queued += 1
         self.queued_bytes += e.message.topic_length + e.message.payload_length
 
-    def skip_to(self, uint64_t n):
-        """Queue numbers up to `n` were given to messages that are gone."""
-        while self.tail < n:
-            if self.head == self.tail:
-                self.head = self.next = self.tail = n
-                return
-            if self.tail - self.head > self.mask:
-                self.grow()
-            self.queue[self.tail & self.mask].state = GONE
-            self.queue[self.tail & self.mask].message = NULL
-            self.tail += 1
-
     def restore_done(self, uint64_t n):
         """Take a DONE record back."""
-        cdef Entry* e
-        if self.head <= n < self.tail:
-            e = &self.queue[n & self.mask]
-            if e.state != GONE:
-                self.finish(n)
+        if self.head <= n < self.tail and self.queue[n & self.mask].state != GONE:
+            self.finish(n)
 
     def restore_received(self, uint64_t n):
         """Take a RECEIVED record back: PUBREL is what is owed to the client."""
         cdef Entry* e
-        if n >= self.tail:                        # the message itself was not written again
-            self.skip_to(n)
-            if self.queue == NULL or self.tail - self.head > self.mask:
-                self.grow()
-            self.queue[n & self.mask] = Entry(NULL, 0, 2, GOT_PUBREC, True, False)
-            self.tail += 1
-            self.queued += 1
+        if n < self.head:
             return
-        e = &self.queue[n & self.mask]
-        if n >= self.head and e.message != NULL:
+        e = self.restored_entry(n)
+        if e.state == GONE:
+            self.queued += 1
+        if e.message != NULL:
             self.queued_bytes -= e.message.topic_length + e.message.payload_length
             message_release(e.message)
-            e.message = NULL
-            e.state = GOT_PUBREC
+        e[0] = Entry(NULL, 0, 2, GOT_PUBREC, True, False)
 
     def restore_awaiting(self, uint16_t packet_id, Restored message):
         """Take an AWAITING record back."""
@@ -461,15 +463,20 @@ cdef class Session(Sender):
             message_release(message)
 
     def restored(self, bint connected):
-        """All records have been read. What a live connection may have been sent is sent again with DUP."""
+        """All records have been read: what may have been sent to the client before will have DUP."""
         cdef uint64_t n = self.head
-        cdef uint32_t sent = 0
+        cdef uint64_t sent = self.next
+        cdef uint32_t window = self.turn.limits.max_inflight if connected else 0
+        self.restoring = False
         self.committed = self.tail if self.recorded() else <uint64_t>-1
-        while connected and n < self.tail and sent < self.turn.limits.max_inflight:
+        self.skip_gone()
+        while n < self.tail and (n < sent or window > 0):
             if self.queue[n & self.mask].state == WAITING:
                 self.queue[n & self.mask].dup = True
-                sent += 1
+                if n >= sent:
+                    window -= 1
             n += 1
+        self.next = self.head
 
 
 cdef class Restored:
@@ -486,3 +493,23 @@ cdef class Restored:
     def __dealloc__(self):
         if self.message != NULL:
             message_release(self.message)
+
+    @property
+    def topic(self):
+        """Topic name, as bytes."""
+        return self.message.data[:self.message.topic_length]
+
+    @property
+    def payload(self):
+        """Payload, as bytes."""
+        return message_payload(self.message)[:<Py_ssize_t>self.message.payload_length]
+
+    @property
+    def qos(self):
+        """QoS as published."""
+        return self.message.qos
+
+    @property
+    def retain(self):
+        """RETAIN as published."""
+        return bool(self.message.retain)

@@ -103,11 +103,12 @@ class Broker:
 
     def ended(self, connection: Connection, reason: str) -> None:
         """A connection has ended, in whatever way."""
-        session = connection.detach() or self._claimed(connection)
+        session, connection.claimed = connection.claimed, None
         if session is None:
             if log.enabled(logs.DEBUG):
                 log.debug("connection ended before CONNECT", address=connection.address, reason=reason)
             return
+        connection.detach()
         session.owner = None
         self.sessions.has_disconnected()
         will.publish(connection, self.router, session.client_id)

@@ -16,10 +16,13 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from _speedups import packets
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
+
+if TYPE_CHECKING:
+    from _speedups.packets import Packet
 
 QUEUE_HIGH = 1000  # messages waiting for `receive` above which the connection is not read
 QUEUE_LOW = 500  # and at which it is read again
@@ -94,12 +97,15 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
+        fault = ""
         try:
-            received = self._decoder.feed(data)
-            for packet in received:
-                self._client._handle(self, packet)
-        except (packets.MalformedPacket, packets.ProtocolError) as error:
-            self.abort(f"the broker broke the protocol: {error}")
+            received: Sequence[Packet] = self._decoder.feed(data)
+        except packets.MalformedPacket as error:
+            received, fault = error.packets, f"the broker broke the protocol: {error.reason}"
+        for packet in received:
+            self._client._handle(self, packet)
+        if fault:
+            self.abort(fault)
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = self.reason or (str(exc) if exc else "the broker closed the connection")
@@ -126,7 +132,7 @@ class _Connection(asyncio.Protocol):
 class Client:
     """One MQTT client; `async with Client(options) as client:` connects and disconnects."""
 
-    def __init__(self, options: Options, *, on_packet: Callable[[str, Any], None] | None = None) -> None:
+    def __init__(self, options: Options, *, on_packet: "Callable[[str, Packet], None] | None" = None) -> None:
         self.options = options
         self.on_packet = on_packet  # called with "sending" or "received" and each packet
         self._connection: _Connection | None = None
@@ -135,13 +141,15 @@ class Client:
         self._window = asyncio.Semaphore(options.max_inflight)
         self._last_packet_id = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # packet id -> who waits for its acknowledgement
-        self._outgoing: dict[int, Any] = {}  # packet id -> the Publish or Pubrel to send again, in order
+        self._outgoing: dict[
+            int, packets.Publish | packets.Pubrel
+        ] = {}  # packet id -> the Publish or Pubrel to send again, in order
         self._offered: set[int] = set()  # QoS 2 packet ids queued or handed out, not yet acknowledged
         self._received: set[int] = set()  # QoS 2 packet ids acknowledged, not yet released
         self._keep_alive: asyncio.TimerHandle | None = None
         self._sent_at = 0.0
         self._ping_sent_at = 0.0  # 0 = no PINGREQ is unanswered
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
             packets.Publish: self._handle_publish,
             packets.Puback: self._handle_done,
             packets.Pubrec: self._handle_pubrec,
@@ -179,7 +187,7 @@ class Client:
                 )
                 self._send(connection, self._connect_packet())
                 connack = await connection.acknowledged
-            accepted = connack.return_code == 0
+            accepted = connack.reason_code == 0
         except TimeoutError:
             raise ConnectError(f"{options.address} did not answer within {options.timeout:g} s") from None
         except socket.gaierror as error:
@@ -192,10 +200,10 @@ class Client:
             if connection is not None and not accepted:
                 connection.transport.abort()
         if not accepted:
-            raise refusal(options.address, connack.return_code)
+            raise refusal(options.address, connack.reason_code)
         return connack
 
-    def _connect_packet(self) -> Any:
+    def _connect_packet(self) -> packets.Connect:
         options, will = self.options, self.options.will
         return packets.Connect(
             client_id=options.client_id,
@@ -204,9 +212,10 @@ class Client:
             username=options.username,
             password=options.password,
             will_topic=will.topic_name if will else None,
-            will_payload=will.payload if will else None,
+            will_payload=will.payload if will else b"",
             will_qos=will.qos if will else 0,
             will_retain=will.retain if will else False,
+            protocol_level=options.level,
         )
 
     def _start(self, connection: _Connection, connack: packets.Connack) -> None:
@@ -228,9 +237,7 @@ class Client:
         if self.options.clean_start:
             self._outgoing.clear()
         for packet in self._outgoing.values():
-            if isinstance(packet, packets.Publish):
-                packet = redelivery(packet)
-            self._send(connection, packet)
+            self._send(connection, redelivery(packet) if isinstance(packet, packets.Publish) else packet)
         self._watch_keep_alive(connection)
 
     async def disconnect(self) -> None:
@@ -269,25 +276,23 @@ class Client:
         if qos:
             await self._window.acquire()
         try:
+            await self._require().writable.wait()
             connection = self._require()
-            await connection.writable.wait()
-            connection = self._require()
+            packet_id = self._next_packet_id() if qos else 0
+            packet = packets.Publish(topic_name, payload, qos, retain, False, packet_id)
+            frame = self._encode(packet)
         except BaseException:
             if qos:
                 self._window.release()
             raise
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        packet_id = self._next_packet_id() if qos else 0
-        packet = packets.Publish(
-            topic_name=topic_name, payload=payload, qos=qos, retain=retain, dup=False, packet_id=packet_id
-        )
         if qos:
             done.add_done_callback(lambda _: self._window.release())
             self._outgoing[packet_id] = packet
             self._waiting[packet_id] = done
         else:
             done.set_result(None)
-        self._send(connection, packet)
+        self._write(connection, packet, frame)
         return done
 
     async def subscribe(self, topic_filters: Sequence[tuple[str, int]]) -> list[int]:
@@ -327,11 +332,12 @@ class Client:
             kind = packets.Puback if message.qos == 1 else packets.Pubrec
             self._send(self._connection, kind(packet_id=message.packet_id))
 
-    async def _request(self, packet_id: int, packet: Any) -> Any:
+    async def _request(self, packet_id: int, packet: "Packet") -> Any:
         connection = self._require()
+        frame = self._encode(packet)
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[packet_id] = done
-        self._send(connection, packet)
+        self._write(connection, packet, frame)
         return await done
 
     def _require(self) -> _Connection:
@@ -346,13 +352,22 @@ class Client:
                 return self._last_packet_id
         raise ClientError("65535 packets wait for their acknowledgement")
 
-    def _send(self, connection: _Connection, packet: Any) -> None:
+    def _send(self, connection: _Connection, packet: "Packet") -> None:
+        self._write(connection, packet, self._encode(packet))
+
+    def _encode(self, packet: "Packet") -> bytes:
+        try:
+            return packets.encode(packet, self.options.level)
+        except packets.InvalidPacket as error:
+            raise ClientError(str(error)) from None
+
+    def _write(self, connection: _Connection, packet: "Packet", frame: bytes) -> None:
         if self.on_packet is not None:
             self.on_packet("sending", packet)
         self._sent_at = asyncio.get_running_loop().time()
-        connection.transport.write(packets.encode(packet, self.options.level))
+        connection.transport.write(frame)
 
-    def _handle(self, connection: _Connection, packet: Any) -> None:
+    def _handle(self, connection: _Connection, packet: "Packet") -> None:
         if self.on_packet is not None:
             self.on_packet("received", packet)
         if connection.acknowledged.done():
@@ -363,7 +378,7 @@ class Client:
                 handler(packet)
         elif isinstance(packet, packets.Connack):
             connection.acknowledged.set_result(packet)
-            if packet.return_code == 0:
+            if packet.reason_code == 0:
                 self._start(connection, packet)
         else:
             connection.abort(f"the broker sent {type(packet).__name__.upper()} before CONNACK")
@@ -444,14 +459,7 @@ class Client:
 
 def redelivery(packet: packets.Publish) -> packets.Publish:
     """`packet` with the DUP flag [MQTT-3.3.1-1]."""
-    return packets.Publish(
-        topic_name=packet.topic_name,
-        payload=packet.payload,
-        qos=packet.qos,
-        retain=packet.retain,
-        dup=True,
-        packet_id=packet.packet_id,
-    )
+    return packets.Publish(packet.topic_name, packet.payload, packet.qos, packet.retain, True, packet.packet_id)
 
 
 def refusal(address: str, return_code: int) -> ConnectRefusedError:

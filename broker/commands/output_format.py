@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # One item: %[-0][width][.precision]letter, @letter, \letter, or a run of anything else.
 ITEM = re.compile(
-    r"%(?P<flags>[-0]*)(?P<width>\d{0,4})(?:\.(?P<precision>\d{1,4}))?(?P<field>.)|@(?P<time>.)|\\(?P<escape>.)|[^%@\\]+",
+    r"%(?P<flags>[-0]*)(?P<width>\d{0,4})(?:\.(?P<precision>\d{1,4}))?(?P<field>[^-.0-9])|@(?P<time>.)|\\(?P<escape>.)|[^%@\\]+",
     re.S,
 )
 ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "a": b"\a", "e": b"\x1b", "v": b"\v", "0": b"\0", "\\": b"\\"}

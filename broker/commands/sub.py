@@ -27,6 +27,7 @@ from broker.errors import ClientError, ConnectionLostError, ConnectRefusedError,
 
 if TYPE_CHECKING:
     from broker.client import Message, Options
+    from broker.commands.output_format import Piece
 
 TIMED_OUT = 27  # the exit status of mosquitto_sub after -W
 REFUSED = 0x80  # SUBACK's return code for a filter that was not accepted
@@ -106,14 +107,20 @@ def parse(arguments: list[str]) -> Namespace:
             check_topic_filter(topic_filter, flag)
     if args.no_retained and args.retained_only:
         raise UsageError("-R and --retained-only exclude each other")
-    if args.format is not None:
-        template = args.format
-    elif args.verbose:
-        template = "%t %p"
-    else:
-        template = "%p"
-    args.write = compile_format(template + ("" if args.no_eol else "\\n"))
+    args.write = writer(args)
     return args
+
+
+def writer(args: Namespace) -> "Piece":
+    """What a message is printed as; without -F as mosquitto_sub does, who prints an empty payload as nothing."""
+    end = b"" if args.no_eol else b"\n"
+    if args.format is not None:
+        line = compile_format(args.format)
+        return lambda message, now: line(message, now) + end
+    if args.verbose:
+        full, empty = compile_format("%t %p"), compile_format("%t (null)")
+        return lambda message, now: (full if message.payload else empty)(message, now) + end
+    return lambda message, now: message.payload + end if message.payload else b""
 
 
 class Subscriber:

@@ -89,6 +89,7 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, code: Retu
     session, present = claim(broker, connection, packet)
     connection.connect = packet if packet.will_topic is not None else None
     session.owner = connection
+    connection.claimed = session
     will.record(broker.turn.journal, session.client_id, packet)
     session.record(connected=True)
     broker.sessions.has_connected()

@@ -33,10 +33,10 @@ class Sessions:
         self._last_number += 1
         return self._add(Session(self._turn, self._last_number, client_id, persistent=persistent, level=level))
 
-    def restore(self, number: int, client_id: bytes, *, level: int, first: int) -> Session:
-        """A session that the store knows, as it begins: `first` is the queue number of its first message."""
+    def restore(self, number: int, client_id: bytes, *, level: int) -> Session:
+        """A session that the store knows, empty, whose records are to be applied."""
         self._last_number = max(self._last_number, number)
-        return self._add(Session(self._turn, number, client_id, persistent=True, level=level, first=first))
+        return self._add(Session(self._turn, number, client_id, persistent=True, level=level, restoring=True))
 
     def _add(self, session: Session) -> Session:
         self._by_client_id[session.client_id] = session

@@ -64,14 +64,14 @@ class Restorer:
     def _message(self, number: int, qos: int, retain: int, topic: bytes, payload: bytes) -> None:
         self._messages[number] = Restored(number, qos, bool(retain), topic, payload)
 
-    def _session(self, number: int, level: int, connected: int, first: int, client_id: bytes) -> None:
+    def _session(self, number: int, level: int, connected: int, first: int, sent: int, client_id: bytes) -> None:
         if number not in self._by_number:
-            self._by_number[number] = self._sessions.restore(number, client_id, level=level, first=first)
+            self._by_number[number] = self._sessions.restore(number, client_id, level=level)
+        self._by_number[number].restore(first, sent)
         if connected:
             self._connected.add(number)
         else:
             self._connected.discard(number)
-            self._by_number[number].restored(False)
 
     def _session_gone(self, number: int) -> None:
         session = self._by_number.pop(number)

@@ -58,10 +58,11 @@ def test_json_line() -> None:
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-@pytest.mark.parametrize("value", [HOSTILE, HOSTILE.encode("utf-8", "surrogatepass")])
+@pytest.mark.parametrize("value", [HOSTILE, HOSTILE.encode("utf-8", "surrogatepass")], ids=["text", "bytes"])
 def test_no_value_breaks_the_line(style: str, value: object) -> None:
     out = start(style)
-    logs.get("flockmq.test").info(HOSTILE, client_id=value, **{"na\nme": 1})
+    # Without the lone surrogate: pytest keeps the event as well, and xdist cannot carry one.
+    logs.get("flockmq.test").info(HOSTILE.replace("\ud800", ""), client_id=value, **{"na\nme": 1})
     text = out.getvalue()
     assert text.endswith("\n")
     assert text[:-1].replace("\x7f", "" if style == "json" else "\x7f").isprintable()

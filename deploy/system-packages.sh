@@ -1,0 +1,97 @@
+#!/bin/sh
+# Installs what pip cannot: `system-packages.sh build` for building and running, `test` for the tests as well.
+# Says nothing and is done at once when nothing is missing. Debian and Ubuntu; elsewhere it says what is needed.
+set -eu
+
+what=${1:-}
+case $what in
+build | test) ;;
+*)
+    echo "usage: $0 build|test" >&2
+    exit 2
+    ;;
+esac
+
+python=${PYTHON:-python3}
+missing=
+need() { missing="$missing $1"; }
+has() { PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v "$1" >/dev/null 2>&1; }
+
+# What counts is whether it works: Python may come from elsewhere than from packages.
+# `ensurepip` is what python3-venv brings, Python.h what python3-dev brings.
+if has "$python"; then
+    lacks=$("$python" - <<'END'
+import importlib.util, os, sys, sysconfig
+if sys.version_info < (3, 11):
+    sys.exit("FlockMQ needs Python 3.11 or later, this is %d.%d; name another one with PYTHON=" % sys.version_info[:2])
+if not all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")):
+    print("python3-venv")
+if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    print("python3-dev")
+END
+    )
+    for package in $lacks; do need "$package"; done
+else
+    need python3
+    need python3-venv
+    need python3-dev
+fi
+if has gcc; then
+    # A compiler without the C library's headers compiles nothing.
+    echo '#include <stdio.h>' | gcc -E -o /dev/null - 2>/dev/null || need libc6-dev
+else
+    need gcc
+    need libc6-dev
+fi
+has make || need make
+if [ "$what" = test ]; then
+    has mosquitto || need mosquitto
+    { has mosquitto_pub && has mosquitto_sub; } || need mosquitto-clients
+    has node || need nodejs
+    has npm || need npm
+fi
+[ -n "$missing" ] || exit 0
+
+command="apt-get install --yes --no-install-recommends$missing"
+if ! has apt-get; then
+    echo "Missing:$missing (Debian's names). Install them with this system's package manager." >&2
+    exit 1
+fi
+if [ "$(id -u)" = 0 ]; then
+    root=
+elif has sudo && sudo -n true 2>/dev/null; then
+    root="sudo -n"
+else
+    echo "Missing:$missing. Run this as root: apt-get update && $command" >&2
+    exit 1
+fi
+
+# Debian starts a package's daemon when it is installed; a mosquitto on port 1883 would be in the way of ours. Packages ask
+# policy-rc.d first, and 101 means "do not start". An administrator's own policy stays, and so do daemons that ran before.
+policy=/usr/sbin/policy-rc.d
+placed=
+forget_policy() { [ -z "$placed" ] || $root rm -f "$policy"; }
+trap forget_policy EXIT
+trap 'exit 1' HUP INT TERM
+if [ ! -e "$policy" ]; then
+    placed=yes
+    printf '#!/bin/sh\nexit 101\n' | $root tee "$policy" >/dev/null
+    $root chmod 755 "$policy"
+fi
+
+log=$(mktemp)
+echo "Installing:$missing" >&2
+if ! { $root apt-get update && $root env DEBIAN_FRONTEND=noninteractive $command; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    echo "apt-get could not install:$missing" >&2
+    exit 1
+fi
+rm -f "$log"
+
+# Not started now, and not at the next boot either: the tests start their own.
+case "$missing " in
+*" mosquitto "*)
+    if has systemctl; then $root systemctl disable mosquitto.service >/dev/null 2>&1 || true; fi
+    ;;
+esac
