@@ -103,6 +103,16 @@ cdef class RetainedTree:
                 return None
         return RetainedSearch(self, topic_filter, qos)
 
+    def hidden(self):
+        """First levels that begin with $, which wildcards at the first level don't find: a list."""
+        cdef Node* node = self.root.child
+        cdef list found = []
+        while node != NULL:
+            if node.length and node.level[0] == c'$':
+                found.append(node.level[:node.length])
+            node = node.next
+        return found
+
     def matching(self, bytes topic_filter not None):
         """What matches the filter: yields (topic name, payload, QoS)."""
         cdef RetainedSearch search = RetainedSearch(self, topic_filter, 2)

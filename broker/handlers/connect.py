@@ -75,7 +75,7 @@ def refuse(broker: "Broker", connection: Connection, code: ReturnCode, client_id
     """Answer with a return code, and close [MQTT-3.2.2-5]."""
     broker.turn.count(REFUSED)
     log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower())
-    connection.send(encode(Connack(return_code=code), 4))
+    connection.send(encode(Connack(reason_code=code), 4))
     connection.finish(f"refused: {code.name.lower()}")
 
 
@@ -125,7 +125,7 @@ def welcome(broker: "Broker", connection: Connection, packet: Connect, session: 
     if cap and (keep_alive == 0 or keep_alive > cap):
         keep_alive = cap
     # Level 3 has no Session Present: the byte is reserved there.
-    connection.send(encode(Connack(session_present=present and level > 3, return_code=ReturnCode.ACCEPTED), 4))
+    connection.send(encode(Connack(session_present=present and level > 3, reason_code=ReturnCode.ACCEPTED), 4))
     connection.accept(session, level, keep_alive)
     connection.proceed()
     broker.turn.count(ACCEPTED)

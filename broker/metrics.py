@@ -1,0 +1,88 @@
+"""What a node counts and shows. One row a figure: adding one is a row here and an increment where it happens.
+
+$SYS topics, and later Prometheus names, are derived from the rows.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+Figures = dict[str, int]
+
+
+class Metric(NamedTuple):
+    """A figure of the node."""
+
+    name: str
+    kind: str  # "counter" only grows; "gauge" is what is now
+    topic: str  # below $SYS/broker/
+    help: str
+    read: Callable[["Broker", Figures], int]
+
+
+def counter(name: str, topic: str, help: str, *counters: str) -> Metric:  # noqa: A002
+    """A sum of the data path's counters (`_speedups.turn.COUNTERS`)."""
+    names = counters or (name,)
+    return Metric(name, "counter", topic, help, lambda _, figures: sum(figures[n] for n in names))
+
+
+def gauge(name: str, topic: str, help: str, read: Callable[["Broker"], int]) -> Metric:  # noqa: A002
+    """Something that can be looked up at any time."""
+    return Metric(name, "gauge", topic, help, lambda broker, _: read(broker))
+
+
+DROPPED = ("dropped_slow", "dropped_queue_full")
+
+METRICS: tuple[Metric, ...] = (
+    gauge("clients_connected", "clients/connected", "Clients that are connected.", lambda b: b.sessions.connected),
+    gauge(
+        "clients_disconnected", "clients/disconnected", "Persistent sessions whose client is away.",
+        lambda b: len(b.sessions) - b.sessions.connected,
+    ),
+    gauge("clients_total", "clients/total", "Sessions, connected or not.", lambda b: len(b.sessions)),
+    gauge("clients_maximum", "clients/maximum", "Most clients connected at a time.", lambda b: b.sessions.most_connected),
+    gauge("connections", "connections/open", "Open connections, before CONNECT too.", lambda b: len(b.reactor)),
+    gauge("subscriptions", "subscriptions/count", "Subscriptions of all sessions.", lambda b: b.router.filters.count),
+    gauge("retained", "retained messages/count", "Retained messages, $SYS included.", lambda b: b.router.retained.count),
+    gauge("retained_bytes", "retained messages/bytes", "Bytes of their topics and payloads.", lambda b: b.router.retained.bytes),
+    counter("bytes_received", "bytes/received", "Bytes read from clients."),
+    counter("bytes_sent", "bytes/sent", "Bytes written to clients."),
+    counter("packets_received", "messages/received", "Packets of any type from clients."),
+    counter("packets_sent", "messages/sent", "Packets of any type to clients."),
+    counter("publish_received", "publish/messages/received", "PUBLISH packets from clients."),
+    counter("publish_sent", "publish/messages/sent", "PUBLISH packets to clients."),
+    counter("publish_dropped", "publish/messages/dropped", "Messages dropped for a receiver, for any reason.", *DROPPED),
+    counter("dropped_slow", "publish/messages/dropped/slow", "QoS 0 messages dropped for receivers that read too slowly."),
+    counter("dropped_queue_full", "publish/messages/dropped/queue full", "Messages dropped because a queue was full."),
+    counter("publish_unrouted", "publish/messages/unrouted", "Messages that nobody had subscribed to."),
+    counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),
+    counter("publish_bytes_sent", "publish/bytes/sent", "Payload bytes to clients."),
+    counter("redelivered", "publish/messages/redelivered", "PUBLISH packets sent again with DUP."),
+    counter("connections_opened", "connections/opened", "Connections accepted from the network."),
+    counter("connections_closed", "connections/closed", "Connections that have ended."),
+    counter("connects_accepted", "connections/connects accepted", "CONNECT packets accepted."),
+    counter("connects_refused", "connections/connects refused", "CONNECT packets refused."),
+    counter("takeovers", "connections/takeovers", "Connections ended by another with the same client id."),
+    counter("connect_timeouts", "connections/connect timeouts", "Connections that sent no CONNECT in time."),
+    counter("keep_alive_timeouts", "connections/keep alive timeouts", "Clients that were silent too long."),
+    counter("malformed_packets", "connections/malformed", "Connections ended because of a packet against the protocol."),
+    counter("accept_pauses", "connections/accept pauses", "Times that accepting paused at a limit."),
+    counter("read_pauses", "connections/read pauses", "Times that a publisher waited for the store."),
+    counter("subscribes_refused", "subscriptions/refused", "Filters refused in SUBSCRIBE."),
+    counter("wills_published", "wills/published", "Wills published."),
+    counter("commits", "store/commits", "Blocks given to the store."),
+    counter("committed_bytes", "store/bytes", "Bytes of these blocks."),
+)
+
+# What the load averages are made of: name below $SYS/broker/load/, counter.
+LOADS = (
+    ("messages/received", "packets_received"),
+    ("messages/sent", "packets_sent"),
+    ("publish/received", "publish_received"),
+    ("publish/sent", "publish_sent"),
+    ("bytes/received", "bytes_received"),
+    ("bytes/sent", "bytes_sent"),
+    ("connections", "connections_opened"),
+)

@@ -1,0 +1,284 @@
+"""A node: the composition root. Builds store, broker and listeners, starts and stops them; nothing else.
+
+The loop does four things: it calls the reactor when a socket is ready, the clock four times a second, `confirm` when the
+store has kept a block, and the signal handlers.
+"""
+
+import asyncio
+import contextlib
+import gc
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import uvloop
+
+from _speedups.journal import Journal
+from broker import config as configuration
+from broker import logs
+from broker.admin.sys_topics import SysTopics
+from broker.auth.authenticator import AllowAll
+from broker.broker import TICKS_PER_SECOND, Broker
+from broker.config import Config, split_address
+from broker.errors import ConfigError, FlockError, ListenError
+from broker.session import will
+from broker.storage.compaction import Compaction
+from broker.storage.memory import MemoryStore
+from broker.storage.restore import Restorer
+from broker.storage.sqlite import SqliteStore
+from broker.storage.store import Store
+
+BACKLOG = 4096  # connections that the kernel completes before we accept them
+SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
+TICKS_AT_ONCE = TICKS_PER_SECOND  # a process that was stopped must not find all its clients timed out
+
+log = logs.get("flockmq.node")
+
+
+class Node:
+    """One broker process.
+
+    Args:
+        config: of the node.
+        reload: reads the configuration again.
+    """
+
+    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
+        self.config = config
+        self._reload = reload
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self.store = make_store(config)
+        self.journal = Journal()
+        self.broker = Broker(config, self.journal, AllowAll(), self.store.commit, self._wake)
+        self.compaction = Compaction(self.store, self.broker.router, self.broker.sessions)
+        self.sys_topics = SysTopics(self.broker, package_version())
+        self.addresses: list[str] = []
+
+    # ---- start ----
+
+    def start(self) -> None:
+        """Read the store, publish the wills of a crash, listen.
+
+        Raises:
+            FlockError: the store can't be used or an address can't be listened on.
+        """
+        listeners = [bind(address) for address in self.config.listen]  # a taken port is told before a long read
+        try:
+            self._restore()
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        self.broker.reactor.max_connections = self._connection_limit()
+        self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
+        for listener in listeners:
+            listener.listen(BACKLOG)
+            self.broker.reactor.listen(listener)
+            self.addresses.append(address_of(listener))
+        self._started = self._last_tick = self._last_sys = time.monotonic()
+        self._clock = self._loop.call_later(1 / TICKS_PER_SECOND, self._tick)
+        self._update_sys(0.0)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(signum, self._stopped.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+        gc.collect()
+        gc.freeze()  # what was read lives long: collections need not look at it again
+
+    def _restore(self) -> None:
+        restorer = Restorer(self.broker.router, self.broker.sessions)
+        began = time.monotonic()
+        restorer.read(self.store.open())
+        self.store.start(self._confirm, self._loop.call_soon_threadsafe)
+        if self.store.durable:
+            self.journal.start()
+        restorer.finish()
+        for client_id, fields in restorer.wills.items():
+            will.publish_stored(self.broker.router, client_id, *fields)
+        if self.store.size:
+            log.info(
+                "store read",
+                sessions=len(self.broker.sessions),
+                subscriptions=self.broker.router.filters.count,
+                retained=self.broker.router.retained.count,
+                wills=len(restorer.wills),
+                seconds=f"{time.monotonic() - began:.2f}",
+            )
+        self.broker.settle()
+
+    def _connection_limit(self) -> int:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < hard:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        possible = 2**31 if files == resource.RLIM_INFINITY else max(1, files - SPARE_FILES)
+        return min(possible, self.config.limits.max_connections or possible)
+
+    # ---- run ----
+
+    def _wake(self) -> None:
+        self._loop.call_soon(self.broker.reactor.run)
+
+    def _confirm(self, blocks: int) -> None:
+        """The store has kept the next blocks."""
+        self.broker.turn.confirm(blocks)
+        self.compaction.step()
+        self.broker.settle()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        ticks = int((now - self._last_tick) * TICKS_PER_SECOND)
+        if ticks:
+            self._last_tick += ticks / TICKS_PER_SECOND
+            self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
+        interval = self.config.mqtt.sys_interval
+        if interval and now - self._last_sys >= interval:
+            self._update_sys(now - self._last_sys)
+            self._last_sys = now
+        self._clock = self._loop.call_later(
+            max(0.001, self._last_tick + 1 / TICKS_PER_SECOND - time.monotonic()), self._tick
+        )
+
+    def _update_sys(self, elapsed: float) -> None:
+        if self.config.mqtt.sys_interval:
+            self.sys_topics.update(time.monotonic() - self._started, elapsed)
+            self.broker.settle()
+
+    def reload(self) -> None:
+        """Read the configuration again; a wrong one changes nothing."""
+        try:
+            changes = configuration.diff(self.config, self._reload())
+        except ConfigError as error:
+            log.error("configuration not changed", error=error)
+            return
+        for change in changes.needs_restart:
+            log.warning("takes effect after a restart", change=change)
+        self.config = configuration.follow(self.config, changes)
+        logs.set_level(self.config.log.level)
+        self.broker.configure(self.config)
+        log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
+
+    async def run(self) -> None:
+        """Serve until a signal says stop."""
+        await self._stopped.wait()
+
+    # ---- stop ----
+
+    async def stop(self) -> None:
+        """Accept nothing more, keep what was taken, publish the wills, close."""
+        log.info("stopping", clients=self.broker.sessions.connected)
+        for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
+            self._loop.remove_signal_handler(signum)
+        self._loop.remove_reader(self.broker.reactor.fileno())
+        self.broker.reactor.stop_listening()
+        self._clock.cancel()
+        await self._stored()  # acknowledgements that wait for the store still leave
+        for connection in self.broker.reactor:
+            connection.close("the broker stops")  # MQTT 3 has no other word; a will counts [MQTT-3.1.2-8]
+        self.broker.settle()
+        await self._stored()
+        self.store.close()
+        log.info("stopped")
+
+    async def _stored(self) -> None:
+        """Wait until the store has all that was recorded."""
+        done = asyncio.Event()
+        self.broker.turn.seal()
+        self.broker.turn.after_commit(done.set)
+        await done.wait()
+        self.broker.settle()
+
+
+def make_store(config: Config) -> Store:
+    """The store that the configuration names."""
+    kind, _, path = config.store.url.partition(":")
+    return MemoryStore() if kind == "memory" else SqliteStore(Path(path), sync=config.store.sync)
+
+
+def bind(address: str) -> socket.socket:
+    """A socket bound to HOST:PORT.
+
+    Raises:
+        ListenError: with what to do about it.
+    """
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+    except OSError as error:
+        raise ListenError(f"can't listen on {address}: {error.strerror}", "check the host name") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(where)
+        listener.listen(1)  # the port is ours from here on: bind alone doesn't say that it is taken
+    except OSError as error:
+        listener.close()
+        hints = {98: "another program has the port: stop it, or choose another with --listen", 13: "ports below 1024 need a privilege"}
+        raise ListenError(f"can't listen on {address}: {error.strerror}", hints.get(error.errno or 0, "check the address")) from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """HOST:PORT of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def package_version() -> str:
+    """The version that is installed."""
+    try:
+        return version("flockmq")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def banner(node: Node) -> None:
+    """Say where to connect and what is kept."""
+    where = ", ".join(f"mqtt://{address}" for address in node.addresses)
+    log.info(f"FlockMQ {package_version()} is ready", listen=where)
+    log.info(node.store.describe())
+    if all(is_loopback(address) for address in node.addresses):
+        log.info("only this machine can connect; --listen 0.0.0.0:1883 opens it to the network")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches the address."""
+    return address.startswith(("127.", "[::1]"))
+
+
+async def _serve(config: Config, reload: Callable[[], Config]) -> None:
+    node = Node(config, reload)
+    node.start()
+    banner(node)
+    try:
+        await node.run()
+    finally:
+        await node.stop()
+
+
+def serve(config: Config, *, reload: Callable[[], Config]) -> int:
+    """Run a node until it is told to stop; returns the exit status.
+
+    Args:
+        config: what to do.
+        reload: reads the configuration again, for SIGHUP.
+    """
+    logs.configure(config.log.level, config.log.format)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, reload))
+    except FlockError as error:
+        print(f"flockmq: error: {error}", file=sys.stderr)
+        return 2
+    return 0
