@@ -4,7 +4,7 @@ Every input is decoded at levels 3, 4 and 5 and fed to a Decoder in pieces; only
 model decodes it too and has to agree: its Python branches are also what guides the fuzzer, which cannot see into C.
 With `FLOCKMQ_SANITIZE=address` in the build, a read beyond the bytes ends the run as well.
 
-Options: `--seconds N` (0: until stopped), `--corpus DIRECTORY` and any option of libFuzzer. Exit status 0 means nothing was found.
+Options: `--seconds N` (0: until stopped), `--corpus DIRECTORY`, any option of libFuzzer. Exit status 0: nothing found.
 """
 
 import argparse
