@@ -251,13 +251,12 @@ cdef object equal(object a, object b):
 
 cdef str shown(object packet):
     """The packet as its constructor call. A password is hidden: a repr ends up in logs."""
-    return "{}({})".format(
-        type(packet).__name__,
-        ", ".join([
-            f"{name}={'<hidden>' if name == 'password' and packet.password is not None else repr(getattr(packet, name))}"
-            for name in packet.fields
-        ]),
-    )
+    cdef list arguments = []
+    for name in packet.fields:
+        value = getattr(packet, name)
+        hidden = name == "password" and value is not None
+        arguments.append(f"{name}={'<hidden>' if hidden else repr(value)}")
+    return f"{type(packet).__name__}({', '.join(arguments)})"
 
 
 @cython.final
@@ -560,6 +559,12 @@ cdef class Auth:
         return shown(self)
 
 
+Packet = (
+    Connect | Connack | Publish | Puback | Pubrec | Pubrel | Pubcomp | Subscribe | Suback | Unsubscribe | Unsuback
+    | Pingreq | Pingresp | Disconnect | Auth
+)
+
+
 # ---- decode: fields -------------------------------------------------------------------------------------------------
 
 ctypedef fused AckPacket:
@@ -715,7 +720,9 @@ cdef dict decode_properties(Cursor* c, int packet_type, int owner):
         identifier = decode_varint(&block, packet_type, "property identifier")
         row = PROPERTY_BY_IDENTIFIER.get(identifier)
         if row is None or not row.packets & here:
-            raise MalformedPacket(f"{TYPE_NAMES[packet_type]}: property 0x{identifier:02X} has no place here [5: 2.2.2.2]")
+            raise MalformedPacket(
+                f"{TYPE_NAMES[packet_type]}: property 0x{identifier:02X} has no place here [5: 2.2.2.2]"
+            )
         value = decode_value(&block, row, packet_type)
         if row.repeatable & here:
             if row.wire == PAIR:
@@ -1065,7 +1072,9 @@ cdef class Decoder:
             if self.tail:
                 self.tail += data
                 if len(self.tail) >= self.needed:
-                    del self.tail[:self.split(<const uint8_t*>PyByteArray_AS_STRING(self.tail), len(self.tail), packets)]
+                    del self.tail[:self.split(
+                        <const uint8_t*>PyByteArray_AS_STRING(self.tail), PyByteArray_GET_SIZE(self.tail), packets
+                    )]
             else:
                 self.feed_whole(data if type(data) is bytes else bytes(data), packets)
         except MalformedPacket as error:
@@ -1119,7 +1128,7 @@ cdef object invalid(int packet_type, str reason):
 
 cdef bytes number(int packet_type, str field, object value, int size):
     """An unsigned integer in `size` bytes."""
-    if not isinstance(value, int) or not 0 <= value < 1 << 8 * size:
+    if not isinstance(value, int) or value < 0 or value.bit_length() > 8 * size:
         raise invalid(packet_type, f"{field} {value!r} does not fit {size} bytes")
     return value.to_bytes(size, "big")
 

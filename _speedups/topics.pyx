@@ -238,7 +238,9 @@ def validate_topic_name(topic not None, int level=4, int max_levels=TOPIC_LEVELS
     `max_levels` is the largest number of `/`-separated levels. Raises InvalidTopic [MQTT-3.3.2-2] [MQTT-4.7.3-1].
     """
     cdef bytes data = as_utf8(topic)
-    cdef int fault = check_topic_name(<const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), level, max_levels)
+    cdef int fault = check_topic_name(
+        <const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), level, max_levels
+    )
     if fault:
         raise InvalidTopic(f"topic name: {fault_text(fault)}", 0x90)
 
@@ -257,7 +259,7 @@ def validate_topic_filter(topic not None, int level=4, int max_levels=TOPIC_LEVE
 
 
 def matches(topic_filter not None, topic_name not None):
-    """Whether `topic_filter` matches `topic_name` (str, or UTF-8 bytes; both valid). Section 4.7; never raises for str."""
+    """Whether `topic_filter` matches `topic_name` (str, or UTF-8 bytes; both valid). Section 4.7; raises nothing."""
     cdef bytes f = as_utf8(topic_filter)
     cdef bytes t = as_utf8(topic_name)
     return match_topic(

@@ -1,0 +1,147 @@
+"""Owns: named topic names, topic filters and matches as data. Tests, fuzz seeds and benchmarks read the same tables."""
+
+from typing import NamedTuple
+
+
+class Match(NamedTuple):
+    topic_filter: str
+    topic_name: str
+    matches: bool
+    source: str  # where the standard or the mqtt(7) manual page says so
+
+
+class Validity(NamedTuple):
+    name: str
+    statement: str
+    topic: str | bytes
+    is_name: bool
+    is_filter: bool
+    level: int = 4
+    max_levels: int = 200
+
+
+MANUAL = "mqtt(7)"
+MATCHES = (
+    Match("sensors/COMPUTER_NAME/temperature/HARDDRIVE_NAME", "sensors/COMPUTER_NAME/temperature/HARDDRIVE_NAME",
+          True, MANUAL),
+    Match("sensors/+/temperature/+", "sensors/COMPUTER_NAME/temperature/HARDDRIVE_NAME", True, MANUAL),
+    Match("a/b/c/d", "a/b/c/d", True, MANUAL),
+    Match("+/b/c/d", "a/b/c/d", True, MANUAL),
+    Match("a/+/c/d", "a/b/c/d", True, MANUAL),
+    Match("a/+/+/d", "a/b/c/d", True, MANUAL),
+    Match("+/+/+/+", "a/b/c/d", True, MANUAL),
+    Match("a/b/c", "a/b/c/d", False, MANUAL),
+    Match("b/+/c/d", "a/b/c/d", False, MANUAL),
+    Match("+/+/+", "a/b/c/d", False, MANUAL),
+    Match("#", "a/b/c/d", True, MANUAL),
+    Match("a/#", "a/b/c/d", True, MANUAL),
+    Match("a/b/#", "a/b/c/d", True, MANUAL),
+    Match("a/b/c/#", "a/b/c/d", True, MANUAL),
+    Match("+/b/c/#", "a/b/c/d", True, MANUAL),
+    Match("a/+/topic", "a//topic", True, MANUAL),
+    Match("+/a/topic", "/a/topic", True, MANUAL),
+    Match("#", "/a/topic", True, MANUAL),
+    Match("/#", "/a/topic", True, MANUAL),
+    Match("a/topic/+", "a/topic/", True, MANUAL),
+    Match("a/topic/#", "a/topic/", True, MANUAL),
+    Match("sport/tennis/player1/#", "sport/tennis/player1", True, "4.7.1.2"),
+    Match("sport/tennis/player1/#", "sport/tennis/player1/ranking", True, "4.7.1.2"),
+    Match("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True, "4.7.1.2"),
+    Match("sport/tennis/player1/#", "sport/tennis/player10", False, "4.7.1.2"),
+    Match("sport/#", "sport", True, "4.7.1.2"),
+    Match("sport/#", "sports", False, "4.7.1.2"),
+    Match("#", "sport", True, "4.7.1.2"),
+    Match("sport/tennis/+", "sport/tennis/player1", True, "4.7.1.3"),
+    Match("sport/tennis/+", "sport/tennis/player2", True, "4.7.1.3"),
+    Match("sport/tennis/+", "sport/tennis/player1/ranking", False, "4.7.1.3"),
+    Match("sport/+", "sport", False, "4.7.1.3"),
+    Match("sport/+", "sport/", True, "4.7.1.3"),
+    Match("+", "sport", True, "4.7.1.3"),
+    Match("+/tennis/#", "sport/tennis", True, "4.7.1.3"),
+    Match("+/tennis/#", "sport/tennis/player1", True, "4.7.1.3"),
+    Match("sport/+/player1", "sport/tennis/player1", True, "4.7.1.3"),
+    Match("+/+", "/finance", True, "4.7.1.3"),
+    Match("/+", "/finance", True, "4.7.1.3"),
+    Match("+", "/finance", False, "4.7.1.3"),
+    Match("#", "$SYS/monitor/Clients", False, "MQTT-4.7.2-1"),
+    Match("+/monitor/Clients", "$SYS/monitor/Clients", False, "MQTT-4.7.2-1"),
+    Match("+", "$SYS", False, "MQTT-4.7.2-1"),
+    Match("+/#", "$SYS/monitor", False, "MQTT-4.7.2-1"),
+    Match("$SYS/#", "$SYS/monitor/Clients", True, "4.7.2"),
+    Match("$SYS/#", "$SYS", True, "4.7.2"),
+    Match("$SYS/monitor/+", "$SYS/monitor/Clients", True, "4.7.2"),
+    Match("#", "a/$SYS", True, "4.7.2"),
+    Match("a/+", "a/$SYS", True, "4.7.2"),
+    Match("/#", "/$SYS", True, "4.7.2"),
+    Match("+/+", "/$SYS", True, "4.7.2"),
+    Match("ACCOUNTS", "Accounts", False, "4.7.3"),
+    Match("accounts payable", "accounts payable", True, "4.7.3"),
+    Match("/finance", "finance", False, "4.7.3"),
+    Match("finance", "/finance", False, "4.7.3"),
+    Match("a", "a/", False, "4.7.3"),
+    Match("a/", "a", False, "4.7.3"),
+    Match("/", "/", True, "4.7.3"),
+    Match("+/+", "/", True, "4.7.3"),
+    Match("+", "/", False, "4.7.3"),
+    Match("//", "//", True, "4.7.3"),
+    Match("a//b", "a/b", False, "4.7.3"),
+    Match("a/+/#", "a/", True, "4.7.1.2"),
+    Match("a/+/#", "a", False, "4.7.1.2"),
+    Match("+/#", "a", True, "4.7.1.2"),
+    Match("+/#", "/", True, "4.7.1.2"),
+    Match("a/b/#", "a", False, "4.7.1.2"),
+    Match("ä/+/ü", "ä/ö/ü", True, "4.7.3"),
+    Match("ä", "a", False, "4.7.3"),
+    Match("\ufeffa", "a", False, "MQTT-1.5.3-3"),
+)  # fmt: skip
+
+VALIDITIES = (
+    Validity("plain", "4.7.3", "a/b", True, True),
+    Validity("one letter", "MQTT-4.7.3-1", "a", True, True),
+    Validity("empty", "MQTT-4.7.3-1", "", False, False),
+    Validity("only a slash", "4.7.3", "/", True, True),
+    Validity("empty levels", "4.7.3", "//a//", True, True),
+    Validity("space", "4.7.3", "accounts payable", True, True),
+    Validity("dollar", "4.7.2", "$SYS/broker", True, True),
+    Validity("hash alone", "MQTT-4.7.1-2", "#", False, True),
+    Validity("hash last", "MQTT-4.7.1-2", "sport/tennis/#", False, True),
+    Validity("hash after a word", "MQTT-4.7.1-2", "sport/tennis#", False, False),
+    Validity("hash in the middle", "MQTT-4.7.1-2", "sport/tennis/#/ranking", False, False),
+    Validity("hash first of two", "MQTT-4.7.1-2", "#/a", False, False),
+    Validity("hash before a word", "MQTT-4.7.1-2", "a/#b", False, False),
+    Validity("two hashes", "MQTT-4.7.1-2", "##", False, False),
+    Validity("plus alone", "MQTT-4.7.1-3", "+", False, True),
+    Validity("plus and hash", "MQTT-4.7.1-3", "+/tennis/#", False, True),
+    Validity("plus after a word", "MQTT-4.7.1-3", "sport+", False, False),
+    Validity("plus before a word", "MQTT-4.7.1-3", "+sport", False, False),
+    Validity("plus in the middle", "MQTT-4.7.1-3", "sport/+/player1", False, True),
+    Validity("two pluses", "MQTT-4.7.1-3", "++", False, False),
+    Validity("plus beside hash", "MQTT-4.7.1-3", "+#", False, False),
+    Validity("wildcards after eight bytes", "MQTT-4.7.1-3", "12345678/+/9/#", False, True),
+    Validity("null", "MQTT-1.5.3-2", "a\0b", False, False),
+    Validity("null after eight bytes", "MQTT-1.5.3-2", "12345678\0", False, False),
+    Validity("two bytes", "4.7.3", "ä", True, True),
+    Validity("three bytes", "4.7.3", "€", True, True),
+    Validity("four bytes", "4.7.3", "\U0010ffff", True, True),
+    Validity("byte order mark", "MQTT-1.5.3-3", "\ufeffa", True, True),
+    Validity("surrogate", "MQTT-1.5.3-1", b"\xed\xa0\x80", False, False),
+    Validity("last before the surrogates", "1.5.3", b"\xed\x9f\xbf", True, True),
+    Validity("overlong two", "MQTT-1.5.3-1", b"\xc0\xaf", False, False),
+    Validity("overlong null", "MQTT-1.5.3-1", b"\xc0\x80", False, False),
+    Validity("overlong three", "MQTT-1.5.3-1", b"\xe0\x9f\xbf", False, False),
+    Validity("overlong four", "MQTT-1.5.3-1", b"\xf0\x8f\xbf\xbf", False, False),
+    Validity("beyond the last", "MQTT-1.5.3-1", b"\xf4\x90\x80\x80", False, False),
+    Validity("byte F5", "MQTT-1.5.3-1", b"\xf5\x80\x80\x80", False, False),
+    Validity("lone continuation", "MQTT-1.5.3-1", b"a\x80", False, False),
+    Validity("cut short", "MQTT-1.5.3-1", b"1234567\xe2\x82", False, False),
+    Validity("wrong continuation", "MQTT-1.5.3-1", b"\xe2\x82/", False, False),
+    Validity("longest", "MQTT-4.7.3-3", "x" * 65535, True, True),
+    Validity("too long", "MQTT-4.7.3-3", "x" * 65536, False, False),
+    Validity("longest of level 3", "V3.1", "x" * 32767, True, True, level=3),
+    Validity("too long for level 3", "V3.1", "x" * 32768, False, False, level=3),
+    Validity("level 3 counts characters", "V3.1", "ä" * 32767, True, True, level=3),
+    Validity("most levels", "", "/".join("a" * 200), True, True),
+    Validity("too many levels", "", "/".join("a" * 201), False, False),
+    Validity("two levels of two", "", "a/b", True, True, max_levels=2),
+    Validity("three levels of two", "", "a/b/c", False, False, max_levels=2),
+)
