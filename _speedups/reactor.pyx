@@ -8,7 +8,8 @@ and a connection moves in it about once per keep-alive period.
 A connection ends only between packets: what is found out while others are being served (a failed write) is noted in
 `doomed` and worked off at the end of the turn.
 
-The handler also gets `ended(connection, reason)`, once for each.
+The handler also gets `ended(connection, reason)`, once for each, and `failed(connection,
+exception)`.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -324,10 +325,14 @@ cdef class Reactor:
             c = <Connection><void*><uintptr_t>what
             if c.closed:
                 continue
-            if events[i].events & EPOLLOUT:
-                c.flush()
-            if events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP) and not c.closed:
-                self.readable(c)
+            try:
+                if events[i].events & EPOLLOUT:
+                    c.flush()
+                if events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP) and not c.closed:
+                    self.readable(c)
+            except Exception as error:                # a fault of ours: it must not cost the others their turn
+                self.handler.failed(c, error)
+                self.doom(c, "a fault of the broker; see its log")
         self.settle()
 
     def settle(self):

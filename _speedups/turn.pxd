@@ -38,7 +38,7 @@ cdef class Outlet:
     cdef uint8_t level                # protocol level, 0 before CONNECT
     cdef bint dirty                   # is in turn.dirty
     cdef bint blocked                 # the socket takes no more for now
-    cdef bint closed
+    cdef readonly bint closed
     cdef bint wants_room              # `drained` is to be called when all has been sent
 
     cdef int flush(self) except -1

@@ -4,6 +4,7 @@ Only dispatches; each packet that is not hot has a file of its own in `handlers/
 """
 
 import asyncio
+import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -100,6 +101,10 @@ class Broker:
             connection.reject(f"{type(packet).__name__} is not for a broker")
         else:
             handler(self, connection, packet)
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """Acting on a connection's packets raised what nothing here should raise."""
+        log.error("internal error", address=connection.address, error="".join(traceback.format_exception(error)))
 
     def ended(self, connection: Connection, reason: str) -> None:
         """A connection has ended, in whatever way."""
