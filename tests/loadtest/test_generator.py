@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from loadtest.brokers import find_mosquitto, free_port
 from loadtest.checker import check_sequence
 from loadtest.generator import Generator
 from loadtest.load import LoadError, connect_load, find_faults, hold_connections, publish_load
 
-MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+MOSQUITTO = find_mosquitto()
 
 CLIENTS: dict[str, dict[str, Any]] = {
     "pairs": {"publishers": 5, "subscribers": 5},
@@ -33,8 +33,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]
     """Start Mosquitto; yield its port and process id."""
     if MOSQUITTO is None:
         pytest.skip("mosquitto is not installed")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     config: Path = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
     config.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\nlog_dest none\n"
@@ -104,10 +103,8 @@ def test_connects_are_counted(broker: tuple[int, int]) -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     with pytest.raises(LoadError, match="Connection refused"):
-        publish_load(port=port)
+        publish_load(port=free_port())
 
 
 def test_only_this_machine_is_a_target() -> None:
@@ -168,3 +165,56 @@ def test_checker_agrees_with_a_set() -> None:
             "duplicates": duplicates,
             "reordered": reordered,
         }
+
+
+class FaultyBroker(threading.Thread):
+    """Relays one publisher's QoS 0 messages to one subscriber in the order of `plan`, numbers from 0."""
+
+    def __init__(self, plan: list[int]) -> None:
+        super().__init__(daemon=True)
+        self.plan = plan
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+
+    def run(self) -> None:
+        clients: dict[bytes, socket.socket] = {}
+        with self.server:
+            for _ in range(2):
+                client = self.server.accept()[0]
+                letter = b"s" if b"s0" in _read_frame(client) else b"p"
+                clients[letter] = client
+                client.sendall(b"\x20\x02\x00\x00")
+                if letter == b"s":
+                    _read_frame(client)
+                    client.sendall(b"\x90\x03\x00\x01\x00")
+        frames = [_read_frame(clients[b"p"]) for _ in range(max(self.plan) + 1)]
+        clients[b"s"].sendall(b"".join(frames[number] for number in self.plan))
+        for client in clients.values():
+            while client.recv(4096):
+                pass
+            client.close()
+
+
+def _read_frame(client: socket.socket) -> bytes:
+    head = client.recv(2, socket.MSG_WAITALL)
+    assert head[1] < 128
+    return head + client.recv(head[1], socket.MSG_WAITALL)
+
+
+@pytest.mark.parametrize(
+    ("plan", "lost", "duplicates", "reordered"),
+    [
+        ([0, 1, 2, 3, 4], 0, 0, 0),
+        ([0, 2, 4], 2, 0, 0),
+        ([0, 1, 2, 2, 3, 4, 0], 0, 2, 0),
+        ([0, 2, 1, 3, 4], 0, 0, 1),
+        ([4, 1, 1], 3, 1, 1),
+    ],
+)
+def test_faults_of_a_broker_are_found(plan: list[int], lost: int, duplicates: int, reordered: int) -> None:
+    broker = FaultyBroker(plan)
+    broker.start()
+    figures = publish_load(port=broker.port, publishers=1, subscribers=1, count=5, payload=32, seconds=5, drain_limit=1)
+    broker.join(10)
+    assert (figures["lost"], figures["duplicates"], figures["reordered"]) == (lost, duplicates, reordered)
+    assert bool(find_faults(figures)) == (plan != sorted(set(range(5))))
