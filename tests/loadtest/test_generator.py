@@ -218,3 +218,13 @@ def test_faults_of_a_broker_are_found(plan: list[int], lost: int, duplicates: in
     broker.join(10)
     assert (figures["lost"], figures["duplicates"], figures["reordered"]) == (lost, duplicates, reordered)
     assert bool(find_faults(figures)) == (plan != sorted(set(range(5))))
+
+
+def test_lost_messages_do_not_hold_publishers_back_for_ever() -> None:
+    """Two messages fill the backlog and never arrive; after a second the next two are sent all the same."""
+    broker = FaultyBroker([3])
+    broker.start()
+    figures = publish_load(port=broker.port, publishers=1, subscribers=1, count=4, backlog=2, payload=32, seconds=10)
+    broker.join(10)
+    assert (figures["published"], figures["received"], figures["lost"]) == (4, 1, 3)
+    assert figures["publish_s"] < 5
