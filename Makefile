@@ -1,7 +1,7 @@
 # Two commands do everything: `make run` and `make test`. The rest are their steps.
 VENV ?= .venv
 PY := $(VENV)/bin/python
-SOURCES := setup.py pyproject.toml constraints.txt $(wildcard _speedups/*.pyx _speedups/*.pxd loadtest/*.pyx)
+SOURCES := setup.py pyproject.toml constraints.txt $(wildcard _speedups/*.pyx _speedups/*.pxd loadtest/*.pyx loadtest/*.pxd)
 
 .DEFAULT_GOAL := help
 

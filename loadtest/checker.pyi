@@ -1,0 +1,3 @@
+from collections.abc import Iterable
+
+def check_sequence(numbers: Iterable[int], sent: int) -> dict[str, int]: ...

@@ -1,0 +1,41 @@
+from typing import Final
+
+CONNECTING: Final[int]
+PUBLISHING: Final[int]
+DRAINING: Final[int]
+HOLDING: Final[int]
+CYCLING: Final[int]
+
+class Generator:
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int,
+        shape: str = "pairs",
+        publishers: int = 0,
+        subscribers: int = 0,
+        topics: int = 1000000,
+        filters: int = 50,
+        qos: int = 0,
+        payload: int = 64,
+        batch: int = 1,
+        window: int = 20,
+        backlog: int = 20000,
+        rate: float = 0.0,
+        count: int = 0,
+        clean_session: bool = True,
+        idlers: int = 0,
+        subscribe: bool = False,
+        cyclers: int = 0,
+        parallel: int = 100,
+        keep_alive: int = 60,
+        client_prefix: str = "load",
+        run_id: int = 0,
+    ) -> None: ...
+    def run(self, phase: int, seconds: float) -> bool: ...
+    def figures(self) -> dict[str, int]: ...
+    def first_error(self) -> str: ...
+    def forget_latencies(self) -> None: ...
+    def latency(self, fraction: float) -> float: ...
+    def disconnect(self) -> None: ...

@@ -1,0 +1,174 @@
+"""What the bench measures and what has to come out: one table. A new row is one entry here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PAIRS = {"publishers": 10, "subscribers": 10}
+SQLITE_TARGET = 50_000  # messages per second at one core
+CONNECTS_TARGET = 10_000  # per second at one core
+
+
+@dataclass(frozen=True)
+class Goal:
+    """FlockMQ's figure is at most `limit`, or at most `limit` times that of broker `of`."""
+
+    limit: float
+    of: str = ""
+    text: str = ""  # how to say it, where the number alone reads badly
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of a scenario, as a line of the table; smaller is better."""
+
+    figure: str  # its name in the generator's figures
+    unit: str  # as printed, after `scale`
+    scale: float = 1.0
+    per_second: bool = False  # the figure is CPU microseconds for one thing: print how many a core does in a second
+    label: str = ""  # appended to the scenario's
+    goals: tuple[Goal, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One kind of run.
+
+    Where broker and generator share one core, the broker finds as much to read as on a core of its own that is fully
+    loaded, and nobody is woken across cores. Apart, a broker faster than the generator sleeps and is woken for every
+    message, which costs both several times as much and flips from run to run; only latencies are measured so.
+    On one core too a fast broker can be woken for every message, when very many connections publish a little each:
+    `saturated` keeps it from running before the generator has had its turn.
+    """
+
+    name: str  # for --only
+    label: str
+    rows: tuple[Row, ...]
+    run: str = "publish"  # "publish", "hold", "connect": which function of `loadtest.load`
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)  # parameters that --quick changes
+    brokers: tuple[str, ...] = ("FlockMQ", "Mosquitto")
+    store: str = "memory"
+    apart: bool = False  # broker and generator on different cores
+    saturated: bool = False  # the broker is started with SCHED_BATCH
+
+
+def _cpu(*goals: Goal) -> tuple[Row, ...]:
+    return (Row("cpu_us_per_delivery_median", "CPU µs", per_second=True, goals=goals),)
+
+
+def _share(denominator: int) -> Goal:
+    return Goal(1 / denominator, "Mosquitto", f"≤ 1/{denominator} Mosquitto")
+
+
+def _latency(limit: float = 1.0) -> tuple[Row, ...]:
+    goals = (Goal(limit, "Mosquitto", "≤ Mosquitto"),)
+    return (
+        Row("latency_p50_us", "µs", label=", p50", goals=goals),
+        Row("latency_p99_us", "µs", label=", p99", goals=goals),
+    )
+
+
+ALL = ("FlockMQ", "Mosquitto", "floor")
+SCENARIOS = (
+    Scenario(
+        "pairs",
+        "pairs 10:10, QoS 0, one message per write",
+        _cpu(_share(6), Goal(1.5, "floor")),
+        parameters=PAIRS,
+        brokers=ALL,
+    ),
+    Scenario(
+        "pairs-16",
+        "pairs 10:10, QoS 0, 16 per write",
+        _cpu(_share(15), Goal(2, "floor")),
+        parameters={**PAIRS, "batch": 16},
+        brokers=ALL,
+    ),
+    Scenario(
+        "fanout",
+        "fan-out 1:1000, QoS 0",
+        _cpu(_share(5), Goal(1.3, "floor")),
+        parameters={"shape": "fanout", "publishers": 1, "subscribers": 1000},
+        brokers=ALL,
+    ),
+    Scenario(
+        "fanin",
+        "fan-in 100:1, QoS 0",
+        _cpu(_share(6)),
+        parameters={"shape": "fanin", "publishers": 100, "subscribers": 1},
+        brokers=ALL,
+        saturated=True,
+    ),
+    Scenario(
+        "wild",
+        "wild, 1 M topics, 100 subscribers x 50 filters, QoS 0",
+        _cpu(_share(6)),
+        parameters={"shape": "wild", "publishers": 10, "subscribers": 100, "topics": 1_000_000, "filters": 50},
+    ),
+    Scenario("pairs-qos1", "pairs 10:10, QoS 1, window 20", _cpu(_share(5)), parameters={**PAIRS, "qos": 1}),
+    Scenario("pairs-qos2", "pairs 10:10, QoS 2, window 20", _cpu(_share(5)), parameters={**PAIRS, "qos": 2}),
+    Scenario(
+        "sqlite-normal",
+        "pairs 10:10, QoS 1, persistent sessions, SQLite, sync normal",
+        _cpu(Goal(1e6 / SQLITE_TARGET, text=f"≥ {SQLITE_TARGET:,}/s at one core")),
+        parameters={**PAIRS, "qos": 1, "persistent": True},
+        brokers=("FlockMQ",),
+        store="sqlite-normal",
+    ),
+    Scenario(
+        "sqlite-full",
+        "pairs 10:10, QoS 1, persistent sessions, SQLite, sync full",
+        (*_cpu(), Row("us_per_delivery", "µs elapsed", label=", time")),
+        parameters={**PAIRS, "qos": 1, "persistent": True},
+        brokers=("FlockMQ",),
+        store="sqlite-full",
+    ),
+    Scenario(
+        "latency-qos0",
+        "latency at 1000 msg/s, QoS 0",
+        _latency(),
+        parameters={**PAIRS, "rate": 1000},
+        apart=True,
+    ),
+    Scenario(
+        "latency-qos1",
+        "latency at 1000 msg/s, QoS 1",
+        _latency(),
+        parameters={**PAIRS, "rate": 1000, "qos": 1},
+        apart=True,
+    ),
+    Scenario(
+        "idle",
+        "15 000 idle connections, one subscription each",
+        (
+            Row(
+                "memory_per_connection_bytes",
+                "KiB each",
+                1 / 1024,
+                label=", memory",
+                goals=(Goal(3, text="≤ 3 KiB"),),
+            ),
+            Row("idle_cpu_share", "% of a core", 100, label=", CPU", goals=(Goal(1, text="< 1 %"),)),
+        ),
+        run="hold",
+        parameters={"connections": 15_000, "subscribe": True},
+        quick={"connections": 2000},
+        apart=True,
+    ),
+    Scenario(
+        "connects",
+        "connect, CONNACK, disconnect",
+        (
+            Row(
+                "cpu_us_per_connect_median",
+                "CPU µs",
+                per_second=True,
+                goals=(Goal(1e6 / CONNECTS_TARGET, text=f"≥ {CONNECTS_TARGET:,}/s at one core"),),
+            ),
+        ),
+        run="connect",
+    ),
+)

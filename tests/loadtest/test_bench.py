@@ -1,0 +1,94 @@
+"""The bench's table from made-up figures, and the floor it measures against."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from loadtest import brokers, micro
+from loadtest.bench import Results, is_reached, ratio_of, render
+from loadtest.brokers import BrokerError, start
+from loadtest.load import find_faults, publish_load
+from loadtest.scenarios import SCENARIOS, Goal, Row, Scenario
+
+ROW = Row("cpu", "CPU µs", per_second=True, goals=(Goal(0.5, "Mosquitto", "≤ half"), Goal(1.5, "floor")))
+SCENARIO = Scenario("made-up", "made-up load", (ROW,), brokers=("FlockMQ", "Mosquitto", "floor"))
+
+
+def _report(results: Results) -> dict[str, Any]:
+    return {"machine": {}, "rounds": 3, "seconds": 1.0, "results": {"made-up": results}, "micro": []}
+
+
+def _rounds(*values: float) -> list[dict[str, Any]]:
+    return [{"cpu": value} for value in values]
+
+
+def test_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    results = {"FlockMQ": _rounds(1, 2, 9), "Mosquitto": _rounds(2, 8, 10)}
+    assert ratio_of(results, "Mosquitto", ROW) == 0.5  # of 0.5, 0.25, 0.9
+
+
+def test_goals_that_are_reached_missed_and_unknown() -> None:
+    results: Results = {"FlockMQ": _rounds(2.0), "Mosquitto": _rounds(8.0), "floor": _rounds(1.0)}
+    assert [is_reached(results, ROW, goal) for goal in ROW.goals] == [True, False]
+    assert is_reached(results, ROW, Goal(2.0)) is True
+    assert is_reached(results, ROW, Goal(1.9)) is False
+    assert is_reached({"FlockMQ": [{"failure": "gone"}]}, ROW, Goal(1.0)) is None
+
+
+def test_table_names_the_goal_that_was_missed() -> None:
+    results: Results = {"FlockMQ": _rounds(2.0), "Mosquitto": _rounds(8.0), "floor": _rounds(1.0)}
+    text = render(_report(results), [SCENARIO])
+    expected = "| made-up load | CPU µs | 2 | 8 | 1 | 0.25 | 2 | ≤ half, ≤ 1.5 x floor | no: ≤ 1.5 x floor | 500,000 |"
+    assert expected in text.splitlines()
+
+
+def test_a_broker_that_does_not_start_is_noted_and_nothing_is_claimed() -> None:
+    results: Results = {"FlockMQ": [{"failure": "ended", "missing": True}], "Mosquitto": _rounds(8.0)}
+    text = render(_report(results), [SCENARIO])
+    assert "- FlockMQ: ended (made-up)" in text
+    assert "| made-up load | CPU µs | - | 8 | - | - | - | ≤ half, ≤ 1.5 x floor | ? | - |" in text
+
+
+def test_losses_are_noted() -> None:
+    results: Results = {"FlockMQ": [{"cpu": 1.0, "lost": 3}]}
+    assert "- FlockMQ: lost: 3 (made-up)" in render(_report(results), [SCENARIO])
+
+
+def test_scenarios_have_names_of_their_own() -> None:
+    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
+
+
+@pytest.mark.parametrize("shape", ["pairs", "fanin", "fanout"])
+def test_floor_relays_everything(shape: str) -> None:
+    with start("floor", "memory", os.sched_getaffinity(0)) as floor:
+        figures = publish_load(
+            shape, port=floor.port, pids=[floor.pid], publishers=4, subscribers=4, count=4000, batch=8
+        )
+    assert find_faults(figures) == []
+    assert figures["received"] == 4000 * (1 if shape == "pairs" else 4)
+
+
+def test_a_broker_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(brokers.COMMANDS, "broken", lambda *_: ["sh", "-c", "echo no such option; exit 3"])
+    with (
+        pytest.raises(BrokerError, match="status 3: no such option"),
+        start("broken", "memory", os.sched_getaffinity(0)),
+    ):
+        pass
+
+
+def test_micro_benchmarks_measure_or_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(seconds: float) -> float:
+        raise ImportError("not built")
+
+    rows = (
+        micro.Micro("loop", "ns", lambda seconds: micro.time_ns(lambda: None, seconds), 1e6),
+        micro.Micro("x", "ns", missing),
+    )
+    monkeypatch.setattr(micro, "MICROS", rows)
+    loop, absent = micro.run(quick=True)
+    assert 0 < loop["value"] < 1e6
+    assert absent["skipped"] == "not built"
