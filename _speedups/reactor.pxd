@@ -1,6 +1,6 @@
 # The plain TCP sockets: one epoll set inside the loop's own. See reactor.pyx.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.buffers cimport Buffer, Pointers
 from _speedups.channel cimport Channel
@@ -14,6 +14,11 @@ cdef enum:
     EVENTS_MOST = 512          # connections served in one turn
     ACCEPTS_MOST = 128         # connections accepted from one listener in one turn
     WHEEL_SLOTS = 512          # ticks that the timer wheel spans
+    NAP = 30000                # ns
+    NAP_IDLE = 25000           # ns: only when turns follow each other faster
+    NAP_WORTH = 3              # connections readable after a nap that make it worth while
+    NAP_CROWD = 24             # connections readable in the last turn from which on none is needed
+    NAPS_OFF_MOST = 1024       # turns
     LINGER_TICKS = 8           # how long a refused client may take to read why
 
 
@@ -51,6 +56,11 @@ cdef class Reactor:
     cdef list buried                   # Connections that ended in this turn; events may still name them
     cdef void* wheel[WHEEL_SLOTS]      # first Connection of each slot
     cdef uint32_t wheeled              # the tick up to which the wheel has been turned
+    cdef int64_t left                  # when the last turn ended, ns
+    cdef int64_t idle                  # smoothed time between turns, ns
+    cdef int crowd                     # connections readable in the last turn
+    cdef uint32_t naps_off             # turns until a nap is tried again
+    cdef uint32_t naps_failed          # how many turns it was put off last time
     cdef bint soon                     # another turn has been asked for
     cdef object wake                   # callable: call `run` soon
     cdef public uint32_t max_connections
@@ -62,6 +72,7 @@ cdef class Reactor:
     cdef object watch(self, int fd)
     cdef int pause(self, int fd) except -1
     cdef int unpause(self) except -1
+    cdef bint nap(self) noexcept
     cdef int accept(self, int listener) except -1
     cdef int open(self, int fd, const uint8_t* peer, uint32_t size) except -1
     cdef int readable(self, Connection c) except -1

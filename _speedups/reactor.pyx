@@ -50,6 +50,25 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     int close(int)
 
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int, timespec*)
+    int nanosleep(const timespec*, timespec*)
+    int CLOCK_MONOTONIC
+
+cdef extern from "<sys/prctl.h>" nogil:
+    int prctl(int, unsigned long)
+    int PR_SET_TIMERSLACK
+
+
+cdef inline int64_t now() noexcept nogil:
+    """Nanoseconds, monotonic."""
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <int64_t>t.tv_sec * 1000000000 + t.tv_nsec
+
 
 cdef class Connection(Channel):
     """A TCP connection of a client."""
@@ -205,6 +224,7 @@ cdef class Reactor:
         self.turn = router.turn
         self.handler = handler
         self.wake = wake
+        prctl(PR_SET_TIMERSLACK, 1)                # a nap of 30 us is not to take 80
         self.connections = {}
         self.listeners = {}
         self.paused = set()
@@ -313,9 +333,16 @@ cdef class Reactor:
         cdef int count, i
         cdef uint64_t what
         cdef Connection c
+        cdef bint napped = self.nap()
         self.soon = False
         with nogil:
             count = epoll_wait(self.epoll, events, EVENTS_MOST, 0)
+        self.crowd = count
+        if napped and count < NAP_WORTH:
+            self.naps_failed = min(max(self.naps_failed * 2, 16), NAPS_OFF_MOST)
+            self.naps_off = self.naps_failed
+        elif napped:
+            self.naps_failed = 0
         for i in range(count):
             what = events[i].data.u64
             if what & 1:
@@ -334,6 +361,28 @@ cdef class Reactor:
                 self.handler.failed(c, error)
                 self.doom(c, "a fault of the broker; see its log")
         self.settle()
+        self.left = now()
+
+    cdef bint nap(self) noexcept:
+        """Wait a moment for more to come, when turns follow each other so fast that each carries little.
+
+        Being woken for every message costs several times what the message costs. Like a network card's interrupt
+        moderation this trades some 30 microseconds for that, and only while it makes turns larger: clients that wait
+        for each other's answers are not held up.
+        """
+        cdef timespec moment
+        cdef int64_t idle = now() - self.left
+        self.idle += (min(idle, NAP_IDLE * 8) - self.idle) / 8
+        if self.soon or self.crowd >= NAP_CROWD or self.idle > NAP_IDLE:
+            return False
+        if self.naps_off:
+            self.naps_off -= 1
+            return False
+        moment.tv_sec = 0
+        moment.tv_nsec = NAP
+        with nogil:
+            nanosleep(&moment, NULL)
+        return True
 
     def settle(self):
         """End a turn: end what is doomed, store, write. Whoever changed something outside `run` calls this."""
