@@ -1,7 +1,7 @@
 """A node: the composition root. Builds store, broker and listeners, starts and stops them; nothing else.
 
-The loop does four things: it calls the reactor when a socket is ready, the clock four times a second, `confirm` when the
-store has kept a block, and the signal handlers.
+The loop does four things: it calls the reactor when a socket is ready, the clock four times a second, `confirm` when
+the store has kept a block, and the signal handlers.
 """
 
 import asyncio
