@@ -159,13 +159,13 @@ class BrokerProcess:
     def wait_for_log(self, event: str, since: int = 0, **values: object) -> dict[str, Any]:
         """The first log line, from number `since` on, whose event holds the pattern and whose values are these."""
         deadline = time.monotonic() + DEADLINE
-        position = since
+        seen = since
         with self._news:
             while True:
-                for position, line in enumerate(self.log[position:], position):
+                for line in self.log[seen:]:
                     if re.search(event, line["event"]) and all(line.get(name) == values[name] for name in values):
                         return line
-                position = len(self.log)
+                seen = len(self.log)
                 assert self._reader is not None
                 ended = not self._reader.is_alive()
                 left = deadline - time.monotonic()
