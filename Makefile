@@ -1,31 +1,60 @@
 # Two commands do everything: `make run` and `make test`. The rest are their steps.
 VENV ?= .venv
+PYTHON ?= python3
 PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := setup.py pyproject.toml constraints.txt $(wildcard _speedups/*.pyx _speedups/*.pxd loadtest/*.pyx loadtest/*.pxd)
-
-.DEFAULT_GOAL := help
+SECONDS ?= 600
 
 help:
-	@echo "make run    build, install into $(VENV), start one node on 127.0.0.1:1883"
-	@echo "make test   build, install what tests need, run every check and test"
-	@echo "make bench  measure, beside Mosquitto if it is installed"
-	@echo "make soak   the long forms: fuzzing, sanitizers, faults, memory"
-	@echo "make clean  remove what was built"
+	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883"
+	@echo "make test     build, install what tests need, run every check and test (about 5 minutes)"
+	@echo "make bench    measure, beside Mosquitto if it is installed (about 15 minutes)"
+	@echo "make soak     the long forms: fuzzing, sanitizer, faults, memory; SECONDS=$(SECONDS) each"
+	@echo "make dist     an sdist and a wheel in dist/"
+	@echo "make clean    remove what was built"
 
 install: $(VENV)/.installed
+
 $(VENV)/.installed: $(SOURCES) | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel cython
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e .
+	@$(PIP) setuptools wheel cython
+	@echo "building FlockMQ (a minute the first time)"
+	@$(PIP) --no-build-isolation -e .
 	@touch $@
 
 $(PY):
 	@deploy/system-packages.sh build
-	python3 -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
 
+# On port 1883; FLOCKMQ_LISTEN and the other variables of `flockmq sample-config` change what it does.
 run: install
-	$(VENV)/bin/flockmq serve
+	@exec $(VENV)/bin/flockmq serve
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@deploy/system-packages.sh test
+	@$(PIP) --no-build-isolation -e '.[test]'
+	@touch $@
+
+test: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(PY) -m pytest -n 4 -m 'not soak'
+	$(PY) tests/fuzz/fuzz_packets.py --seconds 15
+
+bench: $(VENV)/.installed-test
+	$(PY) -m loadtest.bench --output deploy/docs/BENCHMARKS.md
+
+soak: $(VENV)/.installed-test
+	$(PY) tests/fuzz/fuzz_packets.py --seconds $(SECONDS)
+	tests/sanitize.sh
+	FLOCKMQ_TEST_SECONDS=$(SECONDS) $(PY) -m pytest -m soak
+
+dist: install
+	@$(PIP) build
+	$(PY) -m build --no-isolation
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info _speedups/*.so _speedups/*.c loadtest/*.so loadtest/*.c loadtest/bin
+	rm -rf $(VENV) build dist *.egg-info _speedups/*.so _speedups/*.c loadtest/*.so loadtest/*.c
 
-.PHONY: help install run clean
+.DEFAULT_GOAL := help
+.PHONY: help install run test bench soak dist clean

@@ -1,4 +1,4 @@
-# ruff: noqa: N818  (the names say what is wrong; the code that raises them is no Python file)
+
 
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 

@@ -11,7 +11,7 @@ from _speedups.turn cimport Turn
 cdef class RetainedTree:
     cdef Node* root                    # a node's value is a Message, one reference owned
     cdef readonly uint64_t count       # messages
-    cdef readonly uint64_t bytes       # of their topic names and payloads
+    cdef readonly uint64_t size        # bytes of their topic names and payloads
     cdef public uint64_t most          # messages that may be kept
 
     cdef int put(self, Message* message) except -1

@@ -49,12 +49,12 @@ cdef class RetainedTree:
         if node == NULL:
             raise MemoryError
         if node.value != NULL:
-            self.bytes -= (<Message*>node.value).topic_length + (<Message*>node.value).payload_length
+            self.size -= (<Message*>node.value).topic_length + (<Message*>node.value).payload_length
             message_release(<Message*>node.value)
         else:
             self.count += 1
         node.value = <void*>message_hold(message)
-        self.bytes += message.topic_length + message.payload_length
+        self.size += message.topic_length + message.payload_length
         return 1
 
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1:
@@ -62,7 +62,7 @@ cdef class RetainedTree:
         cdef Node* node = node_at(self.root, topic, n, False)
         if node == NULL or node.value == NULL:
             return 0
-        self.bytes -= (<Message*>node.value).topic_length + (<Message*>node.value).payload_length
+        self.size -= (<Message*>node.value).topic_length + (<Message*>node.value).payload_length
         message_release(<Message*>node.value)
         node.value = NULL
         self.count -= 1

@@ -84,6 +84,15 @@ cdef class Outlet:
         memcpy(self.reserve(len(data)), source, len(data))
         self.turn.counters[PACKETS_SENT] += 1
 
+    def take_output(self):
+        """The encoded packets that wait to be sent, for an owner that sends them itself; they count as sent."""
+        data = self.out.data[self.out.start:self.out.end]
+        buffer_free(&self.out, &self.turn.pool)
+        if self.wants_room:
+            self.wants_room = False
+            self.drained()
+        return data
+
     @property
     def unsent(self):
         """Bytes that wait to be sent."""

@@ -9,9 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from _speedups.journal import Journal
-from _speedups.packets import Connect, Disconnect, Pingresp, Subscribe, Unsubscribe
+from _speedups.packets import Disconnect, Pingresp, Subscribe, Unsubscribe
 from _speedups.reactor import Connection, Reactor
 from _speedups.router import Router
+from _speedups.session import Session
 from _speedups.turn import Turn
 from broker import logs
 from broker.auth.authenticator import Authenticator
@@ -20,15 +21,12 @@ from broker.handlers import connect, disconnect, subscribe, unsubscribe
 from broker.session import will
 from broker.session.registry import Sessions
 
-Handler = Callable[["Broker", Connection, Any], None]
-
-HANDLERS: dict[type, Handler] = {
-    Connect: connect.handle,
-    type(None): connect.handle,  # of a protocol that we don't speak
+# What follows CONNECT, and is not hot: one row a packet.
+HANDLERS: dict[type, Callable[["Broker", Connection, Session, Any], None]] = {
     Subscribe: subscribe.handle,
     Unsubscribe: unsubscribe.handle,
     Disconnect: disconnect.handle,
-    Pingresp: lambda broker, connection, packet: None,  # a stray one is harmless
+    Pingresp: lambda broker, connection, session, packet: None,  # a stray one is harmless
 }
 TICKS_PER_SECOND = 4
 
@@ -96,11 +94,14 @@ class Broker:
 
     def packet(self, connection: Connection, packet: Any) -> None:
         """A packet that is not hot has come."""
+        if connection.session is None:
+            connect.handle(self, connection, packet)
+            return
         handler = HANDLERS.get(type(packet))
         if handler is None:
             connection.reject(f"{type(packet).__name__} is not for a broker")
         else:
-            handler(self, connection, packet)
+            handler(self, connection, connection.session, packet)
 
     def failed(self, connection: Connection, error: Exception) -> None:
         """Acting on a connection's packets raised what nothing here should raise."""

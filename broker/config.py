@@ -138,8 +138,10 @@ class LimitsConfig:
         reloadable=True,
     )
     max_retained_messages: int = option(
-        2_000_000, "Topic names with a retained message; above, messages for new ones are not retained.",
-        Integer(0, COUNT_MAX), reloadable=True,
+        2_000_000,
+        "Topic names with a retained message; above, messages for new ones are not retained.",
+        Integer(0, COUNT_MAX),
+        reloadable=True,
     )
     max_uncommitted_bytes: int = option(
         32 * MIB,

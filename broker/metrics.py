@@ -38,23 +38,38 @@ DROPPED = ("dropped_slow", "dropped_queue_full")
 METRICS: tuple[Metric, ...] = (
     gauge("clients_connected", "clients/connected", "Clients that are connected.", lambda b: b.sessions.connected),
     gauge(
-        "clients_disconnected", "clients/disconnected", "Persistent sessions whose client is away.",
+        "clients_disconnected",
+        "clients/disconnected",
+        "Persistent sessions whose client is away.",
         lambda b: len(b.sessions) - b.sessions.connected,
     ),
     gauge("clients_total", "clients/total", "Sessions, connected or not.", lambda b: len(b.sessions)),
-    gauge("clients_maximum", "clients/maximum", "Most clients connected at a time.", lambda b: b.sessions.most_connected),
+    gauge(
+        "clients_maximum", "clients/maximum", "Most clients connected at a time.", lambda b: b.sessions.most_connected
+    ),
     gauge("connections", "connections/open", "Open connections, before CONNECT too.", lambda b: len(b.reactor)),
     gauge("subscriptions", "subscriptions/count", "Subscriptions of all sessions.", lambda b: b.router.filters.count),
-    gauge("retained", "retained messages/count", "Retained messages, $SYS included.", lambda b: b.router.retained.count),
-    gauge("retained_bytes", "retained messages/bytes", "Bytes of their topics and payloads.", lambda b: b.router.retained.bytes),
+    gauge(
+        "retained", "retained messages/count", "Retained messages, $SYS included.", lambda b: b.router.retained.count
+    ),
+    gauge(
+        "retained_bytes",
+        "retained messages/bytes",
+        "Bytes of their topics and payloads.",
+        lambda b: b.router.retained.size,
+    ),
     counter("bytes_received", "bytes/received", "Bytes read from clients."),
     counter("bytes_sent", "bytes/sent", "Bytes written to clients."),
     counter("packets_received", "messages/received", "Packets of any type from clients."),
     counter("packets_sent", "messages/sent", "Packets of any type to clients."),
     counter("publish_received", "publish/messages/received", "PUBLISH packets from clients."),
     counter("publish_sent", "publish/messages/sent", "PUBLISH packets to clients."),
-    counter("publish_dropped", "publish/messages/dropped", "Messages dropped for a receiver, for any reason.", *DROPPED),
-    counter("dropped_slow", "publish/messages/dropped/slow", "QoS 0 messages dropped for receivers that read too slowly."),
+    counter(
+        "publish_dropped", "publish/messages/dropped", "Messages dropped for a receiver, for any reason.", *DROPPED
+    ),
+    counter(
+        "dropped_slow", "publish/messages/dropped/slow", "QoS 0 messages dropped for receivers that read too slowly."
+    ),
     counter("dropped_queue_full", "publish/messages/dropped/queue full", "Messages dropped because a queue was full."),
     counter("publish_unrouted", "publish/messages/unrouted", "Messages that nobody had subscribed to."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),
@@ -67,7 +82,9 @@ METRICS: tuple[Metric, ...] = (
     counter("takeovers", "connections/takeovers", "Connections ended by another with the same client id."),
     counter("connect_timeouts", "connections/connect timeouts", "Connections that sent no CONNECT in time."),
     counter("keep_alive_timeouts", "connections/keep alive timeouts", "Clients that were silent too long."),
-    counter("malformed_packets", "connections/malformed", "Connections ended because of a packet against the protocol."),
+    counter(
+        "malformed_packets", "connections/malformed", "Connections ended because of a packet against the protocol."
+    ),
     counter("accept_pauses", "connections/accept pauses", "Times that accepting paused at a limit."),
     counter("read_pauses", "connections/read pauses", "Times that a publisher waited for the store."),
     counter("subscribes_refused", "subscriptions/refused", "Filters refused in SUBSCRIBE."),

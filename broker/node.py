@@ -1,7 +1,7 @@
 """A node: the composition root. Builds store, broker and listeners, starts and stops them; nothing else.
 
-The loop does four things: it calls the reactor when a socket is ready, the clock four times a second, `confirm` when the
-store has kept a block, and the signal handlers.
+The loop does four things: it calls the reactor when a socket is ready, the clock four times a second, `confirm` when
+the store has kept a block, and the signal handlers.
 """
 
 import asyncio
@@ -224,8 +224,13 @@ def bind(address: str) -> socket.socket:
         listener.listen(1)  # the port is ours from here on: bind alone doesn't say that it is taken
     except OSError as error:
         listener.close()
-        hints = {98: "another program has the port: stop it, or choose another with --listen", 13: "ports below 1024 need a privilege"}
-        raise ListenError(f"can't listen on {address}: {error.strerror}", hints.get(error.errno or 0, "check the address")) from error
+        hints = {
+            98: "another program has the port: stop it, or choose another with --listen",
+            13: "ports below 1024 need a privilege",
+        }
+        raise ListenError(
+            f"can't listen on {address}: {error.strerror}", hints.get(error.errno or 0, "check the address")
+        ) from error
     return listener
 
 

@@ -143,8 +143,9 @@ def welcome(broker: "Broker", connection: Connection, packet: Connect, session: 
 
 def _will_is_valid(broker: "Broker", packet: Connect) -> bool:
     """A will may go where its client could publish."""
+    topic = packet.will_topic or ""
     try:
-        validate_topic_name(packet.will_topic, packet.protocol_level, broker.config.limits.max_topic_levels)
+        validate_topic_name(topic, packet.protocol_level, broker.config.limits.max_topic_levels)
     except ValueError:
         return False
-    return packet.will_topic != "$SYS" and not packet.will_topic.startswith("$SYS/")
+    return topic != "$SYS" and not topic.startswith("$SYS/")

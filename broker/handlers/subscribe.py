@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from _speedups.packets import Suback, Subscribe, encode
 from _speedups.reactor import Connection
+from _speedups.session import Session
 from _speedups.topics import validate_topic_filter
 from _speedups.turn import COUNTERS
 
@@ -14,9 +15,8 @@ SUBSCRIBES_REFUSED = COUNTERS.index("subscribes_refused")
 FAILURE = 0x80  # in SUBACK, from level 4 on
 
 
-def handle(broker: "Broker", connection: Connection, packet: Subscribe) -> None:
+def handle(broker: "Broker", connection: Connection, session: Session, packet: Subscribe) -> None:
     """Subscribe, then say so when the store has it; retained messages follow the SUBACK."""
-    session = connection.session
     level = connection.protocol_level
     granted: list[tuple[bytes, int]] = []
     codes: list[int] = []

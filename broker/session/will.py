@@ -33,7 +33,7 @@ def discard(channel: Channel, journal: Journal) -> None:
 def publish(channel: Channel, router: Router, client_id: bytes) -> None:
     """The connection ended in another way [MQTT-3.1.2-8]."""
     connect, channel.connect = channel.connect, None
-    if connect is not None:
+    if connect is not None and connect.will_topic is not None:
         publish_stored(
             router, client_id, connect.will_topic.encode(), connect.will_payload, connect.will_qos, connect.will_retain
         )

@@ -67,7 +67,7 @@ class Compaction:
         # Topics that begin with $ are not found by `#`; those of $SYS are never kept.
         for topic_filter in (b"#", *(first + b"/#" for first in self._router.retained.hidden() if first != b"$SYS")):
             search = self._router.retained.search(topic_filter)
-            while self._router.record_retained(search, RETAINED_AT_ONCE):
+            while search is not None and self._router.record_retained(search, RETAINED_AT_ONCE):
                 if len(journal) > full:
                     yield
                     full = len(journal) + SLICE

@@ -22,7 +22,7 @@ class Restorer:
         self._connected: set[int] = set()
         self._messages: dict[int, Restored] = {}
         self.wills: dict[bytes, tuple[bytes, bytes, int, bool]] = {}
-        self._apply: dict[str, Callable[..., None]] = {
+        self._apply: dict[str, Callable[..., object]] = {
             "MESSAGE": self._message,
             "QUEUED": lambda s, n, m, qos, retain: self._by_number[s].restore_queued(n, self._messages[m], qos, retain),
             "DONE": lambda s, n: self._by_number[s].restore_done(n),

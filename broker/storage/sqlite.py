@@ -60,12 +60,18 @@ class SqliteStore(Store):
             yield from self._blocks()
         except sqlite3.DatabaseError as error:
             if "locked" in str(error):
-                raise StoreError(f"{self.path} is in use by another process", "stop it, or choose another store") from error
+                raise StoreError(
+                    f"{self.path} is in use by another process", "stop it, or choose another store"
+                ) from error
             if isinstance(error, sqlite3.OperationalError):
-                raise StoreError(f"{self.path} can't be opened: {error}", "check the path and its permissions") from error
+                raise StoreError(
+                    f"{self.path} can't be opened: {error}", "check the path and its permissions"
+                ) from error
             raise StoreError(f"{self.path} is damaged: {error}", SET_ASIDE) from error
         except OSError as error:
-            raise StoreError(f"{self.path} can't be written: {error.strerror}", "check the path and its permissions") from error
+            raise StoreError(
+                f"{self.path} can't be written: {error.strerror}", "check the path and its permissions"
+            ) from error
 
     def _create(self) -> None:
         """Make a whole, empty store under another name, then give it its own: no half-made file is ever found."""
@@ -89,7 +95,11 @@ class SqliteStore(Store):
         if path.stat().st_size == 0:
             raise StoreError(f"{path} is empty: not a store, or one that was cut", SET_ASIDE)
         database = sqlite3.connect(
-            f"file:{_quoted(path)}?mode=rw", uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS
+            f"file:{_quoted(path)}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=BUSY_SECONDS,
         )
         try:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -119,7 +129,9 @@ class SqliteStore(Store):
             "SELECT position, checksum, records FROM block ORDER BY position"
         ):
             if zlib.crc32(records) != checksum or expected not in (None, position):
-                raise StoreError(f"{self.path} is damaged: block {expected or position} is missing or changed", SET_ASIDE)
+                raise StoreError(
+                    f"{self.path} is damaged: block {expected or position} is missing or changed", SET_ASIDE
+                )
             expected = position + 1
             self._position = expected
             self._size += len(records)

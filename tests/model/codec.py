@@ -63,14 +63,12 @@ REASON_CODES = {
     "Pubcomp": "00 92",
     "Suback": "00 01 02 80 83 87 8F 91 97 9E A1 A2",
     "Unsuback": "00 11 80 83 87 8F 91",
-    "Disconnect": (
-        "00 04 80 81 82 83 87 89 8B 8C 8D 8E 8F 90 93 94 95 96 97 98 99 9A 9B 9C 9D 9E 9F A0 A1 A2"
-    ),
+    "Disconnect": ("00 04 80 81 82 83 87 89 8B 8C 8D 8E 8F 90 93 94 95 96 97 98 99 9A 9B 9C 9D 9E 9F A0 A1 A2"),
     "Auth": "00 18 19",
 }
 
 
-class Refused(ValueError):  # noqa: N818  (it is the answer, not a failure)
+class Refused(ValueError):
     """The standard forbids these bytes."""
 
 

@@ -1,0 +1,11 @@
+from _speedups.filters import FilterTree
+from _speedups.retained import RetainedSearch, RetainedTree
+from _speedups.turn import Turn
+
+class Router:
+    turn: Turn
+    filters: FilterTree
+    retained: RetainedTree
+    def __init__(self, turn: Turn) -> None: ...
+    def publish(self, topic: bytes, payload: bytes, qos: int = 0, retain: bool = False) -> int: ...
+    def record_retained(self, search: RetainedSearch, most: int) -> bool: ...
