@@ -161,6 +161,8 @@ cdef class Connection(Channel):
 
     def proceed(self):
         """For the handler: CONNECT is decided; if that was after `packet` returned, take what came meanwhile."""
+        self.reactor.unschedule(self)              # was due when CONNECT had to be there: keep alive may be shorter
+        self.reactor.schedule(self)
         if not self.handing_up:
             self.parsing = True
             self.parse()
