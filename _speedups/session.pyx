@@ -390,6 +390,8 @@ cdef class Session(Sender):
         cdef uint64_t n = self.head
         cdef uint32_t i
         cdef Entry* e
+        if not self.recorded():
+            return
         while n < self.tail:
             e = &self.queue[n & self.mask]
             if e.message != NULL:
