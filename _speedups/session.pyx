@@ -100,6 +100,38 @@ cdef class Session(Sender):
         """How many subscriptions it has."""
         return self.subscription_count
 
+    def entries(self):
+        """What the client has not acknowledged, oldest first.
+
+        A list of (queue number, state, QoS, DUP, RETAIN, topic name, payload). The state is "waiting", "sent", or
+        "pubrec" when PUBREC has come; the message is then gone, topic name and payload are None.
+        """
+        cdef uint64_t n = self.head
+        cdef Entry* e
+        cdef Message* m
+        cdef list found = []
+        while n < self.tail:
+            e = &self.queue[n & self.mask]
+            m = e.message
+            if e.state != GONE:
+                found.append((
+                    n, ("waiting", "sent", "pubrec")[e.state], e.qos, bool(e.dup), bool(e.retain),
+                    None if m == NULL else m.data[:m.topic_length],
+                    None if m == NULL else message_payload(m)[:<Py_ssize_t>m.payload_length]))
+            n += 1
+        return found
+
+    def awaited(self):
+        """QoS 2 messages from the client whose PUBREL has not come: a list of (packet identifier, topic name, payload)."""
+        cdef uint32_t i
+        cdef Message* m
+        cdef list found = []
+        for i in range(self.awaiting_count):
+            m = self.awaiting[i].message
+            found.append((self.awaiting[i].packet_id, m.data[:m.topic_length],
+                          message_payload(m)[:<Py_ssize_t>m.payload_length]))
+        return found
+
     # ---- connections ----
 
     def attach(self, Outlet outlet not None, int level):
