@@ -59,7 +59,7 @@ cdef class Session(Sender):
         self.persistent = persistent
         self.level = level
         self.restoring = restoring
-        self.head = self.next = self.tail = 1     # message identifiers start at 1
+        self.head = self.next = self.tail = self.sent = 1     # message identifiers start at 1
         self.committed = 1 if self.recorded() else <uint64_t>-1
 
     def __dealloc__(self):
@@ -159,6 +159,7 @@ cdef class Session(Sender):
                 e.state = WAITING
                 e.dup = True
             n += 1
+        self.sent = max(self.sent, self.next)
         self.next = self.head
         self.inflight = 0
         self.turn.pump(self)
@@ -409,7 +410,7 @@ cdef class Session(Sender):
         """Write into the journal that the session exists, its level, and whether it is connected."""
         cdef bytes data
         if self.recorded():
-            data = struct.pack("<QQ", self.head, self.next) + self.client_id
+            data = struct.pack("<QQ", self.head, max(self.sent, self.next)) + self.client_id
             self.turn.journal.text(j.SESSION, self.number, self.level | connected << 7, data, len(data))
 
     def record_gone(self):
@@ -453,7 +454,8 @@ cdef class Session(Sender):
             self.head += 1
         if self.head < first:
             self.head = self.tail = first
-        self.next = max(self.head, min(sent, self.tail))
+        self.next = self.head
+        self.sent = max(self.sent, sent)
 
     def restore_queued(self, uint64_t n, Restored message, uint8_t qos, bint retain):
         """Take a QUEUED record back; one that is known already is skipped."""
@@ -499,7 +501,7 @@ cdef class Session(Sender):
     def restored(self, bint connected):
         """All records have been read: what may have been sent to the client before will have DUP."""
         cdef uint64_t n = self.head
-        cdef uint64_t sent = self.next
+        cdef uint64_t sent = self.sent
         cdef uint32_t window = self.turn.limits.max_inflight if connected else 0
         self.restoring = False
         self.committed = self.tail if self.recorded() else <uint64_t>-1
@@ -509,6 +511,7 @@ cdef class Session(Sender):
                 self.queue[n & self.mask].dup = True
                 if n >= sent:
                     window -= 1
+                    self.sent = n + 1
             n += 1
         self.next = self.head
 
