@@ -503,6 +503,8 @@ cdef class Session(Sender):
         cdef uint64_t n = self.head
         cdef uint64_t sent = self.sent
         cdef uint32_t window = self.turn.limits.max_inflight if connected else 0
+        if self.tail < sent:                      # the newest were acknowledged; their numbers are not given again
+            self.restored_entry(sent - 1)
         self.restoring = False
         self.committed = self.tail if self.recorded() else <uint64_t>-1
         self.skip_gone()
