@@ -21,7 +21,7 @@ from libc.string cimport memcpy, strerror
 from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
 from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
 from _speedups.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED,
-                             CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED)
+                             CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED, READ_PAUSES)
 
 import os
 import socket
@@ -126,6 +126,9 @@ cdef class Connection(Channel):
         if self.blocked:
             self.blocked = False
             self.ask(self.interest & ~EPOLLOUT)
+        if self.throttled:
+            self.throttled = False
+            self.check()
         if self.lingering:
             shutdown(self.fd, SHUT_WR)
         elif self.wants_room:
@@ -149,7 +152,7 @@ cdef class Connection(Channel):
         """After packets were taken: end a connection with a fault, read on only when packets may be taken."""
         if self.fault is not None and not self.lingering:
             return self.reactor.doom(self, self.fault)
-        if self.parsing or self.lingering:
+        if (self.parsing or self.lingering) and not self.throttled:
             return self.ask(self.interest | EPOLLIN)
         return self.ask(self.interest & ~EPOLLIN)
 
@@ -399,6 +402,11 @@ cdef class Reactor:
         cdef uint8_t* p
         cdef ssize_t got
         cdef bint direct = have > TAIL_MOST or c.need > READ_MOST
+        if buffer_size(&c.out) > self.turn.limits.max_outgoing_bytes:
+            # It asks (PINGREQ, SUBSCRIBE, QoS 1) and doesn't read the answers: those must not pile up.
+            c.throttled = True
+            self.turn.counters[READ_PAUSES] += 1
+            return c.check()
         if direct:
             # A large packet is read into its own buffer, which grows with what has come, never ahead of it.
             room = <Py_ssize_t>c.need - have
