@@ -418,7 +418,7 @@ cdef class Session(Sender):
         """Take a SESSION record back: all before `first` is done, all before `sent` has been sent."""
         cdef uint64_t n = self.head
         while n < first and n < self.tail:
-            self.finish(n)
+            self.restore_done(n)                  # unless a DONE record said so before
             n += 1
         while self.head < first and self.head < self.tail:
             self.head += 1

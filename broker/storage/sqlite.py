@@ -88,7 +88,8 @@ class SqliteStore(Store):
             )
             database.execute("PRAGMA journal_mode = WAL")
             database.close()
-            fresh.rename(self.path)
+            with contextlib.suppress(FileExistsError):  # another process was faster: its store is the one to open
+                os.link(fresh, self.path)
         finally:
             fresh.unlink(missing_ok=True)
 
@@ -117,7 +118,7 @@ class SqliteStore(Store):
                 )
             found = [row[0] for row in database.execute("PRAGMA quick_check(3)")]
             if found != ["ok"]:
-                raise StoreError(f"{path} is damaged: {'; '.join(found)}", SET_ASIDE)
+                raise StoreError(f"{path} is damaged: {'; '.join(found).replace(chr(10), '; ')}", SET_ASIDE)
             database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
             database.execute(f"PRAGMA synchronous = {self.sync.upper()}")
         except BaseException:
@@ -130,7 +131,7 @@ class SqliteStore(Store):
         for position, checksum, records in self._database.execute(
             "SELECT position, checksum, records FROM block ORDER BY position"
         ):
-            if zlib.crc32(records) != checksum or expected not in (None, position):
+            if not isinstance(records, bytes) or zlib.crc32(records) != checksum or expected not in (None, position):
                 raise StoreError(
                     f"{self.path} is damaged: block {expected or position} is missing or changed", SET_ASIDE
                 )
