@@ -308,15 +308,14 @@ cdef class Turn:
         pointers_free(&pumped)
         if self.journal.urgent or buffer_size(&self.journal.records) > LAZY_MOST:
             self.seal()
-        i = 0
-        while i < self.dirty.count:              # flushing may add some
-            outlet = <Outlet>self.dirty.items[i]
+        # The newest first: those are deliveries, and they are more urgent than acknowledgements.
+        while self.dirty.count:
+            self.dirty.count -= 1
+            outlet = <Outlet>self.dirty.items[self.dirty.count]
             outlet.dirty = False
             if not outlet.closed:
                 outlet.flush()
             Py_DECREF(outlet)
-            i += 1
-        self.dirty.count = 0
         return self.pumped.count > 0
 
 
