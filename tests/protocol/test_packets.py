@@ -104,7 +104,7 @@ def test_what_stands_before_and_after_a_malformed_packet(
 def test_malformed_packets_are_counted(start_broker: Callable[..., BrokerProcess]) -> None:
     node = start_broker({"mqtt.sys_interval": 0.1})
     with Wire(node.port, name="reader") as reader:
-        reader.connect().subscribe(f"{MALFORMED_TOPIC}:0".replace(" ", "\\ "))
+        reader.connect().subscribe(f"{MALFORMED_TOPIC}:0")
         assert reader.packet().payload == b"0"
         for i in range(3):
             with Wire(node.port, name=f"sinner{i}") as client:
