@@ -233,7 +233,7 @@ cdef class FilterTree:
         cdef int i
         cdef Py_ssize_t size
         self.match(topic, n)
-        if self.scratch.count > PLAN_MOST:
+        if self.scratch.count > PLAN_MOST or n > PLAN_TOPIC_MOST:
             self.scratch.generation = self.generation
             return &self.scratch
         if self.kept > PLANS_MOST:

@@ -96,6 +96,11 @@ cdef class Session(Sender):
         return self.queued_bytes
 
     @property
+    def sources_waiting(self):
+        """How many sources it still draws from."""
+        return len(self.sources) if self.sources is not None else 0
+
+    @property
     def subscriptions_held(self):
         """How many subscriptions it has."""
         return self.subscription_count
@@ -413,7 +418,7 @@ cdef class Session(Sender):
         """Take a SESSION record back: all before `first` is done, all before `sent` has been sent."""
         cdef uint64_t n = self.head
         while n < first and n < self.tail:
-            self.finish(n)
+            self.restore_done(n)                  # unless a DONE record said so before
             n += 1
         while self.head < first and self.head < self.tail:
             self.head += 1
