@@ -33,7 +33,7 @@ cdef class Connection(Channel):
     cdef uint32_t due                  # tick at which it is looked at
     cdef bint expected                 # counts among those that have not sent CONNECT
     cdef bint throttled                # not read until the client has read what waits for it
-    cdef bint lingering                # all is said; waits for the client to close
+    cdef readonly bint lingering       # all is said; waits for the client to close
     cdef str reason                    # of the end
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6
 

@@ -163,7 +163,9 @@ cdef class Connection(Channel):
         return 0
 
     def proceed(self):
-        """For the handler: CONNECT is decided; if that was after `packet` returned, take what came meanwhile."""
+        """For the handler: CONNECT is accepted; if that was after `packet` returned, take what came meanwhile."""
+        self.reactor.unschedule(self)              # from now on keep alive counts, not the time for CONNECT
+        self.reactor.schedule(self)
         if not self.handing_up:
             self.parsing = True
             self.parse()

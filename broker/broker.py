@@ -114,9 +114,9 @@ class Broker:
     def ended(self, connection: Connection, reason: str) -> None:
         """A connection has ended, in whatever way."""
         session, connection.claimed = connection.claimed, None
+        log_ended = log.debug if connection.fault is None or connection.lingering else log.info  # a refusal was logged
         if session is None:
-            if log.enabled(logs.DEBUG):
-                log.debug("connection ended before CONNECT", address=connection.address, reason=reason)
+            log_ended("connection ended before CONNECT", address=connection.address, reason=reason)
             return
         connection.detach()
         session.owner = None
@@ -126,5 +126,4 @@ class Broker:
             session.record(connected=False)
         else:
             self.sessions.end(session)
-        log_ended = log.info if connection.fault is not None else log.debug
         log_ended("connection ended", client_id=session.client_id.decode(), address=connection.address, reason=reason)

@@ -247,7 +247,7 @@ class Wire:
 
     def subscribe(self, *filters: str, packet_id: int = 1) -> "Wire":
         """SUBSCRIBE to FILTER:QOS ... and its answer."""
-        self.send(f"subscribe {packet_id} {' '.join(filters)}")
+        self.send(f"subscribe {packet_id} {shlex.join(filters)}")
         self.expect(f"suback {packet_id} {' '.join(name.rpartition(':')[2] for name in filters)}")
         return self
 
