@@ -49,6 +49,7 @@ cdef class Session(Sender):
     cdef uint32_t mask                 # capacity of the queue - 1
     cdef uint64_t head                 # oldest queue number that is not GONE
     cdef uint64_t next                 # next queue number to send; `tail` is the next to give
+    cdef uint64_t sent                 # below this all may have been sent before; kept up to date when `next` goes back
     cdef uint32_t inflight             # SENT and GOT_PUBREC entries between head and next
     cdef uint32_t queued               # entries that are not GONE
     cdef uint64_t queued_bytes

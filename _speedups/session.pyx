@@ -59,7 +59,7 @@ cdef class Session(Sender):
         self.persistent = persistent
         self.level = level
         self.restoring = restoring
-        self.head = self.next = self.tail = 1     # message identifiers start at 1
+        self.head = self.next = self.tail = self.sent = 1     # message identifiers start at 1
         self.committed = 1 if self.recorded() else <uint64_t>-1
 
     def __dealloc__(self):
@@ -105,6 +105,38 @@ cdef class Session(Sender):
         """How many subscriptions it has."""
         return self.subscription_count
 
+    def entries(self):
+        """What the client has not acknowledged, oldest first.
+
+        A list of (queue number, state, QoS, DUP, RETAIN, topic name, payload). The state is "waiting", "sent", or
+        "pubrec" when PUBREC has come; the message is then gone, topic name and payload are None.
+        """
+        cdef uint64_t n = self.head
+        cdef Entry* e
+        cdef Message* m
+        cdef list found = []
+        while n < self.tail:
+            e = &self.queue[n & self.mask]
+            m = e.message
+            if e.state != GONE:
+                found.append((
+                    n, ("waiting", "sent", "pubrec")[e.state], e.qos, bool(e.dup), bool(e.retain),
+                    None if m == NULL else m.data[:m.topic_length],
+                    None if m == NULL else message_payload(m)[:<Py_ssize_t>m.payload_length]))
+            n += 1
+        return found
+
+    def awaited(self):
+        """QoS 2 messages from the client whose PUBREL has not come: a list of (packet identifier, topic name, payload)."""
+        cdef uint32_t i
+        cdef Message* m
+        cdef list found = []
+        for i in range(self.awaiting_count):
+            m = self.awaiting[i].message
+            found.append((self.awaiting[i].packet_id, m.data[:m.topic_length],
+                          message_payload(m)[:<Py_ssize_t>m.payload_length]))
+        return found
+
     # ---- connections ----
 
     def attach(self, Outlet outlet not None, int level):
@@ -132,6 +164,7 @@ cdef class Session(Sender):
                 e.state = WAITING
                 e.dup = True
             n += 1
+        self.sent = max(self.sent, self.next)
         self.next = self.head
         self.inflight = 0
         self.turn.pump(self)
@@ -382,7 +415,7 @@ cdef class Session(Sender):
         """Write into the journal that the session exists, its level, and whether it is connected."""
         cdef bytes data
         if self.recorded():
-            data = struct.pack("<QQ", self.head, self.next) + self.client_id
+            data = struct.pack("<QQ", self.head, max(self.sent, self.next)) + self.client_id
             self.turn.journal.text(j.SESSION, self.number, self.level | connected << 7, data, len(data))
 
     def record_gone(self):
@@ -395,6 +428,8 @@ cdef class Session(Sender):
         cdef uint64_t n = self.head
         cdef uint32_t i
         cdef Entry* e
+        if not self.recorded():
+            return
         while n < self.tail:
             e = &self.queue[n & self.mask]
             if e.message != NULL:
@@ -424,7 +459,8 @@ cdef class Session(Sender):
             self.head += 1
         if self.head < first:
             self.head = self.tail = first
-        self.next = max(self.head, min(sent, self.tail))
+        self.next = self.head
+        self.sent = max(self.sent, sent)
 
     def restore_queued(self, uint64_t n, Restored message, uint8_t qos, bint retain):
         """Take a QUEUED record back; one that is known already is skipped."""
@@ -470,7 +506,7 @@ cdef class Session(Sender):
     def restored(self, bint connected):
         """All records have been read: what may have been sent to the client before will have DUP."""
         cdef uint64_t n = self.head
-        cdef uint64_t sent = self.next
+        cdef uint64_t sent = self.sent
         cdef uint32_t window = self.turn.limits.max_inflight if connected else 0
         self.restoring = False
         self.committed = self.tail if self.recorded() else <uint64_t>-1
@@ -480,6 +516,7 @@ cdef class Session(Sender):
                 self.queue[n & self.mask].dup = True
                 if n >= sent:
                     window -= 1
+                    self.sent = n + 1
             n += 1
         self.next = self.head
 
