@@ -20,6 +20,7 @@ from libc.string cimport memcpy, strerror
 
 from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
 from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
+from _speedups.session cimport Session
 from _speedups.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED,
                              CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS)
 
@@ -158,6 +159,11 @@ cdef class Connection(Channel):
             self.parsing = True
             self.parse()
         return 0
+
+    def accept(self, Session session not None, int level, double keep_alive):
+        Channel.accept(self, session, level, keep_alive)
+        self.reactor.unschedule(self)              # its keep alive may run out before the time for CONNECT does
+        self.reactor.schedule(self)
 
     def proceed(self):
         """For the handler: CONNECT is decided; if that was after `packet` returned, take what came meanwhile."""
