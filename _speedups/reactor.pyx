@@ -541,6 +541,8 @@ cdef class Reactor:
             self.turn.counters[CONNECT_TIMEOUTS] += 1
             return self.doom(c, "no CONNECT in time")
         if c.phase == OPEN:
+            if not c.parsing:                      # held back: it may well have sent something that we don't read
+                c.last_seen = self.turn.tick
             if c.patience and self.turn.tick - c.last_seen >= c.patience:
                 self.turn.counters[KEEP_ALIVE_TIMEOUTS] += 1
                 return self.doom(c, "keep alive ran out [MQTT-3.1.2-24]")
