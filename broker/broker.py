@@ -111,8 +111,11 @@ class Broker:
         """A connection has ended, in whatever way."""
         session, connection.claimed = connection.claimed, None
         if session is None:
-            if log.enabled(logs.DEBUG):
-                log.debug("connection ended before CONNECT", address=connection.address, reason=reason)
+            # A refusal has been logged; a fault is told like that of a client, so that a broken device can be found.
+            faulty = connection.fault is not None and not connection.lingering
+            if faulty or log.enabled(logs.DEBUG):
+                log_ended = log.info if faulty else log.debug
+                log_ended("connection ended before CONNECT", address=connection.address, reason=reason)
             return
         connection.detach()
         session.owner = None
