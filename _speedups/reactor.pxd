@@ -14,11 +14,11 @@ cdef enum:
     EVENTS_MOST = 512          # connections served in one turn
     ACCEPTS_MOST = 128         # connections accepted from one listener in one turn
     WHEEL_SLOTS = 512          # ticks that the timer wheel spans
-    NAP = 30000                # ns
+    NAP = 50000                # ns
     NAP_IDLE = 25000           # ns: only when turns follow each other faster
-    NAP_WORTH = 3              # connections readable after a nap that make it worth while
-    NAP_CROWD = 24             # connections readable in the last turn from which on none is needed
-    NAPS_OFF_MOST = 1024       # turns
+    NAP_CROWD = 200            # packets in the last turn from which on none is needed
+    NAP_WORTH = 2              # times as many packets as without: what makes naps worth while
+    NAP_PROBE = 32             # turns after which what is not done now is tried again
     LINGER_TICKS = 8           # how long a refused client may take to read why
 
 
@@ -32,6 +32,7 @@ cdef class Connection(Channel):
     cdef int slot                      # of the wheel, -1 = in none
     cdef uint32_t due                  # tick at which it is looked at
     cdef bint expected                 # counts among those that have not sent CONNECT
+    cdef bint throttled                # not read until the client has read what waits for it
     cdef readonly bint lingering       # all is said; waits for the client to close
     cdef str reason                    # of the end
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6
@@ -58,9 +59,10 @@ cdef class Reactor:
     cdef uint32_t wheeled              # the tick up to which the wheel has been turned
     cdef int64_t left                  # when the last turn ended, ns
     cdef int64_t idle                  # smoothed time between turns, ns
-    cdef int crowd                     # connections readable in the last turn
-    cdef uint32_t naps_off             # turns until a nap is tried again
-    cdef uint32_t naps_failed          # how many turns it was put off last time
+    cdef uint64_t crowd                # packets in the last turn
+    cdef uint32_t busy_turns           # turns that followed each other fast
+    cdef double after_nap              # smoothed packets of a turn after a nap ...
+    cdef double after_none             # ... and of one without
     cdef bint soon                     # another turn has been asked for
     cdef object wake                   # callable: call `run` soon
     cdef public uint32_t max_connections

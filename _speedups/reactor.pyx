@@ -22,7 +22,7 @@ from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffe
 from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
 from _speedups.session cimport Session
 from _speedups.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED,
-                             CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS)
+                             CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED, READ_PAUSES)
 
 import os
 import socket
@@ -127,6 +127,9 @@ cdef class Connection(Channel):
         if self.blocked:
             self.blocked = False
             self.ask(self.interest & ~EPOLLOUT)
+        if self.throttled:
+            self.throttled = False
+            self.check()
         if self.lingering:
             shutdown(self.fd, SHUT_WR)
         elif self.wants_room:
@@ -150,7 +153,7 @@ cdef class Connection(Channel):
         """After packets were taken: end a connection with a fault, read on only when packets may be taken."""
         if self.fault is not None and not self.lingering:
             return self.reactor.doom(self, self.fault)
-        if self.parsing or self.lingering:
+        if (self.parsing or self.lingering) and not self.throttled:
             return self.ask(self.interest | EPOLLIN)
         return self.ask(self.interest & ~EPOLLIN)
 
@@ -230,7 +233,7 @@ cdef class Reactor:
         self.turn = router.turn
         self.handler = handler
         self.wake = wake
-        prctl(PR_SET_TIMERSLACK, 1)                # a nap of 30 us is not to take 80
+        prctl(PR_SET_TIMERSLACK, 1)                # a nap of 50 us is not to take 100
         self.connections = {}
         self.listeners = {}
         self.paused = set()
@@ -340,15 +343,10 @@ cdef class Reactor:
         cdef uint64_t what
         cdef Connection c
         cdef bint napped = self.nap()
+        cdef uint64_t before = self.turn.counters[PACKETS_RECEIVED]
         self.soon = False
         with nogil:
             count = epoll_wait(self.epoll, events, EVENTS_MOST, 0)
-        self.crowd = count
-        if napped and count < NAP_WORTH:
-            self.naps_failed = min(max(self.naps_failed * 2, 16), NAPS_OFF_MOST)
-            self.naps_off = self.naps_failed
-        elif napped:
-            self.naps_failed = 0
         for i in range(count):
             what = events[i].data.u64
             if what & 1:
@@ -367,13 +365,18 @@ cdef class Reactor:
                 self.handler.failed(c, error)
                 self.doom(c, "a fault of the broker; see its log")
         self.settle()
+        self.crowd = self.turn.counters[PACKETS_RECEIVED] - before
+        if napped:
+            self.after_nap += (<double>self.crowd - self.after_nap) / 4
+        else:
+            self.after_none += (<double>self.crowd - self.after_none) / 4
         self.left = now()
 
     cdef bint nap(self) noexcept:
         """Wait a moment for more to come, when turns follow each other so fast that each carries little.
 
         Being woken for every message costs several times what the message costs. Like a network card's interrupt
-        moderation this trades some 30 microseconds for that, and only while it makes turns larger: clients that wait
+        moderation this trades some 50 microseconds for that, and only while it makes turns larger: clients that wait
         for each other's answers are not held up.
         """
         cdef timespec moment
@@ -381,8 +384,8 @@ cdef class Reactor:
         self.idle += (min(idle, NAP_IDLE * 8) - self.idle) / 8
         if self.soon or self.crowd >= NAP_CROWD or self.idle > NAP_IDLE:
             return False
-        if self.naps_off:
-            self.naps_off -= 1
+        self.busy_turns += 1
+        if (self.after_nap >= NAP_WORTH * self.after_none) == (self.busy_turns % NAP_PROBE == 0):
             return False
         moment.tv_sec = 0
         moment.tv_nsec = NAP
@@ -405,6 +408,11 @@ cdef class Reactor:
         cdef uint8_t* p
         cdef ssize_t got
         cdef bint direct = have > TAIL_MOST or c.need > READ_MOST
+        if buffer_size(&c.out) > self.turn.limits.max_outgoing_bytes:
+            # It asks (PINGREQ, SUBSCRIBE, QoS 1) and doesn't read the answers: those must not pile up.
+            c.throttled = True
+            self.turn.counters[READ_PAUSES] += 1
+            return c.check()
         if direct:
             # A large packet is read into its own buffer, which grows with what has come, never ahead of it.
             room = <Py_ssize_t>c.need - have

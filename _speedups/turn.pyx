@@ -145,10 +145,12 @@ cdef class Turn:
     Args:
         journal: where records for the store go.
         store: called with each block of it; `confirm` must be called for each, in order.
+        report: called with an exception that a callback of `after_commit` raised, which must not cost the others.
     """
 
-    def __init__(self, Journal journal not None, store=None):
+    def __init__(self, Journal journal not None, store=None, report=None):
         self.journal = journal
+        self.report = report
         self.store = store
         self.commits = deque()
         self.writing = Commit()
@@ -281,7 +283,10 @@ cdef class Turn:
                 if not outlet.closed:
                     put_acknowledgement(outlet, commit.acks[i].first_byte, commit.acks[i].packet_id)
             for callback in commit.callbacks:
-                callback()
+                try:
+                    callback()
+                except Exception as error:
+                    self.report(error)
         if self.held_back.count and not self.overloaded():
             held = self.held_back
             self.held_back = Pointers(NULL, 0, 0)  # who has more than is allowed now is held back again

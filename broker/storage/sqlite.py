@@ -25,6 +25,7 @@ from broker.storage.store import Store
 APPLICATION_ID = 0x464C4D51  # "FLMQ"
 LAYOUT = 1  # of the tables; that of the blocks is in each block
 RETRY_SECONDS = 1.0  # between attempts when the disk is full or broken
+WAL_BYTES = 32 * 1024 * 1024  # what the -wal file is cut back to after a checkpoint
 BUSY_SECONDS = 2.0  # to wait for a process that is about to let go of the file
 SET_ASIDE = "restore a backup, or move the file away to begin with an empty store"
 
@@ -87,7 +88,8 @@ class SqliteStore(Store):
             )
             database.execute("PRAGMA journal_mode = WAL")
             database.close()
-            fresh.rename(self.path)
+            with contextlib.suppress(FileExistsError):  # another process was faster: its store is the one to open
+                os.link(fresh, self.path)
         finally:
             fresh.unlink(missing_ok=True)
 
@@ -116,7 +118,8 @@ class SqliteStore(Store):
                 )
             found = [row[0] for row in database.execute("PRAGMA quick_check(3)")]
             if found != ["ok"]:
-                raise StoreError(f"{path} is damaged: {'; '.join(found)}", SET_ASIDE)
+                raise StoreError(f"{path} is damaged: {'; '.join(found).replace(chr(10), '; ')}", SET_ASIDE)
+            database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
             database.execute(f"PRAGMA synchronous = {self.sync.upper()}")
         except BaseException:
             database.close()
@@ -128,7 +131,7 @@ class SqliteStore(Store):
         for position, checksum, records in self._database.execute(
             "SELECT position, checksum, records FROM block ORDER BY position"
         ):
-            if zlib.crc32(records) != checksum or expected not in (None, position):
+            if not isinstance(records, bytes) or zlib.crc32(records) != checksum or expected not in (None, position):
                 raise StoreError(
                     f"{self.path} is damaged: block {expected or position} is missing or changed", SET_ASIDE
                 )

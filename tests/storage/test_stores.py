@@ -1,0 +1,377 @@
+"""The suite for each store, and what only a file can suffer."""
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.errors import StoreError
+from broker.storage import sqlite as sqlite_store
+from broker.storage.memory import MemoryStore
+from broker.storage.sqlite import SqliteStore
+from broker.storage.store import Store
+from tests.storage.store_suite import PATIENCE, Opener, StoreSuite, opened, some_blocks
+
+# Each store is one line: its name, and how to open it with its state in a directory.
+STORES: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda directory: MemoryStore(),
+    "sqlite-full": lambda directory: SqliteStore(directory / "store.db", sync="full"),
+    "sqlite-normal": lambda directory: SqliteStore(directory / "store.db", sync="normal"),
+}
+
+
+@pytest.fixture(params=STORES)
+def opener(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+    monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.05)
+    stores: list[Store] = []
+
+    def make() -> Store:
+        stores.append(STORES[request.param](tmp_path))
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+class TestStore(StoreSuite):
+    pass
+
+
+# ---- a file that is not as it was left ----
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store file with blocks in it, closed."""
+    monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.05)
+    path = tmp_path / "store.db"
+    fill(path, some_blocks(40, largest=2000))
+    return path
+
+
+def fill(path: Path, blocks: list[bytes]) -> None:
+    store = SqliteStore(path)
+    opened(store)
+    for block in blocks:
+        store.commit(block)
+    store.close()
+
+
+def edit(path: Path, *statements: str) -> None:
+    """Change the database as another program would."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+        for statement in statements:
+            database.execute(statement)
+
+
+def refusal(path: Path) -> StoreError:
+    """Open the store, which must be refused in one clear line, and must leave every file as it was."""
+    before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir() if entry.is_file()}
+    store = SqliteStore(path)
+    with pytest.raises(StoreError) as caught:
+        list(store.open())
+    store.close()
+    assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir() if entry.is_file()} == before
+    assert str(path) in caught.value.message
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
+    return caught.value
+
+
+def test_no_bytes_are_refused(path: Path) -> None:
+    path.write_bytes(b"")
+    assert "empty" in refusal(path).message
+
+
+def test_random_bytes_are_refused(path: Path) -> None:
+    path.write_bytes(random.Random(3).randbytes(path.stat().st_size))
+    assert "damaged" in refusal(path).message
+
+
+@pytest.mark.parametrize("part", [0.02, 0.2, 0.5, 0.8, 0.97])
+def test_a_cut_file_is_refused(path: Path, part: float) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * part)])
+    assert "damaged" in refusal(path).message
+
+
+def test_a_flipped_bit_in_a_block_is_refused(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    block = max(some_blocks(40, largest=2000), key=len)
+    data[data.index(block) + len(block) // 2] ^= 4
+    path.write_bytes(data)
+    assert "damaged" in refusal(path).message
+
+
+def test_a_flipped_bit_anywhere_is_refused_or_harmless(path: Path) -> None:
+    whole = path.read_bytes()
+    blocks = some_blocks(40, largest=2000)
+    rng = random.Random(4)
+    places = [*range(110), *rng.choices(range(len(whole)), k=300)]  # all of the header, some of the rest
+    refused = 0
+    for place in places:
+        data = bytearray(whole)
+        data[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        store = SqliteStore(path)
+        try:
+            found = list(store.open())
+        except StoreError as error:
+            assert "\n" not in str(error)
+            refused += 1
+            store.close()
+            assert path.read_bytes() == bytes(data)
+        else:
+            assert found == blocks, f"byte {place}"
+            store.close()
+    assert refused > 200
+
+
+def test_a_missing_block_is_refused(path: Path) -> None:
+    edit(path, "DELETE FROM block WHERE position = 7")
+    assert "block 7 is missing" in refusal(path).message
+
+
+def test_a_changed_block_is_refused(path: Path) -> None:
+    edit(path, "UPDATE block SET records = zeroblob(length(records)) WHERE position = 9")
+    assert "damaged" in refusal(path).message
+
+
+@pytest.mark.parametrize("value", ["NULL", "'text'", "7", "1.5"])
+@pytest.mark.parametrize("column", ["records", "checksum"])
+def test_a_value_of_another_type_is_refused(path: Path, column: str, value: str) -> None:
+    if value == "NULL":
+        edit(
+            path,
+            "CREATE TABLE loose (position INTEGER PRIMARY KEY, checksum, records)",
+            "INSERT INTO loose SELECT * FROM block",
+            "DROP TABLE block",
+            "ALTER TABLE loose RENAME TO block",
+        )
+    edit(path, f"UPDATE block SET {column} = {value} WHERE position = 9")
+    assert "damaged" in refusal(path).message
+
+
+def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    edit(path, "CREATE TABLE block (position INTEGER PRIMARY KEY, checksum INTEGER, records BLOB)")
+    assert "not FlockMQ's" in refusal(path).message
+
+
+@pytest.mark.parametrize("layout", [0, 2, 99])
+def test_another_layout_is_refused(path: Path, layout: int) -> None:
+    edit(path, f"PRAGMA user_version = {layout}")
+    assert f"layout {layout}" in refusal(path).message
+
+
+def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store.db").mkdir()
+    refusal(tmp_path / "store.db")
+
+
+def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "nowhere" / "store.db")
+    with pytest.raises(StoreError, match="No such file"):
+        list(store.open())
+    assert not (tmp_path / "nowhere").exists()
+
+
+def as_nobody(work: Callable[[], str]) -> str:
+    """Run in a child process that may not do what root may."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            os.write(writing, work().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        found = answer.read().decode()
+    os.waitpid(child, 0)
+    return found
+
+
+def what_opening_says(path: Path) -> str:
+    try:
+        list(SqliteStore(path).open())
+    except StoreError as error:
+        return str(error)
+    except BaseException as error:
+        return f"not a StoreError: {error!r}"
+    return "opened"
+
+
+def open_to_all(directory: Path) -> None:
+    """Let nobody reach the directory, whatever the test run's own directories allow."""
+    for parent in [directory, *directory.parents]:
+        if parent.owner() == Path.home().owner() and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
+def test_an_unwritable_directory_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    open_to_all(tmp_path)
+    try:
+        said = as_nobody(lambda: what_opening_says(tmp_path / "store.db"))
+    finally:
+        tmp_path.chmod(0o755)
+    assert "can't be written: Permission denied" in said
+    assert "\n" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_read_only_file_is_refused(path: Path) -> None:
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    open_to_all(path.parent)
+    before = path.read_bytes()
+    try:
+        said = as_nobody(lambda: what_opening_says(path))
+    finally:
+        path.parent.chmod(0o755)
+    assert said.startswith(f"{path} can't be opened"), said
+    assert "\n" not in said
+    assert path.read_bytes() == before
+
+
+def test_a_new_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
+    fill(tmp_path / "store.db", [b"secret"])
+    assert (tmp_path / "store.db").stat().st_mode & 0o077 == 0
+
+
+def test_of_two_that_create_the_file_at_once_neither_loses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.05)
+    path = tmp_path / "store.db"
+    slow, fast = SqliteStore(path), SqliteStore(path)
+    create = slow._create
+
+    def overtaken() -> None:
+        opened(fast)
+        fast.commit(b"kept")
+        create()
+
+    monkeypatch.setattr(slow, "_create", overtaken)
+    with pytest.raises(StoreError, match="in use"):
+        list(slow.open())
+    fast.close()
+    assert list(SqliteStore(path).open()) == [b"kept"]
+
+
+# ---- a disk that is full ----
+
+
+def test_a_full_disk_confirms_nothing_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "RETRY_SECONDS", 0.01)
+    store = SqliteStore(tmp_path / "store.db")
+    loop, _ = opened(store)
+    store.commit(b"before")
+    loop.wait_for(1)
+    failed = threading.Semaphore(0)
+    transaction = store._transaction
+
+    def watched(blocks: list[bytes], forget: int) -> bool:
+        done = transaction(blocks, forget)
+        if not done:
+            failed.release()
+        return done
+
+    monkeypatch.setattr(store, "_transaction", watched)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, hard))
+    try:
+        blocks = some_blocks(8, largest=400_000)
+        for block in blocks:
+            store.commit(block)
+        for _ in range(3):  # it tries again, and again
+            assert failed.acquire(timeout=PATIENCE)
+        loop.drain()
+        confirmed = loop.confirmed
+        assert confirmed < 1 + len(blocks)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    loop.wait_for(1 + len(blocks))
+    store.close()
+    assert list(SqliteStore(tmp_path / "store.db").open()) == [b"before", *blocks]
+
+
+def test_closing_with_a_full_disk_ends_and_keeps_what_was_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "RETRY_SECONDS", 0.01)
+    store = SqliteStore(tmp_path / "store.db")
+    loop, _ = opened(store)
+    store.commit(b"before")
+    loop.wait_for(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, hard))
+    try:
+        store.commit(bytes(1_000_000))
+        store.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    loop.drain()
+    assert loop.confirmed == 1
+    assert list(SqliteStore(tmp_path / "store.db").open()) == [b"before"]
+
+
+# ---- a process that is killed ----
+
+WRITER = """
+import sys, queue
+from pathlib import Path
+from broker.storage.sqlite import SqliteStore
+store = SqliteStore(Path(sys.argv[1]), sync=sys.argv[2])
+held = sum(1 for _ in store.open())
+calls = queue.SimpleQueue()
+def confirm(blocks):
+    global held
+    held += blocks
+    print(held, flush=True)
+store.start(confirm, lambda function, *arguments: calls.put((function, arguments)))
+written = held
+while True:
+    while written < held + 40:
+        store.commit(written.to_bytes(4, "big") * (1 + written % 500))
+        written += 1
+    function, arguments = calls.get()
+    function(*arguments)
+"""
+
+
+@pytest.mark.parametrize("sync", ["full", "normal"])
+def test_kill_in_the_middle_of_commits_leaves_all_confirmed_blocks(tmp_path: Path, sync: str) -> None:
+    path = tmp_path / "store.db"
+    rng = random.Random(5)
+    for _ in range(4):
+        confirmed = 0
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), sync], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            lines = rng.randrange(1, 60)
+            for _ in range(lines):
+                confirmed = int(writer.stdout.readline())
+            writer.send_signal(signal.SIGKILL)
+            rest = writer.stdout.read().split("\n")
+        confirmed = max([confirmed, *(int(line) for line in rest[:-1])])
+        store = SqliteStore(path)
+        found = list(store.open())
+        store.close()
+        assert len(found) >= confirmed > 0
+        assert found == [number.to_bytes(4, "big") * (1 + number % 500) for number in range(len(found))]
