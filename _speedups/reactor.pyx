@@ -20,6 +20,7 @@ from libc.string cimport memcpy, strerror
 
 from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
 from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
+from _speedups.session cimport Session
 from _speedups.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED,
                              CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED, READ_PAUSES)
 
@@ -161,6 +162,11 @@ cdef class Connection(Channel):
             self.parsing = True
             self.parse()
         return 0
+
+    def accept(self, Session session not None, int level, double keep_alive):
+        Channel.accept(self, session, level, keep_alive)
+        self.reactor.unschedule(self)              # its keep alive may run out before the time for CONNECT does
+        self.reactor.schedule(self)
 
     def proceed(self):
         """For the handler: CONNECT is accepted; if that was after `packet` returned, take what came meanwhile."""
@@ -545,6 +551,8 @@ cdef class Reactor:
             self.turn.counters[CONNECT_TIMEOUTS] += 1
             return self.doom(c, "no CONNECT in time")
         if c.phase == OPEN:
+            if not c.parsing:                      # held back: it may well have sent something that we don't read
+                c.last_seen = self.turn.tick
             if c.patience and self.turn.tick - c.last_seen >= c.patience:
                 self.turn.counters[KEEP_ALIVE_TIMEOUTS] += 1
                 return self.doom(c, "keep alive ran out [MQTT-3.1.2-24]")

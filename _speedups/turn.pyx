@@ -268,6 +268,7 @@ cdef class Turn:
         cdef Commit commit
         cdef Sender sender
         cdef Outlet outlet
+        cdef Pointers held
         cdef Py_ssize_t i
         for _ in range(blocks):
             commit = self.commits.popleft()
@@ -287,11 +288,13 @@ cdef class Turn:
                 except Exception as error:
                     self.report(error)
         if self.held_back.count and not self.overloaded():
-            for i in range(self.held_back.count):
-                outlet = <Outlet>self.held_back.items[i]
+            held = self.held_back
+            self.held_back = Pointers(NULL, 0, 0)  # who has more than is allowed now is held back again
+            for i in range(held.count):
+                outlet = <Outlet>held.items[i]
                 outlet.resume_reading()
                 Py_DECREF(outlet)
-            self.held_back.count = 0
+            pointers_free(&held)
 
     cpdef bint end(self) except -1:
         """Store, pump, send. True when senders already have more, so that another turn should follow soon."""
