@@ -32,7 +32,15 @@ cdef enum:                            # reason codes of level 5 that this codec 
     CODE_PACKET_TOO_LARGE = 0x95
     CODE_QUOTA_EXCEEDED = 0x97
 
-cdef class Connect:
+cdef class ControlPacket:
+    pass
+
+cdef class Acknowledgement(ControlPacket):
+    cdef public int packet_id
+    cdef public int reason_code       # level 5
+    cdef public dict properties
+
+cdef class Connect(ControlPacket):
     cdef public int protocol_level    # 3, 4 or 5
     cdef public str client_id
     cdef public bint clean_start      # the standard's Clean Session at levels 3 and 4
@@ -46,12 +54,12 @@ cdef class Connect:
     cdef public bytes password        # None: the field is absent
     cdef public dict properties       # level 5, property name -> value
 
-cdef class Connack:
+cdef class Connack(ControlPacket):
     cdef public bint session_present  # level 4 and 5
     cdef public int reason_code       # the standard's return code at levels 3 and 4
     cdef public dict properties
 
-cdef class Publish:
+cdef class Publish(ControlPacket):
     cdef public str topic_name
     cdef public bytes payload
     cdef public int qos
@@ -60,57 +68,49 @@ cdef class Publish:
     cdef public int packet_id         # 0 where QoS is 0
     cdef public dict properties
 
-cdef class Puback:
-    cdef public int packet_id
-    cdef public int reason_code       # level 5
-    cdef public dict properties
+cdef class Puback(Acknowledgement):
+    pass
 
-cdef class Pubrec:
-    cdef public int packet_id
-    cdef public int reason_code
-    cdef public dict properties
+cdef class Pubrec(Acknowledgement):
+    pass
 
-cdef class Pubrel:
-    cdef public int packet_id
-    cdef public int reason_code
-    cdef public dict properties
+cdef class Pubrel(Acknowledgement):
+    pass
 
-cdef class Pubcomp:
-    cdef public int packet_id
-    cdef public int reason_code
-    cdef public dict properties
+cdef class Pubcomp(Acknowledgement):
+    pass
 
-cdef class Subscribe:
+cdef class Subscribe(ControlPacket):
     cdef public int packet_id
     cdef public list topic_filters    # of (topic filter, QoS); at level 5 the whole options byte for the QoS
     cdef public dict properties
 
-cdef class Suback:
+cdef class Suback(ControlPacket):
     cdef public int packet_id
     cdef public list reason_codes     # of int, one for each topic filter
     cdef public dict properties
 
-cdef class Unsubscribe:
+cdef class Unsubscribe(ControlPacket):
     cdef public int packet_id
     cdef public list topic_filters    # of str
     cdef public dict properties
 
-cdef class Unsuback:
+cdef class Unsuback(ControlPacket):
     cdef public int packet_id
     cdef public list reason_codes     # of int; empty below level 5
     cdef public dict properties
 
-cdef class Pingreq:
+cdef class Pingreq(ControlPacket):
     pass
 
-cdef class Pingresp:
+cdef class Pingresp(ControlPacket):
     pass
 
-cdef class Disconnect:
+cdef class Disconnect(ControlPacket):
     cdef public int reason_code       # level 5
     cdef public dict properties
 
-cdef class Auth:
+cdef class Auth(ControlPacket):
     cdef public int reason_code
     cdef public dict properties
 

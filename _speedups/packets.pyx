@@ -240,27 +240,37 @@ index_tables()
 # ---- the packets ----------------------------------------------------------------------------------------------------
 
 
-cdef object equal(object a, object b):
-    if type(a) is not type(b):
-        return NotImplemented
-    for name in a.fields:
-        if getattr(a, name) != getattr(b, name):
-            return False
-    return True
+cdef class ControlPacket:
+    """What all packets have: they compare and print by their `fields`."""
+
+    def __eq__(self, other):
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.fields)
+
+    def __repr__(self):
+        """The packet as its constructor call. A password is hidden: a repr ends up in logs."""
+        cdef list arguments = []
+        for name in self.fields:
+            value = getattr(self, name)
+            hidden = name == "password" and value is not None
+            arguments.append(f"{name}={'<hidden>' if hidden else repr(value)}")
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
-cdef str shown(object packet):
-    """The packet as its constructor call. A password is hidden: a repr ends up in logs."""
-    cdef list arguments = []
-    for name in packet.fields:
-        value = getattr(packet, name)
-        hidden = name == "password" and value is not None
-        arguments.append(f"{name}={'<hidden>' if hidden else repr(value)}")
-    return f"{type(packet).__name__}({', '.join(arguments)})"
+cdef class Acknowledgement(ControlPacket):
+    """What PUBACK, PUBREC, PUBREL and PUBCOMP have."""
+
+    fields = ("packet_id", "reason_code", "properties")
+
+    def __init__(self, packet_id, reason_code=0, properties=None):
+        self.packet_id = packet_id
+        self.reason_code = reason_code
+        self.properties = properties or {}
 
 
 @cython.final
-cdef class Connect:
+cdef class Connect(ControlPacket):
     """A client asks for a connection. `will_topic` None means no will; `keep_alive` is in seconds. Section 3.1."""
 
     packet_type = CONNECT
@@ -286,15 +296,9 @@ cdef class Connect:
         self.properties = properties or {}
         self.protocol_level = protocol_level
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-cdef class Connack:
+cdef class Connack(ControlPacket):
     """The broker's answer to CONNECT. `reason_code` is the return code of levels 3 and 4. Section 3.2."""
 
     packet_type = CONNACK
@@ -305,16 +309,9 @@ cdef class Connack:
         self.reason_code = reason_code
         self.properties = properties or {}
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-@cython.freelist(256)
-cdef class Publish:
+cdef class Publish(ControlPacket):
     """An application message. `packet_id` is 0, and not sent, where `qos` is 0. Section 3.3."""
 
     packet_type = PUBLISH
@@ -329,95 +326,37 @@ cdef class Publish:
         self.packet_id = packet_id
         self.properties = properties or {}
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-@cython.freelist(256)
-cdef class Puback:
+cdef class Puback(Acknowledgement):
     """The answer to a PUBLISH of QoS 1. Section 3.4."""
 
     packet_type = PUBACK
-    fields = ("packet_id", "reason_code", "properties")
-
-    def __init__(self, packet_id, reason_code=0, properties=None):
-        self.packet_id = packet_id
-        self.reason_code = reason_code
-        self.properties = properties or {}
-
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
 
 
 @cython.final
-@cython.freelist(256)
-cdef class Pubrec:
+cdef class Pubrec(Acknowledgement):
     """The answer to a PUBLISH of QoS 2. Section 3.5."""
 
     packet_type = PUBREC
-    fields = ("packet_id", "reason_code", "properties")
-
-    def __init__(self, packet_id, reason_code=0, properties=None):
-        self.packet_id = packet_id
-        self.reason_code = reason_code
-        self.properties = properties or {}
-
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
 
 
 @cython.final
-@cython.freelist(256)
-cdef class Pubrel:
+cdef class Pubrel(Acknowledgement):
     """The answer to PUBREC. Section 3.6."""
 
     packet_type = PUBREL
-    fields = ("packet_id", "reason_code", "properties")
-
-    def __init__(self, packet_id, reason_code=0, properties=None):
-        self.packet_id = packet_id
-        self.reason_code = reason_code
-        self.properties = properties or {}
-
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
 
 
 @cython.final
-@cython.freelist(256)
-cdef class Pubcomp:
+cdef class Pubcomp(Acknowledgement):
     """The answer to PUBREL. Section 3.7."""
 
     packet_type = PUBCOMP
-    fields = ("packet_id", "reason_code", "properties")
-
-    def __init__(self, packet_id, reason_code=0, properties=None):
-        self.packet_id = packet_id
-        self.reason_code = reason_code
-        self.properties = properties or {}
-
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
 
 
 @cython.final
-cdef class Subscribe:
+cdef class Subscribe(ControlPacket):
     """A client asks for subscriptions: `topic_filters` is a list of (topic filter, QoS).
 
     At level 5 the second of a pair is the whole options byte, of which QoS is the lower two bits. Section 3.8.
@@ -431,15 +370,9 @@ cdef class Subscribe:
         self.topic_filters = topic_filters
         self.properties = properties or {}
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-cdef class Suback:
+cdef class Suback(ControlPacket):
     """The answer to SUBSCRIBE: a granted QoS, or 0x80 and more for a failure, per topic filter. Section 3.9."""
 
     packet_type = SUBACK
@@ -450,15 +383,9 @@ cdef class Suback:
         self.reason_codes = reason_codes
         self.properties = properties or {}
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-cdef class Unsubscribe:
+cdef class Unsubscribe(ControlPacket):
     """A client ends subscriptions: `topic_filters` is a list of str. Section 3.10."""
 
     packet_type = UNSUBSCRIBE
@@ -469,15 +396,9 @@ cdef class Unsubscribe:
         self.topic_filters = topic_filters
         self.properties = properties or {}
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-cdef class Unsuback:
+cdef class Unsuback(ControlPacket):
     """The answer to UNSUBSCRIBE; `reason_codes` stays empty below level 5. Section 3.11."""
 
     packet_type = UNSUBACK
@@ -488,43 +409,25 @@ cdef class Unsuback:
         self.reason_codes = reason_codes or []
         self.properties = properties or {}
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-cdef class Pingreq:
+cdef class Pingreq(ControlPacket):
     """A client says that it is alive. Section 3.12."""
 
     packet_type = PINGREQ
     fields = ()
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-cdef class Pingresp:
+cdef class Pingresp(ControlPacket):
     """The answer to PINGREQ. Section 3.13."""
 
     packet_type = PINGRESP
     fields = ()
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-cdef class Disconnect:
+cdef class Disconnect(ControlPacket):
     """The sender closes the connection on purpose; only a client may below level 5. Section 3.14."""
 
     packet_type = DISCONNECT
@@ -534,15 +437,9 @@ cdef class Disconnect:
         self.reason_code = reason_code
         self.properties = properties or {}
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 @cython.final
-cdef class Auth:
+cdef class Auth(ControlPacket):
     """A step of an extended authentication, level 5. Section 5: 3.15."""
 
     packet_type = AUTH
@@ -552,12 +449,6 @@ cdef class Auth:
         self.reason_code = reason_code
         self.properties = properties or {}
 
-    def __eq__(self, other):
-        return equal(self, other)
-
-    def __repr__(self):
-        return shown(self)
-
 
 Packet = (
     Connect | Connack | Publish | Puback | Pubrec | Pubrel | Pubcomp | Subscribe | Suback | Unsubscribe | Unsuback
@@ -566,13 +457,6 @@ Packet = (
 
 
 # ---- decode: fields -------------------------------------------------------------------------------------------------
-
-ctypedef fused AckPacket:
-    Puback
-    Pubrec
-    Pubrel
-    Pubcomp
-
 
 cdef object short_body(int packet_type, str field):
     """The error for a body that ends before or within `field`. To be raised by the caller, as with all such helpers:
@@ -866,7 +750,7 @@ cdef Publish decode_publish(Cursor* c, uint8_t first_byte, int level):
     return packet
 
 
-cdef AckPacket decode_ack(Cursor* c, AckPacket packet, int packet_type, int level):
+cdef Acknowledgement decode_ack(Cursor* c, Acknowledgement packet, int packet_type, int level):
     """The four acknowledgements of PUBLISH have one layout."""
     packet.packet_id = decode_packet_id(c, packet_type)
     packet.properties = {}
@@ -1335,7 +1219,7 @@ cdef bytes encode_publish(Publish packet, int level):
     return result
 
 
-cdef bytes encode_ack(AckPacket packet, int packet_type, int level):
+cdef bytes encode_ack(Acknowledgement packet, int packet_type, int level):
     """The four acknowledgements of PUBLISH. What follows the packet identifier is left out where it says nothing."""
     cdef uint8_t[4] data
     cdef list pieces
@@ -1431,14 +1315,8 @@ cpdef bytes encode(object packet, int level=4):
     check_level(level)
     if isinstance(packet, Publish):
         return encode_publish(packet, level)
-    if isinstance(packet, Puback):
-        return encode_ack(<Puback>packet, PUBACK, level)
-    if isinstance(packet, Pubrec):
-        return encode_ack(<Pubrec>packet, PUBREC, level)
-    if isinstance(packet, Pubrel):
-        return encode_ack(<Pubrel>packet, PUBREL, level)
-    if isinstance(packet, Pubcomp):
-        return encode_ack(<Pubcomp>packet, PUBCOMP, level)
+    if isinstance(packet, Acknowledgement):
+        return encode_ack(packet, packet.packet_type, level)
     if isinstance(packet, Connect):
         return encode_connect(packet)
     if isinstance(packet, Connack):

@@ -32,7 +32,8 @@ cdef class Connection(Channel):
     cdef int slot                      # of the wheel, -1 = in none
     cdef uint32_t due                  # tick at which it is looked at
     cdef bint expected                 # counts among those that have not sent CONNECT
-    cdef bint lingering                # all is said; waits for the client to close
+    cdef bint throttled                # not read until the client has read what waits for it
+    cdef readonly bint lingering       # all is said; waits for the client to close
     cdef str reason                    # of the end
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6
 

@@ -7,6 +7,9 @@ from _speedups.router import Router
 from _speedups.turn import Turn
 
 class Connection(Channel):
+    lingering: bool
+    @property
+    def lingering(self) -> bool: ...
     @property
     def address(self) -> str: ...
     def proceed(self) -> None: ...

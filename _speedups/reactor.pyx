@@ -20,8 +20,9 @@ from libc.string cimport memcpy, strerror
 
 from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
 from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
+from _speedups.session cimport Session
 from _speedups.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED,
-                             CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED)
+                             CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED, READ_PAUSES)
 
 import os
 import socket
@@ -126,6 +127,9 @@ cdef class Connection(Channel):
         if self.blocked:
             self.blocked = False
             self.ask(self.interest & ~EPOLLOUT)
+        if self.throttled:
+            self.throttled = False
+            self.check()
         if self.lingering:
             shutdown(self.fd, SHUT_WR)
         elif self.wants_room:
@@ -149,7 +153,7 @@ cdef class Connection(Channel):
         """After packets were taken: end a connection with a fault, read on only when packets may be taken."""
         if self.fault is not None and not self.lingering:
             return self.reactor.doom(self, self.fault)
-        if self.parsing or self.lingering:
+        if (self.parsing or self.lingering) and not self.throttled:
             return self.ask(self.interest | EPOLLIN)
         return self.ask(self.interest & ~EPOLLIN)
 
@@ -159,9 +163,14 @@ cdef class Connection(Channel):
             self.parse()
         return 0
 
+    def accept(self, Session session not None, int level, double keep_alive):
+        Channel.accept(self, session, level, keep_alive)
+        self.reactor.unschedule(self)              # its keep alive may run out before the time for CONNECT does
+        self.reactor.schedule(self)
+
     def proceed(self):
-        """For the handler: CONNECT is decided; if that was after `packet` returned, take what came meanwhile."""
-        self.reactor.unschedule(self)              # was due when CONNECT had to be there: keep alive may be shorter
+        """For the handler: CONNECT is accepted; if that was after `packet` returned, take what came meanwhile."""
+        self.reactor.unschedule(self)              # from now on keep alive counts, not the time for CONNECT
         self.reactor.schedule(self)
         if not self.handing_up:
             self.parsing = True
@@ -401,6 +410,11 @@ cdef class Reactor:
         cdef uint8_t* p
         cdef ssize_t got
         cdef bint direct = have > TAIL_MOST or c.need > READ_MOST
+        if buffer_size(&c.out) > self.turn.limits.max_outgoing_bytes:
+            # It asks (PINGREQ, SUBSCRIBE, QoS 1) and doesn't read the answers: those must not pile up.
+            c.throttled = True
+            self.turn.counters[READ_PAUSES] += 1
+            return c.check()
         if direct:
             # A large packet is read into its own buffer, which grows with what has come, never ahead of it.
             room = <Py_ssize_t>c.need - have
@@ -537,6 +551,8 @@ cdef class Reactor:
             self.turn.counters[CONNECT_TIMEOUTS] += 1
             return self.doom(c, "no CONNECT in time")
         if c.phase == OPEN:
+            if not c.parsing:                      # held back: it may well have sent something that we don't read
+                c.last_seen = self.turn.tick
             if c.patience and self.turn.tick - c.last_seen >= c.patience:
                 self.turn.counters[KEEP_ALIVE_TIMEOUTS] += 1
                 return self.doom(c, "keep alive ran out [MQTT-3.1.2-24]")

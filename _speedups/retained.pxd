@@ -13,6 +13,7 @@ cdef class RetainedTree:
     cdef readonly uint64_t count       # messages
     cdef readonly uint64_t size        # bytes of their topic names and payloads
     cdef public uint64_t most          # messages that may be kept
+    cdef public uint64_t most_size     # bytes that may be kept
 
     cdef int put(self, Message* message) except -1
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1

@@ -11,8 +11,12 @@ from libc.string cimport memcpy
 from _speedups.cursor cimport varint_size, write_u16, write_varint
 from _speedups.messages cimport Message, message_hold, message_new, message_release
 from _speedups.session cimport Restored, Session, Source
-from _speedups.trie cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune
+from _speedups.trie cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
 from _speedups.turn cimport PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, Outlet
+
+
+cdef void drop_message(void* message) noexcept nogil:
+    message_release(<Message*>message)
 
 
 cdef class RetainedTree:
@@ -22,29 +26,21 @@ cdef class RetainedTree:
         self.root = node_new(NULL, b"", 0, 0)
         if self.root == NULL:
             raise MemoryError
-        self.most = <uint64_t>-1
+        self.most = self.most_size = <uint64_t>-1
 
     def __dealloc__(self):
-        cdef Node* node = self.root
-        cdef Node* parent
-        while node != NULL:
-            if node.child != NULL:
-                parent = node
-                node = node.child
-                parent.child = node.next
-            else:
-                parent = node.parent
-                if node.value != NULL:
-                    message_release(<Message*>node.value)
-                free(node.table)
-                free(node)
-                node = parent
+        tree_free(self.root, drop_message)
 
     cdef int put(self, Message* message) except -1:
-        """Keep the message for its topic name instead of the one before. 0: there is no room for another topic."""
+        """Keep the message for its topic name instead of the one before. 0: there is no room for it."""
         cdef Node* node
-        if self.count >= self.most and node_at(self.root, message.data, message.topic_length, False) == NULL:
-            return 0
+        cdef uint64_t size = message.topic_length + message.payload_length
+        if self.count >= self.most or self.size + size > self.most_size:
+            node = node_at(self.root, message.data, message.topic_length, False)
+            if node == NULL or node.value == NULL:
+                return 0
+            if (<Message*>node.value).topic_length + (<Message*>node.value).payload_length < size:
+                return 0
         node = node_at(self.root, message.data, message.topic_length, True)
         if node == NULL:
             raise MemoryError
@@ -54,7 +50,7 @@ cdef class RetainedTree:
         else:
             self.count += 1
         node.value = <void*>message_hold(message)
-        self.size += message.topic_length + message.payload_length
+        self.size += size
         return 1
 
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1:

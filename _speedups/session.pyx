@@ -96,6 +96,11 @@ cdef class Session(Sender):
         return self.queued_bytes
 
     @property
+    def sources_waiting(self):
+        """How many sources it still draws from."""
+        return len(self.sources) if self.sources is not None else 0
+
+    @property
     def subscriptions_held(self):
         """How many subscriptions it has."""
         return self.subscription_count

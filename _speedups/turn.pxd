@@ -80,6 +80,7 @@ cdef class Turn:
     cdef Commit newest                # of `commits`; None before the first
     cdef object commits               # deque of Commit: blocks that the store has not confirmed, in order
     cdef object store                 # callable that takes a block
+    cdef object report                # callable that takes an exception
     cdef Py_ssize_t uncommitted       # bytes of those blocks
     cdef readonly uint64_t sealed     # blocks given to the store
     cdef readonly uint64_t committed  # blocks that the store has confirmed

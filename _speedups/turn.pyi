@@ -18,7 +18,12 @@ class Turn:
     sealed: int
     committed: int
     tick: int
-    def __init__(self, journal: Journal, store: Callable[[bytes], object] | None = None) -> None: ...
+    def __init__(
+        self,
+        journal: Journal,
+        store: Callable[[bytes], object] | None = None,
+        report: Callable[[Exception], object] | None = None,
+    ) -> None: ...
     def set_limits(
         self,
         *,

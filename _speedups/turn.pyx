@@ -145,10 +145,12 @@ cdef class Turn:
     Args:
         journal: where records for the store go.
         store: called with each block of it; `confirm` must be called for each, in order.
+        report: called with an exception that a callback of `after_commit` raised, which must not cost the others.
     """
 
-    def __init__(self, Journal journal not None, store=None):
+    def __init__(self, Journal journal not None, store=None, report=None):
         self.journal = journal
+        self.report = report
         self.store = store
         self.commits = deque()
         self.writing = Commit()
@@ -266,6 +268,7 @@ cdef class Turn:
         cdef Commit commit
         cdef Sender sender
         cdef Outlet outlet
+        cdef Pointers held
         cdef Py_ssize_t i
         for _ in range(blocks):
             commit = self.commits.popleft()
@@ -280,13 +283,18 @@ cdef class Turn:
                 if not outlet.closed:
                     put_acknowledgement(outlet, commit.acks[i].first_byte, commit.acks[i].packet_id)
             for callback in commit.callbacks:
-                callback()
+                try:
+                    callback()
+                except Exception as error:
+                    self.report(error)
         if self.held_back.count and not self.overloaded():
-            for i in range(self.held_back.count):
-                outlet = <Outlet>self.held_back.items[i]
+            held = self.held_back
+            self.held_back = Pointers(NULL, 0, 0)  # who has more than is allowed now is held back again
+            for i in range(held.count):
+                outlet = <Outlet>held.items[i]
                 outlet.resume_reading()
                 Py_DECREF(outlet)
-            self.held_back.count = 0
+            pointers_free(&held)
 
     cpdef bint end(self) except -1:
         """Store, pump, send. True when senders already have more, so that another turn should follow soon."""
@@ -303,15 +311,14 @@ cdef class Turn:
         pointers_free(&pumped)
         if self.journal.urgent or buffer_size(&self.journal.records) > LAZY_MOST:
             self.seal()
-        i = 0
-        while i < self.dirty.count:              # flushing may add some
-            outlet = <Outlet>self.dirty.items[i]
+        # The newest first: those are deliveries, and they are more urgent than acknowledgements.
+        while self.dirty.count:
+            self.dirty.count -= 1
+            outlet = <Outlet>self.dirty.items[self.dirty.count]
             outlet.dirty = False
             if not outlet.closed:
                 outlet.flush()
             Py_DECREF(outlet)
-            i += 1
-        self.dirty.count = 0
         return self.pumped.count > 0
 
 

@@ -52,7 +52,7 @@ class Broker:
         commit: Callable[[bytes], None],
         wake: Callable[[], object],
     ) -> None:
-        self.turn = Turn(journal, commit)
+        self.turn = Turn(journal, commit, self._report)
         self.router = Router(self.turn)
         self.sessions = Sessions(self.turn, self.router.filters)
         self.authenticator = authenticator
@@ -76,6 +76,7 @@ class Broker:
             max_uncommitted_bytes=limits.max_uncommitted_bytes,
         )
         self.router.retained.most = limits.max_retained_messages
+        self.router.retained.most_size = limits.max_retained_bytes
         self.reactor.max_pending = limits.max_pending_connects
         self.reactor.connect_ticks = max(1, round(limits.connect_timeout * TICKS_PER_SECOND))
         self.reactor.retry_ticks = round(config.mqtt.retry_interval * TICKS_PER_SECOND)
@@ -105,14 +106,17 @@ class Broker:
 
     def failed(self, connection: Connection, error: Exception) -> None:
         """Acting on a connection's packets raised what nothing here should raise."""
-        log.error("internal error", address=connection.address, error="".join(traceback.format_exception(error)))
+        self._report(error, address=connection.address)
+
+    def _report(self, error: Exception, **where: object) -> None:
+        log.error("internal error", error="".join(traceback.format_exception(error)), **where)
 
     def ended(self, connection: Connection, reason: str) -> None:
         """A connection has ended, in whatever way."""
         session, connection.claimed = connection.claimed, None
+        log_ended = log.debug if connection.fault is None or connection.lingering else log.info  # a refusal was logged
         if session is None:
-            if log.enabled(logs.DEBUG):
-                log.debug("connection ended before CONNECT", address=connection.address, reason=reason)
+            log_ended("connection ended before CONNECT", address=connection.address, reason=reason)
             return
         connection.detach()
         session.owner = None
@@ -122,5 +126,4 @@ class Broker:
             session.record(connected=False)
         else:
             self.sessions.end(session)
-        log_ended = log.info if connection.fault is not None else log.debug
         log_ended("connection ended", client_id=session.client_id.decode(), address=connection.address, reason=reason)

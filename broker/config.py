@@ -137,11 +137,23 @@ class LimitsConfig:
         Duration(0, 65_535),
         reloadable=True,
     )
+    max_sessions: int = option(
+        1_000_000,
+        "Sessions, connected or not; above, new client identifiers get return code 3.",
+        Integer(1, COUNT_MAX),
+        reloadable=True,
+    )
+    max_subscriptions: int = option(
+        100_000, "Subscriptions of one session; above, filters are refused.", Integer(1, COUNT_MAX), reloadable=True
+    )
     max_retained_messages: int = option(
         2_000_000,
         "Topic names with a retained message; above, messages for new ones are not retained.",
         Integer(0, COUNT_MAX),
         reloadable=True,
+    )
+    max_retained_bytes: int = option(
+        1024 * MIB, "Bytes of all retained messages; above, more are not retained.", Size(0, SIZE_MAX), reloadable=True
     )
     max_uncommitted_bytes: int = option(
         32 * MIB,

@@ -35,6 +35,7 @@ from broker.storage.store import Store
 
 BACKLOG = 4096  # connections that the kernel completes before we accept them
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
+STOP_SECONDS = 10.0  # that a store may take to keep the last blocks
 TICKS_AT_ONCE = TICKS_PER_SECOND  # a process that was stopped must not find all its clients timed out
 
 log = logs.get("flockmq.node")
@@ -191,7 +192,10 @@ class Node:
         done = asyncio.Event()
         self.broker.turn.seal()
         self.broker.turn.after_commit(done.set)
-        await done.wait()
+        try:
+            await asyncio.wait_for(done.wait(), STOP_SECONDS)
+        except TimeoutError:
+            log.error("the store doesn't answer: what it has not confirmed was not acknowledged and may be lost")
         self.broker.settle()
 
 

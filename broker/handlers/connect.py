@@ -86,6 +86,9 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, code: Retu
     if code != ReturnCode.ACCEPTED:
         refuse(broker, connection, code, packet.client_id)
         return
+    if len(broker.sessions) >= broker.config.limits.max_sessions and not broker.sessions.get(packet.client_id.encode()):
+        refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
+        return
     session, present = claim(broker, connection, packet)
     connection.connect = packet if packet.will_topic is not None else None
     session.owner = connection

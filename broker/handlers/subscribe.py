@@ -12,17 +12,23 @@ if TYPE_CHECKING:
     from broker.broker import Broker
 
 SUBSCRIBES_REFUSED = COUNTERS.index("subscribes_refused")
+SEARCHES_MOST = 10_000  # filters of one session whose retained messages are still on their way
 FAILURE = 0x80  # in SUBACK, from level 4 on
 
 
 def handle(broker: "Broker", connection: Connection, session: Session, packet: Subscribe) -> None:
     """Subscribe, then say so when the store has it; retained messages follow the SUBACK."""
     level = connection.protocol_level
+    if session.sources_waiting > SEARCHES_MOST:
+        connection.reject("SUBSCRIBE again and again, without reading what is retained")
+        return
     granted: list[tuple[bytes, int]] = []
     codes: list[int] = []
     for topic_filter, qos in packet.topic_filters:
         try:
             validate_topic_filter(topic_filter, level, broker.config.limits.max_topic_levels)
+            if session.subscriptions_held >= broker.config.limits.max_subscriptions:
+                raise ValueError("too many subscriptions")
         except ValueError as fault:
             broker.turn.count(SUBSCRIBES_REFUSED)
             if level == 3:  # has no word for it

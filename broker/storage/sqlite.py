@@ -25,6 +25,7 @@ from broker.storage.store import Store
 APPLICATION_ID = 0x464C4D51  # "FLMQ"
 LAYOUT = 1  # of the tables; that of the blocks is in each block
 RETRY_SECONDS = 1.0  # between attempts when the disk is full or broken
+WAL_BYTES = 32 * 1024 * 1024  # what the -wal file is cut back to after a checkpoint
 BUSY_SECONDS = 2.0  # to wait for a process that is about to let go of the file
 SET_ASIDE = "restore a backup, or move the file away to begin with an empty store"
 
@@ -118,6 +119,7 @@ class SqliteStore(Store):
             found = [row[0] for row in database.execute("PRAGMA quick_check(3)")]
             if found != ["ok"]:
                 raise StoreError(f"{path} is damaged: {'; '.join(found).replace(chr(10), '; ')}", SET_ASIDE)
+            database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
             database.execute(f"PRAGMA synchronous = {self.sync.upper()}")
         except BaseException:
             database.close()

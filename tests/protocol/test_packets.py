@@ -1,0 +1,186 @@
+"""Every packet of the table of cases at a real node: what is malformed ends its own connection, and nothing else.
+
+Also the nine combinations of QoS, and the codec's cases sent byte by byte.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from _speedups.packets import MalformedPacket, UnacceptableProtocol, decode
+from broker.metrics import METRICS
+from tests.broker_process import STORES, BrokerProcess
+from tests.cases.packets import CASES, Case
+from tests.protocol.wire import Wire, frame_size
+
+MALFORMED_TOPIC = "$SYS/broker/" + next(metric.topic for metric in METRICS if metric.name == "malformed_packets")
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether the bytes are one frame: fewer are no fault yet, more are the next packet's."""
+    return 0 < len(data) == frame_size(data) or data[1:5] == b"\x80\x80\x80\x80"
+
+
+def is_connect(case: Case) -> bool:
+    """Whether the case begins a connection; its protocol level is then in its bytes."""
+    return case.data[0] >> 4 == 1
+
+
+BAD = [
+    pytest.param(case, level, id=f"{case.name} [{level}]")
+    for case in CASES
+    if isinstance(case.packet, type) and is_whole(case.data) and "level 5" not in case.name
+    for level in ((4,) if is_connect(case) else case.levels)
+    if level < 5
+]
+BAD_LATER = [param for param in BAD if not is_connect(param.values[0])]
+# Packets that only a broker sends are as wrong as malformed ones.
+FROM_BROKER = [
+    pytest.param(case, 4, id=f"{case.name} [from a client]")
+    for case in CASES
+    if type(case.packet).__name__ in ("Connack", "Suback", "Unsuback") and 4 in case.levels
+]
+
+
+@pytest.fixture(scope="module", params=list(STORES))
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A node that many cases share."""
+    process = BrokerProcess(tmp_path_factory.mktemp("node"), request.param, {"mqtt.sys_interval": 0.1}).start()
+    yield process
+    status = process.stop()
+    process.check()
+    assert status == 0
+
+
+@pytest.fixture(scope="module")
+def witness(node: BrokerProcess) -> Iterator[Wire]:
+    """A client that has nothing to do with it."""
+    with Wire(node.port, name="witness") as client:
+        client.connect().subscribe("witness:1")
+        yield client
+
+
+def works(witness: Wire) -> None:
+    """The witness publishes and receives."""
+    witness.send("publish witness still q0")
+    witness.expect("publish witness still")
+
+
+@pytest.mark.parametrize(("case", "level"), BAD + FROM_BROKER)
+def test_a_malformed_packet_ends_its_connection_only(
+    case: Case, level: int, node: BrokerProcess, witness: Wire
+) -> None:
+    first = is_connect(case)
+    seen = len(node.log)
+    with Wire(node.port, level, "sinner") as client:
+        if not first:
+            client.connect()
+        client.send(case.data)
+        if first and case.packet is UnacceptableProtocol:
+            client.expect("connack 1")
+        client.expect(None)
+        line = node.wait_for_log(
+            "refused" if case.packet is UnacceptableProtocol else "ended", seen, address=client.address
+        )
+        if not first and isinstance(case.packet, type) and case.statement.startswith("MQTT"):
+            assert line["level"] == "info"
+        assert line.get("reason") or line.get("code")
+    works(witness)
+
+
+@pytest.mark.parametrize(("case", "level"), BAD_LATER[::5])
+def test_what_stands_before_and_after_a_malformed_packet(
+    case: Case, level: int, node: BrokerProcess, witness: Wire
+) -> None:
+    with Wire(node.port, level, "sinner") as client:
+        client.connect()
+        client.send("publish witness before", case.data, "publish witness after", "pingreq")
+        witness.expect("publish witness before")
+        client.expect(None)
+    works(witness)
+
+
+def test_malformed_packets_are_counted(start_broker: Callable[..., BrokerProcess]) -> None:
+    node = start_broker({"mqtt.sys_interval": 0.1})
+    with Wire(node.port, name="reader") as reader:
+        reader.connect().subscribe(f"{MALFORMED_TOPIC}:0")
+        assert reader.packet().payload == b"0"
+        for i in range(3):
+            with Wire(node.port, name=f"sinner{i}") as client:
+                client.connect()
+                client.send(b"\x36\x05\x00\x01t\x00\x01")
+                client.expect(None)
+        with Wire(node.port) as client:
+            client.send(b"\x10\x0d\x00\x04MQTT\x04\x03\x00\x00\x00\x01a")
+            client.expect(None)
+        while reader.packet().payload != b"4":
+            pass
+
+
+@pytest.mark.parametrize("level", [3, 4])
+@pytest.mark.parametrize("published", [0, 1, 2])
+@pytest.mark.parametrize("granted", [0, 1, 2])
+def test_qos_is_the_lower_of_published_and_granted(
+    published: int, granted: int, level: int, node: BrokerProcess
+) -> None:
+    qos = min(published, granted)
+    with Wire(node.port, level, "s") as subscriber, Wire(node.port, level, "p") as publisher:
+        publisher.connect()
+        subscriber.connect().subscribe(f"qos/+:{granted}")
+        for number in (1, 2):
+            publisher.send(f"publish qos/x {number}{f' q{published} id={number}' if published else ''}")
+            if published == 1:
+                publisher.expect(f"puback {number}")
+            elif published == 2:
+                publisher.expect(f"pubrec {number}")
+                publisher.send(f"pubrel {number}")
+                publisher.expect(f"pubcomp {number}")
+            subscriber.expect(f"publish qos/x {number}{f' q{qos} id={number}' if qos else ''}")
+            if qos == 1:
+                subscriber.send(f"puback {number}")
+            elif qos == 2:
+                subscriber.send(f"pubrec {number}")
+                subscriber.expect(f"pubrel {number}")
+                subscriber.send(f"pubcomp {number}")
+        publisher.settle()
+        subscriber.expect_nothing()
+        subscriber.close()
+
+
+def valid_from_a_client(level: int) -> list[Any]:
+    names = ("Publish", "Puback", "Pubrec", "Pubrel", "Pubcomp", "Subscribe", "Unsubscribe", "Pingreq", "Pingresp")
+    return [case for case in CASES if type(case.packet).__name__ in names and level in case.levels]
+
+
+@pytest.mark.parametrize("level", [3, 4])
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_valid_packets_get_the_same_answers_however_they_come(level: int, size: int, node: BrokerProcess) -> None:
+    """Every packet of the table in one stream, in pieces of `size`; the answers packet by packet are the measure."""
+    # A wrong wildcard ends a connection of level 3.
+    data = [case.data for case in valid_from_a_client(level) if "wrong wildcard" not in case.name]
+    stream = b"".join(data)
+
+    def answers(pieces: list[bytes], *, settling: bool) -> list[bytes]:
+        with Wire(node.port, level, "many") as client:
+            client.connect()
+            for piece in pieces:
+                client.send(piece)
+                if settling:
+                    client.settle()
+            client.settle()
+            found = sorted(client.frames)
+            client.close()
+            return found
+
+    wanted = answers(data, settling=True)
+    assert len(wanted) > 10
+    assert answers([stream[i : i + size] for i in range(0, len(stream), size)], settling=False) == wanted
+
+
+def test_the_table_is_used() -> None:
+    assert len(BAD) > 100
+    for param in BAD:
+        case, level = param.values[:2]
+        with pytest.raises(MalformedPacket):
+            decode(case.data, level)

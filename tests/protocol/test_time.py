@@ -1,0 +1,189 @@
+"""Keep alive, the time for CONNECT, retries of level 3: what happens when nothing is sent."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.protocol.wire import Wire
+
+StartBroker = Callable[..., BrokerProcess]
+LEVELS = pytest.mark.parametrize("level", [3, 4])
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    return start_broker({"mqtt.sys_interval": 0})
+
+
+@LEVELS
+def test_keep_alive_ends_the_connection_after_one_and_a_half_periods(broker: BrokerProcess, level: int) -> None:
+    """Not before [MQTT-3.1.2-24], soon after, and its will is published; one that pings stays."""
+    with Wire(broker.port, level, "s") as watcher, Wire(broker.port, level, "alive") as alive:
+        watcher.connect().subscribe("w/#:0")
+        alive.connect("keep=1 will=w/alive message=wrong")
+        with Wire(broker.port, level, "silent") as silent:
+            silent.connect("keep=1 will=w/silent message=gone")
+            began = time.monotonic()
+            while not silent.closed:  # `alive` pings until the other has ended
+                alive.send("pingreq")
+                alive.expect("pingresp")
+                try:
+                    silent.receive(0.2)
+                except AssertionError:
+                    continue
+            took = time.monotonic() - began
+        watcher.expect("publish w/silent gone")
+        alive.send("pingreq")
+        alive.expect("pingresp")
+        watcher.expect_nothing()
+        assert took + 0.05 >= 1.5
+        assert took < 4, "much later than one and a half periods"
+
+
+@LEVELS
+def test_other_packets_keep_a_connection_alive_too(broker: BrokerProcess, level: int) -> None:
+    with Wire(broker.port, level, "busy") as busy, Wire(broker.port, level, "silent") as silent:
+        busy.connect("keep=1")
+        silent.connect("keep=2")
+        while True:
+            busy.send("publish t x q1 id=1")
+            busy.expect("puback 1")
+            try:
+                assert silent.receive(0.2) is None
+                break
+            except AssertionError as error:
+                assert "in time" in str(error)
+
+
+@LEVELS
+def test_keep_alive_counts_after_a_packet_too(broker: BrokerProcess, level: int) -> None:
+    """What is sent later starts the period again; half a packet is no reason to wait for ever."""
+    with Wire(broker.port, level) as client:
+        client.connect("keep=1")
+        client.send("publish t x q1 id=1")
+        client.expect("puback 1")
+        client.send(b"\x30\x05\x00")
+        client.expect(None)
+    assert broker.running
+
+
+def test_keep_alive_0_is_never(broker: BrokerProcess) -> None:
+    """The silent one outlives others whose period ran out twice."""
+    with Wire(broker.port, name="forever") as forever:
+        forever.connect("keep=0 will=w message=wrong")
+        for _ in range(2):
+            with Wire(broker.port, name="short") as short:
+                short.connect("keep=1")
+                short.expect(None)
+        forever.send("pingreq")
+        forever.expect("pingresp")
+
+
+def test_a_cap_holds_those_without_keep_alive(start_broker: StartBroker) -> None:
+    broker = start_broker({"limits.max_keep_alive": 1})
+    with Wire(broker.port) as client:
+        client.connect("keep=0")
+        client.expect(None)
+    with Wire(broker.port) as client:
+        client.connect("keep=600")
+        client.expect(None)
+
+
+def test_a_connection_without_connect_is_closed(start_broker: StartBroker) -> None:
+    """One that is silent, one that drips: neither may stay. One that has connected may."""
+    broker = start_broker({"limits.connect_timeout": 1, "mqtt.sys_interval": 0.1})
+    with Wire(broker.port, name="ok") as ok, Wire(broker.port) as silent, Wire(broker.port) as drip:
+        ok.connect().subscribe("$SYS/broker/connections/connect timeouts:0")
+        assert ok.packet().payload == b"0"
+        data = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01a"
+        for i in range(len(data) - 1):
+            drip.send(data[i : i + 1])
+            if drip.closed:
+                break
+            try:
+                drip.receive(0.15)
+            except AssertionError:
+                continue
+            break
+        drip.expect(None)
+        silent.expect(None)
+        while ok.packet().payload != b"2":
+            pass
+
+
+def retried(client: Wire, line: str) -> None:
+    """The packet comes again, with DUP, though nothing has happened."""
+    client.expect(line)
+    client.expect(f"{line} dup")
+    client.expect(f"{line} dup")
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_level_3_gets_unacknowledged_messages_again(start_broker: StartBroker, qos: int) -> None:
+    broker = start_broker({"mqtt.retry_interval": 1})
+    with Wire(broker.port, 3, "s") as subscriber, Wire(broker.port, 4, "four") as four:
+        four.connect().subscribe(f"t:{qos}")
+        subscriber.connect().subscribe(f"t:{qos}")
+        subscriber.send(f"publish t x q{qos} id=1", *(["pubrel 1"] if qos == 2 else []))
+        for line in ["puback 1"] if qos == 1 else ["pubrec 1", "pubcomp 1"]:
+            subscriber.expect(line)
+        retried(subscriber, f"publish t x q{qos} id=1")
+        if qos == 1:
+            subscriber.send("puback 1")
+        else:
+            subscriber.send("pubrec 1")
+            subscriber.expect("pubrel 1", "pubrel 1", "pubrel 1")
+            subscriber.send("pubcomp 1")
+        four.expect(f"publish t x q{qos} id=1")
+        four.expect_nothing()  # level 4 is not retried, whose interval has passed several times by now
+        for frame in subscriber.frames:
+            assert frame[0] in (0x3A, 0x3C, 0x62), "repetitions on their way are all that may come"
+
+
+def test_level_3_is_not_retried_when_that_is_off(start_broker: StartBroker) -> None:
+    broker = start_broker({"mqtt.retry_interval": 0})
+    with Wire(broker.port, 3, "s") as subscriber, Wire(broker.port, 4, "clock") as clock:
+        subscriber.connect().subscribe("t:1")
+        subscriber.send("publish t x q1 id=1")
+        subscriber.expect("puback 1")
+        subscriber.expect("publish t x q1 id=1")
+        clock.connect("keep=1")
+        clock.expect(None)
+        subscriber.expect_nothing()
+
+
+def test_a_will_is_published_when_the_node_stops(tmp_path: Path, store: str) -> None:
+    if store == "memory":
+        pytest.skip("nobody is left to see it")
+    broker = BrokerProcess(tmp_path, store).start()
+    with Wire(broker.port, name="s") as subscriber, Wire(broker.port, name="a") as client:
+        subscriber.connect("clean=0").subscribe("w:1")
+        subscriber.close()
+        client.connect("will=w message=gone q1 retain")
+        broker.restart()
+    with Wire(broker.port, name="s") as subscriber, Wire(broker.port, name="new") as new:
+        subscriber.connect("clean=0", "connack present")
+        subscriber.expect("publish w gone q1 id=1")
+        subscriber.expect_nothing()
+        new.connect().subscribe("w:0")
+        new.expect("publish w gone retain")
+        new.expect_nothing()
+    assert broker.stop() == 0
+    broker.check()
+
+
+def test_a_stopped_process_does_not_time_its_clients_out(broker: BrokerProcess) -> None:
+    """SIGSTOP for longer than keep alive: what clients had sent meanwhile counts."""
+    with Wire(broker.port, name="short") as client:
+        client.connect("keep=1")
+        broker.signal(signal.SIGSTOP)
+        client.send("pingreq")
+        time.sleep(2)  # a period of the protocol
+        broker.signal(signal.SIGCONT)
+        client.expect("pingresp")
+        client.send("pingreq")
+        client.expect("pingresp")
