@@ -170,8 +170,6 @@ cdef class Connection(Channel):
 
     def proceed(self):
         """For the handler: CONNECT is accepted; if that was after `packet` returned, take what came meanwhile."""
-        self.reactor.unschedule(self)              # from now on keep alive counts, not the time for CONNECT
-        self.reactor.schedule(self)
         if not self.handing_up:
             self.parsing = True
             self.parse()
