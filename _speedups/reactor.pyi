@@ -7,7 +7,6 @@ from _speedups.router import Router
 from _speedups.turn import Turn
 
 class Connection(Channel):
-    lingering: bool
     @property
     def lingering(self) -> bool: ...
     @property

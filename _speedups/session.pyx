@@ -21,10 +21,13 @@ from _speedups.messages cimport Message, message_hold, message_new, message_payl
 from _speedups.turn cimport (DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, Outlet,
                              Sender, Turn)
 
+from _speedups.journal import DamagedBlock
+
 cdef enum:
     PUBREL = 0x62              # first byte
     PACKET_IDS = 65535
     PUMP_BYTES = 131072        # how much a session puts into its connection's output in one turn
+    GAP_MOST = 1 << 24         # queue numbers that a store may leave out
     DRAWS_MOST = 4096          # steps of a source in one turn
 
 
@@ -442,6 +445,8 @@ cdef class Session(Sender):
 
     cdef Entry* restored_entry(self, uint64_t n) except NULL:
         """The entry n, made if need be; those before it that are not known yet may still come."""
+        if n >= self.tail and n - self.tail > GAP_MOST:
+            raise DamagedBlock("a queue number that can't be")
         while self.tail <= n:
             if self.queue == NULL or self.tail - self.head > self.mask:
                 self.grow()
@@ -452,6 +457,8 @@ cdef class Session(Sender):
     def restore(self, uint64_t first, uint64_t sent):
         """Take a SESSION record back: all before `first` is done, all before `sent` has been sent."""
         cdef uint64_t n = self.head
+        if first == 0 or sent > max(first, self.tail) + GAP_MOST:
+            raise DamagedBlock("queue numbers that can't be")
         while n < first and n < self.tail:
             self.restore_done(n)                  # unless a DONE record said so before
             n += 1
@@ -465,6 +472,8 @@ cdef class Session(Sender):
     def restore_queued(self, uint64_t n, Restored message, uint8_t qos, bint retain):
         """Take a QUEUED record back; one that is known already is skipped."""
         cdef Entry* e
+        if not 1 <= qos <= 2:
+            raise DamagedBlock("a queued message of QoS 0 or 3")
         if n < self.head:
             return
         e = self.restored_entry(n)
@@ -508,6 +517,8 @@ cdef class Session(Sender):
         cdef uint64_t n = self.head
         cdef uint64_t sent = self.sent
         cdef uint32_t window = self.turn.limits.max_inflight if connected else 0
+        if self.tail < sent:                      # the newest were acknowledged; their numbers are not given again
+            self.restored_entry(sent - 1)
         self.restoring = False
         self.committed = self.tail if self.recorded() else <uint64_t>-1
         self.skip_gone()

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from _speedups.packets import (
-    Connack,
     Disconnect,
     Puback,
     Pubcomp,
