@@ -165,11 +165,16 @@ cdef class Session(Sender):
         return 0
 
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1:
-        """Queue a message; `qos` is what it will be sent with. At the limits the policy decides what is dropped."""
+        """Queue a message; `qos` is what it will be sent with. At the limits the policy decides what is dropped.
+
+        `retain`: it is a retained one, drawn from a source.
+        """
         cdef Entry* e
         cdef uint64_t size = message.topic_length + message.payload_length
-        while (self.queued >= self.turn.limits.max_queued_messages
-               or (self.queued and self.queued_bytes + size > self.turn.limits.max_queued_bytes)):
+        # A retained message was drawn because there is room; that it fits exactly is not asked, or it would be lost.
+        while not retain and (
+                self.queued >= self.turn.limits.max_queued_messages
+                or (self.queued and self.queued_bytes + size > self.turn.limits.max_queued_bytes)):
             self.turn.counters[DROPPED_QUEUE_FULL] += 1
             if not self.turn.limits.drop_oldest or not self.drop_one():
                 return 0
@@ -235,7 +240,8 @@ cdef class Session(Sender):
                 outlet.wants_room = True
                 return 0
             if (self.sources is not None and self.tail - self.next < self.turn.limits.max_inflight
-                    and self.queued < self.turn.limits.max_queued_messages):
+                    and self.queued < self.turn.limits.max_queued_messages
+                    and self.queued_bytes < self.turn.limits.max_queued_bytes):
                 draws += 1
                 if draws > DRAWS_MOST:                # a long search must not hold up the others
                     return self.turn.pump(self)
