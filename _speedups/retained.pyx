@@ -93,10 +93,15 @@ cdef class RetainedTree:
         """
         cdef const uint8_t* path = topic_filter
         cdef Node* node
-        if b"+" not in topic_filter and b"#" not in topic_filter:
-            node = node_at(self.root, path, len(topic_filter), False)
+        cdef Py_ssize_t plain = 0                  # bytes before the first wildcard
+        while plain < len(topic_filter) and path[plain] != c'+' and path[plain] != c'#':
+            plain += 1
+        if plain == len(topic_filter):
+            node = node_at(self.root, path, plain, False)
             if node == NULL or node.value == NULL:
                 return None
+        elif plain and node_at(self.root, path, plain - 1, False) == NULL:
+            return None
         return RetainedSearch(self, topic_filter, qos)
 
     def hidden(self):

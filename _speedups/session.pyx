@@ -173,8 +173,12 @@ cdef class Session(Sender):
         self.turn.pump(self)
 
     def resend_if_older(self, uint32_t ticks):
-        """As level 3 asks: send again when the oldest packet in flight was sent at least `ticks` ago."""
-        if self.inflight and self.turn.tick - self.queue[self.head & self.mask].sent_tick >= ticks:
+        """As level 3 asks: send again when the oldest packet in flight was sent at least `ticks` ago.
+
+        Not while the client has yet to read what was sent: more of it would not help.
+        """
+        if (self.inflight and self.turn.tick - self.queue[self.head & self.mask].sent_tick >= ticks
+                and buffer_size(&self.outlet.out) == 0):
             self.resend()
 
     def draw_from(self, Source source not None):
@@ -201,11 +205,16 @@ cdef class Session(Sender):
         return 0
 
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1:
-        """Queue a message; `qos` is what it will be sent with. At the limits the policy decides what is dropped."""
+        """Queue a message; `qos` is what it will be sent with. At the limits the policy decides what is dropped.
+
+        `retain`: it is a retained one, drawn from a source.
+        """
         cdef Entry* e
         cdef uint64_t size = message.topic_length + message.payload_length
-        while (self.queued >= self.turn.limits.max_queued_messages
-               or (self.queued and self.queued_bytes + size > self.turn.limits.max_queued_bytes)):
+        # A retained message was drawn because there is room; that it fits exactly is not asked, or it would be lost.
+        while not retain and (
+                self.queued >= self.turn.limits.max_queued_messages
+                or (self.queued and self.queued_bytes + size > self.turn.limits.max_queued_bytes)):
             self.turn.counters[DROPPED_QUEUE_FULL] += 1
             if not self.turn.limits.drop_oldest or not self.drop_one():
                 return 0
@@ -271,7 +280,8 @@ cdef class Session(Sender):
                 outlet.wants_room = True
                 return 0
             if (self.sources is not None and self.tail - self.next < self.turn.limits.max_inflight
-                    and self.queued < self.turn.limits.max_queued_messages):
+                    and self.queued < self.turn.limits.max_queued_messages
+                    and self.queued_bytes < self.turn.limits.max_queued_bytes):
                 draws += 1
                 if draws > DRAWS_MOST:                # a long search must not hold up the others
                     return self.turn.pump(self)
@@ -315,25 +325,32 @@ cdef class Session(Sender):
         return 0
 
     cdef Entry* inflight_entry(self, uint16_t packet_id, uint64_t* n) noexcept:
-        """The entry in flight that has this packet identifier, or NULL."""
+        """The entry that the client may acknowledge with this packet identifier, or NULL.
+
+        Also one that is about to be sent again (`resend`): the answer to what was sent before may be on its way.
+        """
         cdef uint64_t distance
-        if packet_id == 0 or self.head == self.next:
+        cdef Entry* e
+        if packet_id == 0:
             return NULL
         distance = (<uint64_t>packet_id + PACKET_IDS - packet_id_of(self.head)) % PACKET_IDS
         n[0] = self.head + distance
-        if n[0] >= self.next:
+        if n[0] >= self.tail:
             return NULL
-        return &self.queue[n[0] & self.mask]
+        e = &self.queue[n[0] & self.mask]
+        if e.state == GONE or (e.state == WAITING and not e.dup):
+            return NULL
+        return e
 
     cdef bint puback(self, uint16_t packet_id) except -1:
         """PUBACK has come. False when it answers a QoS 2 message, which is a protocol error."""
         cdef uint64_t n
         cdef Entry* e = self.inflight_entry(packet_id, &n)
-        if e == NULL or e.state == GONE or e.state == WAITING:
+        if e == NULL:
             return True                           # late or repeated: harmless
         if e.qos != 1:
             return False
-        self.inflight -= 1
+        self.inflight -= n < self.next
         self.finish(n)
         self.turn.pump(self)
         return True
@@ -342,10 +359,10 @@ cdef class Session(Sender):
         """PUBREC has come: PUBREL follows when that is stored. False when it answers a QoS 1 message."""
         cdef uint64_t n
         cdef Entry* e = self.inflight_entry(packet_id, &n)
-        cdef bint fresh = e != NULL and e.state == SENT
-        if e != NULL and e.qos != 2 and e.state == SENT:
-            return False
+        cdef bint fresh = e != NULL and e.state != GOT_PUBREC
         if fresh:
+            if e.qos != 2:
+                return False
             e.state = GOT_PUBREC
             self.queued_bytes -= e.message.topic_length + e.message.payload_length
             message_release(e.message)
@@ -361,11 +378,11 @@ cdef class Session(Sender):
         """PUBCOMP has come. False when no PUBREC came before it."""
         cdef uint64_t n
         cdef Entry* e = self.inflight_entry(packet_id, &n)
-        if e == NULL or e.state == GONE or e.state == WAITING:
+        if e == NULL or e.state == WAITING:
             return True
         if e.state != GOT_PUBREC:
             return False
-        self.inflight -= 1
+        self.inflight -= n < self.next
         self.finish(n)
         self.turn.pump(self)
         return True

@@ -92,5 +92,6 @@ cdef class Turn:
     cdef bint overloaded(self) noexcept
     cdef bint behind(self) noexcept
     cdef int hold_back(self, Outlet outlet) except -1
+    cdef int resume_held_back(self) except -1
     cpdef int seal(self) except -1
     cpdef bint end(self) except -1

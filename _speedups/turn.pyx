@@ -296,13 +296,32 @@ cdef class Turn:
                 except Exception as error:
                     self.report(error)
         if self.held_back.count and not self.overloaded():
-            held = self.held_back
-            self.held_back = Pointers(NULL, 0, 0)  # who has more than is allowed now is held back again
-            for i in range(held.count):
-                outlet = <Outlet>held.items[i]
-                outlet.resume_reading()
-                Py_DECREF(outlet)
-            pointers_free(&held)
+            self.resume_held_back()
+
+    cdef int resume_held_back(self) except -1:
+        """Read on from those who waited longest, until they wait again: they then come after the others."""
+        cdef Pointers held = self.held_back
+        cdef Pointers again
+        cdef Outlet outlet
+        cdef Py_ssize_t i = 0
+        self.held_back = Pointers(NULL, 0, 0)
+        while i < held.count and not self.overloaded():
+            outlet = <Outlet>held.items[i]
+            i += 1
+            outlet.resume_reading()                # may hold it back once more
+            Py_DECREF(outlet)
+        again = self.held_back
+        self.held_back = Pointers(NULL, 0, 0)
+        while i < held.count:
+            if pointers_push(&self.held_back, held.items[i]) < 0:
+                raise MemoryError
+            i += 1
+        for i in range(again.count):
+            if pointers_push(&self.held_back, again.items[i]) < 0:
+                raise MemoryError
+        pointers_free(&held)
+        pointers_free(&again)
+        return 0
 
     cpdef bint end(self) except -1:
         """Store, pump, send. True when senders already have more, so that another turn should follow soon."""

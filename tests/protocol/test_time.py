@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from _speedups.packets import Publish, encode
 from tests.broker_process import BrokerProcess
 from tests.protocol.wire import Wire
 
@@ -187,3 +188,36 @@ def test_a_stopped_process_does_not_time_its_clients_out(broker: BrokerProcess) 
         client.expect("pingresp")
         client.send("pingreq")
         client.expect("pingresp")
+
+
+@pytest.mark.parametrize("ready", [False, True], ids=["slow", "stalled"])
+def test_a_retry_delivers_nothing_twice_at_qos_2(start_broker: StartBroker, ready: bool) -> None:
+    """A level 3 client that reads nothing for longer than the interval, then answers what it had been sent before."""
+    broker = start_broker({"mqtt.retry_interval": 1, "limits.max_queued_bytes": 64 << 20})
+    count, size = (60, 100_000) if not ready else (20, 100_000)
+    with Wire(broker.port, 3, "s", receive_buffer=4096) as subscriber, Wire(broker.port, 4, "p") as publisher:
+        subscriber.connect().subscribe("t:2")
+        publisher.connect()
+        for n in range(1, count + 1):
+            publisher.send(encode(Publish("t", b"%d " % n + bytes(size), 2, packet_id=n), 4))
+            publisher.expect(f"pubrec {n}")
+            publisher.send(f"pubrel {n}")
+            publisher.expect(f"pubcomp {n}")
+        time.sleep(2.5)  # two intervals
+        delivered: list[int] = []
+        unfinished: set[int] = set()
+        finished = 0
+        while finished < count:
+            packet = subscriber.packet()
+            if isinstance(packet, Publish):
+                if packet.packet_id not in unfinished:
+                    delivered.append(int(packet.payload.partition(b" ")[0]))
+                    unfinished.add(packet.packet_id)
+                subscriber.send(f"pubrec {packet.packet_id}")
+            else:
+                if packet.packet_id in unfinished:
+                    unfinished.discard(packet.packet_id)
+                    finished += 1
+                subscriber.send(f"pubcomp {packet.packet_id}")
+        assert sorted(set(delivered)) == list(range(1, count + 1))
+        assert len(delivered) == count, "some were delivered twice"
