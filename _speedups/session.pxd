@@ -53,8 +53,10 @@ cdef class Session(Sender):
     cdef uint32_t inflight             # SENT and GOT_PUBREC entries between head and next
     cdef uint32_t queued               # entries that are not GONE
     cdef uint64_t queued_bytes
+    cdef uint64_t droppable            # no entry below this was never sent and is not GONE
     cdef Awaiting* awaiting
     cdef uint32_t awaiting_count, awaiting_capacity
+    cdef uint64_t awaiting_bytes
     cdef Subscription* subscriptions
     cdef uint32_t subscription_count, subscription_capacity
     cdef uint64_t plan_mark            # of the last delivery plan that has this session ...
