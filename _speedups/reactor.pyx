@@ -45,7 +45,7 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int, const void*, size_t, int)
     int accept4(int, sockaddr*, uint32_t*, int)
     int shutdown(int, int)
-    int MSG_NOSIGNAL, MSG_DONTWAIT, SOCK_NONBLOCK, SOCK_CLOEXEC, SHUT_WR
+    int MSG_NOSIGNAL, MSG_DONTWAIT, MSG_PEEK, SOCK_NONBLOCK, SOCK_CLOEXEC, SHUT_WR
 
 cdef extern from "<unistd.h>" nogil:
     int close(int)
@@ -565,13 +565,16 @@ cdef class Reactor:
 
     cdef int inspect(self, Connection c) except -1:
         """The connection is due: end it if it was silent too long."""
+        cdef uint8_t byte
         if c.lingering:
             return self.doom(c, c.fault)
         if c.phase == EXPECTING:
             self.turn.counters[CONNECT_TIMEOUTS] += 1
             return self.doom(c, "no CONNECT in time")
         if c.phase == OPEN:
-            if not c.parsing:                      # held back: it may well have sent something that we don't read
+            if c.patience and self.turn.tick - c.last_seen >= c.patience and (
+                    recv(c.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 or not c.parsing):
+                # We did not read: it is held back, or the whole process stood still for a while.
                 c.last_seen = self.turn.tick
             if c.patience and self.turn.tick - c.last_seen >= c.patience:
                 self.turn.counters[KEEP_ALIVE_TIMEOUTS] += 1

@@ -84,6 +84,7 @@ class Node:
         self.auto = auto  # confirm each block at once
         self.limits = limits
         config = Config(limits=replace(LimitsConfig(), **limits), mqtt=MqttConfig(sys_interval=0.0, retry_interval=5.0))
+        self.clients: list[Client] = []
         self._again = False
         self.broker = Broker(config, Journal(), AllowAll(), self.store.commit, self._wake)
         self.compaction = Compaction(self.store, self.broker.router, self.broker.sessions, smallest=smallest)
@@ -151,9 +152,12 @@ class Node:
     def close(self) -> None:
         """As if killed: nothing more is stored or sent."""
         self.broker.reactor.stop_listening()
+        for client in self.clients:
+            client.socket.close()
         for connection in self.broker.reactor:
             connection.claimed = connection.connect = None
             connection.close("the test is over")
+        self.clients.clear()
 
 
 class Client:
@@ -171,9 +175,11 @@ class Client:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(node.address)
         self.socket.setblocking(False)
+        node.clients.append(self)  # a client that nobody looks at stays connected
         self._decoder = Decoder(level)
         self.received: list[Packet] = []  # what has come and was not taken
         self.ended = False
+        self.unsent = b""  # what the socket did not take, because the node doesn't read
         if client_id is not None:
             self.send(Connect(client_id=client_id, protocol_level=level, **{"keep_alive": 0, **connect}))
         else:
@@ -181,7 +187,19 @@ class Client:
 
     def write(self, *packets: Packet | bytes) -> None:
         """Send without letting the node work."""
-        self.socket.sendall(b"".join(p if isinstance(p, bytes) else encode(p, self.level) for p in packets))
+        self.unsent += b"".join(p if isinstance(p, bytes) else encode(p, self.level) for p in packets)
+        self.push()
+
+    def push(self) -> None:
+        """Send what the socket takes."""
+        while self.unsent:
+            try:
+                sent = self.socket.send(self.unsent)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                sent = len(self.unsent)
+            self.unsent = self.unsent[sent:]
 
     def send(self, *packets: Packet | bytes) -> None:
         """Send, and let the node work."""
@@ -190,19 +208,20 @@ class Client:
 
     def read(self) -> "Client":
         """Read all that the node has sent."""
+        quiet = False
         while not self.ended:
+            self.push()
             try:
                 data = self.socket.recv(1 << 20)
             except BlockingIOError:
-                self.node.run()
-                try:
-                    data = self.socket.recv(1 << 20)
-                except BlockingIOError:
+                if quiet:
                     break
-                except ConnectionError:
-                    data = b""
+                quiet = True
+                self.node.run()  # it may have more, now that there is room
+                continue
             except ConnectionError:
                 data = b""
+            quiet = False
             self.ended = not data
             self.received += self._decoder.feed(data)
         return self
