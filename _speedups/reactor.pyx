@@ -8,8 +8,7 @@ and a connection moves in it about once per keep-alive period.
 A connection ends only between packets: what is found out while others are being served (a failed write) is noted in
 `doomed` and worked off at the end of the turn.
 
-The handler also gets `ended(connection, reason)`, once for each, and `failed(connection,
-exception)`.
+The handler also gets `ended(connection, reason)`, once for each, `failed(connection, exception)`, and `accepting(bool)`.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -194,7 +193,7 @@ cdef class Connection(Channel):
     cdef void heard_connect(self) noexcept:
         if self.expected and self.phase != EXPECTING:
             self.expected = False
-            self.reactor.pending -= 1
+            self.reactor.expected.pop(self.fd, None)
 
     cdef int end(self, str reason) except -1:
         if self.closed:
@@ -235,6 +234,7 @@ cdef class Reactor:
         self.wake = wake
         prctl(PR_SET_TIMERSLACK, 1)                # a nap of 50 us is not to take 100
         self.connections = {}
+        self.expected = {}
         self.listeners = {}
         self.paused = set()
         self.buried = []
@@ -263,6 +263,11 @@ cdef class Reactor:
     def __iter__(self):
         return iter(list(self.connections.values()))
 
+    @property
+    def pending(self):
+        """Connections that have not sent CONNECT."""
+        return len(self.expected)
+
     # ---- listeners ----
 
     def listen(self, listener not None):
@@ -288,23 +293,40 @@ cdef class Reactor:
         """Don't accept for now. New clients wait in the kernel, and nothing spins."""
         if fd not in self.paused:
             epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
+            if not self.paused:
+                self.handler.accepting(False)
             self.paused.add(fd)
             self.turn.counters[ACCEPT_PAUSES] += 1
         return 0
 
     cdef int unpause(self) except -1:
-        if self.paused and self.pending < self.max_pending and len(self.connections) < self.max_connections:
+        if self.paused and self.has_room():
             for fd in self.paused:
                 self.watch(fd)
             self.paused.clear()
+            self.handler.accepting(True)
         return 0
+
+    cdef bint has_room(self) except -1:
+        """Whether one more connection may be accepted; the one that has not said CONNECT for longest may go for it."""
+        cdef Connection oldest
+        if len(self.connections) >= self.max_connections:
+            return False
+        if len(self.expected) < self.max_pending:
+            return True
+        oldest = next(iter(self.expected.values()))
+        if self.turn.tick - oldest.last_seen < PATIENCE_TICKS:
+            return False
+        self.turn.counters[CONNECT_TIMEOUTS] += 1
+        oldest.end("no CONNECT, and others wait")
+        return True
 
     cdef int accept(self, int listener) except -1:
         cdef uint8_t peer[28]
         cdef uint32_t size
         cdef int fd, i
         for i in range(ACCEPTS_MOST):
-            if self.pending >= self.max_pending or len(self.connections) >= self.max_connections:
+            if not self.has_room():
                 return self.pause(listener)
             size = sizeof(peer)
             fd = accept4(listener, <sockaddr*>peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
@@ -329,7 +351,7 @@ cdef class Reactor:
             return 0                               # the object closes the socket
         self.connections[fd] = c
         c.expected = True
-        self.pending += 1
+        self.expected[fd] = c
         self.turn.counters[CONNECTIONS_OPENED] += 1
         self.schedule(c)
         return 0

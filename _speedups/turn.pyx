@@ -97,6 +97,11 @@ cdef class Outlet:
         return data
 
     @property
+    def waits(self):
+        """Whether acknowledgements wait for the store."""
+        return self.held > self.turn.committed
+
+    @property
     def unsent(self):
         """Bytes that wait to be sent."""
         return buffer_size(&self.out)

@@ -98,9 +98,9 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, code: Retu
     will.record(broker.turn.journal, session.client_id, packet)
     session.record(connected=True)
     broker.sessions.has_connected()
-    if known or session.persistent or len(broker.turn.journal) > recorded:
+    if known or len(broker.turn.journal) > recorded:
         broker.turn.after_commit(lambda: welcome(broker, connection, packet, session, present))
-    else:  # a store that is behind, or stuck, is not its concern
+    else:  # clean sessions without a will can come in while the store can't write
         welcome(broker, connection, packet, session, present)
 
 

@@ -50,7 +50,4 @@ def handle(broker: "Broker", connection: Connection, session: Session, packet: S
             if search is not None:
                 session.draw_from(search)  # for a replaced subscription again [MQTT-3.8.4-3]
 
-    if session.persistent:
-        broker.turn.after_commit(acknowledge)
-    else:  # a store that is behind, or stuck, is not its concern
-        acknowledge()
+    broker.when_stored(connection, session, acknowledge)

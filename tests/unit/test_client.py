@@ -18,6 +18,7 @@ from _speedups import packets
 from broker.cli import main
 from broker.client import Client, Message, Options, Will
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
+from tests.broker_process import BrokerProcess
 
 LEVELS = pytest.mark.parametrize("level", [3, 4])
 
@@ -28,14 +29,25 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@pytest.fixture(scope="module")
-def broker_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a broker that answers."""
+@pytest.fixture(scope="module", params=["flockmq", "mosquitto"])
+def broker_port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a broker that answers: ours, and one that judges the client from outside."""
+    directory = tmp_path_factory.mktemp("broker")
+    if request.param == "flockmq":
+        broker = BrokerProcess(directory, settings={"limits.max_queued_messages": 100_000}).start()
+        yield broker.port
+        assert broker.stop() == 0
+        broker.check()
+    else:
+        yield from mosquitto(directory)
+
+
+def mosquitto(directory: Path) -> Iterator[int]:
     program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
     if program is None:
         pytest.skip("mosquitto is not installed")
     port = free_port()
-    config = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
+    config = directory / "mosquitto.conf"
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n", "utf-8")
     process = subprocess.Popen([program, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
