@@ -1,8 +1,8 @@
-"""Judges a history: what was promised to clients, and what they got. Every finding is one line that starts with its rule.
+"""Judges a history: what was promised to clients, and what they got. A finding is one line that starts with its rule.
 
-I1 nothing acknowledged is lost for a session that was subscribed; I2 QoS 2 exactly once; I3 order per publisher, topic and
-QoS, and DUP on what is sent again; I6 wills once per abnormal end and never after DISCONNECT; I7 the last retained value;
-I8 Session Present is truthful.
+I1 nothing acknowledged is lost for a session that was subscribed; I2 QoS 2 exactly once; I3 order per publisher,
+topic and QoS, and DUP on what is sent again; I6 wills once per abnormal end and never after DISCONNECT; I7 the last
+retained value; I8 Session Present is truthful.
 """
 
 from collections import defaultdict

@@ -46,7 +46,7 @@ GOOD: dict[str, list[Event]] = {
     "QoS 1 twice": [*BEGIN, *publish(b"1"), *take(b"1"), *take(b"1", dup=True)],
     "again with DUP": [*BEGIN, *publish(b"1"), *take(b"1"), *take(b"1", dup=True)],
     "an identifier used again": [*BEGIN, *publish(b"1"), *take(b"1"), *publish(b"2"), *take(b"2")],
-    "a copy after later ones": [*BEGIN, *publish(b"1"), *publish(b"2"), *take(b"1"), *take(b"2"), *take(b"1", dup=True)],
+    "a copy after another": [*BEGIN, *publish(b"1"), *publish(b"2"), *take(b"1"), *take(b"2"), *take(b"1", dup=True)],
     "will after a lost connection": [*WATCHED, Ended("w", "lost"), Taken("s", b"will")],
     "no will after DISCONNECT": [*WATCHED, Leaving("w"), Ended("w", "disconnect")],
     "killed while DISCONNECT was on its way": [*WATCHED, Leaving("w"), Ended("w", "lost"), Taken("s", b"will")],
