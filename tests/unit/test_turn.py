@@ -1,4 +1,4 @@
-"""What leaves when: acknowledgements after the store, in order, to everybody, and nothing that grows while it is stuck."""
+"""What leaves when: acknowledgements after the store, in order, to everybody, and nothing that grows meanwhile."""
 
 import contextlib
 from collections.abc import Callable
@@ -195,9 +195,9 @@ def waiting_bytes(node: Node) -> int:
     "packet",
     [
         lambda n: Publish("t/1", bytes(100), qos=1, packet_id=n % 65535 + 1),
-        lambda n: Publish("kept/%d" % n, b"x", retain=True),
+        lambda n: Publish(f"kept/{n}", b"x", retain=True),
         lambda n: Publish("t/1", bytes(100), qos=2, packet_id=n % 2 + 1) if n % 4 < 2 else Pubrel(packet_id=n % 2 + 1),
-        lambda n: Subscribe(packet_id=1, topic_filters=[("t/%d" % (n % 50), 1)]),
+        lambda n: Subscribe(packet_id=1, topic_filters=[(f"t/{n % 50}", 1)]),
         lambda n: (Subscribe if n % 2 else Unsubscribe)(packet_id=1, topic_filters=[("t", 1)] if n % 2 else ["t"]),
     ],
     ids=["publish", "retained", "exactly-once", "subscribe", "unsubscribe"],
