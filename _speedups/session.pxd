@@ -53,6 +53,7 @@ cdef class Session(Sender):
     cdef uint32_t inflight             # SENT and GOT_PUBREC entries between head and next
     cdef uint32_t queued               # entries that are not GONE
     cdef uint64_t queued_bytes
+    cdef uint64_t droppable            # no entry below this was never sent and is not GONE
     cdef Awaiting* awaiting            # by packet identifier, open addressing; no message = empty; at most half full
     cdef uint32_t awaiting_mask        # its size - 1
     cdef uint32_t awaiting_count

@@ -28,6 +28,8 @@ cdef enum:
     PACKET_IDS = 65535
     PUMP_BYTES = 131072        # how much a session puts into its connection's output in one turn
     GAP_MOST = 1 << 24         # queue numbers that a store may leave out
+    GONE_MOST = PACKET_IDS     # entries that may wait as GONE
+    CAPACITY_KEPT = 1024       # entries of an empty queue whose memory is not returned
     DRAWS_MOST = 4096          # steps of a source in one turn
 
 
@@ -94,6 +96,11 @@ cdef class Session(Sender):
     def queue_length(self):
         """QoS 1 and 2 messages that the client has not acknowledged."""
         return self.queued
+
+    @property
+    def queue_capacity(self):
+        """How many entries it has memory for."""
+        return self.mask + 1 if self.queue != NULL else 0
 
     @property
     def queue_bytes(self):
@@ -242,12 +249,18 @@ cdef class Session(Sender):
 
     cdef bint drop_one(self) except -1:
         """Drop the oldest message that has never been sent; False when there is none."""
-        cdef uint64_t n = self.next
+        cdef uint64_t n = max(self.next, self.droppable)
         while n < self.tail and (self.queue[n & self.mask].state != WAITING or self.queue[n & self.mask].dup):
             n += 1
+        self.droppable = n                        # what comes before will never be again
         if n == self.tail:
             return False
         self.finish(n)
+        # Those dropped wait as GONE for what is in flight. If that is never acknowledged it has to go in the end.
+        while self.tail - self.head > GONE_MOST + <uint64_t>self.queued:
+            self.turn.counters[DROPPED_QUEUE_FULL] += 1
+            self.inflight -= self.head < self.next
+            self.finish(self.head)
         return True
 
     cdef int finish(self, uint64_t n) except -1:
@@ -270,6 +283,10 @@ cdef class Session(Sender):
             self.head += 1
         if self.next < self.head:
             self.next = self.head
+        if self.head == self.tail and self.mask >= CAPACITY_KEPT:
+            free(self.queue)
+            self.queue = NULL
+            self.mask = 0
 
     cdef int pump(self) except -1:
         """Send what the window, the store and the connection's output allow."""

@@ -1,6 +1,6 @@
 """Sessions against a plain model: queues, packet identifiers, DUP, QoS 2 states, and what a restart makes of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -406,3 +406,117 @@ class TestSessions(SessionMachine.TestCase):  # type: ignore[name-defined, misc]
     settings = settings(
         max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
     )
+
+
+# ---- particular cases ----
+
+
+def subscribed(node: Node, qos: int = 2, **connect: Any) -> Client:
+    client = Client(node, "subscriber", **{"clean_start": False, **connect})
+    client.connack()
+    client.send(Subscribe(packet_id=1, topic_filters=[("t/#", qos), ("live", 0)]))
+    client.take_one(Suback)
+    return client
+
+
+def publish(node: Node, payload: bytes, qos: int = 1, topic: str = "t/1") -> None:
+    publisher = Client(node, "publisher")
+    publisher.connack()
+    publisher.send(Publish(topic, payload, qos=qos, packet_id=1 if qos else 0))
+    if qos == 2:
+        publisher.send(Pubrel(packet_id=1))
+    assert len(publisher.take()) == qos
+    publisher.close()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_acknowledgement_that_comes_before_the_message_is_sent_again(qos: int) -> None:
+    """A client that has done with a QoS 2 message would take it for a new one."""
+    node = Node(max_inflight=2)
+    client = subscribed(node)
+    publish(node, b"one", qos)
+    publish(node, b"two", qos)
+    one, two = client.take()
+    assert isinstance(one, Publish)
+    assert isinstance(two, Publish)
+    client.close()
+    config = node.broker.config
+    node.broker.configure(replace(config, limits=replace(config.limits, max_inflight=1)))  # "two" has to wait
+    client = Client(node, "subscriber", clean_start=False)
+    client.connack()
+    for message in (two, one):
+        if qos == 1:
+            client.send(Puback(packet_id=message.packet_id))
+        else:
+            client.send(Pubrec(packet_id=message.packet_id), Pubcomp(packet_id=message.packet_id))
+    assert [packet.payload for packet in client.take() if isinstance(packet, Publish)] == [b"one"]
+
+
+@pytest.mark.parametrize("policy", ["drop-new", "drop-old"])
+def test_a_full_queue_keeps_to_its_limit_and_policy(policy: str) -> None:
+    node = Node(queue_policy=policy, max_queued_messages=10)
+    subscribed(node).close()
+    for number in range(30):
+        publish(node, b"%d" % number)
+    session = node.broker.sessions.get(b"subscriber")
+    assert session is not None
+    wanted = range(10) if policy == "drop-new" else range(20, 30)
+    assert [entry[-1] for entry in session.entries()] == [b"%d" % number for number in wanted]
+    assert node.counted("dropped_queue_full") == 20
+    node.turn.seal()
+    assert state_of(Node(KeepingStore(node.store.after(len(node.store.told))), **node.limits)) == state_of(node)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_dropping_the_oldest_costs_no_memory_when_the_first_is_never_acknowledged(connected: bool) -> None:
+    """The numbers between what is in flight and what is not were kept for ever, and searched for each message."""
+    node = Node(queue_policy="drop-old", max_queued_messages=20, max_inflight=2)
+    client = subscribed(node)
+    publisher = Client(node, "publisher")
+    publisher.connack()
+    publisher.send(Publish("t/1", b"first", qos=1, packet_id=1))
+    assert client.take_one(Publish).payload == b"first"
+    if not connected:
+        client.close()
+    count = 200_000
+    for begin in range(0, count, 500):
+        publisher.send(*(Publish("t/1", b"%d" % number, qos=1, packet_id=1) for number in range(begin, begin + 500)))
+        publisher.take()
+        node.store.told.clear()  # nobody reads it back
+        node.store.done = 0
+    session = node.broker.sessions.get(b"subscriber")
+    assert session is not None
+    newest = [entry[-1] for entry in session.entries()][-18:]
+    assert newest == [b"%d" % number for number in range(count - 18, count)]
+    assert session.queue_length <= 20
+    assert session.queue_capacity <= 131_072
+
+
+def test_memory_of_a_long_queue_is_returned() -> None:
+    node = Node()
+    subscribed(node).close()
+    publisher = Client(node, "publisher")
+    publisher.connack()
+    publisher.send(*(Publish("t/1", b"x", qos=1, packet_id=1) for _ in range(9000)))
+    publisher.take()
+    session = node.broker.sessions.get(b"subscriber")
+    assert session is not None
+    assert session.queue_length == 9000
+    client = Client(node, "subscriber", clean_start=False)
+    while session.queue_length:
+        for packet in client.take():
+            if isinstance(packet, Publish):
+                client.write(Puback(packet_id=packet.packet_id))
+        node.run()
+    assert session.queue_capacity <= 1024
+    publish(node, b"goes on")
+    assert client.take_one(Publish).payload == b"goes on"
+
+
+def test_messages_that_await_release_are_bounded_in_bytes() -> None:
+    node = Node(max_queued_bytes=100_000)
+    client = Client(node, "client", clean_start=False)
+    client.connack()
+    client.send(*(Publish("t/1", bytes(10_000), qos=2, packet_id=number) for number in range(1, 15)))
+    assert len(client.take()) <= 10
+    assert client.ended
