@@ -200,7 +200,7 @@ cdef class Channel(Outlet):
             before = buffer_size(&self.turn.journal.records)
             self.router.route(topic, topic_length, payload, end - payload, 1, first_byte & 1, NULL, NULL)
             return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before)
-        if self.session.find_awaiting(packet_id) != NULL:
+        if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may leave.
             return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind())
         if self.session.awaiting_count >= self.turn.limits.max_awaiting_release or (

@@ -208,7 +208,10 @@ cdef class Connection(Channel):
         close(self.fd)                             # leaves the epoll set with it
         self.fd = -1
         self.turn.counters[CONNECTIONS_CLOSED] += 1
-        self.handler.ended(self, reason)
+        try:
+            self.handler.ended(self, reason)
+        except Exception as error:                 # others are to be ended too
+            self.handler.failed(self, error)
         return 0
 
 

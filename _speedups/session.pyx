@@ -76,8 +76,10 @@ cdef class Session(Sender):
                 message_release(self.queue[n & self.mask].message)
             n += 1
         free(self.queue)
-        for i in range(self.awaiting_count):
-            message_release(self.awaiting[i].message)
+        if self.awaiting != NULL:
+            for i in range(self.awaiting_mask + 1):
+                if self.awaiting[i].message != NULL:
+                    message_release(self.awaiting[i].message)
         free(self.awaiting)
         free(self.subscriptions)
 
@@ -141,8 +143,10 @@ cdef class Session(Sender):
         cdef uint32_t i
         cdef Message* m
         cdef list found = []
-        for i in range(self.awaiting_count):
+        for i in range(self.awaiting_mask + 1 if self.awaiting != NULL else 0):
             m = self.awaiting[i].message
+            if m == NULL:
+                continue
             found.append((self.awaiting[i].packet_id, m.data[:m.topic_length],
                           message_payload(m)[:<Py_ssize_t>m.payload_length]))
         return found
@@ -407,24 +411,35 @@ cdef class Session(Sender):
     # ---- QoS 2 messages from the client ----
 
     cdef Awaiting* find_awaiting(self, uint16_t packet_id) noexcept:
-        cdef uint32_t i
-        for i in range(self.awaiting_count):
-            if self.awaiting[i].packet_id == packet_id:
-                return &self.awaiting[i]
-        return NULL
+        """Where the identifier is, or the empty place where it would go; NULL only if there is no table yet."""
+        cdef uint32_t i = packet_id & self.awaiting_mask
+        if self.awaiting == NULL:
+            return NULL
+        while self.awaiting[i].message != NULL and self.awaiting[i].packet_id != packet_id:
+            i = (i + 1) & self.awaiting_mask
+        return &self.awaiting[i]
+
+    cdef bint awaits(self, uint16_t packet_id) noexcept:
+        """Whether a message with this packet identifier waits for PUBREL."""
+        cdef Awaiting* found = self.find_awaiting(packet_id)
+        return found != NULL and found.message != NULL
 
     cdef int await_release(self, uint16_t packet_id, Message* message) except -1:
         """Keep a QoS 2 message until its PUBREL comes; takes over the caller's reference."""
-        cdef uint32_t capacity
-        cdef Awaiting* awaiting
-        if self.awaiting_count == self.awaiting_capacity:
-            capacity = self.awaiting_capacity * 2 if self.awaiting_capacity else 4
-            awaiting = <Awaiting*>realloc(self.awaiting, capacity * sizeof(Awaiting))
-            if awaiting == NULL:
+        cdef Awaiting* before = self.awaiting
+        cdef uint32_t capacity = self.awaiting_mask + 1 if before != NULL else 0
+        cdef uint32_t i
+        if self.awaiting_count * 2 >= capacity:
+            self.awaiting = <Awaiting*>calloc(capacity * 2 if capacity else 8, sizeof(Awaiting))
+            if self.awaiting == NULL:
+                self.awaiting = before
                 raise MemoryError
-            self.awaiting = awaiting
-            self.awaiting_capacity = capacity
-        self.awaiting[self.awaiting_count] = Awaiting(message, packet_id)
+            self.awaiting_mask = (capacity * 2 if capacity else 8) - 1
+            for i in range(capacity):
+                if before[i].message != NULL:
+                    self.find_awaiting(before[i].packet_id)[0] = before[i]
+            free(before)
+        self.find_awaiting(packet_id)[0] = Awaiting(message, packet_id)
         self.awaiting_count += 1
         self.awaiting_bytes += message.topic_length + message.payload_length
         if self.recorded():
@@ -435,15 +450,23 @@ cdef class Session(Sender):
         """PUBREL has come: the message, whose reference is then the caller's, or NULL if none waits."""
         cdef Awaiting* found = self.find_awaiting(packet_id)
         cdef Message* message
-        if found == NULL:
+        cdef uint32_t i, k, home
+        if found == NULL or found.message == NULL:
             return NULL
         message = found.message
         self.awaiting_count -= 1
         self.awaiting_bytes -= message.topic_length + message.payload_length
-        # Keep the order: the next PUBREL is most likely for what is now first.
-        while found < self.awaiting + self.awaiting_count:
-            found[0] = found[1]
-            found += 1
+        # Move back those that had been pushed on past this place.
+        i = k = <uint32_t>(found - self.awaiting)
+        while True:
+            k = (k + 1) & self.awaiting_mask
+            if self.awaiting[k].message == NULL:
+                break
+            home = self.awaiting[k].packet_id & self.awaiting_mask
+            if ((k - home) & self.awaiting_mask) >= ((k - i) & self.awaiting_mask):
+                self.awaiting[i] = self.awaiting[k]
+                i = k
+        self.awaiting[i].message = NULL
         if self.recorded():
             self.turn.journal.numbers(j.RELEASED, self.number, packet_id)
         return message
@@ -476,8 +499,9 @@ cdef class Session(Sender):
             elif e.state == GOT_PUBREC:
                 self.turn.journal.numbers(j.RECEIVED, self.number, n)
             n += 1
-        for i in range(self.awaiting_count):
-            self.turn.journal.awaiting(self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
+        for i in range(self.awaiting_mask + 1 if self.awaiting != NULL else 0):
+            if self.awaiting[i].message != NULL:
+                self.turn.journal.awaiting(self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
 
     cdef Entry* restored_entry(self, uint64_t n) except NULL:
         """The entry n, made if need be; those before it that are not known yet may still come."""
@@ -539,7 +563,7 @@ cdef class Session(Sender):
 
     def restore_awaiting(self, uint16_t packet_id, Restored message):
         """Take an AWAITING record back."""
-        if self.find_awaiting(packet_id) == NULL:
+        if not self.awaits(packet_id):
             self.await_release(packet_id, message_hold(message.message))
 
     def restore_released(self, uint16_t packet_id):

@@ -1,4 +1,4 @@
-"""What leaves when: acknowledgements after the store, in order, to everybody; nothing grows while it is stuck."""
+"""What leaves when: acknowledgements after the store, in order, to everybody, and nothing that grows meanwhile."""
 
 import contextlib
 from collections.abc import Callable
