@@ -573,22 +573,23 @@ cdef class Session(Sender):
             message_release(message)
 
     def restored(self, bint connected):
-        """All records have been read: what may have been sent to the client before will have DUP."""
-        cdef uint64_t n = self.head
-        cdef uint64_t sent = self.sent
-        cdef uint32_t window = self.turn.limits.max_inflight if connected else 0
-        if self.tail < sent:                      # the newest were acknowledged; their numbers are not given again
-            self.restored_entry(sent - 1)
+        """All records have been read: what may have been sent to the client before will have DUP.
+
+        That is all, if it was connected: acknowledgements that the store had not yet may have let any number follow.
+        """
+        cdef uint64_t n
+        cdef uint64_t sent = self.tail if connected else self.sent
+        if self.tail < self.sent:                 # the newest were acknowledged; their numbers are not given again
+            self.restored_entry(self.sent - 1)
         self.restoring = False
         self.committed = self.tail if self.recorded() else <uint64_t>-1
         self.skip_gone()
-        while n < self.tail and (n < sent or window > 0):
+        n = self.head
+        while n < sent:
             if self.queue[n & self.mask].state == WAITING:
                 self.queue[n & self.mask].dup = True
-                if n >= sent:
-                    window -= 1
-                    self.sent = n + 1
             n += 1
+        self.sent = max(self.sent, sent)
         self.next = self.head
 
 

@@ -197,6 +197,7 @@ def test_a_node_that_stood_still_for_a_while_times_nobody_out(load: Load) -> Non
     clients = [SocketClient(load.node.port, f"client {number}", keep_alive=1) for number in range(20)]
     for client in clients:
         client.ping()
+    time.sleep(1.1)  # almost as long as a client may be silent
     load.node.signal(signal.SIGSTOP)
     time.sleep(5)  # more than three keep alive periods: there is no event to wait for
     for client in clients:

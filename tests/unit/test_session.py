@@ -510,7 +510,17 @@ def test_memory_of_a_long_queue_is_returned() -> None:
         node.run()
     assert session.queue_capacity <= 1024
     publish(node, b"goes on")
-    assert client.take_one(Publish).payload == b"goes on"
+    goes_on = client.take_one(Publish)
+    assert goes_on.payload == b"goes on"
+    client.send(Puback(packet_id=goes_on.packet_id))
+    node.turn.seal()
+    again = Node(KeepingStore(node.store.after(len(node.store.told))))  # a store that tells of all and of all acks
+    session = again.broker.sessions.get(b"subscriber")
+    assert session is not None
+    assert session.entries() == []
+    assert session.queue_capacity <= 1024
+    publish(again, b"after")
+    assert [entry[0] for entry in session.entries()] == [9002]
 
 
 def test_messages_that_await_release_are_bounded_in_bytes() -> None:
@@ -520,3 +530,29 @@ def test_messages_that_await_release_are_bounded_in_bytes() -> None:
     client.send(*(Publish("t/1", bytes(10_000), qos=2, packet_id=number) for number in range(1, 15)))
     assert len(client.take()) <= 10
     assert client.ended
+
+
+def test_after_a_kill_all_that_may_have_been_sent_has_dup() -> None:
+    """Acknowledgements are stored lazily: far more than a window may have been sent since the last that was stored."""
+    node = Node(max_inflight=2)
+    client = subscribed(node, 1)
+    publisher = Client(node, "publisher")
+    publisher.connack()
+    publisher.send(*(Publish("t/1", b"%d" % number, qos=1, packet_id=1) for number in range(10)))
+    seen: list[bytes] = []
+    while packets := client.take():
+        for packet in packets:
+            assert isinstance(packet, Publish)
+            seen.append(packet.payload)
+            client.send(Puback(packet_id=packet.packet_id))
+    assert len(seen) == 10
+    node.close()
+    node = Node(KeepingStore(node.store.after(len(node.store.told))), max_inflight=2)
+    client = Client(node, "subscriber", clean_start=False)
+    client.connack()
+    again: list[Publish] = []
+    while packets := client.take():
+        again += [packet for packet in packets if isinstance(packet, Publish)]
+        client.send(*(Puback(packet_id=packet.packet_id) for packet in packets if isinstance(packet, Publish)))
+    assert len(again) == 10
+    assert all(packet.dup for packet in again)
