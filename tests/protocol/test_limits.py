@@ -422,7 +422,7 @@ def test_file_descriptors_run_out(start_broker: StartBroker) -> None:
         pings(first)
         before = broker.cpu()
         time.sleep(2)  # long enough for a loop that spins to show
-        assert broker.cpu() - before < 0.5
+        assert broker.cpu() - before < 0.2
         with pytest.raises(AssertionError, match="in time"):
             clients[19].receive(0.1)
         pings(first)
