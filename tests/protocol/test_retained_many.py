@@ -30,7 +30,8 @@ def fill(broker: BrokerProcess, each: int) -> None:
         for group in range(GROUPS):
             client.send(
                 b"".join(
-                    encode(Publish(topic_of(group, n), b"%200d" % n, 1, True, False, n % 999 + 1), 4) for n in range(each)
+                    encode(Publish(topic_of(group, n), b"%200d" % n, 1, True, False, n % 999 + 1), 4)
+                    for n in range(each)
                 )
             )
             for _ in range(each):
