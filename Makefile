@@ -39,13 +39,15 @@ test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(PY) -m pytest -n 4 -m 'not soak'
-	$(PY) tests/fuzz/fuzz_packets.py --seconds 15
+	$(PY) tests/fuzz/fuzz_packets.py --seconds 10
+	$(PY) tests/fuzz/fuzz_connection.py --seconds 20
 
 bench: $(VENV)/.installed-test
 	$(PY) -m loadtest.bench --output deploy/docs/BENCHMARKS.md
 
 soak: $(VENV)/.installed-test
 	$(PY) tests/fuzz/fuzz_packets.py --seconds $(SECONDS)
+	$(PY) tests/fuzz/fuzz_connection.py --seconds $(SECONDS)
 	tests/sanitize.sh
 	FLOCKMQ_TEST_SECONDS=$(SECONDS) $(PY) -m pytest -m soak
 

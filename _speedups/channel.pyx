@@ -12,7 +12,8 @@ from libc.string cimport memcmp
 from _speedups.buffers cimport buffer_size
 from _speedups.cursor cimport varint_size
 from _speedups.messages cimport Message, message_new, message_release
-from _speedups.packets cimport CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, decode_body
+from _speedups.packets cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
+                                UNSUBSCRIBE, decode_body)
 from _speedups.router cimport Router
 from _speedups.session cimport Session
 from _speedups.topics cimport fault_text
@@ -131,16 +132,14 @@ cdef class Channel(Outlet):
     cdef int take(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
         """Act on one packet."""
         cdef int kind = first_byte >> 4
+        cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
+        cdef bint adds
         cdef uint8_t* p
         if kind == PUBLISH:
             self.take_publish(first_byte, packet, body, n)
-            if self.parsing and self.turn.overloaded():
-                self.parsing = False
-                self.turn.hold_back(self)
-            return 0
-        if PUBACK <= kind <= PUBCOMP:
-            return self.take_acknowledgement(first_byte, body, n)
-        if kind == PINGREQ:
+        elif PUBACK <= kind <= PUBCOMP:
+            self.take_acknowledgement(first_byte, body, n)
+        elif kind == PINGREQ:
             if n or (self.level > 3 and first_byte & 15):
                 return self.refuse("PINGREQ with flags or a body [MQTT-2.2.2-2]")
             p = self.reserve(2)
@@ -148,7 +147,14 @@ cdef class Channel(Outlet):
             p[1] = 0
             self.turn.counters[PACKETS_SENT] += 1
             return 0
-        return self.hand_up(first_byte, body, n)
+        else:
+            self.hand_up(first_byte, body, n)
+        # Whoever gives a store that is behind more to do, or to remember, is not read until it has caught up.
+        adds = buffer_size(&self.turn.journal.records) > before or self.held > self.turn.committed
+        if self.parsing and (adds or kind in (SUBSCRIBE, UNSUBSCRIBE)) and self.turn.overloaded():
+            self.parsing = False
+            self.turn.hold_back(self)
+        return 0
 
     cdef int take_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
         cdef uint8_t qos = first_byte >> 1 & 3
@@ -196,10 +202,12 @@ cdef class Channel(Outlet):
             before = buffer_size(&self.turn.journal.records)
             self.router.route(topic, topic_length, payload, end - payload, 1, first_byte & 1, NULL, NULL)
             return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before)
-        if self.session.find_awaiting(packet_id) != NULL:
+        if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may leave.
             return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind())
-        if self.session.awaiting_count >= self.turn.limits.max_awaiting_release:
+        if self.session.awaiting_count >= self.turn.limits.max_awaiting_release or (
+                self.session.awaiting_count
+                and self.session.awaiting_bytes + n > self.turn.limits.max_queued_bytes):
             return self.refuse("too many QoS 2 messages wait for PUBREL")
         message = message_new(topic, topic_length, payload, end - payload, 2, first_byte & 1)
         if message == NULL:
@@ -267,6 +275,10 @@ cdef class Channel(Outlet):
         if self.phase == OPEN:
             self.parsing = True
         return 0
+
+    def ignore(self):
+        """For the handler: what still comes is not for us; the connection is to be closed soon."""
+        self.phase = ENDED
 
     def reject(self, str reason not None):
         """For the handler: the packet breaks the protocol, and the connection is to end."""

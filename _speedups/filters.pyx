@@ -15,7 +15,7 @@ from libc.string cimport memcmp, memcpy
 from _speedups.journal cimport SUBSCRIBED, UNSUBSCRIBED
 from _speedups.session cimport Session, Subscription
 from _speedups.trie cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
-                             node_path, node_prune)
+                             node_path, node_prune, tree_free)
 
 
 cdef inline uint32_t topic_slot(const uint8_t* p, Py_ssize_t n) noexcept nogil:
@@ -56,8 +56,6 @@ cdef class FilterTree:
         self.generation = 1
 
     def __dealloc__(self):
-        cdef Node* node
-        cdef Node* parent
         cdef int i
         if self.plans != NULL:
             for i in range(PLAN_SLOTS):
@@ -66,19 +64,7 @@ cdef class FilterTree:
         free(self.scratch.receivers)
         free(self.frontier)
         free(self.beyond)
-        # Leaves first, without recursion: go down to a leaf, free it, go on with its sibling or its parent.
-        node = self.root
-        while node != NULL:
-            if node.child != NULL:
-                parent = node
-                node = node.child
-                parent.child = node.next
-            else:
-                parent = node.parent
-                free(node.value)
-                free(node.table)
-                free(node)
-                node = parent
+        tree_free(self.root, free)
 
     # ---- changes ----
 

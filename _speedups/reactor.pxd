@@ -19,6 +19,7 @@ cdef enum:
     NAP_CROWD = 200            # packets in the last turn from which on none is needed
     NAP_WORTH = 2              # times as many packets as without: what makes naps worth while
     NAP_PROBE = 32             # turns after which what is not done now is tried again
+    PATIENCE_TICKS = 8         # how long CONNECT may take when others wait for a place
     LINGER_TICKS = 8           # how long a refused client may take to read why
 
 
@@ -51,6 +52,7 @@ cdef class Reactor:
     cdef int epoll
     cdef uint8_t* shared               # what every connection reads into
     cdef dict connections              # fd -> Connection: owns them
+    cdef dict expected                 # those that have not sent CONNECT, oldest first
     cdef dict listeners                # fd -> socket
     cdef set paused                    # fds of listeners that are not asked for new connections
     cdef Pointers doomed               # Connections to be ended at the end of the turn (owned references)
@@ -69,12 +71,12 @@ cdef class Reactor:
     cdef public uint32_t max_pending
     cdef public uint32_t connect_ticks
     cdef public uint32_t retry_ticks
-    cdef readonly uint32_t pending     # connections that have not sent CONNECT
 
     cdef object watch(self, int fd)
     cdef int pause(self, int fd) except -1
     cdef int unpause(self) except -1
     cdef bint nap(self) noexcept
+    cdef bint has_room(self) except -1
     cdef int accept(self, int listener) except -1
     cdef int open(self, int fd, const uint8_t* peer, uint32_t size) except -1
     cdef int readable(self, Connection c) except -1

@@ -8,8 +8,7 @@ and a connection moves in it about once per keep-alive period.
 A connection ends only between packets: what is found out while others are being served (a failed write) is noted in
 `doomed` and worked off at the end of the turn.
 
-The handler also gets `ended(connection, reason)`, once for each, and `failed(connection,
-exception)`.
+The handler also gets `ended(connection, reason)`, once for each, `failed(connection, exception)`, and `accepting(bool)`.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -20,6 +19,7 @@ from libc.string cimport memcpy, strerror
 
 from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
 from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
+from _speedups.session cimport Session
 from _speedups.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED,
                              CONNECTIONS_OPENED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED, READ_PAUSES)
 
@@ -45,7 +45,7 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int, const void*, size_t, int)
     int accept4(int, sockaddr*, uint32_t*, int)
     int shutdown(int, int)
-    int MSG_NOSIGNAL, MSG_DONTWAIT, SOCK_NONBLOCK, SOCK_CLOEXEC, SHUT_WR
+    int MSG_NOSIGNAL, MSG_DONTWAIT, MSG_PEEK, SOCK_NONBLOCK, SOCK_CLOEXEC, SHUT_WR
 
 cdef extern from "<unistd.h>" nogil:
     int close(int)
@@ -162,10 +162,13 @@ cdef class Connection(Channel):
             self.parse()
         return 0
 
+    def accept(self, Session session not None, int level, double keep_alive):
+        Channel.accept(self, session, level, keep_alive)
+        self.reactor.unschedule(self)              # its keep alive may run out before the time for CONNECT does
+        self.reactor.schedule(self)
+
     def proceed(self):
         """For the handler: CONNECT is accepted; if that was after `packet` returned, take what came meanwhile."""
-        self.reactor.unschedule(self)              # from now on keep alive counts, not the time for CONNECT
-        self.reactor.schedule(self)
         if not self.handing_up:
             self.parsing = True
             self.parse()
@@ -190,7 +193,7 @@ cdef class Connection(Channel):
     cdef void heard_connect(self) noexcept:
         if self.expected and self.phase != EXPECTING:
             self.expected = False
-            self.reactor.pending -= 1
+            self.reactor.expected.pop(self.fd, None)
 
     cdef int end(self, str reason) except -1:
         if self.closed:
@@ -205,7 +208,10 @@ cdef class Connection(Channel):
         close(self.fd)                             # leaves the epoll set with it
         self.fd = -1
         self.turn.counters[CONNECTIONS_CLOSED] += 1
-        self.handler.ended(self, reason)
+        try:
+            self.handler.ended(self, reason)
+        except Exception as error:                 # others are to be ended too
+            self.handler.failed(self, error)
         return 0
 
 
@@ -231,6 +237,7 @@ cdef class Reactor:
         self.wake = wake
         prctl(PR_SET_TIMERSLACK, 1)                # a nap of 50 us is not to take 100
         self.connections = {}
+        self.expected = {}
         self.listeners = {}
         self.paused = set()
         self.buried = []
@@ -259,6 +266,11 @@ cdef class Reactor:
     def __iter__(self):
         return iter(list(self.connections.values()))
 
+    @property
+    def pending(self):
+        """Connections that have not sent CONNECT."""
+        return len(self.expected)
+
     # ---- listeners ----
 
     def listen(self, listener not None):
@@ -284,23 +296,40 @@ cdef class Reactor:
         """Don't accept for now. New clients wait in the kernel, and nothing spins."""
         if fd not in self.paused:
             epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
+            if not self.paused:
+                self.handler.accepting(False)
             self.paused.add(fd)
             self.turn.counters[ACCEPT_PAUSES] += 1
         return 0
 
     cdef int unpause(self) except -1:
-        if self.paused and self.pending < self.max_pending and len(self.connections) < self.max_connections:
+        if self.paused and self.has_room():
             for fd in self.paused:
                 self.watch(fd)
             self.paused.clear()
+            self.handler.accepting(True)
         return 0
+
+    cdef bint has_room(self) except -1:
+        """Whether one more connection may be accepted; the one that has not said CONNECT for longest may go for it."""
+        cdef Connection oldest
+        if len(self.connections) >= self.max_connections:
+            return False
+        if len(self.expected) < self.max_pending:
+            return True
+        oldest = next(iter(self.expected.values()))
+        if self.turn.tick - oldest.last_seen < PATIENCE_TICKS:
+            return False
+        self.turn.counters[CONNECT_TIMEOUTS] += 1
+        oldest.end("no CONNECT, and others wait")
+        return True
 
     cdef int accept(self, int listener) except -1:
         cdef uint8_t peer[28]
         cdef uint32_t size
         cdef int fd, i
         for i in range(ACCEPTS_MOST):
-            if self.pending >= self.max_pending or len(self.connections) >= self.max_connections:
+            if not self.has_room():
                 return self.pause(listener)
             size = sizeof(peer)
             fd = accept4(listener, <sockaddr*>peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
@@ -325,7 +354,7 @@ cdef class Reactor:
             return 0                               # the object closes the socket
         self.connections[fd] = c
         c.expected = True
-        self.pending += 1
+        self.expected[fd] = c
         self.turn.counters[CONNECTIONS_OPENED] += 1
         self.schedule(c)
         return 0
@@ -539,12 +568,17 @@ cdef class Reactor:
 
     cdef int inspect(self, Connection c) except -1:
         """The connection is due: end it if it was silent too long."""
+        cdef uint8_t byte
         if c.lingering:
             return self.doom(c, c.fault)
         if c.phase == EXPECTING:
             self.turn.counters[CONNECT_TIMEOUTS] += 1
             return self.doom(c, "no CONNECT in time")
         if c.phase == OPEN:
+            if c.patience and self.turn.tick - c.last_seen >= c.patience and (
+                    recv(c.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 or not c.parsing):
+                # We did not read: it is held back, or the whole process stood still for a while.
+                c.last_seen = self.turn.tick
             if c.patience and self.turn.tick - c.last_seen >= c.patience:
                 self.turn.counters[KEEP_ALIVE_TIMEOUTS] += 1
                 return self.doom(c, "keep alive ran out [MQTT-3.1.2-24]")

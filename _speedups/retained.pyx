@@ -11,8 +11,12 @@ from libc.string cimport memcpy
 from _speedups.cursor cimport varint_size, write_u16, write_varint
 from _speedups.messages cimport Message, message_hold, message_new, message_release
 from _speedups.session cimport Restored, Session, Source
-from _speedups.trie cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune
+from _speedups.trie cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
 from _speedups.turn cimport PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, Outlet
+
+
+cdef void drop_message(void* message) noexcept nogil:
+    message_release(<Message*>message)
 
 
 cdef class RetainedTree:
@@ -25,20 +29,7 @@ cdef class RetainedTree:
         self.most = self.most_size = <uint64_t>-1
 
     def __dealloc__(self):
-        cdef Node* node = self.root
-        cdef Node* parent
-        while node != NULL:
-            if node.child != NULL:
-                parent = node
-                node = node.child
-                parent.child = node.next
-            else:
-                parent = node.parent
-                if node.value != NULL:
-                    message_release(<Message*>node.value)
-                free(node.table)
-                free(node)
-                node = parent
+        tree_free(self.root, drop_message)
 
     cdef int put(self, Message* message) except -1:
         """Keep the message for its topic name instead of the one before. 0: there is no room for it."""
@@ -102,10 +93,15 @@ cdef class RetainedTree:
         """
         cdef const uint8_t* path = topic_filter
         cdef Node* node
-        if b"+" not in topic_filter and b"#" not in topic_filter:
-            node = node_at(self.root, path, len(topic_filter), False)
+        cdef Py_ssize_t plain = 0                  # bytes before the first wildcard
+        while plain < len(topic_filter) and path[plain] != c'+' and path[plain] != c'#':
+            plain += 1
+        if plain == len(topic_filter):
+            node = node_at(self.root, path, plain, False)
             if node == NULL or node.value == NULL:
                 return None
+        elif plain and node_at(self.root, path, plain - 1, False) == NULL:
+            return None
         return RetainedSearch(self, topic_filter, qos)
 
     def hidden(self):

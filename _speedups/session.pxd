@@ -49,11 +49,15 @@ cdef class Session(Sender):
     cdef uint32_t mask                 # capacity of the queue - 1
     cdef uint64_t head                 # oldest queue number that is not GONE
     cdef uint64_t next                 # next queue number to send; `tail` is the next to give
+    cdef uint64_t sent                 # below this all may have been sent before; kept up to date when `next` goes back
     cdef uint32_t inflight             # SENT and GOT_PUBREC entries between head and next
     cdef uint32_t queued               # entries that are not GONE
     cdef uint64_t queued_bytes
-    cdef Awaiting* awaiting
-    cdef uint32_t awaiting_count, awaiting_capacity
+    cdef uint64_t droppable            # no entry below this was never sent and is not GONE
+    cdef Awaiting* awaiting            # by packet identifier, open addressing; no message = empty; at most half full
+    cdef uint32_t awaiting_mask        # its size - 1
+    cdef uint32_t awaiting_count
+    cdef uint64_t awaiting_bytes       # of topic names and payloads
     cdef Subscription* subscriptions
     cdef uint32_t subscription_count, subscription_capacity
     cdef uint64_t plan_mark            # of the last delivery plan that has this session ...
@@ -73,6 +77,7 @@ cdef class Session(Sender):
     cdef bint pubrec(self, uint16_t packet_id) except -1
     cdef bint pubcomp(self, uint16_t packet_id) except -1
     cdef Awaiting* find_awaiting(self, uint16_t packet_id) noexcept
+    cdef bint awaits(self, uint16_t packet_id) noexcept
     cdef int await_release(self, uint16_t packet_id, Message* message) except -1
     cdef Message* release(self, uint16_t packet_id) except? NULL
 

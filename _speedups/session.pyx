@@ -21,10 +21,15 @@ from _speedups.messages cimport Message, message_hold, message_new, message_payl
 from _speedups.turn cimport (DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, Outlet,
                              Sender, Turn)
 
+from _speedups.journal import DamagedBlock
+
 cdef enum:
     PUBREL = 0x62              # first byte
     PACKET_IDS = 65535
     PUMP_BYTES = 131072        # how much a session puts into its connection's output in one turn
+    GAP_MOST = 1 << 24         # queue numbers that a store may leave out
+    GONE_MOST = PACKET_IDS     # entries that may wait as GONE
+    CAPACITY_KEPT = 1024       # entries of an empty queue whose memory is not returned
     DRAWS_MOST = 4096          # steps of a source in one turn
 
 
@@ -59,7 +64,7 @@ cdef class Session(Sender):
         self.persistent = persistent
         self.level = level
         self.restoring = restoring
-        self.head = self.next = self.tail = 1     # message identifiers start at 1
+        self.head = self.next = self.tail = self.sent = 1     # message identifiers start at 1
         self.committed = 1 if self.recorded() else <uint64_t>-1
 
     def __dealloc__(self):
@@ -71,8 +76,10 @@ cdef class Session(Sender):
                 message_release(self.queue[n & self.mask].message)
             n += 1
         free(self.queue)
-        for i in range(self.awaiting_count):
-            message_release(self.awaiting[i].message)
+        if self.awaiting != NULL:
+            for i in range(self.awaiting_mask + 1):
+                if self.awaiting[i].message != NULL:
+                    message_release(self.awaiting[i].message)
         free(self.awaiting)
         free(self.subscriptions)
 
@@ -91,6 +98,11 @@ cdef class Session(Sender):
         return self.queued
 
     @property
+    def queue_capacity(self):
+        """How many entries it has memory for."""
+        return self.mask + 1 if self.queue != NULL else 0
+
+    @property
     def queue_bytes(self):
         """Bytes of their topic names and payloads."""
         return self.queued_bytes
@@ -104,6 +116,40 @@ cdef class Session(Sender):
     def subscriptions_held(self):
         """How many subscriptions it has."""
         return self.subscription_count
+
+    def entries(self):
+        """What the client has not acknowledged, oldest first.
+
+        A list of (queue number, state, QoS, DUP, RETAIN, topic name, payload). The state is "waiting", "sent", or
+        "pubrec" when PUBREC has come; the message is then gone, topic name and payload are None.
+        """
+        cdef uint64_t n = self.head
+        cdef Entry* e
+        cdef Message* m
+        cdef list found = []
+        while n < self.tail:
+            e = &self.queue[n & self.mask]
+            m = e.message
+            if e.state != GONE:
+                found.append((
+                    n, ("waiting", "sent", "pubrec")[e.state], e.qos, bool(e.dup), bool(e.retain),
+                    None if m == NULL else m.data[:m.topic_length],
+                    None if m == NULL else message_payload(m)[:<Py_ssize_t>m.payload_length]))
+            n += 1
+        return found
+
+    def awaited(self):
+        """QoS 2 messages from the client whose PUBREL has not come: a list of (packet identifier, topic name, payload)."""
+        cdef uint32_t i
+        cdef Message* m
+        cdef list found = []
+        for i in range(self.awaiting_mask + 1 if self.awaiting != NULL else 0):
+            m = self.awaiting[i].message
+            if m == NULL:
+                continue
+            found.append((self.awaiting[i].packet_id, m.data[:m.topic_length],
+                          message_payload(m)[:<Py_ssize_t>m.payload_length]))
+        return found
 
     # ---- connections ----
 
@@ -132,6 +178,7 @@ cdef class Session(Sender):
                 e.state = WAITING
                 e.dup = True
             n += 1
+        self.sent = max(self.sent, self.next)
         self.next = self.head
         self.inflight = 0
         self.turn.pump(self)
@@ -202,12 +249,18 @@ cdef class Session(Sender):
 
     cdef bint drop_one(self) except -1:
         """Drop the oldest message that has never been sent; False when there is none."""
-        cdef uint64_t n = self.next
+        cdef uint64_t n = max(self.next, self.droppable)
         while n < self.tail and (self.queue[n & self.mask].state != WAITING or self.queue[n & self.mask].dup):
             n += 1
+        self.droppable = n                        # what comes before will never be again
         if n == self.tail:
             return False
         self.finish(n)
+        # Those dropped wait as GONE for what is in flight. If that is never acknowledged it has to go in the end.
+        while self.tail - self.head > GONE_MOST + <uint64_t>self.queued:
+            self.turn.counters[DROPPED_QUEUE_FULL] += 1
+            self.inflight -= self.head < self.next
+            self.finish(self.head)
         return True
 
     cdef int finish(self, uint64_t n) except -1:
@@ -230,6 +283,10 @@ cdef class Session(Sender):
             self.head += 1
         if self.next < self.head:
             self.next = self.head
+        if self.head == self.tail and self.mask >= CAPACITY_KEPT:
+            free(self.queue)
+            self.queue = NULL
+            self.mask = 0
 
     cdef int pump(self) except -1:
         """Send what the window, the store and the connection's output allow."""
@@ -354,25 +411,37 @@ cdef class Session(Sender):
     # ---- QoS 2 messages from the client ----
 
     cdef Awaiting* find_awaiting(self, uint16_t packet_id) noexcept:
-        cdef uint32_t i
-        for i in range(self.awaiting_count):
-            if self.awaiting[i].packet_id == packet_id:
-                return &self.awaiting[i]
-        return NULL
+        """Where the identifier is, or the empty place where it would go; NULL only if there is no table yet."""
+        cdef uint32_t i = packet_id & self.awaiting_mask
+        if self.awaiting == NULL:
+            return NULL
+        while self.awaiting[i].message != NULL and self.awaiting[i].packet_id != packet_id:
+            i = (i + 1) & self.awaiting_mask
+        return &self.awaiting[i]
+
+    cdef bint awaits(self, uint16_t packet_id) noexcept:
+        """Whether a message with this packet identifier waits for PUBREL."""
+        cdef Awaiting* found = self.find_awaiting(packet_id)
+        return found != NULL and found.message != NULL
 
     cdef int await_release(self, uint16_t packet_id, Message* message) except -1:
         """Keep a QoS 2 message until its PUBREL comes; takes over the caller's reference."""
-        cdef uint32_t capacity
-        cdef Awaiting* awaiting
-        if self.awaiting_count == self.awaiting_capacity:
-            capacity = self.awaiting_capacity * 2 if self.awaiting_capacity else 4
-            awaiting = <Awaiting*>realloc(self.awaiting, capacity * sizeof(Awaiting))
-            if awaiting == NULL:
+        cdef Awaiting* before = self.awaiting
+        cdef uint32_t capacity = self.awaiting_mask + 1 if before != NULL else 0
+        cdef uint32_t i
+        if self.awaiting_count * 2 >= capacity:
+            self.awaiting = <Awaiting*>calloc(capacity * 2 if capacity else 8, sizeof(Awaiting))
+            if self.awaiting == NULL:
+                self.awaiting = before
                 raise MemoryError
-            self.awaiting = awaiting
-            self.awaiting_capacity = capacity
-        self.awaiting[self.awaiting_count] = Awaiting(message, packet_id)
+            self.awaiting_mask = (capacity * 2 if capacity else 8) - 1
+            for i in range(capacity):
+                if before[i].message != NULL:
+                    self.find_awaiting(before[i].packet_id)[0] = before[i]
+            free(before)
+        self.find_awaiting(packet_id)[0] = Awaiting(message, packet_id)
         self.awaiting_count += 1
+        self.awaiting_bytes += message.topic_length + message.payload_length
         if self.recorded():
             self.turn.journal.awaiting(self.number, packet_id, message)
         return 0
@@ -381,14 +450,23 @@ cdef class Session(Sender):
         """PUBREL has come: the message, whose reference is then the caller's, or NULL if none waits."""
         cdef Awaiting* found = self.find_awaiting(packet_id)
         cdef Message* message
-        if found == NULL:
+        cdef uint32_t i, k, home
+        if found == NULL or found.message == NULL:
             return NULL
         message = found.message
         self.awaiting_count -= 1
-        # Keep the order: the next PUBREL is most likely for what is now first.
-        while found < self.awaiting + self.awaiting_count:
-            found[0] = found[1]
-            found += 1
+        self.awaiting_bytes -= message.topic_length + message.payload_length
+        # Move back those that had been pushed on past this place.
+        i = k = <uint32_t>(found - self.awaiting)
+        while True:
+            k = (k + 1) & self.awaiting_mask
+            if self.awaiting[k].message == NULL:
+                break
+            home = self.awaiting[k].packet_id & self.awaiting_mask
+            if ((k - home) & self.awaiting_mask) >= ((k - i) & self.awaiting_mask):
+                self.awaiting[i] = self.awaiting[k]
+                i = k
+        self.awaiting[i].message = NULL
         if self.recorded():
             self.turn.journal.numbers(j.RELEASED, self.number, packet_id)
         return message
@@ -399,7 +477,7 @@ cdef class Session(Sender):
         """Write into the journal that the session exists, its level, and whether it is connected."""
         cdef bytes data
         if self.recorded():
-            data = struct.pack("<QQ", self.head, self.next) + self.client_id
+            data = struct.pack("<QQ", self.head, max(self.sent, self.next)) + self.client_id
             self.turn.journal.text(j.SESSION, self.number, self.level | connected << 7, data, len(data))
 
     def record_gone(self):
@@ -412,6 +490,8 @@ cdef class Session(Sender):
         cdef uint64_t n = self.head
         cdef uint32_t i
         cdef Entry* e
+        if not self.recorded():
+            return
         while n < self.tail:
             e = &self.queue[n & self.mask]
             if e.message != NULL:
@@ -419,11 +499,14 @@ cdef class Session(Sender):
             elif e.state == GOT_PUBREC:
                 self.turn.journal.numbers(j.RECEIVED, self.number, n)
             n += 1
-        for i in range(self.awaiting_count):
-            self.turn.journal.awaiting(self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
+        for i in range(self.awaiting_mask + 1 if self.awaiting != NULL else 0):
+            if self.awaiting[i].message != NULL:
+                self.turn.journal.awaiting(self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
 
     cdef Entry* restored_entry(self, uint64_t n) except NULL:
         """The entry n, made if need be; those before it that are not known yet may still come."""
+        if n >= self.tail and n - self.tail > GAP_MOST:
+            raise DamagedBlock("a queue number that can't be")
         while self.tail <= n:
             if self.queue == NULL or self.tail - self.head > self.mask:
                 self.grow()
@@ -434,6 +517,8 @@ cdef class Session(Sender):
     def restore(self, uint64_t first, uint64_t sent):
         """Take a SESSION record back: all before `first` is done, all before `sent` has been sent."""
         cdef uint64_t n = self.head
+        if first == 0 or sent > max(first, self.tail) + GAP_MOST:
+            raise DamagedBlock("queue numbers that can't be")
         while n < first and n < self.tail:
             self.restore_done(n)                  # unless a DONE record said so before
             n += 1
@@ -441,11 +526,14 @@ cdef class Session(Sender):
             self.head += 1
         if self.head < first:
             self.head = self.tail = first
-        self.next = max(self.head, min(sent, self.tail))
+        self.next = self.head
+        self.sent = max(self.sent, sent)
 
     def restore_queued(self, uint64_t n, Restored message, uint8_t qos, bint retain):
         """Take a QUEUED record back; one that is known already is skipped."""
         cdef Entry* e
+        if not 1 <= qos <= 2:
+            raise DamagedBlock("a queued message of QoS 0 or 3")
         if n < self.head:
             return
         e = self.restored_entry(n)
@@ -475,7 +563,7 @@ cdef class Session(Sender):
 
     def restore_awaiting(self, uint16_t packet_id, Restored message):
         """Take an AWAITING record back."""
-        if self.find_awaiting(packet_id) == NULL:
+        if not self.awaits(packet_id):
             self.await_release(packet_id, message_hold(message.message))
 
     def restore_released(self, uint16_t packet_id):
@@ -487,8 +575,10 @@ cdef class Session(Sender):
     def restored(self, bint connected):
         """All records have been read: what may have been sent to the client before will have DUP."""
         cdef uint64_t n = self.head
-        cdef uint64_t sent = self.next
+        cdef uint64_t sent = self.sent
         cdef uint32_t window = self.turn.limits.max_inflight if connected else 0
+        if self.tail < sent:                      # the newest were acknowledged; their numbers are not given again
+            self.restored_entry(sent - 1)
         self.restoring = False
         self.committed = self.tail if self.recorded() else <uint64_t>-1
         self.skip_gone()
@@ -497,6 +587,7 @@ cdef class Session(Sender):
                 self.queue[n & self.mask].dup = True
                 if n >= sent:
                     window -= 1
+                    self.sent = n + 1
             n += 1
         self.next = self.head
 

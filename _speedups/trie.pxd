@@ -239,3 +239,21 @@ cdef inline Node* node_after(Node* node, bint deeper) noexcept nogil:
             return node.next
         node = node.parent
     return NULL
+
+
+cdef inline void tree_free(Node* root, void (*drop)(void*) noexcept nogil) noexcept nogil:
+    """Free the tree, and each value with `drop`. Leaves first: down to a leaf, then to its sibling or its parent."""
+    cdef Node* node = root
+    cdef Node* parent
+    while node != NULL:
+        if node.child != NULL:
+            parent = node
+            node = node.child
+            parent.child = node.next
+        else:
+            parent = node.parent
+            if node.value != NULL:
+                drop(node.value)
+            free(node.table)
+            free(node)
+            node = parent

@@ -63,7 +63,7 @@ cdef class Commit:
     cdef HeldAck* acks
     cdef Py_ssize_t ack_count, ack_capacity
     cdef list callbacks               # of Python: called with nothing
-    cdef Py_ssize_t size              # bytes of the block
+    cdef Py_ssize_t size              # bytes of the block, and of what waits for it
 
     cdef int hold(self, Outlet outlet, uint8_t first_byte, uint16_t packet_id) except -1
 
@@ -81,7 +81,7 @@ cdef class Turn:
     cdef object commits               # deque of Commit: blocks that the store has not confirmed, in order
     cdef object store                 # callable that takes a block
     cdef object report                # callable that takes an exception
-    cdef Py_ssize_t uncommitted       # bytes of those blocks
+    cdef Py_ssize_t uncommitted       # bytes of those blocks, and of all that waits
     cdef readonly uint64_t sealed     # blocks given to the store
     cdef readonly uint64_t committed  # blocks that the store has confirmed
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running

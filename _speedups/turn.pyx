@@ -28,6 +28,7 @@ COUNTERS = (
 )
 
 cdef enum:
+    CALLBACK_SIZE = 512    # bytes that a callback with what it refers to counts as
     LAZY_MOST = 65536      # bytes of records nobody waits for (DONE) that may be kept from the store for a moment
 
 
@@ -72,8 +73,10 @@ cdef class Outlet:
             if self.turn.journal.urgent:
                 self.held = self.turn.sealed + 1
                 return self.turn.writing.hold(self, first_byte, packet_id)
-            self.held = self.turn.sealed
-            return self.turn.newest.hold(self, first_byte, packet_id)
+            if self.turn.sealed > self.turn.committed:
+                self.held = self.turn.sealed
+                return self.turn.newest.hold(self, first_byte, packet_id)
+            # All that was written for it are records that nobody waits for.
         return put_acknowledgement(self, first_byte, packet_id)
 
     def send(self, bytes data not None):
@@ -92,6 +95,11 @@ cdef class Outlet:
             self.wants_room = False
             self.drained()
         return data
+
+    @property
+    def waits(self):
+        """Whether acknowledgements wait for the store."""
+        return self.held > self.turn.committed
 
     @property
     def unsent(self):
@@ -136,6 +144,8 @@ cdef class Commit:
         Py_INCREF(outlet)
         self.acks[self.ack_count] = HeldAck(<void*>outlet, first_byte, packet_id)
         self.ack_count += 1
+        self.size += sizeof(HeldAck)
+        outlet.turn.uncommitted += sizeof(HeldAck)
         return 0
 
 
@@ -193,12 +203,15 @@ cdef class Turn:
 
     def after_commit(self, callback):
         """Call `callback()` when all that has been recorded so far is stored; at once if it is."""
-        if self.journal.urgent:
-            self.writing.callbacks.append(callback)
-        elif self.commits:
-            self.newest.callbacks.append(callback)
-        else:
-            callback()
+        cdef Commit commit = self.writing
+        if not self.journal.urgent:
+            if not self.commits:
+                callback()
+                return
+            commit = self.newest
+        commit.callbacks.append(callback)
+        commit.size += CALLBACK_SIZE
+        self.uncommitted += CALLBACK_SIZE
 
     cdef int touch(self, Sender sender) except -1:
         """The sender has entries in the block being written."""
@@ -252,14 +265,14 @@ cdef class Turn:
         commit.touched = self.touched
         self.touched = Pointers(NULL, 0, 0)
         block = self.journal.take()
-        commit.size = len(block)
-        self.uncommitted += commit.size
+        commit.size += len(block)
+        self.uncommitted += len(block)
         self.sealed += 1
         self.commits.append(commit)
         self.newest = commit
         self.writing = Commit()
         self.counters[COMMITS] += 1
-        self.counters[COMMITTED_BYTES] += commit.size
+        self.counters[COMMITTED_BYTES] += len(block)
         self.store(block)
         return 0
 
@@ -268,6 +281,7 @@ cdef class Turn:
         cdef Commit commit
         cdef Sender sender
         cdef Outlet outlet
+        cdef Pointers held
         cdef Py_ssize_t i
         for _ in range(blocks):
             commit = self.commits.popleft()

@@ -91,7 +91,28 @@ class Broker:
         """End a turn; for whoever changed something outside of one."""
         self.reactor.settle()
 
-    # ---- called by channels ----
+    def when_stored(self, connection: Connection, session: Session, callback: Callable[[], object]) -> None:
+        """Call when what has been recorded is stored.
+
+        At once for a clean session, which relies on nothing stored; unless other answers of its connection wait.
+        """
+        if session.persistent or connection.waits:
+            self.turn.after_commit(callback)
+        else:
+            callback()
+
+    # ---- called by the reactor and its channels ----
+
+    def accepting(self, is_accepting: bool) -> None:
+        """The reactor begins to let new clients wait in the kernel, or ceases to."""
+        if is_accepting:
+            log.info("accepting connections again", connections=len(self.reactor))
+        else:
+            log.warning(
+                "accepting no connections for now: at the limit of connections, of pending ones or of file descriptors",
+                connections=len(self.reactor),
+                pending=self.reactor.pending,
+            )
 
     def packet(self, connection: Connection, packet: Any) -> None:
         """A packet that is not hot has come."""

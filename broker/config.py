@@ -114,7 +114,10 @@ class LimitsConfig:
         reloadable=True,
     )
     max_awaiting_release: int = option(
-        1000, "QoS 2 messages from one session that wait for its PUBREL.", Integer(1, 65_535), reloadable=True
+        65_535,
+        "QoS 2 messages from one session that wait for its PUBREL; their bytes count as max_queued_bytes do.",
+        Integer(1, 65_535),
+        reloadable=True,
     )
     max_outgoing_bytes: int = option(
         4 * MIB,

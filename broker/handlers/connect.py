@@ -89,6 +89,8 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, code: Retu
     if len(broker.sessions) >= broker.config.limits.max_sessions and not broker.sessions.get(packet.client_id.encode()):
         refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
         return
+    known = broker.sessions.get(packet.client_id.encode()) is not None
+    recorded = len(broker.turn.journal)
     session, present = claim(broker, connection, packet)
     connection.connect = packet if packet.will_topic is not None else None
     session.owner = connection
@@ -96,7 +98,10 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, code: Retu
     will.record(broker.turn.journal, session.client_id, packet)
     session.record(connected=True)
     broker.sessions.has_connected()
-    broker.turn.after_commit(lambda: welcome(broker, connection, packet, session, present))
+    if known or len(broker.turn.journal) > recorded:
+        broker.turn.after_commit(lambda: welcome(broker, connection, packet, session, present))
+    else:  # clean sessions without a will can come in while the store can't write
+        welcome(broker, connection, packet, session, present)
 
 
 def claim(broker: "Broker", connection: Connection, packet: Connect) -> tuple[Session, bool]:

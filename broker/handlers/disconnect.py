@@ -13,5 +13,10 @@ if TYPE_CHECKING:
 
 def handle(broker: "Broker", connection: Connection, session: Session, packet: Disconnect) -> None:
     """No will, and the end of the connection [MQTT-3.14.4-2, 3]."""
+    had_will = connection.connect is not None
     will.discard(connection, broker.turn.journal)
-    connection.close("disconnected by the client")
+    if had_will:  # its end tells the client that no will is to come: true only when that is stored
+        connection.ignore()
+        broker.turn.after_commit(lambda: connection.close("disconnected by the client"))
+    else:
+        connection.close("disconnected by the client")

@@ -50,4 +50,4 @@ def handle(broker: "Broker", connection: Connection, session: Session, packet: S
             if search is not None:
                 session.draw_from(search)  # for a replaced subscription again [MQTT-3.8.4-3]
 
-    broker.turn.after_commit(acknowledge)
+    broker.when_stored(connection, session, acknowledge)

@@ -15,4 +15,4 @@ def handle(broker: "Broker", connection: Connection, session: Session, packet: U
     for topic_filter in packet.topic_filters:
         broker.router.filters.unsubscribe(session, topic_filter.encode())
     answer = encode(Unsuback(packet_id=packet.packet_id), connection.protocol_level)
-    broker.turn.after_commit(lambda: connection.send(answer))
+    broker.when_stored(connection, session, lambda: connection.send(answer))

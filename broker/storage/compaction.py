@@ -49,6 +49,7 @@ class Compaction:
 
     def _rewrite(self) -> Iterator[None]:
         journal = self._router.turn.journal
+        self._router.turn.seal()  # what has been recorded in this turn relies on the blocks that will go
         before, position = self._store.size, self._store.position
         journal.start()
         sessions = list(self._sessions)

@@ -49,7 +49,7 @@ class Restorer:
             try:
                 for kind, *fields in records(block):
                     self._apply[kind](*fields)
-            except (DamagedBlock, KeyError) as error:
+            except (DamagedBlock, KeyError, OverflowError) as error:
                 raise StoreError(
                     f"the store can't be read: {error!r}",
                     "use the version of FlockMQ that wrote it, or restore a backup",

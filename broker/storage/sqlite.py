@@ -26,6 +26,7 @@ APPLICATION_ID = 0x464C4D51  # "FLMQ"
 LAYOUT = 1  # of the tables; that of the blocks is in each block
 RETRY_SECONDS = 1.0  # between attempts when the disk is full or broken
 WAL_BYTES = 32 * 1024 * 1024  # what the -wal file is cut back to after a checkpoint
+COMPLAIN_SECONDS = 60.0  # between lines in the log about it
 BUSY_SECONDS = 2.0  # to wait for a process that is about to let go of the file
 SET_ASIDE = "restore a backup, or move the file away to begin with an empty store"
 
@@ -50,6 +51,7 @@ class SqliteStore(Store):
         self._work: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+        self._complain_at = 0.0  # when an error is worth telling again; 0 = there is none
 
     # ---- opening ----
 
@@ -210,10 +212,15 @@ class SqliteStore(Store):
                 self._database.execute("DELETE FROM block WHERE position < ?", (forget,))
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
-            log.error("store can't write; nothing is acknowledged until it can", path=self.path, error=error)
+            if time.monotonic() >= self._complain_at:
+                log.error("store can't write; nothing is acknowledged until it can", path=self.path, error=error)
+                self._complain_at = time.monotonic() + COMPLAIN_SECONDS
             with contextlib.suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
             return False
+        if self._complain_at:
+            log.info("store can write again", path=self.path)
+            self._complain_at = 0.0
         if forget:
             with contextlib.suppress(RuntimeError):
                 self._call(self._forgotten, gone)

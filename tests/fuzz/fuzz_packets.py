@@ -4,18 +4,17 @@ Every input is decoded at levels 3, 4 and 5 and fed to a Decoder in pieces; only
 model decodes it too and has to agree: its Python branches are also what guides the fuzzer, which cannot see into C.
 With `FLOCKMQ_SANITIZE=address` in the build, a read beyond the bytes ends the run as well.
 
-Options: `--seconds N` (0: until stopped), `--corpus DIRECTORY`, any option of libFuzzer. Exit status 0: nothing found.
+Options: see fuzzing.py.
 """
 
-import argparse
 import importlib
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.fuzz.fuzzing import fuzz
 
 
 def make_target() -> Callable[[bytes], None]:
@@ -65,35 +64,10 @@ def make_target() -> Callable[[bytes], None]:
     return target
 
 
-def write_seeds(directory: Path) -> None:
+def seeds() -> list[bytes]:
     cases = importlib.import_module("tests.cases.packets")
-    for number, case in enumerate(cases.CASES):
-        (directory / f"{number:04}").write_bytes(case.data)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Fuzz the packet codec.")
-    parser.add_argument("--seconds", type=int, default=60, help="how long to run; 0 means until stopped")
-    parser.add_argument("--corpus", type=Path, help="directory to keep inputs in; without it they are thrown away")
-    options, others = parser.parse_known_args()
-    if options.corpus is None:
-        # The fuzzer ends its process without cleaning up, so a process of its own runs in a directory of ours.
-        with tempfile.TemporaryDirectory() as directory:
-            return subprocess.run([sys.executable, *sys.argv, "--corpus", directory], check=False).returncode
-    sys.path.insert(0, str(ROOT))
-
-    import atheris  # here, so that this file can be read where atheris is not installed
-
-    with atheris.instrument_imports(include=["tests.model"]):
-        target = make_target()
-    options.corpus.mkdir(parents=True, exist_ok=True)
-    write_seeds(options.corpus)
-    atheris.Setup(
-        [sys.argv[0], f"-max_total_time={options.seconds}", "-max_len=512", *others, str(options.corpus)], target
-    )
-    atheris.Fuzz()
-    return 0
+    return [case.data for case in cases.CASES]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fuzz("Fuzz the packet codec.", make_target, seeds, 512))

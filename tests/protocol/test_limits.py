@@ -272,9 +272,6 @@ def test_too_many_messages_that_wait_for_pubrel(start_broker: StartBroker) -> No
         client.expect("pubcomp 2", "pubrec 4", "pubcomp 4")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a client with no window of its own, as MQTT.js, is ended at max_awaiting_release (1000)"
-)
 def test_a_burst_of_qos_2_messages(start_broker: StartBroker) -> None:
     """MQTT 3 lets a client publish as many as it has identifiers before it reads the first PUBREC."""
     broker = start_broker()

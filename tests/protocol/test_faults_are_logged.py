@@ -1,0 +1,32 @@
+"""Whoever breaks the protocol is found in the log, at the level that is on by default."""
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.socket_client import SocketClient
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "the first packet is not CONNECT [MQTT-3.1.0-1]"),
+        (b"\x10\xff\xff\xff\xff\x01", "the Remaining Length has more than four bytes [MQTT-2.2.3]"),
+    ],
+)
+def test_fault_before_connect(broker: BrokerProcess, data: bytes, reason: str) -> None:
+    """It was only told at level debug."""
+    with SocketClient(broker.port) as client:
+        client.send(data)
+        assert client.receive() is None
+    line = broker.wait_for_log("connection ended before CONNECT", reason=reason)
+    assert line["level"] == "info"
+
+
+def test_refusal_is_logged_once(broker: BrokerProcess) -> None:
+    with SocketClient(broker.port, "", clean_start=False) as client:
+        assert client.connack is not None
+        assert client.connack.reason_code == 2
+        assert client.receive() is None
+    broker.wait_for_log("connection refused")
+    broker.stop()
+    assert not [line for line in broker.log if "before CONNECT" in line["event"]]
