@@ -1,0 +1,210 @@
+"""Judges a history: what was promised to clients, and what they got. A finding is one line that starts with its rule.
+
+I1 nothing acknowledged is lost for a session that was subscribed; I2 QoS 2 exactly once; I3 order per publisher,
+topic and QoS, and DUP on what is sent again; I6 wills once per abnormal end and never after DISCONNECT; I7 the last
+retained value; I8 Session Present is truthful.
+"""
+
+from collections import defaultdict
+
+from tests.faults.history import (
+    Acknowledged,
+    Connected,
+    Connecting,
+    Delivered,
+    Ended,
+    History,
+    Leaving,
+    Published,
+    Subscribed,
+    Taken,
+)
+from tests.model.topics import matches
+
+
+def check(history: History) -> list[str]:
+    """All findings, in words; an empty list is what is wanted."""
+    return [
+        *lost(history),
+        *repeated(history),
+        *out_of_order(history),
+        *without_dup(history),
+        *wills(history),
+        *untruthful(history),
+    ]
+
+
+class Subscriptions:
+    """From which event on a client's session was subscribed with what, until a clean start."""
+
+    def __init__(self, history: History) -> None:
+        self.since: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+        self.persistent: set[str] = set()
+        for at, event in enumerate(history.events):
+            if isinstance(event, Connecting) and event.clean:
+                self.since[event.client].clear()
+                self.persistent.discard(event.client)
+            elif isinstance(event, Connected) and not event.clean:
+                self.persistent.add(event.client)
+            elif isinstance(event, Subscribed):
+                self.since[event.client].setdefault(event.topic_filter, (at, event.qos))
+
+    def qos(self, client: str, topic: str, at: int) -> int | None:
+        """The highest QoS granted to a persistent session for a topic by then; None: it was not subscribed."""
+        if client not in self.persistent:
+            return None
+        return max(
+            (
+                qos
+                for topic_filter, (since, qos) in self.since[client].items()
+                if since < at and matches(topic_filter, topic)
+            ),
+            default=None,
+        )
+
+
+def published_first(history: History) -> dict[bytes, tuple[int, Published]]:
+    first: dict[bytes, tuple[int, Published]] = {}
+    for at, event in enumerate(history.events):
+        if isinstance(event, Published):
+            first.setdefault(event.payload, (at, event))
+    return first
+
+
+def lost(history: History) -> list[str]:
+    subscriptions = Subscriptions(history)
+    taken = {(event.client, event.payload) for event in history.of(Taken)}
+    finished = {event.payload: event.by for event in history.of(Acknowledged)}  # PUBCOMP comes after PUBREC
+    found = []
+    for payload, (at, message) in published_first(history).items():
+        if finished.get(payload) not in ("PUBACK", "PUBCOMP"):
+            continue
+        for client in subscriptions.persistent:
+            granted = subscriptions.qos(client, message.topic, at)
+            if granted and (client, payload) not in taken:
+                found.append(f"I1 {finished[payload]} came for {payload!r}, {client} never got it")
+    return found
+
+
+def repeated(history: History) -> list[str]:
+    subscriptions = Subscriptions(history)
+    counts: dict[tuple[str, bytes], int] = defaultdict(int)
+    for event in history.of(Taken):
+        counts[event.client, event.payload] += 1
+    first = published_first(history)
+    found = []
+    for (client, payload), count in counts.items():
+        if payload in first and count > 1:
+            _, message = first[payload]
+            granted = subscriptions.qos(client, message.topic, len(history.events))
+            if min(message.qos, granted or 0) == 2 and not message.retain:
+                found.append(f"I2 {client} got {payload!r} {count} times")
+    return found
+
+
+def out_of_order(history: History) -> list[str]:
+    sent: dict[bytes, tuple[tuple[str, str, int], int]] = {}
+    for payload, (at, message) in published_first(history).items():
+        sent[payload] = (message.client, message.topic, message.qos), at
+    newest: dict[tuple[str, tuple[str, str, int]], int] = {}
+    seen: set[tuple[str, bytes]] = set()
+    found = []
+    for event in history.of(Taken):
+        if event.payload not in sent or (event.client, event.payload) in seen:
+            continue
+        seen.add((event.client, event.payload))
+        stream, at = sent[event.payload]
+        if at < newest.get((event.client, stream), -1):
+            found.append(f"I3 {event.client} got {event.payload!r} after one that was published later")
+        newest[event.client, stream] = max(at, newest.get((event.client, stream), -1))
+    return found
+
+
+def without_dup(history: History) -> list[str]:
+    """What a client was sent with a packet identifier, and is sent again with it, is marked."""
+    sent: dict[tuple[str, int], bytes] = {}
+    found = []
+    for event in history.events:
+        if isinstance(event, Connecting) and event.clean:
+            sent = {key: payload for key, payload in sent.items() if key[0] != event.client}
+        elif isinstance(event, Delivered) and event.qos and not event.retain:
+            if sent.get((event.client, event.packet_id)) == event.payload and not event.dup:
+                found.append(f"I3 {event.client} got {event.payload!r} again, without DUP")
+            sent[event.client, event.packet_id] = event.payload
+    return found
+
+
+def wills(history: History) -> list[str]:
+    """Every will is seen by some persistent QoS 2 session in each test that uses wills."""
+    counts: dict[bytes, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for event in history.of(Taken):
+        counts[event.payload][event.client] += 1
+    state: dict[str, tuple[bytes | None, bool, bool]] = {}  # will, CONNACK came, DISCONNECT was sent
+    fates: dict[bytes, str] = {}
+    for event in history.events:
+        if isinstance(event, Connecting):
+            old = state.get(event.client, (None, False, False))
+            if old[0] is not None and old[0] not in fates:
+                fates[old[0]] = "maybe" if old[2] or not old[1] else "once"  # taken over, or CONNECT never arrived
+            state[event.client] = event.will, False, False
+        elif isinstance(event, Connected):
+            state[event.client] = event.will, True, False
+        elif isinstance(event, Leaving):
+            state[event.client] = state[event.client][0], state[event.client][1], True
+        elif isinstance(event, Ended):
+            will, connected, leaving = state[event.client]
+            if will is not None:
+                if event.how == "disconnect":
+                    fates[will] = "never"
+                else:
+                    fates[will] = "once" if connected and not leaving else "maybe"
+            state[event.client] = None, False, False
+    found = []
+    for will, fate in fates.items():
+        most = max(counts[will].values(), default=0)
+        if most > 1:
+            found.append(f"I6 the will {will!r} came {most} times")
+        elif fate == "once" and not most:
+            found.append(f"I6 the will {will!r} never came")
+        elif fate == "never" and most:
+            found.append(f"I6 the will {will!r} came after DISCONNECT")
+    for will, _, _ in state.values():
+        if will is not None and counts[will]:
+            found.append(f"I6 the will {will!r} came although its client is connected")
+    return found
+
+
+def untruthful(history: History) -> list[str]:
+    exists: dict[str, bool | None] = {}  # None: a CONNECT was sent and nothing heard, so either may be
+    before: dict[str, bool | None] = {}
+    found = []
+    for event in history.events:
+        if isinstance(event, Connecting):
+            known = exists.get(event.client, False)
+            before[event.client] = known
+            # Until CONNACK says more: it may have been acted on or not.
+            exists[event.client] = known if known is (not event.clean) else None
+        elif isinstance(event, Connected):
+            known = before[event.client]
+            wanted = False if event.clean else known
+            if wanted is not None and event.session_present != wanted:
+                found.append(f"I8 session present is {event.session_present} for {event.client}, should be {wanted}")
+            exists[event.client] = not event.clean
+    return found
+
+
+def retained(history: History, values: dict[str, bytes]) -> list[str]:
+    """I7: `values` is what a new subscriber found; topics have one publisher each. An empty payload clears."""
+    acknowledged = {event.payload for event in history.of(Acknowledged)}
+    possible: dict[str, set[bytes]] = defaultdict(lambda: {b""})
+    for event in history.of(Published):
+        if event.retain:
+            if event.payload in acknowledged:
+                possible[event.topic] = {event.payload}
+            else:
+                possible[event.topic].add(event.payload)
+    return [
+        f"I7 {topic} is {values.get(topic, b'')!r}, should be one of {sorted(wanted)}"
+        for topic, wanted in possible.items()
+        if (values.get(topic, b"") or b"") not in wanted
+    ]
