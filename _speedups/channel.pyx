@@ -17,7 +17,8 @@ from _speedups.packets cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBR
 from _speedups.router cimport Router
 from _speedups.session cimport Session
 from _speedups.topics cimport fault_text
-from _speedups.turn cimport (MALFORMED_PACKETS, PACKETS_RECEIVED, PUBLISH_BYTES_RECEIVED, PUBLISH_RECEIVED, Outlet)
+from _speedups.turn cimport (MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED,
+                             PUBLISH_RECEIVED, Outlet)
 
 from _speedups.packets import MalformedPacket, ProtocolError, UnacceptableProtocol
 
@@ -144,6 +145,7 @@ cdef class Channel(Outlet):
             p = self.reserve(2)
             p[0] = 0xD0
             p[1] = 0
+            self.turn.counters[PACKETS_SENT] += 1
             return 0
         else:
             self.hand_up(first_byte, body, n)

@@ -20,6 +20,7 @@ cdef enum:
     NAP_WORTH = 2              # times as many packets as without: what makes naps worth while
     NAP_PROBE = 32             # turns after which what is not done now is tried again
     PATIENCE_TICKS = 8         # how long CONNECT may take when others wait for a place
+    PAUSE_TICKS = 4            # until accepting is tried again
     LINGER_TICKS = 8           # how long a refused client may take to read why
 
 
@@ -55,6 +56,8 @@ cdef class Reactor:
     cdef dict expected                 # those that have not sent CONNECT, oldest first
     cdef dict listeners                # fd -> socket
     cdef set paused                    # fds of listeners that are not asked for new connections
+    cdef uint32_t paused_at            # tick
+    cdef bint starved                  # the handler was told that nobody is accepted
     cdef Pointers doomed               # Connections to be ended at the end of the turn (owned references)
     cdef list buried                   # Connections that ended in this turn; events may still name them
     cdef void* wheel[WHEEL_SLOTS]      # first Connection of each slot

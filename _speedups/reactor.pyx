@@ -296,9 +296,11 @@ cdef class Reactor:
         """Don't accept for now. New clients wait in the kernel, and nothing spins."""
         if fd not in self.paused:
             epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
-            if not self.paused:
-                self.handler.accepting(False)
             self.paused.add(fd)
+            self.paused_at = self.turn.tick
+            if not self.starved:
+                self.starved = True
+                self.handler.accepting(False)
             self.turn.counters[ACCEPT_PAUSES] += 1
         return 0
 
@@ -307,7 +309,6 @@ cdef class Reactor:
             for fd in self.paused:
                 self.watch(fd)
             self.paused.clear()
-            self.handler.accepting(True)
         return 0
 
     cdef bint has_room(self) except -1:
@@ -355,6 +356,9 @@ cdef class Reactor:
         self.connections[fd] = c
         c.expected = True
         self.expected[fd] = c
+        if self.starved and not self.paused:
+            self.starved = False
+            self.handler.accepting(True)
         self.turn.counters[CONNECTIONS_OPENED] += 1
         self.schedule(c)
         return 0
@@ -492,6 +496,8 @@ cdef class Reactor:
         cdef Connection c
         while i < self.doomed.count:               # ending one may doom others
             c = <Connection>self.doomed.items[i]
+            if buffer_size(&c.out):
+                c.flush()                          # answers to what came before the fault
             c.end(c.reason)
             Py_DECREF(c)
             i += 1
@@ -520,7 +526,7 @@ cdef class Reactor:
                 else:
                     self.place(c)                  # further away than the wheel spans
                 item = following
-        if self.turn.tick & 3 == 0:
+        if self.paused and self.turn.tick - self.paused_at >= PAUSE_TICKS:
             self.unpause()
         self.turn.seal()                           # records that nobody waits for
         self.settle()

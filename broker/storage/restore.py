@@ -66,6 +66,8 @@ class Restorer:
 
     def _session(self, number: int, level: int, connected: int, first: int, sent: int, client_id: bytes) -> None:
         if number not in self._by_number:
+            if self._sessions.get(client_id) is not None:  # it would be forgotten, and its subscriptions not
+                raise DamagedBlock(f"two sessions of one client identifier: {client_id!r}")
             self._by_number[number] = self._sessions.restore(number, client_id, level=level)
         self._by_number[number].restore(first, sent)
         if connected:

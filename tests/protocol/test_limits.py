@@ -47,7 +47,7 @@ def pings(client: Wire) -> None:
 
 def publish_of(size: int, topic: str = "t") -> bytes:
     """A QoS 0 PUBLISH of so many bytes in all."""
-    for header in (2, 3, 4, 5):
+    for header in (5, 4, 3, 2):
         payload = size - header - 2 - len(topic)
         data = encode(Publish(topic, bytes(max(payload, 0))), 4)
         if len(data) == size:
@@ -419,7 +419,7 @@ def test_file_descriptors_run_out(start_broker: StartBroker) -> None:
         pings(first)
         before = broker.cpu()
         time.sleep(2)  # long enough for a loop that spins to show
-        assert broker.cpu() - before < 0.5
+        assert broker.cpu() - before < 0.2
         with pytest.raises(AssertionError, match="in time"):
             clients[19].receive(0.1)
         pings(first)
@@ -469,12 +469,15 @@ def hammer(broker: BrokerProcess, count: int, streams: list[tuple[bytes, ...]]) 
                 pass
             client.close()
         done += len(opened)
+        if len(broker.log) > 10_000:  # the log of a million packets is not to fill our own memory
+            broker.check()
+            del broker.log[:-100]
 
 
 @pytest.mark.parametrize("count", soak_or_short(1_000_000, 20_000))
 @pytest.mark.timeout(3600)
 def test_memory_after_malformed_packets(start_broker: StartBroker, count: int) -> None:
-    broker = start_broker({"log.level": "warning"}) if count > 100_000 else start_broker()
+    broker = start_broker()
     hammer(broker, 2000, MALFORMED)
     before, files = broker.rss(), broker.open_files()
     hammer(broker, count, MALFORMED)

@@ -118,6 +118,23 @@ def test_malformed_packets_are_counted(start_broker: Callable[..., BrokerProcess
             pass
 
 
+def test_every_packet_sent_is_counted(start_broker: Callable[..., BrokerProcess]) -> None:
+    """PINGRESP is made where no object and no queue is."""
+    node = start_broker({"mqtt.sys_interval": 0.1})
+    with Wire(node.port, name="reader") as reader, Wire(node.port, name="pings") as client:
+        reader.connect().subscribe("$SYS/broker/messages/sent:0")
+        before = int(reader.packet().payload)
+        client.connect()
+        client.send(*["pingreq"] * 5000)
+        for _ in range(5000):
+            client.expect("pingresp")
+        # Each update of the figure is itself a packet sent, but ten a second don't make 5000.
+        for _ in range(20):
+            if int(reader.packet().payload) >= before + 5000:
+                return
+        pytest.fail("PINGRESP is not counted")
+
+
 @pytest.mark.parametrize("level", [3, 4])
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])

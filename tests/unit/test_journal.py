@@ -118,6 +118,13 @@ def restore(blocks: list[bytes]) -> None:
     node.close()
 
 
+def test_two_sessions_of_one_client_are_refused() -> None:
+    """The first would be freed while the tree of filters still has its subscriptions."""
+    blocks = [block.replace(b"two", b"one") for block in BLOCKS]
+    with pytest.raises(StoreError, match="two sessions"):
+        Node(KeepingStore(blocks))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_changed_bytes_never_crash_a_restore(seed: int) -> None:
     rng = random.Random(seed)

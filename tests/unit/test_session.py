@@ -242,9 +242,7 @@ class SessionMachine(RuleBasedStateMachine):
     def retain(self, topic: str, qos: int, clear: bool) -> None:
         self.count += 1
         payload = b"" if clear else b"value %d" % self.count
-        self.publisher.send(
-            Publish(topic_name=topic, payload=payload, qos=qos, packet_id=1 if qos else 0, retain=True)
-        )
+        self.publisher.send(Publish(topic_name=topic, payload=payload, qos=qos, packet_id=1 if qos else 0, retain=True))
         assert len(self.publisher.take()) == qos
         self.publish_to_model(topic, payload, qos, True)
 
