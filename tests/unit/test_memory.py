@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST = 3_000_000  # bytes that a process may grow by, for the allocator's reasons
 
 MEASURE = """
-import gc, resource
+import gc, itertools, resource
 from pathlib import Path
 from _speedups.packets import *
 from tests.inprocess import Client, Node
@@ -42,11 +42,13 @@ from _speedups.filters import FilterTree
 from tests.unit.test_filters import new_session
 tree = FilterTree()
 session = new_session(1)
+names = itertools.count()
 def once():
-    for number in range(30_000):
-        tree.subscribe(session, b"%d/+/%d/#" % (number % 300, number), 1)
-    for number in range(15_000):
-        tree.unsubscribe(session, b"%d/+/%d/#" % (number % 300, number))
+    mine = [b"%d/+/%d/#" % (next(names) % 300, next(names)) for _ in range(30_000)]
+    for name in mine:
+        tree.subscribe(session, name, 1)
+    for name in mine[::2]:
+        tree.unsubscribe(session, name)
     tree.unsubscribe_all(session)
 """,
     ),
@@ -55,19 +57,22 @@ def once():
         """
 from _speedups.retained import RetainedTree
 tree = RetainedTree()
+names = itertools.count()
 def once():
-    for number in range(30_000):
-        tree.set(b"%d/t/%d" % (number % 300, number), b"value")
+    mine = [b"%d/t/%d" % (next(names) % 300, next(names)) for _ in range(30_000)]
+    for name in mine:
+        tree.set(name, b"value")
     searches = [tree.matching(b"+/t/#") for _ in range(1000)]
     for index, search in enumerate(searches):
-        for _ in range(index % 50):
+        for _ in range(index % 50 + 1):
             next(search)
-    for number in range(30_000):
-        tree.set(b"%d/t/%d" % (number % 300, number), b"")
+    assert len(list(tree.matching(b"#"))) == len(mine)
+    for name in mine:
+        tree.set(name, b"")
 """,
     ),
     "connections": (
-        400,
+        1500,
         """
 node = Node()
 def once():
