@@ -90,8 +90,12 @@ class SqliteStore(Store):
             )
             database.execute("PRAGMA journal_mode = WAL")
             database.close()
-            with contextlib.suppress(FileExistsError):  # another process was faster: its store is the one to open
+            try:
                 os.link(fresh, self.path)
+            except FileExistsError:
+                pass  # another process was faster: its store is the one to open
+            except OSError:
+                fresh.rename(self.path)  # a file system without links
         finally:
             fresh.unlink(missing_ok=True)
 
