@@ -34,6 +34,7 @@ cdef struct Plan:
 cdef class FilterTree:
     cdef Node* root
     cdef Plan** plans          # PLAN_SLOTS, each NULL or a plan for a topic name with that hash
+    cdef uint32_t[PLAN_SLOTS] tags     # of the topic names that were last wanted
     cdef uint64_t kept         # receivers in all of them
     cdef Plan scratch          # the plan being made
     cdef Node** frontier       # nodes reached at a level, while matching
@@ -43,8 +44,8 @@ cdef class FilterTree:
     cdef uint64_t mark         # stamps the sessions that the plan being made has
     cdef readonly uint64_t count       # subscriptions
 
-    cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint32_t* slot) noexcept
-    cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint32_t slot) except NULL
+    cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept
+    cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL
     cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int collect(self, Node* node) except -1
     cdef int forget(self, const uint8_t* path, Py_ssize_t n) except -1

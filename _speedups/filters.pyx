@@ -4,7 +4,8 @@ Owns the subscriptions. A subscription is two small records that know each other
 filter and one at its session, so that either side removes it in constant time whatever the other's size. Overlapping
 subscriptions of a session are one receiver with the highest QoS.
 
-Plans are kept per topic name in a table of fixed size where a new one replaces the one in its slot. A change to a
+Plans are kept per topic name in a table of fixed size where a new one replaces the one in its slot, the second time
+that it is wanted in a row: names that don't come again cost no copying. A change to a
 filter without wildcards forgets the plan of that one topic name; any other change makes all plans stale, by number.
 A plan is used only within the call that asked for it: nothing that is called meanwhile changes subscriptions.
 """
@@ -18,8 +19,8 @@ from _speedups.trie cimport (HASH, PLUS, Node, level_hash, level_length, node_af
                              node_path, node_prune, tree_free)
 
 
-cdef inline uint32_t topic_slot(const uint8_t* p, Py_ssize_t n) noexcept nogil:
-    """Eight bytes at a time; the low bits are well mixed."""
+cdef inline uint64_t topic_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    """Eight bytes at a time; the high bits are well mixed."""
     cdef uint64_t h = <uint64_t>n * 0x9E3779B97F4A7C15u
     cdef uint64_t w
     while n >= 8:
@@ -33,8 +34,16 @@ cdef inline uint32_t topic_slot(const uint8_t* p, Py_ssize_t n) noexcept nogil:
         memcpy(&w, p, n)
         h = (h ^ w) * 0x9FB21C651E98DF25u
         h ^= h >> 32
-    h *= 0x9E3779B97F4A7C15u
-    return <uint32_t>(h >> 40) & (PLAN_SLOTS - 1)
+    return h * 0x9E3779B97F4A7C15u
+
+
+cdef inline uint32_t slot_of(uint64_t h) noexcept nogil:
+    return <uint32_t>(h >> 50) & (PLAN_SLOTS - 1)
+
+
+cdef inline uint32_t tag_of(uint64_t h) noexcept nogil:
+    """What tells the topic names of a slot apart without a look at them. Bit 0: its plan is in the slot."""
+    return <uint32_t>(h >> 17) | 1
 
 
 cdef bint is_wild(const uint8_t* p, Py_ssize_t n) noexcept nogil:
@@ -191,43 +200,48 @@ cdef class FilterTree:
 
     cdef int forget(self, const uint8_t* path, Py_ssize_t n) except -1:
         """Plans that a change to this filter concerns are not to be used again."""
-        cdef uint32_t slot
+        cdef uint64_t h
         cdef Plan* plan
         if is_wild(path, n):
             self.generation += 1
             return 0
-        plan = self.known(path, n, &slot)
+        plan = self.known(path, n, &h)
         if plan != NULL:
             plan.generation = 0
         return 0
 
     # ---- plans ----
 
-    cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint32_t* slot) noexcept:
+    cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept:
         """The plan kept for the topic name, which may be stale, or NULL. That it is there says the name is valid."""
         cdef Plan* plan
-        slot[0] = topic_slot(topic, n)
-        plan = self.plans[slot[0]]
+        h[0] = topic_hash(topic, n)
+        if self.tags[slot_of(h[0])] != tag_of(h[0]):
+            return NULL
+        plan = self.plans[slot_of(h[0])]
         if plan == NULL or plan.topic_length != n or memcmp(plan.topic, topic, n) != 0:
             return NULL
         return plan
 
-    cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint32_t slot) except NULL:
-        """The plan for a valid topic name, made anew; `slot` is what `known` gave."""
-        cdef Plan* old = self.plans[slot]
+    cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL:
+        """The plan for a valid topic name, made anew; `h` is what `known` gave."""
+        cdef uint32_t slot = slot_of(h)
+        cdef Plan* old
         cdef Plan* plan
         cdef int i
         cdef Py_ssize_t size
         self.match(topic, n)
-        if self.scratch.count > PLAN_MOST or n > PLAN_TOPIC_MOST:
+        if self.scratch.count > PLAN_MOST or n > PLAN_TOPIC_MOST or (self.tags[slot] | 1) != tag_of(h):
+            self.tags[slot] = tag_of(h) & ~1u     # the plan that is there is not used any more
             self.scratch.generation = self.generation
             return &self.scratch
         if self.kept > PLANS_MOST:
             for i in range(PLAN_SLOTS):
                 free(self.plans[i])
                 self.plans[i] = NULL
+                self.tags[i] &= ~1u
             self.kept = 0
-            old = NULL
+        old = self.plans[slot]
         if old != NULL:
             self.kept -= old.count
         size = (sizeof(Plan) + n + 7) & ~7
@@ -248,6 +262,7 @@ cdef class FilterTree:
         memcpy(plan.receivers, self.scratch.receivers, self.scratch.count * sizeof(Receiver))
         self.kept += plan.count
         self.plans[slot] = plan
+        self.tags[slot] = tag_of(h)
         return plan
 
     cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1:
@@ -350,10 +365,10 @@ cdef class FilterTree:
         """Who gets a message with this valid topic name: a list of (session, QoS granted), by plan."""
         cdef const uint8_t* path = topic
         cdef Py_ssize_t n = len(topic)
-        cdef uint32_t slot
-        cdef Plan* plan = self.known(path, n, &slot)
+        cdef uint64_t h
+        cdef Plan* plan = self.known(path, n, &h)
         if plan == NULL or plan.generation != self.generation:
-            plan = self.plan(path, n, slot)
+            plan = self.plan(path, n, h)
         return [(<Session>plan.receivers[i].session, plan.receivers[i].qos) for i in range(plan.count)]
 
     def match_many(self, bytes topic not None, int times):

@@ -16,7 +16,7 @@ cdef enum:
     WHEEL_SLOTS = 512          # ticks that the timer wheel spans
     NAP = 50000                # ns
     NAP_IDLE = 25000           # ns: only when turns follow each other faster
-    NAP_CROWD = 200            # packets in the last turn from which on none is needed
+    NAP_CROWD = 1000            # packets in the last turn from which on none is needed
     NAP_WORTH = 2              # times as many packets as without: what makes naps worth while
     NAP_PROBE = 32             # turns after which what is not done now is tried again
     PATIENCE_TICKS = 8         # how long CONNECT may take when others wait for a place

@@ -37,8 +37,8 @@ cdef class Router:
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1:
         """0, or the TopicFault of a topic name. One that has a delivery plan was found valid before."""
-        cdef uint32_t slot
-        if 0 < n <= LONG_NAME and self.filters.known(topic, n, &slot) != NULL:
+        cdef uint64_t h
+        if 0 < n <= LONG_NAME and self.filters.known(topic, n, &h) != NULL:
             return 0
         return check_topic_name(topic, n, level, self.turn.limits.max_topic_levels)
 
@@ -49,8 +49,9 @@ cdef class Router:
         `packet` is the message as a QoS 0 packet, in the shortest encoding and without flags, or NULL; `message` the
         same as an object, or NULL. Returns the number of receivers.
         """
-        cdef uint32_t slot, i, count
-        cdef Plan* plan = self.filters.known(topic, topic_length, &slot)
+        cdef uint64_t h
+        cdef uint32_t i, count
+        cdef Plan* plan = self.filters.known(topic, topic_length, &h)
         cdef Receiver* receiver
         cdef Session session
         cdef Outlet outlet
@@ -58,7 +59,7 @@ cdef class Router:
         cdef Py_ssize_t size = 0, limit = self.turn.limits.max_outgoing_bytes
         cdef uint64_t sent = 0
         if plan == NULL or plan.generation != self.filters.generation:
-            plan = self.filters.plan(topic, topic_length, slot)
+            plan = self.filters.plan(topic, topic_length, h)
         count = plan.count
         try:
             if message == NULL and (retain or qos) and (count or retain):
