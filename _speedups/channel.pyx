@@ -46,11 +46,6 @@ cdef class Channel(Outlet):
         """3 or 4; 0 before CONNECT."""
         return self.level
 
-    @property
-    def is_open(self):
-        """Whether CONNECT has been accepted and the connection has not ended."""
-        return self.phase == OPEN and not self.closed
-
     def accept(self, Session session not None, int level, double keep_alive):
         """CONNECT is accepted: packets are taken from now on, and the session's messages flow.
 

@@ -101,11 +101,6 @@ cdef class Outlet:
         """Whether acknowledgements wait for the store."""
         return self.held > self.turn.committed
 
-    @property
-    def unsent(self):
-        """Bytes that wait to be sent."""
-        return buffer_size(&self.out)
-
 
 cdef class Sender:
     """What has numbered messages to send, some of which wait for the store."""

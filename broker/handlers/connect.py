@@ -86,10 +86,10 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, code: Retu
     if code != ReturnCode.ACCEPTED:
         refuse(broker, connection, code, packet.client_id)
         return
-    if len(broker.sessions) >= broker.config.limits.max_sessions and not broker.sessions.get(packet.client_id.encode()):
+    known = broker.sessions.get(packet.client_id.encode()) is not None
+    if not known and len(broker.sessions) >= broker.config.limits.max_sessions:
         refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
         return
-    known = broker.sessions.get(packet.client_id.encode()) is not None
     recorded = len(broker.turn.journal)
     session, present = claim(broker, connection, packet)
     connection.connect = packet if packet.will_topic is not None else None
