@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from _speedups.journal import Journal
 from _speedups.packets import Disconnect, Pingresp, Subscribe, Unsubscribe
 from _speedups.reactor import Connection, Reactor
 from _speedups.router import Router
@@ -17,8 +16,8 @@ from _speedups.turn import Turn
 from broker import logs
 from broker.auth.authenticator import Authenticator
 from broker.config import Config
+from broker.coordinator import Coordinator
 from broker.handlers import connect, disconnect, subscribe, unsubscribe
-from broker.session import will
 from broker.session.registry import Sessions
 
 # What follows CONNECT, and is not hot: one row a packet.
@@ -38,21 +37,21 @@ class Broker:
 
     Args:
         config: of the node.
-        journal: of its store.
+        coordinator: of its sessions; has journal and store.
         authenticator: decides over CONNECT.
-        commit: takes a block for the store; `turn.confirm` must be called for each.
         wake: calls `reactor.run` soon.
     """
 
     def __init__(
         self,
         config: Config,
-        journal: Journal,
+        coordinator: Coordinator,
         authenticator: Authenticator,
-        commit: Callable[[bytes], None],
         wake: Callable[[], object],
     ) -> None:
-        self.turn = Turn(journal, commit, self._report)
+        self.coordinator = coordinator
+        coordinator.broker = self
+        self.turn = Turn(coordinator.journal, coordinator.store.commit, self._report)
         self.router = Router(self.turn)
         self.sessions = Sessions(self.turn, self.router.filters)
         self.authenticator = authenticator
@@ -137,14 +136,11 @@ class Broker:
         session, connection.claimed = connection.claimed, None
         log_ended = log.debug if connection.fault is None or connection.lingering else log.info  # a refusal was logged
         if session is None:
+            self.coordinator.ended(connection, None)
             log_ended("connection ended before CONNECT", address=connection.address, reason=reason)
             return
         connection.detach()
         session.owner = None
         self.sessions.has_disconnected()
-        will.publish(connection, self.router, session.client_id)
-        if session.persistent:
-            session.record(connected=False)
-        else:
-            self.sessions.end(session)
+        self.coordinator.ended(connection, session)
         log_ended("connection ended", client_id=session.client_id.decode(), address=connection.address, reason=reason)

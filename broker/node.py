@@ -13,29 +13,28 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import cast
 
 import uvloop
 
-from _speedups.journal import Journal
 from broker import config as configuration
 from broker import logs
 from broker.admin.sys_topics import SysTopics
+from broker.alone import Alone
 from broker.auth.authenticator import AllowAll
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config, split_address
+from broker.coordinator import Coordinator
 from broker.errors import ConfigError, FlockError, ListenError
-from broker.session import will
-from broker.storage.compaction import Compaction
 from broker.storage.memory import MemoryStore
-from broker.storage.restore import Restorer
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
 
 BACKLOG = 4096  # connections that the kernel completes before we accept them
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
-STOP_SECONDS = 10.0  # that a store may take to keep the last blocks
 TICKS_AT_ONCE = TICKS_PER_SECOND  # a process that was stopped must not find all its clients timed out
 
 log = logs.get("flockmq.node")
@@ -54,63 +53,69 @@ class Node:
         self._reload = reload
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        self.store = make_store(config)
-        self.journal = Journal()
-        self.broker = Broker(config, self.journal, AllowAll(), self.store.commit, self._wake)
-        self.compaction = Compaction(self.store, self.broker.router, self.broker.sessions)
-        self.sys_topics = SysTopics(self.broker, package_version())
+        self._listeners: list[socket.socket] = []
         self.addresses: list[str] = []
+        self._restarting: asyncio.Task[None] | None = None
+        self._build()
+
+    def _build(self) -> None:
+        self.coordinator = make_coordinator(self.config, self._loop, self._restart)
+        self.broker = Broker(self.config, self.coordinator, AllowAll(), self._wake)
+        self.sys_topics = SysTopics(self.broker, package_version())
 
     # ---- start ----
 
-    def start(self) -> None:
-        """Read the store, publish the wills of a crash, listen.
+    async def start(self) -> None:
+        """Read what is kept, publish the wills of a crash, listen.
 
         Raises:
-            FlockError: the store can't be used or an address can't be listened on.
+            FlockError: the store can't be used, the cluster can't be joined, or an address can't be listened on.
         """
-        listeners = [bind(address) for address in self.config.listen]  # a taken port is told before a long read
-        try:
-            self._restore()
-        except BaseException:
-            for listener in listeners:
-                listener.close()
-            raise
-        self.broker.reactor.max_connections = self._connection_limit()
-        self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
-        for listener in listeners:
-            listener.listen(BACKLOG)
-            self.broker.reactor.listen(listener)
-            self.addresses.append(address_of(listener))
-        self._started = self._last_tick = self._last_sys = time.monotonic()
-        self._clock = self._loop.call_later(1 / TICKS_PER_SECOND, self._tick)
-        self._update_sys(0.0)
+        for address in self.config.listen:  # a taken port is told before a long read
+            self._listeners.append(bind(address))
         for signum in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(signum, self._stopped.set)
         self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+        starting = asyncio.ensure_future(self.coordinator.start())
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not starting.done():
+            starting.cancel()
+            return
+        starting.result()
+        for listener in self._listeners:
+            listener.listen(BACKLOG)
+            self.addresses.append(address_of(listener))
+        self._started = self._last_tick = self._last_sys = time.monotonic()
+        self._open()
+        self._clock = self._loop.call_later(1 / TICKS_PER_SECOND, self._tick)
         gc.collect()
         gc.freeze()  # what was read lives long: collections need not look at it again
 
-    def _restore(self) -> None:
-        restorer = Restorer(self.broker.router, self.broker.sessions)
-        began = time.monotonic()
-        restorer.read(self.store.open())
-        self.store.start(self._confirm, self._loop.call_soon_threadsafe)
-        if self.store.durable:
-            self.journal.start()
-        restorer.finish()
-        for client_id, fields in restorer.wills.items():
-            will.publish_stored(self.broker.router, client_id, *fields)
-        if self.store.size:
-            log.info(
-                "store read",
-                sessions=len(self.broker.sessions),
-                subscriptions=self.broker.router.filters.count,
-                retained=self.broker.router.retained.count,
-                wills=len(restorer.wills),
-                seconds=f"{time.monotonic() - began:.2f}",
-            )
-        self.broker.settle()
+    def _open(self) -> None:
+        """Let clients in."""
+        self.broker.reactor.max_connections = self._connection_limit()
+        self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
+        for listener in self._listeners:
+            self.broker.reactor.listen(listener)
+        self._update_sys(0.0)
+
+    def _restart(self, reason: str) -> None:
+        """Close all clients, forget all state, and begin anew: the cluster goes on without what this node knew."""
+        if self._restarting is None and not self._stopped.is_set():
+            log.error("all clients are closed, and the node starts anew", reason=reason)
+            self._loop.remove_reader(self.broker.reactor.fileno())
+            for connection in self.broker.reactor:
+                connection.close("the node starts anew")
+            self._restarting = self._loop.create_task(self._begin_anew())
+
+    async def _begin_anew(self) -> None:
+        self._build()
+        await self.coordinator.start()
+        self._open()
+        self._restarting = None
+        log.info("the node is ready again")
 
     def _connection_limit(self) -> int:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -126,18 +131,13 @@ class Node:
     def _wake(self) -> None:
         self._loop.call_soon(self.broker.reactor.run)
 
-    def _confirm(self, blocks: int) -> None:
-        """The store has kept the next blocks."""
-        self.broker.turn.confirm(blocks)
-        self.compaction.step()
-        self.broker.settle()
-
     def _tick(self) -> None:
         now = time.monotonic()
         ticks = int((now - self._last_tick) * TICKS_PER_SECOND)
         if ticks:
             self._last_tick += ticks / TICKS_PER_SECOND
             self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
+        self.coordinator.tick()
         interval = self.config.mqtt.sys_interval
         if interval and now - self._last_sys >= interval:
             self._update_sys(now - self._last_sys)
@@ -176,27 +176,33 @@ class Node:
         log.info("stopping", clients=self.broker.sessions.connected)
         for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
             self._loop.remove_signal_handler(signum)
-        self._loop.remove_reader(self.broker.reactor.fileno())
+        if self._restarting is not None:
+            self._restarting.cancel()
         self.broker.reactor.stop_listening()
-        self._clock.cancel()
-        await self._stored()  # acknowledgements that wait for the store still leave
-        for connection in self.broker.reactor:
-            connection.close("the broker stops")  # MQTT 3 has no other word; a will counts [MQTT-3.1.2-8]
-        self.broker.settle()
-        await self._stored()
-        self.store.close()
+        if self.addresses:
+            self._clock.cancel()
+            await self.coordinator.drain()
+            self._loop.remove_reader(self.broker.reactor.fileno())
+        for listener in self._listeners:
+            listener.close()
+        await self.coordinator.stop()
         log.info("stopped")
 
-    async def _stored(self) -> None:
-        """Wait until the store has all that was recorded."""
-        done = asyncio.Event()
-        self.broker.turn.seal()
-        self.broker.turn.after_commit(done.set)
-        try:
-            await asyncio.wait_for(done.wait(), STOP_SECONDS)
-        except TimeoutError:
-            log.error("the store doesn't answer: what it has not confirmed was not acknowledged and may be lost")
-        self.broker.settle()
+
+def make_coordinator(
+    config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]
+) -> Coordinator:
+    """A node alone, or one of a cluster, as the configuration says.
+
+    Args:
+        config: of the node.
+        loop: of the node.
+        restart: called when the node has lost its place in the cluster, with the reason.
+    """
+    if config.cluster.redis:
+        # By name, since `broker` works without `cluster` and without redis-py.
+        return cast(Coordinator, import_module("cluster.cluster").Cluster(config, loop, restart))
+    return Alone(make_store(config), loop.call_soon_threadsafe)
 
 
 def make_store(config: Config) -> Store:
@@ -256,7 +262,7 @@ def banner(node: Node) -> None:
     """Say where to connect and what is kept."""
     where = ", ".join(f"mqtt://{address}" for address in node.addresses)
     log.info(f"FlockMQ {package_version()} is ready", listen=where)
-    log.info(node.store.describe())
+    log.info(node.coordinator.describe())
     if all(is_loopback(address) for address in node.addresses):
         log.info("only this machine can connect; --listen 0.0.0.0:1883 opens it to the network")
 
@@ -268,9 +274,10 @@ def is_loopback(address: str) -> bool:
 
 async def _serve(config: Config, reload: Callable[[], Config]) -> None:
     node = Node(config, reload)
-    node.start()
-    banner(node)
     try:
+        await node.start()
+        if node.addresses:
+            banner(node)
         await node.run()
     finally:
         await node.stop()

@@ -13,14 +13,12 @@ from _speedups.topics import validate_topic_name
 from _speedups.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import Credentials, ReturnCode
-from broker.session import will
 
 if TYPE_CHECKING:
     from broker.broker import Broker
 
 ACCEPTED = COUNTERS.index("connects_accepted")
 REFUSED = COUNTERS.index("connects_refused")
-TAKEOVERS = COUNTERS.index("takeovers")
 CLIENT_ID_CHARACTERS = 23  # at level 3
 
 log = logs.get("flockmq.connect")
@@ -86,44 +84,18 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, code: Retu
     if code != ReturnCode.ACCEPTED:
         refuse(broker, connection, code, packet.client_id)
         return
-    known = broker.sessions.get(packet.client_id.encode()) is not None
-    if not known and len(broker.sessions) >= broker.config.limits.max_sessions:
-        refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
-        return
-    recorded = len(broker.turn.journal)
-    session, present = claim(broker, connection, packet)
+    broker.coordinator.claim(connection, packet)
+
+
+def admit(broker: "Broker", connection: Connection, packet: Connect, session: Session) -> None:
+    """The session is this connection's; it may be used after `welcome`."""
     connection.connect = packet if packet.will_topic is not None else None
     session.owner = connection
     connection.claimed = session
-    will.record(broker.turn.journal, session.client_id, packet)
-    session.record(connected=True)
     broker.sessions.has_connected()
-    if known or len(broker.turn.journal) > recorded:
-        broker.turn.after_commit(lambda: welcome(broker, connection, packet, session, present))
-    else:  # clean sessions without a will can come in while the store can't write
-        welcome(broker, connection, packet, session, present)
 
 
-def claim(broker: "Broker", connection: Connection, packet: Connect) -> tuple[Session, bool]:
-    """The client's session, new or not, and whether it is one that was there."""
-    client_id = packet.client_id.encode()
-    session = broker.sessions.get(client_id)
-    if session is not None and session.owner is not None:
-        broker.turn.count(TAKEOVERS)
-        session.owner.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
-        session = broker.sessions.get(client_id)
-    if session is not None and packet.clean_start:  # [MQTT-3.1.2-6]
-        broker.sessions.end(session)
-        session = None
-    if session is not None:
-        return session, True
-    return (
-        broker.sessions.create(client_id, persistent=not packet.clean_start, level=packet.protocol_level),
-        False,
-    )
-
-
-def welcome(broker: "Broker", connection: Connection, packet: Connect, session: Session, present: bool) -> None:
+def welcome(broker: "Broker", connection: Connection, packet: Connect, session: Session, *, present: bool) -> None:
     """The store has what it must have: say CONNACK, then let packets flow."""
     if connection.closed or session.owner is not connection:
         return

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from _speedups.packets import Disconnect
 from _speedups.reactor import Connection
 from _speedups.session import Session
-from broker.session import will
 
 if TYPE_CHECKING:
     from broker.broker import Broker
@@ -13,9 +12,10 @@ if TYPE_CHECKING:
 
 def handle(broker: "Broker", connection: Connection, session: Session, packet: Disconnect) -> None:
     """No will, and the end of the connection [MQTT-3.14.4-2, 3]."""
-    had_will = connection.connect is not None
-    will.discard(connection, broker.turn.journal)
-    if had_will:  # its end tells the client that no will is to come: true only when that is stored
+    if connection.connect is not None:
+        connection.connect = None
+        broker.coordinator.discard_will(connection)
+        # Its end tells the client that no will is to come: true only when that is stored
         connection.ignore()
         broker.turn.after_commit(lambda: connection.close("disconnected by the client"))
     else:

@@ -17,7 +17,7 @@ FAILURE = 0x80  # in SUBACK, from level 4 on
 
 
 def handle(broker: "Broker", connection: Connection, session: Session, packet: Subscribe) -> None:
-    """Subscribe, then say so when the store has it; retained messages follow the SUBACK."""
+    """Subscribe, then say so when it holds everywhere; retained messages follow the SUBACK."""
     level = connection.protocol_level
     if session.sources_waiting > SEARCHES_MOST:
         connection.reject("SUBSCRIBE again and again, without reading what is retained")
@@ -38,8 +38,6 @@ def handle(broker: "Broker", connection: Connection, session: Session, packet: S
         else:
             codes.append(qos)
             granted.append((topic_filter.encode(), qos))
-    for name, qos in granted:
-        broker.router.filters.subscribe(session, name, qos)
 
     def acknowledge() -> None:
         if connection.session is not session:
@@ -50,4 +48,4 @@ def handle(broker: "Broker", connection: Connection, session: Session, packet: S
             if search is not None:
                 session.draw_from(search)  # for a replaced subscription again [MQTT-3.8.4-3]
 
-    broker.when_stored(connection, session, acknowledge)
+    broker.coordinator.subscribe(connection, session, granted, acknowledge)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 def handle(broker: "Broker", connection: Connection, session: Session, packet: Unsubscribe) -> None:
     """Unsubscribe from what there is, and answer [MQTT-3.10.4-5]."""
-    for topic_filter in packet.topic_filters:
-        broker.router.filters.unsubscribe(session, topic_filter.encode())
     answer = encode(Unsuback(packet_id=packet.packet_id), connection.protocol_level)
-    broker.when_stored(connection, session, lambda: connection.send(answer))
+    filters = [topic_filter.encode() for topic_filter in packet.topic_filters]
+    broker.coordinator.unsubscribe(connection, session, filters, lambda: connection.send(answer))

@@ -33,6 +33,10 @@ class Sessions:
         self._last_number += 1
         return self._add(Session(self._turn, self._last_number, client_id, persistent=persistent, level=level))
 
+    def share(self, client_id: bytes, number: int) -> Session:
+        """A persistent session of the cluster, whose queue is elsewhere; there must be none with this client id."""
+        return self._add(Session(self._turn, number, client_id, persistent=True, shared=True))
+
     def restore(self, number: int, client_id: bytes, *, level: int) -> Session:
         """A session that the store knows, empty, whose records are to be applied."""
         self._last_number = max(self._last_number, number)

@@ -2,7 +2,7 @@
 
 The will is the CONNECT packet that its channel keeps. With a durable store it is recorded when the client connects, and
 the record that it is settled is in the same block as what its publication queued: after a crash it is published at
-restart, once.
+restart, or by another node, once.
 """
 
 from _speedups.channel import Channel
@@ -22,25 +22,19 @@ def record(journal: Journal, client_id: bytes, connect: Connect) -> None:
         )
 
 
-def discard(channel: Channel, journal: Journal) -> None:
-    """The client said DISCONNECT: no will [MQTT-3.14.4-3]."""
-    if channel.connect is not None:
-        channel.connect = None
-        if channel.session is not None:
-            journal.record_will_gone(channel.session.client_id)
+def publish(channel: Channel, router: Router) -> bool:
+    """A connection ended other than by DISCONNECT: publish its will, if it has one [MQTT-3.1.2-8].
 
-
-def publish(channel: Channel, router: Router, client_id: bytes) -> None:
-    """The connection ended in another way [MQTT-3.1.2-8]."""
+    Returns whether it had; the caller records, in the same block, that it is settled.
+    """
     connect, channel.connect = channel.connect, None
-    if connect is not None and connect.will_topic is not None:
-        publish_stored(
-            router, client_id, connect.will_topic.encode(), connect.will_payload, connect.will_qos, connect.will_retain
-        )
+    if connect is None or connect.will_topic is None:
+        return False
+    publish_stored(router, connect.will_topic.encode(), connect.will_payload, connect.will_qos, connect.will_retain)
+    return True
 
 
-def publish_stored(router: Router, client_id: bytes, topic: bytes, payload: bytes, qos: int, retain: bool) -> None:
-    """Publish a will, and record that it is settled."""
+def publish_stored(router: Router, topic: bytes, payload: bytes, qos: int, retain: bool) -> None:
+    """Publish a will."""
     router.publish(topic, payload, qos, retain)
-    router.turn.journal.record_will_gone(client_id)
     router.turn.count(WILLS_PUBLISHED)

@@ -1,0 +1,85 @@
+"""What a broker asks of whoever keeps its sessions: one node alone, or a cluster.
+
+The handlers know the protocol, a coordinator knows where state lives and who else has to agree. It calls back when
+something may be said to a client: `admit` after a session is this connection's, `done` when a promise is kept.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from _speedups.journal import Journal
+from _speedups.packets import Connect
+from _speedups.reactor import Connection
+from _speedups.session import Session
+from broker.storage.store import Store
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+Done = Callable[[], object]
+
+
+class Coordinator(ABC):
+    """Owns journal and store; decides which connection has which session."""
+
+    journal: Journal
+    store: Store
+    broker: "Broker"
+
+    # ---- life ----
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Read what is kept. Connections are accepted after this.
+
+        Raises:
+            FlockError: it can't be read, or the others can't be joined.
+        """
+
+    @abstractmethod
+    def tick(self) -> None:
+        """A quarter of a second has passed."""
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """The node is to stop: nothing more is accepted; let the clients go."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """All clients have gone: keep what was said, and let go."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What is kept where, in words for the operator."""
+
+    @abstractmethod
+    def ready(self) -> tuple[bool, str]:
+        """Whether new clients are welcome, and why."""
+
+    # ---- connections and sessions ----
+
+    @abstractmethod
+    def claim(self, connection: Connection, packet: Connect) -> None:
+        """Give the connection its client's session: call `connect.admit`, later `connect.welcome`; or refuse."""
+
+    @abstractmethod
+    def ended(self, connection: Connection, session: Session | None) -> None:
+        """A connection is closed: its will, unless it was discarded, and its session are to be settled.
+
+        `session` is None when it had not been admitted yet.
+        """
+
+    @abstractmethod
+    def discard_will(self, connection: Connection) -> None:
+        """The client said DISCONNECT: its will is not to be published [MQTT-3.14.4-3]."""
+
+    @abstractmethod
+    def subscribe(
+        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done
+    ) -> None:
+        """Subscribe; `done` when what is published from then on, anywhere, is delivered (G4)."""
+
+    @abstractmethod
+    def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:
+        """Unsubscribe; `done` when nothing new is put into the session's queue."""
