@@ -21,7 +21,18 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from broker.config_values import Addresses, Boolean, Choice, Duration, Integer, Kind, Size, StoreUrl
+from broker.config_values import (
+    Addresses,
+    Boolean,
+    Choice,
+    Duration,
+    Integer,
+    Kind,
+    Name,
+    RedisUrlKind,
+    Size,
+    StoreUrl,
+)
 from broker.config_values import split_address as split_address
 from broker.errors import ConfigError
 
@@ -38,6 +49,7 @@ MIB = 1 << 20
 COUNT_MAX = 2**31 - 1
 SIZE_MAX = 1 << 40
 DAY = 86400.0
+CENTURY = 36_500 * DAY
 
 
 def option(default: T, help: str, kind: Kind, *, reloadable: bool = False, flag: str = "") -> T:  # noqa: A002
@@ -182,6 +194,75 @@ class MqttConfig:
     sys_interval: float = option(
         10.0, "Seconds between updates of the $SYS topics; 0 = no $SYS topics.", Duration(0, DAY), reloadable=True
     )
+    session_expiry: float = option(
+        0.0,
+        "Seconds; a persistent session whose client stays away this long ends. 0 = never.",
+        Duration(0, CENTURY),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Many nodes as one broker: they share nothing but a Redis. Without `redis` the node is alone."""
+
+    redis: str = option(
+        "",
+        "Where the nodes keep state together: redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss:// for TLS, unix:///PATH, "
+        "or redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]; store.url is then unused.",
+        RedisUrlKind(),
+        flag="--redis",
+    )
+    node_name: str = option(
+        "",
+        "What logs and `flockmq cluster status` call this node; empty = the host's name.",
+        Name("[A-Za-z0-9._-]{0,64}", "up to 64 letters, digits, dots, underscores and hyphens"),
+        flag="--node-name",
+    )
+    workers: int = option(
+        1,
+        "Nodes to start on this machine, one a core, which share the addresses; more than one needs redis.",
+        Integer(1, 256),
+        flag="--workers",
+    )
+    prefix: str = option(
+        "mq:",
+        "Begins every key and channel in Redis; clusters with different prefixes can share one.",
+        Name("[A-Za-z0-9:._/-]{1,64}", "1 to 64 letters, digits and characters of :._/-"),
+    )
+    lease: float = option(
+        6.0,
+        "Seconds without a heartbeat after which the other nodes take a node for dead.",
+        Duration(0.5, 600),
+    )
+    replicas: int = option(
+        0,
+        "Replicas of Redis that must have a message before it is acknowledged (WAIT).",
+        Integer(0, 16),
+    )
+    timeout: float = option(2.0, "Seconds that Redis may be silent before it counts as away.", Duration(0.1, 600))
+    log_bytes: int = option(
+        64 * MIB,
+        "Bytes of a node's log in Redis, from which other nodes read what they missed.",
+        Size(64 * 1024, SIZE_MAX),
+    )
+    log_seconds: float = option(
+        60.0,
+        "Seconds for which a node's log is kept.",
+        Duration(1, DAY),
+    )
+
+
+@dataclass(frozen=True)
+class HttpConfig:
+    """Health for load balancers and orchestrators: /healthz (the process works) and /readyz (send it clients)."""
+
+    listen: tuple[str, ...] = option(
+        (),
+        "Addresses to answer GET /healthz and /readyz on, HOST:PORT each; none unless given.",
+        Addresses(may_be_empty=True),
+        flag="--http",
+    )
 
 
 @dataclass(frozen=True)
@@ -195,10 +276,18 @@ class Config:
         Addresses(),
         flag="--listen",
     )
+    listen_shared: bool = option(
+        False,
+        "Share the addresses with other processes of the same user that say so too (SO_REUSEPORT): the kernel spreads "
+        "new connections over them. `--workers` does it by itself.",
+        Boolean(),
+    )
     store: StoreConfig = StoreConfig()
     log: LogConfig = LogConfig()
     limits: LimitsConfig = LimitsConfig()
     mqtt: MqttConfig = MqttConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    http: HttpConfig = HttpConfig()
 
 
 class Key(NamedTuple):
@@ -286,7 +375,20 @@ def trace(
     for key, value, origin in sources:
         values[key.name] = value
         origins[key.name] = origin
-    return Loaded(_build(values), origins)
+    loaded = Loaded(_build(values), origins)
+    _check(loaded)
+    return loaded
+
+
+def _check(loaded: Loaded) -> None:
+    """What concerns more than one key."""
+    cluster = loaded.config.cluster
+    if cluster.workers > 1 and not cluster.redis:
+        raise ConfigError(
+            f"cluster.workers = {cluster.workers} ({loaded.origins['cluster.workers']}): "
+            "more than one worker needs a Redis, which holds what they share",
+            "name one with --redis redis://HOST:PORT, or start one worker",
+        )
 
 
 def _build(values: Mapping[str, object]) -> Config:
@@ -364,11 +466,11 @@ def _read(key: Key, raw: object, origin: str, *, is_text: bool) -> object:
         return key.kind.read(raw, is_text=is_text and isinstance(raw, str))
     except (ValueError, OverflowError) as error:
         wanted = str(error) if type(error) is ValueError and str(error) else key.kind.expected
-        raise ConfigError(f"{key.name} = {_shown(raw)} ({origin}): expected {wanted}") from None
+        shown = _cut(key.kind.shown(raw))
+        raise ConfigError(f"{key.name} = {shown} ({origin}): expected {wanted}") from None
 
 
-def _shown(raw: object) -> str:
-    text = repr(raw)
+def _cut(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -377,7 +479,7 @@ def _unknown(what: str, name: str, origin: str, known: Mapping[str, Key]) -> Con
     if not near:  # The right name in the wrong section, or in none.
         near = [full for full in known if full.rpartition(".")[2] == name.rpartition(".")[2]][:1]
     hint = f"did you mean {near[0]}?" if near else "`flockmq sample-config` shows every key"
-    return ConfigError(f"unknown {what} {_shown(name)[1:-1]} ({origin})", hint)
+    return ConfigError(f"unknown {what} {_cut(repr(name))[1:-1]} ({origin})", hint)
 
 
 class Change(NamedTuple):

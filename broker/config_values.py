@@ -10,6 +10,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from broker.redis_url import EXPECTED as REDIS_EXPECTED
+from broker.redis_url import RedisUrl, masked
+
 NUMBER_AND_UNIT = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", re.ASCII)
 WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
 BOOLEAN_WORDS = {
@@ -41,8 +44,12 @@ class Kind:
         raise NotImplementedError
 
     def write(self, value: object) -> str:
-        """`value` as TOML."""
+        """`value` as TOML; what is secret in it is masked."""
         return json.dumps(value, ensure_ascii=False)
+
+    def shown(self, raw: object) -> str:
+        """A refused value as its error shows it."""
+        return repr(raw)
 
 
 @dataclass(frozen=True)
@@ -169,17 +176,51 @@ class StoreUrl(Kind):
         return raw
 
 
+class RedisUrlKind(Kind):
+    """The URL of a Redis, or nothing; passwords are never shown."""
+
+    expected = REDIS_EXPECTED
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str):
+            raise ValueError
+        if raw:
+            RedisUrl.parse(raw)
+        return raw
+
+    def write(self, value: object) -> str:
+        return super().write(masked(str(value)))
+
+    def shown(self, raw: object) -> str:
+        return repr(masked(raw)) if isinstance(raw, str) else repr(raw)
+
+
+@dataclass(frozen=True)
+class Name(Kind):
+    """A short text of certain characters."""
+
+    pattern: str
+    expected: str = ""
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str) or not re.fullmatch(self.pattern, raw, re.ASCII):
+            raise ValueError
+        return raw
+
+
+@dataclass(frozen=True)
 class Addresses(Kind):
     """One or more HOST:PORT; as text separated by commas."""
 
-    expected = 'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883"'
+    may_be_empty: bool = False
+    expected: str = 'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883"'
 
     def read(self, raw: object, *, is_text: bool) -> object:
         if is_text and isinstance(raw, str):
-            raw = [part.strip() for part in raw.split(",")]
+            raw = [part.strip() for part in raw.split(",")] if raw.strip() or not self.may_be_empty else []
         elif isinstance(raw, str):
             raw = [raw]
-        if not isinstance(raw, (list, tuple)) or not raw:
+        if not isinstance(raw, (list, tuple)) or not (raw or self.may_be_empty):
             raise ValueError
         seen = set()
         for address in raw:

@@ -49,6 +49,9 @@ if [ "$what" = test ]; then
     { has mosquitto_pub && has mosquitto_sub; } || need mosquitto-clients
     has node || need nodejs
     has npm || need npm
+    has redis-server || need redis-server
+    has redis-sentinel || need redis-sentinel
+    has ss || need iproute2
 fi
 [ -n "$missing" ] || exit 0
 
@@ -90,8 +93,10 @@ fi
 rm -f "$log"
 
 # Not started now, and not at the next boot either: the tests start their own.
-case "$missing " in
-*" mosquitto "*)
-    if has systemctl; then $root systemctl disable mosquitto.service >/dev/null 2>&1 || true; fi
-    ;;
-esac
+for daemon in mosquitto redis-server redis-sentinel; do
+    case "$missing " in
+    *" $daemon "*)
+        if has systemctl; then $root systemctl disable "$daemon.service" >/dev/null 2>&1 || true; fi
+        ;;
+    esac
+done

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.broker_process import STORES, BrokerProcess
+from tests.redis_process import RedisProcess
 
 StartBroker = Callable[..., BrokerProcess]
+StartRedis = Callable[..., RedisProcess]
 
 
 @pytest.fixture(params=list(STORES))
@@ -39,3 +41,26 @@ def start_broker(store: str, tmp_path: Path) -> Iterator[StartBroker]:
 def broker(start_broker: StartBroker) -> BrokerProcess:
     """A node with default settings."""
     return start_broker()
+
+
+@pytest.fixture
+def start_redis(tmp_path: Path) -> Iterator[StartRedis]:
+    """Starts Redis servers: `start_redis(["--requirepass", "x"], {"password": "x"})`. All are ended."""
+    started: list[RedisProcess] = []
+
+    def start(arguments: list[str] | None = None, connection: dict[str, object] | None = None) -> RedisProcess:
+        directory = tmp_path / f"redis-{len(started)}"
+        directory.mkdir()
+        server = RedisProcess(directory, arguments, connection)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture
+def redis_server(start_redis: StartRedis) -> RedisProcess:
+    """A Redis of the test's own, empty, that keeps nothing on disk."""
+    return start_redis()

@@ -4,7 +4,7 @@ from argparse import Namespace
 
 from broker import config
 from broker.commands.parser import Parser
-from broker.config_values import Addresses, Choice, Kind
+from broker.config_values import Addresses, Choice, Integer, Kind, Name, RedisUrlKind
 from broker.errors import UsageError
 
 
@@ -21,7 +21,7 @@ def add_settings(parser: Parser) -> None:
                 dest=key.name,
                 action="append" if isinstance(key.kind, Addresses) else "store",
                 metavar=metavar(key.kind),
-                help=f"{key.help} [{shown(key.field.default)}]",
+                help=f"{key.help}{shown(key.field.default)}",
             )
     group.add_argument(
         "--set",
@@ -38,12 +38,14 @@ def metavar(kind: Kind) -> str:
     """What stands for a value in the help."""
     if isinstance(kind, Choice):
         return "|".join(kind.words)
-    return "HOST:PORT" if isinstance(kind, Addresses) else "memory|sqlite:PATH"
+    words: dict[type[Kind], str] = {Addresses: "HOST:PORT", Integer: "N", Name: "NAME", RedisUrlKind: "URL"}
+    return words.get(type(kind), "memory|sqlite:PATH")
 
 
 def shown(default: object) -> str:
     """A default in the help."""
-    return ", ".join(default) if isinstance(default, tuple) else str(default)
+    text = ", ".join(default) if isinstance(default, tuple) else str(default)
+    return f" [{text}]" if text else ""
 
 
 def overrides(args: Namespace) -> dict[str, object]:

@@ -88,6 +88,8 @@ def test_a_fault_of_the_node_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
         (["--config", "/nonexistent.toml"], "sample-config"),
         (["check-config", "--log-level", "loud"], '"info"'),
         (["sample-config", "x"], "unknown argument 'x'"),
+        (["--workers", "2"], "needs a Redis"),
+        (["--redis", "http://x"], "redis+sentinel://"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -179,13 +181,21 @@ def test_check_config_says_where_values_come_from(
     monkeypatch.setenv("FLOCKMQ_STORE_URL", "memory")
     assert main(["check-config", "--config", str(path), "--log-level", "debug"]) == 0
     out = capsys.readouterr().out
-    lines = dict(line.split(" = ", 1) for line in out.splitlines() if " = " in line)
-    assert len(lines) == len(KEYS)
+    settings = [line.split(" = ", 1) for line in out.splitlines() if " = " in line]
+    assert len(settings) == len(KEYS)
+    lines = dict(settings)
     assert lines["max_inflight"].split() == ["9", "#", f"{path}:2"]
     assert lines["url"].split() == ['"memory"', "#", "FLOCKMQ_STORE_URL"]
     assert lines["level"].split() == ['"debug"', "#", "command", "line"]
     assert lines["sync"].split() == ['"full"', "#", "default"]
     assert tomllib.loads(out)["limits"]["max_inflight"] == 9
+
+
+def test_check_config_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-config", "--redis", "redis+sentinel://u:sesame@h/m?sentinel_password=sesame"]) == 0
+    out = capsys.readouterr().out
+    assert tomllib.loads(out)["cluster"]["redis"] == "redis+sentinel://u:***@h/m?sentinel_password=***"
+    assert "sesame" not in out
 
 
 def test_help_and_mistakes_load_nothing_heavy() -> None:

@@ -44,7 +44,9 @@ def test_every_key_has_help_and_a_variable() -> None:
     for key in KEYS.values():
         assert key.help.endswith("."), key.name
     flags = [key.flag for key in KEYS.values() if key.flag]
-    assert sorted(flags) == ["--listen", "--log-format", "--log-level", "--store", "--sync"]
+    assert sorted(flags) == [
+        "--http", "--listen", "--log-format", "--log-level", "--node-name", "--redis", "--store", "--sync", "--workers",
+    ]  # fmt: skip
 
 
 def test_precedence(tmp_path: Path) -> None:
@@ -93,6 +95,16 @@ def test_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> 
         ("listen", ["a:1", "b:1"], ("a:1", "b:1")),
         ("store.url", "sqlite:/var/lib/flockmq/a b.db", "sqlite:/var/lib/flockmq/a b.db"),
         ("store.sync", "normal", "normal"),
+        ("cluster.redis", "", ""),
+        ("cluster.redis", "redis://localhost", "redis://localhost"),
+        ("cluster.node_name", "rack-1.node_2", "rack-1.node_2"),
+        ("cluster.workers", "1", 1),
+        ("cluster.prefix", "fleet/a:", "fleet/a:"),
+        ("cluster.lease", "0.5", 0.5),
+        ("mqtt.session_expiry", "14d", 14 * 86400.0),
+        ("http.listen", "", ()),
+        ("http.listen", "0.0.0.0:8080,[::]:8080", ("0.0.0.0:8080", "[::]:8080")),
+        ("listen_shared", "yes", True),
     ],
 )
 def test_text_values(key: str, text: object, value: object) -> None:
@@ -151,6 +163,15 @@ def test_toml_values(tmp_path: Path, toml: str, key: str, value: object) -> None
         ("listen", "a b:1"),
         ("listen", ""),
         ("listen", "a:1,a:1"),
+        ("cluster.redis", "redis:6379"),
+        ("cluster.node_name", "a b"),
+        ("cluster.node_name", "naïve"),
+        ("cluster.node_name", "n" * 65),
+        ("cluster.workers", "0"),
+        ("cluster.prefix", ""),
+        ("cluster.prefix", "{mq}"),
+        ("cluster.lease", "0.4"),
+        ("http.listen", "8080"),
     ],
 )
 def test_bad_text_is_one_clear_line(key: str, text: str) -> None:
@@ -256,7 +277,37 @@ def test_diff_sorts_what_a_running_node_can_follow() -> None:
 
 def test_what_is_opened_at_start_is_not_reloadable() -> None:
     fixed = {key.name for key in KEYS.values() if not key.reloadable}
-    assert fixed == {"listen", "store.url", "store.sync", "log.format", "limits.max_connections"}
+    cluster = {name for name in KEYS if name.startswith("cluster.")}
+    top = {"listen", "listen_shared", "store.url", "store.sync", "log.format", "limits.max_connections", "http.listen"}
+    assert fixed == top | cluster
+
+
+def test_more_workers_need_redis(tmp_path: Path) -> None:
+    path = write(tmp_path, "[cluster]\nworkers = 2\n")
+    with pytest.raises(ConfigError, match=r"cluster\.workers = 2 \(.*:2\): .* needs a Redis.*--redis"):
+        load(env={}, file=path)
+    assert load({"cluster.redis": "redis://localhost"}, {}, path).cluster.workers == 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:sesame@localhost:0", "redis:/user:sesame@localhost", "redis//:a/sesame@localhost",
+        "redis://:a?sesame=1@localhost", "redis://:a:sesame@localhost:x", "redis://:a@sesame@local host",
+        "redis+sentinel://h/m?sentinel_password=sesame&x=1",
+    ],
+)  # fmt: skip
+def test_a_refused_url_shows_no_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="expected") as caught:
+        load({"cluster.redis": url}, {})
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_changed_url_shows_no_password() -> None:
+    new = load({"cluster.redis": "redis://user:sesame@localhost"}, {})
+    assert [str(change) for change in diff(Config(), new).needs_restart] == [
+        'cluster.redis: "" -> "redis://user:***@localhost"'
+    ]
 
 
 def test_sections_are_frozen() -> None:

@@ -1,0 +1,144 @@
+"""Redis URLs: what one says, as fields; nothing here talks to Redis (`cluster.redis_url` does) or shows a password.
+
+    redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]
+    rediss://...                                  the same over TLS
+    unix://[[USER]:PASSWORD@]/PATH[?db=DB]
+    redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]/MASTER[/DB][?OPTION=VALUE&...]
+
+Options with TLS: ca_file, cert_file, key_file, verify (full, ca = whatever its name, none). With Sentinel: tls (true or
+false: Redis and the Sentinels), sentinel_username, sentinel_password. USER, PASSWORD and VALUE may be percent-encoded.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import unquote
+
+REDIS_PORT, SENTINEL_PORT = 6379, 26379
+DB_MAX = 65_535
+KINDS = {"redis": "tcp", "rediss": "tls", "unix": "unix", "redis+sentinel": "sentinel"}
+VERIFY = ("full", "ca", "none")
+TLS_OPTIONS = {"ca_file", "cert_file", "key_file", "verify"}
+SENTINEL_OPTIONS = {"tls", "sentinel_username", "sentinel_password", *TLS_OPTIONS}
+EXPECTED = (
+    "redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss:// for TLS, unix:///PATH, "
+    "or redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]"
+)
+MASK = "***"
+USER_INFO = re.compile(r"^(.*?://)?([^:/@]*:)?.*@", re.S)
+PASSWORD_OPTION = re.compile(r"(password=)[^&]*", re.I)
+
+
+@dataclass(frozen=True)
+class RedisUrl:
+    """A parsed URL; `str` of it masks the passwords, `repr` leaves them out."""
+
+    kind: str  # tcp, tls, unix or sentinel
+    hosts: tuple[tuple[str, int], ...] = ()  # Redis, or the Sentinels
+    path: str = ""  # of a unix socket
+    db: int = 0
+    username: str = ""
+    password: str = field(default="", repr=False)
+    master: str = ""  # the name that the Sentinels know
+    sentinel_username: str = ""
+    sentinel_password: str = field(default="", repr=False)
+    tls: bool = False
+    ca_file: str = ""  # empty: the system's authorities
+    cert_file: str = ""
+    key_file: str = ""
+    verify: str = "full"
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """The URL's fields.
+
+        Raises:
+            ValueError: the words complete the sentence "expected ...", and hold no password.
+        """
+        scheme, colon, rest = url.partition("://")
+        if scheme not in KINDS or not colon or not url.isprintable() or " " in url:
+            raise ValueError(EXPECTED)
+        kind = KINDS[scheme]
+        rest, _, query = rest.partition("?")
+        user_info, _, place = rest.rpartition("@")
+        username, _, password = user_info.partition(":")
+        known = {"tcp": set(), "tls": TLS_OPTIONS, "unix": {"db"}, "sentinel": SENTINEL_OPTIONS}[kind]
+        options = _options(query, known)
+        fields: dict[str, object] = {"username": unquote(username), "password": unquote(password), "kind": kind}
+        if username and not password:
+            raise ValueError("a password after the user name: USER:PASSWORD@, or :PASSWORD@ for the default user")
+        if kind == "unix":
+            if not place.startswith("/"):
+                raise ValueError("the path of a socket: unix:///run/redis/redis.sock")
+            return cls(path=unquote(place), db=_db(options.get("db", "")), **fields)  # type: ignore[arg-type]
+        hosts, _, path = place.partition("/")
+        if kind == "sentinel":
+            master, _, path = path.partition("/")
+            if not master:
+                raise ValueError("the master's name after the Sentinels: redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+            fields["master"] = unquote(master)
+        elif "," in hosts:
+            raise ValueError("one HOST:PORT; several are for Sentinels: redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+        default_port = SENTINEL_PORT if kind == "sentinel" else REDIS_PORT
+        fields["hosts"] = tuple(_host(host, default_port) for host in hosts.split(","))
+        fields["tls"] = kind == "tls" or _boolean("tls", options.pop("tls", "false"))
+        if options.get("verify", "full") not in VERIFY:
+            raise ValueError(f"verify to be one of {', '.join(VERIFY)}")
+        if bool(options.get("cert_file")) != bool(options.get("key_file")):
+            raise ValueError("cert_file and key_file together")
+        return cls(db=_db(path), **fields, **options)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        user_info = f"{self.username}:{MASK}@" if self.password else ""
+        if self.kind == "unix":
+            return f"unix://{user_info}{self.path}{f'?db={self.db}' if self.db else ''}"
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        if self.kind != "sentinel":
+            return f"{'rediss' if self.tls else 'redis'}://{user_info}{hosts}/{self.db}"
+        return f"redis+sentinel://{user_info}{hosts}/{self.master}/{self.db}{'?tls=true' if self.tls else ''}"
+
+
+def masked(url: str) -> str:
+    """`url`, valid or not, with what may be a password replaced by stars."""
+    shown = USER_INFO.sub(lambda found: f"{found[1] or ''}{found[2] or ''}{MASK}@", url)
+    return PASSWORD_OPTION.sub(rf"\1{MASK}", shown)
+
+
+def _options(query: str, known: set[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for part in query.split("&") if query else ():
+        name, _, value = part.partition("=")
+        if name not in known:
+            # Not named: it may be what follows a question mark in a password.
+            raise ValueError(f"after ? only {', '.join(sorted(known))}" if known else "no ? in such a URL")
+        options[name] = unquote(value)
+    return options
+
+
+def _db(text: str) -> int:
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and int(text[:9]) <= DB_MAX and len(text) < 9):
+        raise ValueError(f"the number of a database from 0 to {DB_MAX} at the end")
+    return int(text)
+
+
+def _host(text: str, default_port: int) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or port.endswith("]"):
+        host, port = text, str(default_port)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 address in brackets: redis://[::1]:6379")
+    if not host:
+        raise ValueError(EXPECTED)
+    if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) <= 65_535):
+        raise ValueError("a port from 1 to 65535 after the host")
+    return host, int(port)
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{name} to be true or false")
+    return text == "true"

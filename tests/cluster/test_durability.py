@@ -1,0 +1,99 @@
+"""What PUBACK means with a Redis set up in each way, read from a real one."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from cluster.durability import Durability, Facts, describe, inspect, inspect_now
+from cluster.redis_url import RedisAddress
+from tests.broker_process import until
+from tests.redis_process import RedisProcess
+
+StartRedis = Callable[..., RedisProcess]
+
+
+def ask(url: str, replicas: int = 0) -> Durability:
+    """What both ways of asking answer."""
+
+    async def ask_async() -> Durability:
+        client = address.async_client()
+        try:
+            return await inspect(client, replicas)
+        finally:
+            await client.aclose()
+
+    address = RedisAddress.parse(url)
+    found = asyncio.run(ask_async())
+    with address.client() as client:
+        assert inspect_now(client, replicas) == found
+    return found
+
+
+AOF = ["--appendonly", "yes", "--appendfsync"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "warnings"),
+    [
+        ([*AOF, "always"], "survives the loss of power", []),
+        ([*AOF, "everysec"], "the last second", []),
+        ([*AOF, "no"], "half a minute", ["appendfsync everysec"]),
+        ([*AOF, "always", "--no-appendfsync-on-rewrite", "yes"], "loss of power", ["no-appendfsync-on-rewrite no"]),
+        (["--save", "60", "1"], "in its next snapshot", ["snapshots only"]),
+        ([], "loses all sessions", ["keeps nothing on disk"]),
+        ([*AOF, "always", "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"], "power", ["noeviction"]),
+        ([*AOF, "always", "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"], "power", []),
+        ([*AOF, "always", "--maxmemory-policy", "allkeys-lru"], "power", []),
+        ([*AOF, "always", "--cluster-enabled", "yes"], "power", ["Redis Cluster"]),
+    ],
+)
+def test_how_redis_keeps_it(start_redis: StartRedis, arguments: list[str], sentence: str, warnings: list[str]) -> None:
+    found = ask(start_redis(arguments).url)
+    assert sentence in found.sentence
+    assert len(found.warnings) == len(warnings), found.warnings
+    for warning, words in zip(found.warnings, warnings, strict=True):
+        assert words in warning
+
+
+@pytest.mark.parametrize(
+    ("rules", "arguments", "sentence", "warning"),
+    [
+        (["-config"], [*AOF, "always"], "what appendfsync allows", ""),
+        (["-config"], [], "at best in its next snapshot", "at best"),
+        (["-config", "-info"], [*AOF, "always"], "doesn't tell this user", "can't be read"),
+    ],
+)
+def test_what_may_not_be_asked(
+    start_redis: StartRedis, rules: list[str], arguments: list[str], sentence: str, warning: str
+) -> None:
+    server = start_redis(arguments)
+    server.client().execute_command("ACL", "SETUSER", "node", "on", ">sesame", "~*", "+@all", *rules)
+    found = ask(f"redis://node:sesame@127.0.0.1:{server.port}")
+    assert sentence in found.sentence
+    assert [warning in told for told in found.warnings] == ([True] if warning else [])
+
+
+def test_replicas(start_redis: StartRedis) -> None:
+    master = start_redis([*AOF, "always"])
+    assert "0 replicas connected" in ask(master.url, 1).warnings[0]
+    replica = start_redis(["--replicaof", "127.0.0.1", str(master.port), *AOF, "always"])
+    until(lambda: master.client().info("replication")["connected_slaves"] == 1)
+    assert "a failover can lose" in ask(master.url).sentence
+    found = ask(master.url, 1)
+    assert found.sentence.endswith("; 1 replica of Redis must have it before it is acknowledged")
+    assert not found.warnings
+    assert "1 replica connected" in ask(master.url, 2).warnings[0]
+    assert "is a replica" in ask(replica.url).warnings[0]
+
+
+def test_a_disk_that_fails() -> None:
+    found = describe(Facts(aof=True, fsync="always", write_failed="append-only file"))
+    assert "could not write its append-only file" in found.warnings[0]
+
+
+def test_nobody_to_ask(redis_server: RedisProcess) -> None:
+    redis_server.kill()
+    with pytest.raises(redis.ConnectionError):
+        ask(redis_server.url)
