@@ -69,7 +69,8 @@ class Node:
         Raises:
             FlockError: the store can't be used or an address can't be listened on.
         """
-        listeners = [bind(address) for address in self.config.listen]  # a taken port is told before a long read
+        shared = self.config.listen_shared
+        listeners = [bind(address, shared) for address in self.config.listen]  # a taken port is told before a long read
         try:
             self._restore()
         except BaseException:
@@ -205,8 +206,8 @@ def make_store(config: Config) -> Store:
     return MemoryStore() if kind == "memory" else SqliteStore(Path(path), sync=config.store.sync)
 
 
-def bind(address: str) -> socket.socket:
-    """A socket bound to HOST:PORT.
+def bind(address: str, shared: bool = False) -> socket.socket:
+    """A socket bound to HOST:PORT; `shared` as configuration key `listen_shared`.
 
     Raises:
         ListenError: with what to do about it.
@@ -221,6 +222,8 @@ def bind(address: str) -> socket.socket:
         raise ListenError(f"can't listen on {address}: {error.strerror}", "check the host name") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
