@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from _speedups.journal cimport SUBSCRIBED, UNSUBSCRIBED
-from _speedups.session cimport Session, Subscription
+from _speedups.session cimport LOCAL, Session, Subscription
 from _speedups.trie cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
                              node_path, node_prune, tree_free)
 
@@ -102,7 +102,7 @@ cdef class FilterTree:
         if at >= 0:
             i = session.subscriptions[at].position
             (<Subscriber*>node.value)[i].options = options
-            if session.recorded():
+            if session.kind == LOCAL and session.recorded():
                 session.turn.journal.text(SUBSCRIBED, session.number, options, path, n)
             return False
         if node.count == node.capacity:
@@ -125,7 +125,7 @@ cdef class FilterTree:
         node.count += 1
         session.subscription_count += 1
         self.count += 1
-        if session.recorded():
+        if session.kind == LOCAL and session.recorded():
             session.turn.journal.text(SUBSCRIBED, session.number, options, path, n)
         return True
 
@@ -139,7 +139,7 @@ cdef class FilterTree:
             return False
         self.forget(path, n)
         self.cancel(session, <uint32_t>at)
-        if session.recorded():
+        if session.kind == LOCAL and session.recorded():
             session.turn.journal.text(UNSUBSCRIBED, session.number, 0, path, n)
         return True
 

@@ -30,6 +30,7 @@ cdef class Journal:
     cdef Buffer records        # of the block being written
     cdef Pool pool
     cdef uint64_t last_id      # of the messages named so far
+    cdef readonly bint shared  # other nodes have what is recorded: retained messages come back from there
     cdef bint urgent           # somebody waits for a record of this block: not all of them are DONE
     cdef uint32_t epoch        # of the current compaction; 0 = nothing is kept (store `memory`)
 
@@ -38,6 +39,12 @@ cdef class Journal:
     cdef int numbers(self, uint8_t kind, uint64_t a, uint64_t b) except -1
     cdef int text(self, uint8_t kind, uint64_t a, uint8_t options, const uint8_t* data, Py_ssize_t n) except -1
     cdef uint64_t message(self, Message* m) except? 0
-    cdef int queued(self, uint64_t session, uint64_t n, Message* m, uint8_t flags) except -1
-    cdef int awaiting(self, uint64_t session, uint16_t packet_id, Message* m) except -1
+    # What sessions and the router record. A session is given as itself and by its number: each journal takes the name
+    # that it uses.
+    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1
+    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
+    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1
+    cdef int forward(self, object peer, Message* m) except -1
+    cdef int retained(self, Message* m) except -1
+    cdef int retained_gone(self, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int will(self, Message* m, const uint8_t* client_id, Py_ssize_t n) except -1

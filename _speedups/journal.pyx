@@ -142,19 +142,35 @@ cdef class Journal:
         memcpy(p + 15, m.data, m.topic_length + m.payload_length)
         return m.stored_id
 
-    cdef int queued(self, uint64_t session, uint64_t n, Message* m, uint8_t flags) except -1:
+    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1:
+        """The message is in the session's queue, with queue number `n`."""
         cdef uint64_t name = self.message(m)
         cdef uint8_t* p = self.room(QUEUED, 25)
-        memcpy(p, &session, 8)
+        memcpy(p, &number, 8)
         memcpy(p + 8, &n, 8)
         memcpy(p + 16, &name, 8)
         p[24] = flags
         return 0
 
-    cdef int awaiting(self, uint64_t session, uint16_t packet_id, Message* m) except -1:
+    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
+        """DONE or RECEIVED, of a queue number, or RELEASED, of a packet identifier."""
+        return self.numbers(kind, number, n)
+
+    cdef int forward(self, object peer, Message* m) except -1:
+        """The message is for another node."""
+        raise NotImplementedError
+
+    cdef int retained(self, Message* m) except -1:
+        return self.numbers(RETAINED, self.message(m), 0)
+
+    cdef int retained_gone(self, const uint8_t* topic, Py_ssize_t n) except -1:
+        return self.text(RETAINED_GONE, 0, 0, topic, n)
+
+    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
+        """A QoS 2 message from the session's client waits for PUBREL."""
         cdef uint64_t name = self.message(m), wide = packet_id
         cdef uint8_t* p = self.room(AWAITING, 24)
-        memcpy(p, &session, 8)
+        memcpy(p, &number, 8)
         memcpy(p + 8, &wide, 8)
         memcpy(p + 16, &name, 8)
         return 0

@@ -31,16 +31,22 @@ cdef class RetainedTree:
     def __dealloc__(self):
         tree_free(self.root, drop_message)
 
+    cdef bint has_room(self, Message* message) except -1:
+        """Whether the message may be kept: the limits allow one more, or it replaces one that is no smaller."""
+        cdef Node* node
+        cdef uint64_t size = message.topic_length + message.payload_length
+        if self.count < self.most and self.size + size <= self.most_size:
+            return True
+        node = node_at(self.root, message.data, message.topic_length, False)
+        return (node != NULL and node.value != NULL
+                and (<Message*>node.value).topic_length + (<Message*>node.value).payload_length >= size)
+
     cdef int put(self, Message* message) except -1:
         """Keep the message for its topic name instead of the one before. 0: there is no room for it."""
         cdef Node* node
         cdef uint64_t size = message.topic_length + message.payload_length
-        if self.count >= self.most or self.size + size > self.most_size:
-            node = node_at(self.root, message.data, message.topic_length, False)
-            if node == NULL or node.value == NULL:
-                return 0
-            if (<Message*>node.value).topic_length + (<Message*>node.value).payload_length < size:
-                return 0
+        if not self.has_room(message):
+            return 0
         node = node_at(self.root, message.data, message.topic_length, True)
         if node == NULL:
             raise MemoryError

@@ -20,4 +20,5 @@ cdef class Router:
                                Py_ssize_t payload_length, Py_ssize_t size) except NULL
     cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1
     cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
-                   Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message) except -1
+                   Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message,
+                   bint forwarded=*) except -1

@@ -10,16 +10,16 @@ from libc.string cimport memcmp, memcpy
 from _speedups.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.cursor cimport varint_size, write_u16, write_varint
 from _speedups.filters cimport FilterTree, Plan, Receiver
-from _speedups.journal cimport RETAINED, RETAINED_GONE
 from _speedups.messages cimport Message, message_new, message_release
 from _speedups.retained cimport RetainedSearch, RetainedTree
-from _speedups.session cimport Session
+from _speedups.session cimport LOCAL, PEER, Session
 from _speedups.topics cimport check_topic_name
 from _speedups.turn cimport (DROPPED_QUEUE_FULL, DROPPED_SLOW, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT,
                              PUBLISH_UNROUTED, Outlet, Turn)
 
 cdef enum:
     LONG_NAME = 32767          # bytes: longer topic names are checked each time, since level 3 counts characters
+    DUP = 8                    # flag of PUBLISH
     FLUSH_EARLY = 262144       # bytes of output that leave before the end of the turn, while caches are warm
 
 
@@ -43,11 +43,13 @@ cdef class Router:
         return check_topic_name(topic, n, level, self.turn.limits.max_topic_levels)
 
     cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
-                   Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message) except -1:
+                   Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message,
+                   bint forwarded=False) except -1:
         """Publish a message with a valid topic name.
 
         `packet` is the message as a QoS 0 packet, in the shortest encoding and without flags, or NULL; `message` the
-        same as an object, or NULL. Returns the number of receivers.
+        same as an object, or NULL. One that another node `forwarded` goes to the clients here, and no further.
+        Returns the number of receivers.
         """
         cdef uint64_t h
         cdef uint32_t i, count
@@ -56,6 +58,8 @@ cdef class Router:
         cdef Session session
         cdef Outlet outlet
         cdef Message* made = NULL
+        cdef uint8_t* p
+        cdef uint8_t hint
         cdef Py_ssize_t size = 0, limit = self.turn.limits.max_outgoing_bytes
         cdef uint64_t sent = 0
         if plan == NULL or plan.generation != self.filters.generation:
@@ -71,6 +75,15 @@ cdef class Router:
             for i in range(count):
                 receiver = &plan.receivers[i]
                 session = <Session>receiver.session
+                hint = 0
+                if session.kind != LOCAL:
+                    if forwarded and (session.kind == PEER or (qos and receiver.qos)):
+                        continue                      # who accepted it has put it into the queues in Redis
+                    if session.kind == PEER and qos:
+                        if receiver.qos:
+                            self.turn.journal.forward(session, message)
+                            continue
+                        hint = DUP                    # tells those who have it in a queue
                 if qos and receiver.qos:
                     session.enqueue(message, qos if qos < receiver.qos else receiver.qos, False)
                     continue
@@ -88,8 +101,10 @@ cdef class Router:
                     if buffer_size(&outlet.out) + size > limit and buffer_size(&outlet.out) > 0:
                         self.turn.counters[DROPPED_SLOW] += 1
                         continue
-                memcpy(outlet.reserve(size), packet, size)
-                sent += 1
+                p = outlet.reserve(size)
+                memcpy(p, packet, size)
+                p[0] |= hint
+                sent += session.kind != PEER
         finally:
             if made != NULL:
                 message_release(made)
@@ -119,12 +134,20 @@ cdef class Router:
     cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1:
         """Keep the message for later subscribers; one without payload clears [MQTT-3.3.1-5, 6, 10]."""
         cdef bint recorded = self.turn.journal.epoch and not (n >= 4 and memcmp(topic, b"$SYS", 4) == 0)
+        if recorded and self.turn.journal.shared:     # it takes effect when all nodes are told, in one order
+            if payload_length == 0:
+                self.turn.journal.retained_gone(topic, n)
+            elif self.retained.has_room(message):
+                self.turn.journal.retained(message)
+            else:
+                self.turn.counters[DROPPED_QUEUE_FULL] += 1
+            return 0
         if payload_length == 0:
             if self.retained.remove(topic, n) and recorded:
-                self.turn.journal.text(RETAINED_GONE, 0, 0, topic, n)
+                self.turn.journal.retained_gone(topic, n)
         elif self.retained.put(message):
             if recorded:
-                self.turn.journal.numbers(RETAINED, self.turn.journal.message(message), 0)
+                self.turn.journal.retained(message)
         else:
             self.turn.counters[DROPPED_QUEUE_FULL] += 1
         return 0
@@ -145,6 +168,53 @@ cdef class Router:
         cdef const uint8_t* p = payload
         return self.route(t, len(topic), p, len(payload), <uint8_t>qos, retain, NULL, NULL)
 
+    def deliver(self, bytes batch not None):
+        """Give the messages of another node's batch to the clients here.
+
+        Args:
+            batch: PUBLISH packets, as `_speedups.peer` and `_speedups.ledger` write them.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        cdef const uint8_t* p = batch
+        cdef const uint8_t* end = p + len(batch)
+        cdef const uint8_t* packet
+        cdef const uint8_t* payload
+        cdef uint32_t remaining
+        cdef Py_ssize_t topic_length
+        cdef int shift, count = 0
+        cdef uint8_t qos
+        while p < end:
+            packet = p
+            p += 1
+            remaining = 0
+            shift = 0
+            while p < end and shift < 28:
+                remaining |= <uint32_t>(p[0] & 0x7F) << shift
+                shift += 7
+                p += 1
+                if (p - 1)[0] < 0x80:
+                    break
+            if packet[0] >> 4 != 3 or end - p < <Py_ssize_t>remaining or remaining < 2:
+                raise ValueError("a batch that can't be read")
+            topic_length = p[0] << 8 | p[1]
+            qos = packet[0] >> 1 & 3
+            payload = p + 2 + topic_length + 2 * (qos > 0)
+            if payload > p + remaining:
+                raise ValueError("a batch that can't be read")
+            if packet[0] == 0x30 | DUP:               # published with more, but wanted by nobody here with more
+                self.route(p + 2, topic_length, payload, p + remaining - payload, 1, False, NULL, NULL, True)
+            else:
+                self.route(p + 2, topic_length, payload, p + remaining - payload, qos, False,
+                           packet if qos == 0 else NULL, NULL, True)
+            p += remaining
+            count += 1
+        return count
+
     def record_retained(self, RetainedSearch search not None, int most):
         """Write up to `most` retained messages of the search into the journal once more; False at its end."""
         cdef Message* m
@@ -153,6 +223,6 @@ cdef class Router:
                 return False
             m = search.found()
             if m != NULL:
-                self.turn.journal.numbers(RETAINED, self.turn.journal.message(m), 0)
+                self.turn.journal.retained(m)
                 most -= 1
         return True

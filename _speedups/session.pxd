@@ -11,6 +11,11 @@ cdef enum EntryState:
     GOT_PUBREC = 2             # PUBREC has come and is to be answered, or PUBREL sent; PUBCOMP awaited
     GONE = 3                   # acknowledged or dropped; waits for those before it
 
+cdef enum SessionKind:
+    LOCAL = 0                  # this node alone has it
+    SHARED = 1                 # persistent in a cluster: its queue is in Redis, and here while its client is
+    PEER = 2                   # stands for the sessions of another node
+
 # One queued message. Queue number n is kept at queue[n & mask].
 cdef struct Entry:
     Message* message           # owns a reference; NULL from GOT_PUBREC on
@@ -43,7 +48,11 @@ cdef class Session(Sender):
     cdef public object owner           # for the Python side: what else belongs to the session
     cdef Outlet outlet                 # of the live connection, or None
     cdef readonly bint persistent      # it outlives its connection
+    cdef readonly uint8_t kind         # SessionKind
     cdef bint restoring                # records are being read back
+    cdef uint32_t pending              # messages given to the journal whose queue numbers are not known yet
+    cdef uint32_t block                # the last block of the ledger that names it ...
+    cdef uint32_t block_index          # ... and its place there
     cdef readonly uint8_t level        # protocol level of the last connection
     cdef Entry* queue
     cdef uint32_t mask                 # capacity of the queue - 1
@@ -65,8 +74,10 @@ cdef class Session(Sender):
     cdef list sources                  # of Source, in the order they came; None when empty
 
     cdef bint recorded(self) noexcept
+    cdef void clear(self) noexcept
     cdef int grow(self) except -1
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1
+    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags) except -1
     cdef bint drop_one(self) except -1
     cdef int finish(self, uint64_t n) except -1
     cdef void skip_gone(self) noexcept

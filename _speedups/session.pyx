@@ -53,39 +53,50 @@ cdef class Session(Sender):
         number: its name in the journal; never used twice in one store.
         client_id: UTF-8 bytes.
         persistent: whether it outlives its connection (clean session 0).
+        shared: its queue is in Redis: messages get their numbers there and come back by `arrive`.
         restoring: records of it are to be read from the store, until `restored`.
     """
 
     def __init__(self, Turn turn not None, uint64_t number, bytes client_id not None, *, bint persistent, int level=4,
-                 bint restoring=False):
+                 bint restoring=False, bint shared=False):
         self.turn = turn
         self.number = number
         self.client_id = client_id
         self.persistent = persistent
+        self.kind = SHARED if shared else LOCAL
         self.level = level
         self.restoring = restoring
         self.head = self.next = self.tail = self.sent = 1     # message identifiers start at 1
-        self.committed = 1 if self.recorded() else <uint64_t>-1
+        self.committed = 1 if self.kind == LOCAL and self.recorded() else <uint64_t>-1
 
     def __dealloc__(self):
-        cdef uint64_t n
+        self.clear()
+        free(self.subscriptions)
+
+    cdef void clear(self) noexcept:
+        """Let go of the queue and of the messages that wait for PUBREL."""
+        cdef uint64_t n = self.head
         cdef uint32_t i
-        n = self.head
         while n < self.tail:
             if self.queue[n & self.mask].message != NULL:
                 message_release(self.queue[n & self.mask].message)
             n += 1
         free(self.queue)
+        self.queue = NULL
         if self.awaiting != NULL:
             for i in range(self.awaiting_mask + 1):
                 if self.awaiting[i].message != NULL:
                     message_release(self.awaiting[i].message)
         free(self.awaiting)
-        free(self.subscriptions)
+        self.awaiting = NULL
+        self.awaiting_mask = self.awaiting_count = 0
+        self.awaiting_bytes = 0
+        self.mask = self.inflight = self.queued = self.pending = 0
+        self.queued_bytes = self.droppable = 0
 
     cdef bint recorded(self) noexcept:
         """Whether changes go into the journal."""
-        return self.persistent and self.turn.journal.epoch != 0
+        return self.persistent and self.turn.journal.epoch != 0 and not self.restoring
 
     @property
     def connected(self):
@@ -222,6 +233,9 @@ cdef class Session(Sender):
         """
         cdef Entry* e
         cdef uint64_t size = message.topic_length + message.payload_length
+        if self.kind == SHARED:
+            self.pending += self.outlet is not None
+            return self.turn.journal.queued(self, self.number, 0, message, qos | retain << 2)
         # A retained message was drawn because there is room; that it fits exactly is not asked, or it would be lost.
         while not retain and (
                 self.queued >= self.turn.limits.max_queued_messages
@@ -238,7 +252,7 @@ cdef class Session(Sender):
         e.dup = False
         e.retain = retain
         if self.recorded():
-            self.turn.journal.queued(self.number, self.tail, message, qos | retain << 2)
+            self.turn.journal.queued(self, self.number, self.tail, message, qos | retain << 2)
             self.turn.touch(self)
         self.tail += 1
         self.queued += 1
@@ -246,6 +260,25 @@ cdef class Session(Sender):
         if self.outlet is not None:
             self.turn.pump(self)
         return 0
+
+    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags) except -1:
+        """The message has got queue number `n`; `flags` are QoS | RETAIN << 2. A number that is known is ignored."""
+        cdef Entry* e
+        if self.outlet is None and not self.restoring:
+            return 0
+        if n < self.tail and not (self.restoring and n >= self.head and self.queue[n & self.mask].message == NULL):
+            return 0
+        e = self.restored_entry(n)
+        e[0] = Entry(message_hold(message), 0, flags & 3, WAITING, False, flags >> 2 & 1)
+        self.queued += 1
+        self.queued_bytes += message.topic_length + message.payload_length
+        if self.turn.limits.drop_oldest and not self.restoring:
+            while (self.queued > self.turn.limits.max_queued_messages
+                   or (self.queued > 1 and self.queued_bytes > self.turn.limits.max_queued_bytes)):
+                self.turn.counters[DROPPED_QUEUE_FULL] += 1
+                if not self.drop_one():
+                    break
+        return self.turn.pump(self)
 
     cdef bint drop_one(self) except -1:
         """Drop the oldest message that has never been sent; False when there is none."""
@@ -275,7 +308,7 @@ cdef class Session(Sender):
         if not self.restoring:                    # then others that are before it may still come
             self.skip_gone()
         if self.recorded():
-            self.turn.journal.numbers(j.DONE, self.number, n)
+            self.turn.journal.entry(j.DONE, self, self.number, n)
         return 0
 
     cdef void skip_gone(self) noexcept:
@@ -300,8 +333,9 @@ cdef class Session(Sender):
             if buffer_size(&outlet.out) > PUMP_BYTES:
                 outlet.wants_room = True
                 return 0
-            if (self.sources is not None and self.tail - self.next < self.turn.limits.max_inflight
-                    and self.queued < self.turn.limits.max_queued_messages
+            if (self.sources is not None
+                    and self.tail - self.next + self.pending < self.turn.limits.max_inflight
+                    and self.queued + self.pending < self.turn.limits.max_queued_messages
                     and self.queued_bytes < self.turn.limits.max_queued_bytes):
                 draws += 1
                 if draws > DRAWS_MOST:                # a long search must not hold up the others
@@ -390,7 +424,7 @@ cdef class Session(Sender):
             e.message = NULL
             e.sent_tick = self.turn.tick
             if self.recorded():
-                self.turn.journal.numbers(j.RECEIVED, self.number, n)
+                self.turn.journal.entry(j.RECEIVED, self, self.number, n)
         # An unknown identifier is answered too: the client can then complete its half [MQTT-4.3.3-1].
         self.outlet.acknowledge(PUBREL, packet_id, fresh and self.recorded())
         return True
@@ -443,7 +477,7 @@ cdef class Session(Sender):
         self.awaiting_count += 1
         self.awaiting_bytes += message.topic_length + message.payload_length
         if self.recorded():
-            self.turn.journal.awaiting(self.number, packet_id, message)
+            self.turn.journal.awaiting(self, self.number, packet_id, message)
         return 0
 
     cdef Message* release(self, uint16_t packet_id) except? NULL:
@@ -468,7 +502,7 @@ cdef class Session(Sender):
                 i = k
         self.awaiting[i].message = NULL
         if self.recorded():
-            self.turn.journal.numbers(j.RELEASED, self.number, packet_id)
+            self.turn.journal.entry(j.RELEASED, self, self.number, packet_id)
         return message
 
     # ---- store ----
@@ -476,13 +510,13 @@ cdef class Session(Sender):
     def record(self, bint connected):
         """Write into the journal that the session exists, its level, and whether it is connected."""
         cdef bytes data
-        if self.recorded():
+        if self.kind == LOCAL and self.recorded():
             data = struct.pack("<QQ", self.head, max(self.sent, self.next)) + self.client_id
             self.turn.journal.text(j.SESSION, self.number, self.level | connected << 7, data, len(data))
 
     def record_gone(self):
         """Write into the journal that the session has ended."""
-        if self.recorded():
+        if self.kind == LOCAL and self.recorded():
             self.turn.journal.number(j.SESSION_GONE, self.number)
 
     def record_messages(self):
@@ -495,13 +529,32 @@ cdef class Session(Sender):
         while n < self.tail:
             e = &self.queue[n & self.mask]
             if e.message != NULL:
-                self.turn.journal.queued(self.number, n, e.message, e.qos | e.retain << 2)
+                self.turn.journal.queued(self, self.number, n, e.message, e.qos | e.retain << 2)
             elif e.state == GOT_PUBREC:
-                self.turn.journal.numbers(j.RECEIVED, self.number, n)
+                self.turn.journal.entry(j.RECEIVED, self, self.number, n)
             n += 1
         for i in range(self.awaiting_mask + 1 if self.awaiting != NULL else 0):
             if self.awaiting[i].message != NULL:
-                self.turn.journal.awaiting(self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
+                self.turn.journal.awaiting(self, self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
+
+    @property
+    def next_number(self):
+        """The queue number that the next message gets."""
+        return self.tail
+
+    def load(self):
+        """Its queue is about to be read back, until `restored`; what arrives meanwhile is taken too."""
+        self.clear()
+        self.head = self.next = self.tail = self.sent = 1
+        self.restoring = True
+
+    def unload(self):
+        """Its client has left this node. Returns the queue number below which all may have been sent."""
+        cdef uint64_t sent = max(self.sent, self.next)
+        self.clear()
+        self.head = self.next = self.tail = self.sent = 1
+        self.restoring = False
+        return sent
 
     cdef Entry* restored_entry(self, uint64_t n) except NULL:
         """The entry n, made if need be; those before it that are not known yet may still come."""
@@ -582,7 +635,7 @@ cdef class Session(Sender):
         if self.tail < self.sent:                 # the newest were acknowledged; their numbers are not given again
             self.restored_entry(self.sent - 1)
         self.restoring = False
-        self.committed = self.tail if self.recorded() else <uint64_t>-1
+        self.committed = self.tail if self.kind == LOCAL and self.recorded() else <uint64_t>-1
         self.skip_gone()
         n = self.head
         while n < sent:
