@@ -55,11 +55,17 @@ def act(cluster: Cluster, action: str, client_id: bytes) -> str:
         if "function not found" not in str(error).lower():
             raise
         raise FlockError(f"no node has run with Redis at {cluster.address}", "is it the right one?") from error
-    if answer in ("not found", "not connected"):
-        raise (
-            missing(cluster, client_id) if answer == "not found" else FlockError(f"{text(client_id)} is not connected")
-        )
-    return answer
+    if answer == "not found":
+        raise missing(cluster, client_id)
+    if answer == "not connected":
+        raise FlockError(f"{text(client_id)} is not connected")
+    told, _, node = answer.partition(" ")
+    return f"{told} {name_of(cluster, node)} ({node})" if node else answer
+
+
+def name_of(cluster: Cluster, node: str) -> str:
+    """A node's name; empty when it has gone."""
+    return text(cluster.client.hget(f"{cluster.config.prefix}node:{node}", "name") or b"")
 
 
 def missing(cluster: Cluster, client_id: bytes) -> FlockError:
@@ -90,7 +96,7 @@ def read(cluster: Cluster, client_id: bytes) -> dict[str, Any]:
         raise missing(cluster, client_id)
     fields = {text(name): text(value) for name, value in found.items()}
     owner = fields.get("o", "")
-    node = text(cluster.client.hget(prefix + b"node:" + owner.encode(), "name") or b"") if owner else ""
+    node = name_of(cluster, owner) if owner else ""
     head = int(fields.get("h", 1))
     sent = max(0, min(int(fields.get("n", 1)) - head, queued))
     return {
