@@ -246,7 +246,7 @@ def render(status: dict[str, Any]) -> str:
     lines += ["", table(counts)]
     if status["memory"]:
         rows = [
-            ("memory of", "keys", ""),
+            ("memory of", "keys", "size"),
             *((kind["kind"], kind["keys"], size(kind["bytes"])) for kind in status["memory"]),
         ]
         lines += ["", table(rows)]
