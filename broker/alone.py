@@ -11,7 +11,6 @@ from _speedups.session import Session
 from _speedups.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import ReturnCode
-from broker.broker import Broker
 from broker.coordinator import Coordinator, Done
 from broker.handlers import connect
 from broker.session import will

@@ -1,9 +1,9 @@
 """Which connection has which session, in the whole cluster (G5).
 
-A CONNECT claims its session with one function call, which gives the claim a number, its *epoch*, greater than all before.
-If another node (or this one) still has a connection with that client id, Redis tells it, and it closes the connection,
-publishes the will, and *releases* its epoch. The new connection is let in when all earlier epochs are released, or their
-nodes are dead: then nothing of theirs can come any more, and the queue is read.
+A CONNECT claims its session with one function call, which gives the claim a number, its *epoch*, greater than all
+before. If another node (or this one) still has a connection with that client id, Redis tells it, and it closes the
+connection, publishes the will, and *releases* its epoch. The new connection is let in when all earlier epochs are
+released, or their nodes are dead: then nothing of theirs can come any more, and the queue is read.
 """
 
 import asyncio

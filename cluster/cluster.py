@@ -194,7 +194,6 @@ class Cluster(Coordinator):
         if reply[0] == b"layout":
             raise LinkError(f"LAYOUT {reply[1].decode()}")
         self.changes.last = reply[0]
-        sent_at = time.monotonic()
         cursor = b"0"
         while True:
             cursor, *sessions = await self._ask("sessions", cursor, AT_ONCE, as_node=False)
@@ -208,7 +207,7 @@ class Cluster(Coordinator):
             cursor, values = await link.ask("HSCAN", keys.retained, cursor, "COUNT", AT_ONCE)
             for topic, message in zip(values[::2], values[1::2], strict=True):
                 self.changes.retained(topic, message)
-            await self._beat_while_busy(sent_at)
+            await self._beat_while_busy()
             if cursor == b"0":
                 break
         for node in await link.ask("HKEYS", keys.nodes):
@@ -228,7 +227,7 @@ class Cluster(Coordinator):
         link.release()
         await self._beat_now()
 
-    async def _beat_while_busy(self, since: float) -> None:
+    async def _beat_while_busy(self) -> None:
         if time.monotonic() > self._beat_due:
             await self._beat_now()
 
@@ -514,12 +513,14 @@ class Cluster(Coordinator):
     def _fields(self) -> list[bytes | str | int]:
         """What a node says of itself."""
         counted = self.broker.turn.counted()
-        figures = {
+        figures: dict[str, str | int] = {
             "name": self.name,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": _version(),
             "clients": self.broker.sessions.connected,
+            "sessions": len(self.broker.sessions),
+            "change": self.changes.last,
             "subscriptions": self.broker.router.filters.count,
             "routes": len(self.routes),
             "publish_received": counted["publish_received"],
@@ -555,7 +556,7 @@ class Cluster(Coordinator):
     def _changed(self, number: int, records: list[tuple[Any, ...]]) -> None:
         """A block of this node has made a change."""
         self._own_change = number
-        self.changes.apply(number, self.me, [record for record in records if record[0] not in ("route", "unroute")])
+        self.changes.apply(number, self.me, records)
 
     def agreed(self, done: Done) -> None:
         """Call when what was recorded so far holds on all nodes."""

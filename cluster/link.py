@@ -98,7 +98,7 @@ class Link(asyncio.Protocol):
             then(LOST)
             return
         self._waiting.append((then, time.monotonic()))
-        self._transport.write(hiredis.pack_command(command))
+        self._transport.write(hiredis.pack_command(command))  # type: ignore[arg-type]
 
     async def ask(self, *command: bytes | str | int) -> Reply:
         """Send a command and wait for its reply.
@@ -108,7 +108,12 @@ class Link(asyncio.Protocol):
             LinkError: Redis says that it can't be done.
         """
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.call(lambda reply: answer.done() or answer.set_result(reply), *command)
+
+        def answered(reply: Reply) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        self.call(answered, *command)
         reply = await answer
         if isinstance(reply, LinkLost):
             raise reply
@@ -125,7 +130,7 @@ class Link(asyncio.Protocol):
     def subscribe(self, channel: bytes) -> None:
         """Be told what is published to a channel. There is no reply: the next call's says that it is done."""
         if self._transport is not None:
-            self._transport.write(hiredis.pack_command((b"SUBSCRIBE", channel)))
+            self._transport.write(hiredis.pack_command((b"SUBSCRIBE", channel)))  # type: ignore[arg-type]
 
     def on_lost(self, lost: Callable[[], object]) -> None:
         """Call this instead of `lost`."""
@@ -176,7 +181,7 @@ class Link(asyncio.Protocol):
                     self._judge_at -= not isinstance(item, hiredis.PushNotification)
                     self._unjudged.append(item)
                 else:
-                    position = len(self._unjudged) - sum(isinstance(i, hiredis.PushNotification) for i in self._unjudged)
+                    position = sum(not isinstance(held, hiredis.PushNotification) for held in self._unjudged)
                     del self._waiting[position]
                     self._judge(item)
         except hiredis.ProtocolError as error:
