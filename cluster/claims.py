@@ -151,9 +151,8 @@ class Claims:
             self._admit(claim, session)
 
     def _load(self, claim: Claim, session: Session, first: int) -> None:
-        self._cluster.function(
-            partial(self._loaded, claim, session, first == 1), "load", claim.client_id, first, LOAD_AT_ONCE, as_node=False
-        )
+        then = partial(self._loaded, claim, session, first == 1)
+        self._cluster.function(then, "load", claim.client_id, first, LOAD_AT_ONCE, as_node=False)
 
     def _loaded(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
         if claim.connection.closed:

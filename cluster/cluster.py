@@ -103,6 +103,17 @@ class Cluster(Coordinator):
         self._reconnecting: asyncio.Task[None] | None = None
         self._durability = ""
         self._counts = {"fights": 0, "links_lost": 0}
+        self._actions: dict[bytes, Callable[..., object]] = {
+            b"changes": self._take_changes,
+            b"pushed": self._take_pushed,
+            b"applied": self.agreement.heard,
+            b"credit": self._take_credit,
+            b"taken": self.claims.taken,
+            b"released": self.claims.released,
+            b"adopt": self.claims.publish_will,
+            b"kick": lambda client_id: self.claims.close(client_id, "kicked by the operator"),
+            b"purge": self._purge,
+        }
 
     # ---- starting ----
 
@@ -313,7 +324,7 @@ class Cluster(Coordinator):
         if reply[0] == b"gone":
             self.displaced("the others took this node for dead")
             return
-        seq, change, *beats = reply
+        seq, change, *_ = reply
         if seq < self._store.confirmed_seq or change < self.changes.last:
             self.displaced("Redis has lost what it had confirmed")
             return
@@ -629,9 +640,9 @@ class Cluster(Coordinator):
             self._take_batch(message)
             return
         kind, *fields = message
-        act = self._ACTIONS.get(kind)
+        act = self._actions.get(kind)
         if act is not None:
-            act(self, *fields)
+            act(*fields)
 
     def _take_changes(self, number: int, origin: bytes, block: bytes) -> None:
         if number <= self.changes.last or origin == self.me:
@@ -660,18 +671,6 @@ class Cluster(Coordinator):
         self.broker.turn.after_commit(
             lambda: self.function(ignore, "purge", client_id, as_node=False)
         )
-
-    _ACTIONS: "dict[bytes, Callable[..., object]]" = {
-        b"changes": _take_changes,
-        b"pushed": _take_pushed,
-        b"applied": lambda self, node, change: self.agreement.heard(node, change),
-        b"credit": _take_credit,
-        b"taken": lambda self, client_id, epoch: self.claims.taken(client_id, epoch),
-        b"released": lambda self, client_id, epoch: self.claims.released(client_id, epoch),
-        b"adopt": lambda self, epoch, stored: self.claims.publish_will(epoch, stored),
-        b"kick": lambda self, client_id: self.claims.close(client_id, "kicked by the operator"),
-        b"purge": _purge,
-    }
 
     def _settle(self) -> None:
         """All that came at once was acted on: answer, and end the turn."""

@@ -2,7 +2,7 @@
 
 A batch of messages begins with `B`, then: length of the node's id u8, its id, previous u64, seq u64, little-endian,
 then PUBLISH packets. With seq > 0 it is that entry of the node's log, and `previous` the entry before it that went to
-the same node. With seq 0 it is QoS 0, in no log, and `previous` the bytes sent to the node so far, which it may confirm.
+the same node. With seq 0 it is QoS 0, in no log, and `previous` counts the bytes sent to the node so far.
 Everything else is MessagePack: an array whose first element says what it is.
 """
 
