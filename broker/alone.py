@@ -93,7 +93,7 @@ class Alone(Coordinator):
             if session is not None:
                 self.broker.sessions.end(session)
                 log.debug("session expired", client_id=client_id.decode())
-        self.broker.settle()
+                self.broker.settle()
 
     async def drain(self) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
@@ -133,7 +133,6 @@ class Alone(Coordinator):
             connect.refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
             return
         recorded = len(self.journal)
-        self._away.pop(client_id, None)
         if session is not None and session.owner is not None:
             broker.turn.count(TAKEOVERS)
             session.owner.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
@@ -146,6 +145,7 @@ class Alone(Coordinator):
             session = broker.sessions.create(
                 client_id, persistent=not packet.clean_start, level=packet.protocol_level
             )
+        self._away.pop(client_id, None)
         connect.admit(broker, connection, packet, session)
         will.record(self.journal, client_id, packet)
         session.record(connected=True)

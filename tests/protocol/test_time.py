@@ -10,6 +10,7 @@ import pytest
 from _speedups.packets import Publish, encode
 from tests.broker_process import BrokerProcess
 from tests.protocol.wire import Wire
+from tests.socket_client import SocketClient
 
 StartBroker = Callable[..., BrokerProcess]
 LEVELS = pytest.mark.parametrize("level", [3, 4])
@@ -223,3 +224,18 @@ def test_a_retry_delivers_nothing_twice_at_qos_2(start_broker: StartBroker, read
                 subscriber.send(f"pubcomp {packet.packet_id}")
         assert sorted(set(delivered)) == list(range(1, count + 1))
         assert len(delivered) == count, "some were delivered twice"
+
+
+def test_a_persistent_session_ends_when_its_client_stays_away(start_broker: Callable[..., BrokerProcess]) -> None:
+    broker = start_broker({"mqtt.session_expiry": "1s"})
+    for client_id in ("away", "there"):
+        SocketClient(broker.port, client_id, clean_start=False).close()
+    with SocketClient(broker.port, "there", clean_start=False) as there:
+        time.sleep(3)  # nothing tells that a session has ended
+        there.ping()
+        with SocketClient(broker.port, "away", clean_start=False) as away:
+            assert away.connack is not None
+            assert not away.connack.session_present
+    with SocketClient(broker.port, "there", clean_start=False) as there:
+        assert there.connack is not None
+        assert there.connack.session_present
