@@ -16,9 +16,7 @@ from tests.redis_process import KEEPS, RedisProcess, Sentinels
     ("always", signal.SIGKILL, "1"),
     ("everysec", signal.SIGTERM, "1"),
 ])  # fmt: skip
-def test_what_is_left_after_a_restart(
-    start_redis: StartRedis, keeps: str, signum: int, left: str | None
-) -> None:
+def test_what_is_left_after_a_restart(start_redis: StartRedis, keeps: str, signum: int, left: str | None) -> None:
     server = start_redis(KEEPS[keeps])
     port = server.port
     server.client().set("a", 1)
