@@ -185,7 +185,7 @@ def test_odd_client_ids(cluster: ClusterProcess, client_id: str) -> None:
     """They are part of keys: a session keeps its own, and another with a similar name has none of it."""
     with SocketClient(cluster["a"].port, client_id, clean_start=False) as client:
         assert client.subscribe(("t", 1)) == [1]
-    others = [client_id + "x", "x" + client_id, client_id[:-1] or "y"]
+    others = [client_id + "y", "y" + client_id, client_id[:-1] or "y"]
     for other in others:
         with SocketClient(cluster["b"].port, other, clean_start=False) as client:
             assert client.connack is not None
