@@ -68,6 +68,8 @@ cdef class Reactor:
     cdef uint32_t busy_turns           # turns that followed each other fast
     cdef double after_nap              # smoothed packets of a turn after a nap ...
     cdef double after_none             # ... and of one without
+    cdef int64_t valid_until           # after this nobody is served, ns; 0 = always
+    cdef public object overdue         # callable: called instead
     cdef bint soon                     # another turn has been asked for
     cdef object wake                   # callable: call `run` soon
     cdef public uint32_t max_connections

@@ -365,14 +365,23 @@ cdef class Reactor:
 
     # ---- a turn ----
 
+    def valid_for(self, double seconds):
+        """Serve nobody after this time, but call `overdue`; 0 = there is no such time."""
+        self.valid_until = now() + <int64_t>(seconds * 1e9) if seconds else 0
+
     def run(self):
         """One turn: everything that is readable now, and its consequences."""
         cdef epoll_event events[EVENTS_MOST]
         cdef int count, i
         cdef uint64_t what
         cdef Connection c
-        cdef bint napped = self.nap()
-        cdef uint64_t before = self.turn.counters[PACKETS_RECEIVED]
+        cdef bint napped
+        cdef uint64_t before
+        if self.valid_until and now() > self.valid_until:
+            self.overdue()
+            return
+        napped = self.nap()
+        before = self.turn.counters[PACKETS_RECEIVED]
         self.soon = False
         with nogil:
             count = epoll_wait(self.epoll, events, EVENTS_MOST, 0)

@@ -538,6 +538,11 @@ cdef class Session(Sender):
                 self.turn.journal.awaiting(self, self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
 
     @property
+    def loading(self):
+        """Whether its queue is being read back."""
+        return self.restoring
+
+    @property
     def next_number(self):
         """The queue number that the next message gets."""
         return self.tail

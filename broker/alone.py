@@ -11,11 +11,10 @@ from _speedups.session import Session
 from _speedups.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import ReturnCode
-from broker.broker import Broker
 from broker.coordinator import Coordinator, Done
 from broker.handlers import connect
 from broker.session import will
-from broker.storage.compaction import Compaction
+from broker.storage.compaction import SMALLEST, Compaction
 from broker.storage.restore import Restorer
 from broker.storage.store import Store
 
@@ -41,8 +40,16 @@ class Alone(Coordinator):
     # ---- life ----
 
     async def start(self) -> None:
+        self.restore()
+
+    def restore(self, *, smallest: int = SMALLEST) -> None:
+        """Read the store, and publish the wills of clients that were connected when the node died.
+
+        Args:
+            smallest: bytes of blocks below which they are not compacted.
+        """
         broker = self.broker
-        self._compaction = Compaction(self.store, broker.router, broker.sessions)
+        self.compaction = Compaction(self.store, broker.router, broker.sessions, smallest=smallest)
         restorer = Restorer(broker.router, broker.sessions)
         began = time.monotonic()
         restorer.read(self.store.open())
@@ -50,6 +57,7 @@ class Alone(Coordinator):
         if self.store.durable:
             self.journal.start()
         restorer.finish()
+        self.wills = restorer.wills
         for client_id, fields in restorer.wills.items():
             will.publish_stored(broker.router, *fields)
             self.journal.record_will_gone(client_id)
@@ -67,7 +75,7 @@ class Alone(Coordinator):
     def _confirm(self, blocks: int) -> None:
         """The store has kept the next blocks."""
         self.broker.turn.confirm(blocks)
-        self._compaction.step()
+        self.compaction.step()
         self.broker.settle()
 
     def tick(self) -> None:

@@ -15,7 +15,11 @@ COMMANDS = {
     "sample-config": "print a commented configuration file with every key",
     "pub": "publish messages, like mosquitto_pub",
     "sub": "subscribe and print messages, like mosquitto_sub",
+    "cluster": "`cluster status`: the nodes of a cluster and what they keep in Redis",
+    "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
 }
+# Commands of `cluster`, which this package doesn't import but by name: it needs a library that one node doesn't.
+CLUSTER_COMMANDS = ("cluster", "session")
 HELP = """\
 usage: flockmq [COMMAND] [OPTION...]
 
@@ -34,6 +38,7 @@ examples:
   flockmq pub -t sensors/1 -m 21.5 -q 1 -r     publish a retained message
   flockmq sample-config > flockmq.toml         start a configuration file
   flockmq serve --config flockmq.toml          and use it
+  flockmq cluster status --redis redis://host  who is there
 """
 
 
@@ -77,7 +82,8 @@ def run(arguments: list[str]) -> int:
         hint = f"did you mean {near[0]}?" if near else "`flockmq --help` lists them"
         raise UsageError(f"unknown command {first!r}", hint)
     name, *rest = arguments or ["serve"]
-    module = import_module(f"broker.commands.{name.replace('-', '_')}")
+    package = "cluster" if name in CLUSTER_COMMANDS else "broker"
+    module = import_module(f"{package}.commands.{name.replace('-', '_')}")
     return int(module.run(rest))
 
 

@@ -290,6 +290,11 @@ class Config:
     http: HttpConfig = HttpConfig()
 
 
+def environment() -> dict[str, str]:
+    """The process's environment, for the processes that it starts."""
+    return dict(os.environ)
+
+
 class Key(NamedTuple):
     """One configuration key, as derived from its field."""
 

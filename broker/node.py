@@ -22,6 +22,7 @@ import uvloop
 
 from broker import config as configuration
 from broker import logs
+from broker.admin.health import HealthServer
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
 from broker.auth.authenticator import AllowAll
@@ -56,6 +57,7 @@ class Node:
         self._listeners: list[socket.socket] = []
         self.addresses: list[str] = []
         self._restarting: asyncio.Task[None] | None = None
+        self.health = HealthServer(lambda: (True, "the process works"), self._ready)
         self._build()
 
     def _build(self) -> None:
@@ -72,7 +74,8 @@ class Node:
             FlockError: the store can't be used, the cluster can't be joined, or an address can't be listened on.
         """
         for address in self.config.listen:  # a taken port is told before a long read
-            self._listeners.append(bind(address))
+            self._listeners.append(bind(address, self.config.listen_shared))
+        await self.health.start(self.config.http.listen, shared=self.config.listen_shared)
         for signum in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(signum, self._stopped.set)
         self._loop.add_signal_handler(signal.SIGHUP, self.reload)
@@ -92,6 +95,9 @@ class Node:
         self._clock = self._loop.call_later(1 / TICKS_PER_SECOND, self._tick)
         gc.collect()
         gc.freeze()  # what was read lives long: collections need not look at it again
+
+    def _ready(self) -> tuple[bool, str]:
+        return self.coordinator.ready() if self.addresses else (False, "the node is starting")
 
     def _open(self) -> None:
         """Let clients in."""
@@ -173,7 +179,8 @@ class Node:
 
     async def stop(self) -> None:
         """Accept nothing more, keep what was taken, publish the wills, close."""
-        log.info("stopping", clients=self.broker.sessions.connected)
+        if self.addresses:
+            log.info("stopping", clients=self.broker.sessions.connected)
         for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
             self._loop.remove_signal_handler(signum)
         if self._restarting is not None:
@@ -186,7 +193,9 @@ class Node:
         for listener in self._listeners:
             listener.close()
         await self.coordinator.stop()
-        log.info("stopped")
+        await self.health.close()
+        if self.addresses:
+            log.info("stopped")
 
 
 def make_coordinator(
@@ -211,8 +220,8 @@ def make_store(config: Config) -> Store:
     return MemoryStore() if kind == "memory" else SqliteStore(Path(path), sync=config.store.sync)
 
 
-def bind(address: str) -> socket.socket:
-    """A socket bound to HOST:PORT.
+def bind(address: str, shared: bool = False) -> socket.socket:
+    """A socket bound to HOST:PORT; `shared` as configuration key `listen_shared`.
 
     Raises:
         ListenError: with what to do about it.
@@ -227,6 +236,8 @@ def bind(address: str) -> socket.socket:
         raise ListenError(f"can't listen on {address}: {error.strerror}", "check the host name") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -263,6 +274,8 @@ def banner(node: Node) -> None:
     where = ", ".join(f"mqtt://{address}" for address in node.addresses)
     log.info(f"FlockMQ {package_version()} is ready", listen=where)
     log.info(node.coordinator.describe())
+    if node.health.addresses:
+        log.info("health is told over HTTP", listen=", ".join(f"http://{a}/readyz" for a in node.health.addresses))
     if all(is_loopback(address) for address in node.addresses):
         log.info("only this machine can connect; --listen 0.0.0.0:1883 opens it to the network")
 

@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from _speedups.journal import Journal
 from _speedups.packets import Connack, Connect, Decoder, Packet, encode
+from broker.alone import Alone
 from broker.auth.authenticator import AllowAll
 from broker.broker import Broker
 from broker.config import Config, LimitsConfig, MqttConfig
-from broker.session import will
-from broker.storage.compaction import Compaction
-from broker.storage.restore import Restorer
 from broker.storage.store import Store
 
 P = TypeVar("P")
@@ -86,15 +83,11 @@ class Node:
         config = Config(limits=replace(LimitsConfig(), **limits), mqtt=MqttConfig(sys_interval=0.0, retry_interval=5.0))
         self.clients: list[Client] = []
         self._again = False
-        self.broker = Broker(config, Journal(), AllowAll(), self.store.commit, self._wake)
-        self.compaction = Compaction(self.store, self.broker.router, self.broker.sessions, smallest=smallest)
-        restorer = Restorer(self.broker.router, self.broker.sessions)
-        restorer.read(self.store.open())
-        self.broker.router.turn.journal.start()
-        restorer.finish()
-        self.wills = restorer.wills
-        for client_id, fields in restorer.wills.items():
-            will.publish_stored(self.broker.router, client_id, *fields)
+        coordinator = Alone(self.store, lambda function, *arguments: function(*arguments))
+        self.broker = Broker(config, coordinator, AllowAll(), self._wake)
+        coordinator.restore(smallest=smallest)
+        self.compaction = coordinator.compaction
+        self.wills = coordinator.wills
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind("")  # a free abstract name
         self._listener.listen(100)

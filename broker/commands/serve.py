@@ -9,6 +9,7 @@ EXAMPLES = """\
   flockmq serve --listen 0.0.0.0:1883 --listen '[::]:1883' --store sqlite:/var/lib/flockmq/state.db
   flockmq serve --listen 127.0.0.1:0 --store memory --log-format json
   flockmq serve --config /etc/flockmq.toml --set limits.max_packet_size=64KiB
+  flockmq serve --listen 0.0.0.0:1883 --redis redis://10.0.0.5:6379 --workers 4
 
 signals: INT and TERM stop the node, HUP reads the configuration again."""
 
@@ -24,6 +25,10 @@ def run(arguments: list[str]) -> int:
         return config.load(settings, file=args.config)
 
     effective = load()
+    if effective.cluster.workers > 1:
+        from broker.workers import supervise  # late, as below
+
+        return supervise(effective, arguments)
     from broker.node import serve  # late: the wrong configuration is told without loading the broker
 
     return int(serve(effective, reload=load))

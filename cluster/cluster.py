@@ -1,0 +1,808 @@
+"""A node of a cluster: how it joins, follows, is cut off, comes back, and leaves.
+
+Owns the link and what hangs on it. A node is *connected* while its link carries calls. Without a link it goes on with
+what needs nobody else, and asks nobody; when the link is back it catches up. When the others have taken it for dead, or
+Redis has forgotten what it said, it is *displaced*: all its clients are closed and it joins anew, with another id.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import hiredis
+
+from _speedups.ledger import Ledger, arrive
+from _speedups.msgpack import DamagedMessage, unpack
+from _speedups.packets import Connect
+from _speedups.reactor import Connection
+from _speedups.session import Session
+from _speedups.turn import COUNTERS
+from broker import logs
+from broker.config import Config
+from broker.coordinator import Coordinator, Done
+from broker.errors import StoreError
+from cluster import wire
+from cluster.agreement import Agreement
+from cluster.changes import Changes
+from cluster.claims import Claims
+from cluster.durability import inspect
+from cluster.keys import LAYOUT, LIBRARY, Keys
+from cluster.link import Link, LinkError, LinkLost, Reply, ignore
+from cluster.members import CREDIT, CREDIT_STEP, HOLD_SECONDS, Member, Members
+from cluster.redis_store import LogBounds, RedisStore
+from cluster.redis_url import RedisAddress
+from cluster.routes import Routes
+
+FUNCTIONS = Path(__file__).with_name("functions.lua")
+BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, give or take a half
+BEATS_PER_LEASE = 4
+LEASE_USED = 0.9  # of the lease, after which a node that was not heard counts itself as dead
+PATIENCE_LEASES = 3  # without Redis, though its machine answers, until persistent clients are sent away
+AT_ONCE = 1000  # of what is read in pieces
+TIDY_SECONDS = 5.0
+STOP_SECONDS = 10.0
+DRAIN_STEPS = 8
+DRAIN_STEP_SECONDS = 0.05
+DROPPED_SLOW = COUNTERS.index("dropped_slow")
+DROPPED_QUEUE_FULL = COUNTERS.index("dropped_queue_full")
+
+log = logs.get("flockmq.cluster")
+
+
+class Cluster(Coordinator):
+    """Coordinates a node with the others.
+
+    Args:
+        config: of the node.
+        loop: of the node.
+        restart: called with a reason when the node has to begin anew; nothing is done here after that.
+    """
+
+    def __init__(
+        self, config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]
+    ) -> None:
+        self._config = config
+        self._loop = loop
+        self._restart = restart
+        self._address = RedisAddress.parse(config.cluster.redis)
+        self.name = config.cluster.node_name or socket.gethostname()
+        self.me = f"{self.name}-{secrets.token_hex(4)}".encode()
+        self.keys = Keys(config.cluster.prefix)
+        self.ledger = Ledger(self._header)
+        self.journal = self.ledger
+        bounds = LogBounds(config.cluster.log_bytes, config.cluster.log_seconds)
+        self.store = self._store = RedisStore(
+            self.keys, self.me, limits=self._limits, bounds=bounds, replicas=config.cluster.replicas,
+            changed=self._changed, dropped=lambda n: self.broker.turn.count(DROPPED_QUEUE_FULL, n),
+            unnumbered=self._look_up, displaced=self.displaced,
+        )  # fmt: skip
+        self.routes = Routes(self.ledger)
+        self.claims = Claims(self)
+        self.agreement = Agreement()
+        self._link = Link(self._pushed, self._settle, self._lost)
+        self.connected = False
+        self._begun = False  # it has joined
+        self._ended = False  # displaced or stopped: nothing is done any more
+        self._draining = False
+        self._suspended = False  # clients are not served until it is known whether the node is still one
+        self._own_change = 0  # number of this node's last change
+        self._to_confirm: dict[bytes, int] = {}  # node -> its last change that was applied here
+        self._beat_due = self._tidy_due = self._expire_due = 0.0
+        self._valid_until = 0.0  # monotonic; the lease
+        self._away_since = 0.0
+        self._reached = True  # Redis' machine answered when it was last tried
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._durability = ""
+        self._counts = {"fights": 0, "links_lost": 0}
+        self._actions: dict[bytes, Callable[..., object]] = {
+            b"changes": self._take_changes,
+            b"pushed": self._take_pushed,
+            b"applied": self.agreement.heard,
+            b"credit": self._take_credit,
+            b"taken": self.claims.taken,
+            b"released": self.claims.released,
+            b"adopt": self.claims.publish_will,
+            b"kick": lambda client_id: self.claims.close(client_id, "kicked by the operator"),
+            b"purge": self._purge,
+        }
+
+    # ---- starting ----
+
+    async def start(self) -> None:
+        self.members = Members(self.broker, self._send_batch)
+        self.changes = Changes(self.broker, self.members, self.me, self._member_ready, self._member_left)
+        self._store.start(self._confirm, self._loop.call_soon_threadsafe)
+        self.broker.reactor.overdue = self._overdue
+        began = time.monotonic()
+        for attempt in range(1_000_000):
+            try:
+                await self._connect()
+                await self._join()
+                break
+            except (LinkLost, LinkError, OSError, TimeoutError) as error:
+                self._link.close()
+                if isinstance(error, LinkError) and _is_final(str(error)):
+                    raise StoreError(f"Redis at {self._address} can't be used: {error}", _hint(str(error))) from error
+                if attempt in (0, 5) or attempt % 40 == 0:
+                    log.warning("Redis is not there; waiting for it", redis=str(self._address), reason=_words(error))
+                await asyncio.sleep(_backoff(attempt))
+        self._begun = True
+        await self._tell_durability()
+        log.info(
+            "joined the cluster",
+            node=self.me.decode(),
+            nodes=len(self.members) + 1,
+            subscriptions=self.broker.router.filters.count,
+            retained=self.broker.router.retained.count,
+            seconds=f"{time.monotonic() - began:.2f}",
+        )
+
+    async def _tell_durability(self) -> None:
+        client = self._address.async_client()
+        try:
+            found = await inspect(client, self._config.cluster.replicas)
+        except Exception as error:  # it only informs
+            log.warning("how Redis keeps what it holds could not be read", reason=error)
+        else:
+            self._durability = found.sentence
+            for warning in found.warnings:
+                log.warning(warning)
+        finally:
+            await client.aclose()
+
+    async def _connect(self) -> None:
+        """Open a link that speaks RESP3 to a Redis that has our functions."""
+        address = self._address
+        try:
+            place, tls = await address.endpoint(), address.ssl_context()
+            link = Link(self._pushed, self._settle, partial(self._lost_link, None))
+            await link.connect(place, tls)
+        except (ConnectionRefusedError, FileNotFoundError):
+            self._reached = True
+            raise
+        except (OSError, TimeoutError):
+            self._reached = False
+            raise
+        self._reached = True
+        link.on_lost(partial(self._lost_link, link))
+        link.hold()
+        self._link = link
+        hello: list[bytes | str | int] = ["HELLO", "3"]
+        if address.password:
+            hello += ["AUTH", address.username or "default", address.password]
+        async with asyncio.timeout(max(3.0, self._config.cluster.timeout)):
+            await link.ask(*hello)
+            if address.db:
+                await link.ask("SELECT", address.db)
+            await link.ask("CLIENT", "SETNAME", b"flockmq-" + self.me)
+            await self._load_functions(link)
+            for channel in (self.keys.all, self.keys.to(self.me)):
+                link.subscribe(channel)
+
+    async def _load_functions(self, link: Link) -> None:
+        code = FUNCTIONS.read_bytes()
+        found = await link.ask("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
+        for library in found:
+            fields = library if isinstance(library, dict) else dict(zip(library[::2], library[1::2], strict=True))
+            if _revision(fields[b"library_code"]) >= _revision(code):
+                return
+        await link.ask("FUNCTION", "LOAD", "REPLACE", code)
+
+    async def _join(self) -> None:
+        """Become a node: read what the cluster knows, catch up, and take part."""
+        link, keys = self._link, self.keys
+        fields = self._fields()
+        reply = await self._ask("join", LAYOUT, *fields)
+        if reply[0] == b"layout":
+            raise LinkError(f"LAYOUT {reply[1].decode()}")
+        self.changes.last = reply[0]
+        cursor = b"0"
+        while True:
+            cursor, *sessions = await self._ask("sessions", cursor, AT_ONCE, as_node=False)
+            for client_id, incarnation, subscriptions in sessions:
+                for name, options in zip(subscriptions[::2], subscriptions[1::2], strict=True):
+                    self.changes.subscribed(client_id, incarnation, name, int(options))
+            if cursor == b"0":
+                break
+        cursor = b"0"
+        while True:
+            cursor, values = await link.ask("HSCAN", keys.retained, cursor, "COUNT", AT_ONCE)
+            for topic, message in zip(values[::2], values[1::2], strict=True):
+                self.changes.retained(topic, message)
+            await self._beat_while_busy()
+            if cursor == b"0":
+                break
+        for node in await link.ask("HKEYS", keys.nodes):
+            if node != self.me:
+                self.members.add(node)
+                await self._read_routes(node)
+        await self._catch_up()
+        number, *nodes = await self._ask("ready")
+        if number == b"gone":
+            raise LinkError("the others took this node for dead while it was joining")
+        await self._catch_up()
+        for node, seq, state in zip(nodes[::3], nodes[1::3], nodes[2::3], strict=True):
+            if node != self.me and state == b"ready":
+                self.members.add(node, seq)
+                self.agreement.joined(node, number)
+        self._settled(time.monotonic())
+        link.release()
+        await self._beat_now()
+
+    async def _beat_while_busy(self) -> None:
+        if time.monotonic() > self._beat_due:
+            await self._beat_now()
+
+    async def _read_routes(self, node: bytes) -> None:
+        routes = await self._link.ask("HGETALL", self.keys.routes(node))
+        pairs = routes.items() if isinstance(routes, dict) else zip(routes[::2], routes[1::2], strict=True)
+        for name, qos in pairs:
+            self.changes.route(node, name, int(qos))
+
+    async def _catch_up(self) -> None:
+        """Apply the changes that were made since the last one that is known here."""
+        first = True
+        while True:
+            after = self.changes.last
+            entries = await self._link.ask(
+                "XRANGE", self.keys.changes, f"{after + 1}-0", "+", "COUNT", AT_ONCE
+            )
+            for entry, fields in entries:
+                number = int(entry.partition(b"-")[0])
+                if first and number != after + 1:
+                    raise Behind
+                first = False
+                self.changes.apply(number, fields[1], unpack(fields[3]))
+            if len(entries) < AT_ONCE:
+                break
+        missing = self.changes.take_missing()
+        for start in range(0, len(missing), AT_ONCE):
+            topics = missing[start : start + AT_ONCE]
+            for topic, message in zip(topics, await self._link.ask("HMGET", self.keys.retained, *topics), strict=True):
+                self.changes.retained(topic, message or b"")
+
+    def _settled(self, now: float) -> None:
+        """The node is one of the cluster, and up to date."""
+        self.connected = True
+        self._away_since = 0.0
+        self._renew(now)
+        self._store.flow(self._link, self._store.confirmed_seq)
+
+    # ---- the link is lost, and comes back ----
+
+    def _lost_link(self, link: Link | None) -> None:
+        if link is self._link and self._begun and not self._ended:
+            self._lost()
+
+    def _lost(self) -> None:
+        if self._ended or self._reconnecting is not None:
+            return
+        self._counts["links_lost"] += 1
+        self.connected = False
+        self._away_since = time.monotonic()
+        self._store.stop_flowing()
+        self.broker.reactor.valid_for(0)  # what needs nobody goes on; the rest waits
+        log.error("Redis is away: messages for persistent sessions and other nodes wait", redis=str(self._address))
+        self._reconnecting = self._loop.create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        attempt = 0
+        while not self._ended:
+            await asyncio.sleep(_backoff(attempt))
+            attempt += 1
+            try:
+                await self._connect()
+                await self._resume()
+                break
+            except (LinkLost, LinkError, OSError, TimeoutError) as error:
+                self._link.close()
+                if attempt % 20 == 0:
+                    log.warning("Redis is still away", reason=_words(error))
+            except Behind:
+                self.displaced("it was away for longer than the others remember")
+                return
+            except Exception:
+                log.exception("internal error: coming back to the cluster failed")
+                self.displaced("coming back to the cluster failed")
+                return
+        self._reconnecting = None
+
+    async def _resume(self) -> None:
+        """Find out what was missed, and go on."""
+        link = self._link
+        sent_at = time.monotonic()
+        reply = await self._ask("beat")
+        if reply[0] == b"gone":
+            self.displaced("the others took this node for dead")
+            return
+        seq, change, *_ = reply
+        if seq < self._store.confirmed_seq or change < self.changes.last:
+            self.displaced("Redis has lost what it had confirmed")
+            return
+        await self._catch_up()
+        for member in self.members:
+            await self._read_log(member)
+        sessions = self.claims.shared()
+        for start in range(0, len(sessions), AT_ONCE):
+            some = sessions[start : start + AT_ONCE]
+            tails = [field for session in some for field in (session.client_id, session.next_number)]
+            for client_id in await self._ask("behind", *tails):
+                session = self.broker.sessions.get(client_id)
+                if session is not None:
+                    await self._read_queue(session)
+        self._reconnecting = None
+        self.members.forget_beats()
+        self._own_change = max(self._own_change, change)
+        self._renew(sent_at)
+        self.connected = True
+        away = time.monotonic() - self._away_since
+        self._away_since = 0.0
+        self._store.flow(link, seq)
+        self.claims.reclaim()
+        for member in self.members:
+            self._let_go(member)
+        link.release()
+        log.info("Redis is back", seconds=f"{away:.1f}")
+        self.broker.settle()
+
+    async def _read_log(self, member: Member) -> None:
+        """Deliver what a node has sent since it was last heard."""
+        while True:
+            entries = await self._link.ask(
+                "XRANGE", self.keys.log(member.node), f"{member.seen + 1}-0", "+", "COUNT", 100
+            )
+            for entry, fields in entries:
+                self.broker.router.deliver(fields[1])
+                member.seen = int(entry.partition(b"-")[0])
+            self.broker.settle()
+            if len(entries) < 100:
+                return
+
+    async def _read_queue(self, session: Session) -> None:
+        """Take the messages of a session that are in its queue and not here."""
+        while True:
+            _, _, first, entries, *_ = await self._ask(
+                "load", session.client_id, session.next_number, AT_ONCE, as_node=False
+            )
+            if session.owner is not None:
+                for number, message in enumerate(entries, first):
+                    arrive(session, number, message)
+            if len(entries) < AT_ONCE:
+                return
+
+    def _look_up(self, sessions: list[Session]) -> None:
+        """Redis has put messages into these queues and could not say where."""
+        for session in sessions:
+            if session.owner is not None and session.kind == 1:
+                self._take_from(session)
+
+    def _take_from(self, session: Session) -> None:
+        def loaded(reply: Reply) -> None:
+            if isinstance(reply, (LinkLost, hiredis.ReplyError)) or session.owner is None:
+                return
+            for number, message in enumerate(reply[3], reply[2]):
+                arrive(session, number, message)
+            if len(reply[3]) == AT_ONCE:
+                self._take_from(session)
+
+        self.function(loaded, "load", session.client_id, session.next_number, AT_ONCE, as_node=False)
+
+    def displaced(self, reason: str) -> None:
+        """This node is no longer one of the cluster."""
+        if not self._ended:
+            self._ended = True
+            self.connected = False
+            self._store.close()
+            self._link.close()
+            self._restart(reason)
+
+    # ---- the lease ----
+
+    def _renew(self, heard_at: float) -> None:
+        self._valid_until = heard_at + self._config.cluster.lease * LEASE_USED
+        self.broker.reactor.valid_for(self._valid_until - time.monotonic())
+
+    def _overdue(self) -> None:
+        """The lease ran out before anything else was noticed: this process stood still. Ask before serving anybody."""
+        if self._suspended or self._ended or not self.connected:
+            return
+        self._suspended = True
+        log.warning("this node stood still for longer than its lease; asking whether it is still one of the cluster")
+        self._loop.remove_reader(self.broker.reactor.fileno())
+        self._link.hold_until(self._judge, *self._command("beat", True, ()))
+        self._loop.call_later(self._config.cluster.timeout, self._go_on)
+
+    def _judge(self, reply: Reply) -> bool:
+        """Whether what came while the node stood still may be acted on."""
+        if isinstance(reply, list) and reply[0] != b"gone":
+            self._renew(time.monotonic())
+            self._go_on()
+            return True
+        if isinstance(reply, list):
+            self.displaced("it stood still, and the others took it for dead")
+        return False
+
+    def _go_on(self) -> None:
+        if self._suspended and not self._ended:
+            self._suspended = False
+            if not self.connected:
+                self.broker.reactor.valid_for(0)
+            self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
+
+    async def _beat_now(self) -> None:
+        self._beat_due = time.monotonic() + self._config.cluster.lease / BEATS_PER_LEASE
+        sent_at = time.monotonic()
+        self._beaten(sent_at, await self._ask("beat", *self._fields()))
+
+    def _beaten(self, sent_at: float, reply: Reply) -> None:
+        if isinstance(reply, (LinkLost, hiredis.ReplyError)) or self._ended:
+            return
+        if reply[0] == b"gone":
+            self.displaced("the others took this node for dead")
+            return
+        _, change, *beats = reply
+        if change < self.changes.last:
+            self.displaced("Redis has lost what it had confirmed")
+            return
+        if not self._begun and not self.connected:
+            return
+        self._renew(sent_at)
+        found = dict(zip(beats[::2], beats[1::2], strict=True))
+        del found[self.me]
+        for node, count in self.members.heard(found, self._config.cluster.lease):
+            log.warning("a node is not heard any more", node=node.decode())
+            self.function(self._buried, "bury", node, count)
+
+    def _buried(self, reply: Reply) -> None:
+        if isinstance(reply, list):
+            for epoch, stored in zip(reply[::2], reply[1::2], strict=True):
+                self.claims.publish_will(epoch, stored)
+            self._tidy_due = 0.0
+
+    def _member_ready(self, node: bytes, number: int) -> None:
+        log.info("a node has joined", node=node.decode())
+        self.members.add(node)
+        self.agreement.joined(node, number)
+
+    def _member_left(self, node: bytes) -> None:
+        if node == self.me:
+            self.displaced("the others took this node for dead")
+            return
+        if self.members.get(node) is not None:
+            log.info("a node has gone", node=node.decode())
+        self.members.remove(node)
+        self.agreement.left(node)
+        self.claims.left(node)
+
+    # ---- what happens from time to time ----
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        lease = self._config.cluster.lease
+        if self._ended:
+            return
+        if not self.connected:
+            patience = lease if not self._reached else lease * PATIENCE_LEASES
+            if self._away_since and now - self._away_since > patience:
+                self.claims.close_persistent("this node has lost the others")
+            return
+        if self._suspended or now > self._valid_until:
+            self._overdue()
+            return
+        self.broker.turn.seal()  # acknowledgements that nobody waited for
+        if self._link.silent_for > min(self._config.cluster.timeout, lease / 2):
+            log.error("Redis doesn't answer", seconds=f"{self._link.silent_for:.1f}")
+            self._link.close()
+            return
+        if now >= self._beat_due:
+            self._beat_due = now + lease / BEATS_PER_LEASE
+            self.function(partial(self._beaten, now), "beat", *self._fields())
+        if now >= self._tidy_due:
+            self._tidy_due = now + TIDY_SECONDS
+            self.function(self._tidied, "tidy", AT_ONCE, as_node=False)
+        expiry = self._config.mqtt.session_expiry
+        if expiry and now >= self._expire_due:
+            self._expire_due = now + min(TIDY_SECONDS, expiry / 2)
+            self.function(ignore, "expire", int(expiry), AT_ONCE)
+        for member in self.members:
+            if member.held_at and now - member.held_at > HOLD_SECONDS:
+                self._let_go(member)
+
+    def _tidied(self, reply: Reply) -> None:
+        if isinstance(reply, int) and reply:
+            self._tidy_due = 0.0
+
+    def _fields(self) -> list[bytes | str | int]:
+        """What a node says of itself."""
+        counted = self.broker.turn.counted()
+        figures: dict[str, str | int] = {
+            "name": self.name,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": _version(),
+            "clients": self.broker.sessions.connected,
+            "sessions": len(self.broker.sessions),
+            "change": self.changes.last,
+            "subscriptions": self.broker.router.filters.count,
+            "routes": len(self.routes),
+            "publish_received": counted["publish_received"],
+            "publish_sent": counted["publish_sent"],
+            **self._counts,
+        }
+        return [field for pair in figures.items() for field in pair]
+
+    def count(self, what: str) -> None:
+        """Add one to a figure."""
+        self._counts[what] += 1
+
+    # ---- calls ----
+
+    def _command(self, name: str, as_node: bool, arguments: Any) -> list[bytes | str | int]:
+        node = [self.me] if as_node else []
+        return ["FCALL", f"flockmq_{name}", "0", self.keys.prefix, *node, *arguments]
+
+    def function(self, then: Callable[[Reply], object], name: str, *arguments: Any, as_node: bool = True) -> None:
+        """Call a function; the prefix, and this node's id unless `as_node` is false, come before the arguments."""
+        self._link.call(then, *self._command(name, as_node, arguments))
+
+    async def _ask(self, name: str, *arguments: Any, as_node: bool = True) -> Any:
+        return await self._link.ask(*self._command(name, as_node, arguments))
+
+    def _limits(self) -> tuple[int, int, bool]:
+        limits = self.broker.config.limits
+        return limits.max_queued_messages, limits.max_queued_bytes, limits.queue_policy == "drop-old"
+
+    def _confirm(self, blocks: int) -> None:
+        self.broker.turn.confirm(blocks)
+
+    def _changed(self, number: int, records: list[tuple[Any, ...]]) -> None:
+        """A block of this node has made a change."""
+        self._own_change = number
+        self.changes.apply(number, self.me, records)
+
+    def agreed(self, done: Done) -> None:
+        """Call when what was recorded so far holds on all nodes."""
+
+        def stored() -> None:
+            self.agreement.wait(self._own_change, done)
+
+        if len(self.ledger) or self.broker.turn.sealed > self.broker.turn.committed:
+            self.broker.turn.after_commit(stored)
+        else:  # what others have said before this must have come, too
+            self._link.call(lambda reply: stored(), "PING")
+
+    # ---- batches ----
+
+    def _header(self, node: bytes) -> bytes:
+        """What comes before a batch that the next block has for a node."""
+        member = self.members.get(node)
+        seq = self._store.seq + 1
+        previous = member.told if member is not None else 0
+        if member is not None:
+            member.told = seq
+        return wire.batch_header(self.me, previous, seq)
+
+    def _send_batch(self, member: Member, packets: bytes) -> None:
+        """Send QoS 0 messages to a node; without a link they are lost."""
+        if not self.connected:
+            self.broker.turn.count(DROPPED_SLOW)
+            return
+        member.sent += len(packets)
+        self._link.call(
+            ignore, "PUBLISH", self.keys.to(member.node), wire.batch_header(self.me, member.sent, 0) + packets
+        )
+        if member.sent - member.taken > CREDIT and not member.held_at:
+            member.held_at = time.monotonic()
+            member.peer.hold(True)
+
+    def _let_go(self, member: Member) -> None:
+        member.taken = member.sent
+        if member.held_at:
+            member.held_at = 0.0
+            member.peer.hold(False)
+
+    def _take_batch(self, batch: wire.Batch) -> None:
+        member = self.members.get(batch.node)
+        if batch.seq == 0:
+            self.broker.router.deliver(batch.packets)
+            if member is not None and batch.previous - member.credited >= CREDIT_STEP:
+                member.credited = batch.previous
+                self._link.call(
+                    ignore, "PUBLISH", self.keys.to(batch.node), wire.credit(self.me, batch.previous)
+                )
+            return
+        if member is not None:
+            if batch.seq <= member.seen:
+                return
+            member.seen = batch.seq
+        self.broker.router.deliver(batch.packets)
+
+    # ---- what is published to this node ----
+
+    def _pushed(self, channel: bytes, payload: bytes) -> None:
+        if self._ended:
+            return
+        try:
+            message = wire.decode(payload)
+        except DamagedMessage as error:
+            log.error("a message between nodes can't be read", error=error)
+            return
+        if isinstance(message, wire.Batch):
+            self._take_batch(message)
+            return
+        kind, *fields = message
+        act = self._actions.get(kind)
+        if act is not None:
+            act(*fields)
+
+    def _take_changes(self, number: int, origin: bytes, block: bytes) -> None:
+        if number <= self.changes.last or origin == self.me:
+            return
+        self.changes.apply(number, origin, unpack(block))
+        if origin:
+            self._to_confirm[origin] = number
+
+    def _take_pushed(self, messages: list[bytes], items: list[list[Any]]) -> None:
+        for client_id, first, *places in items:
+            session = self.broker.sessions.get(client_id)
+            if session is not None and session.kind == 1:
+                for number, place in enumerate(places, first):
+                    arrive(session, number, messages[place - 1])
+
+    def _take_credit(self, node: bytes, position: int) -> None:
+        member = self.members.get(node)
+        if member is not None:
+            member.taken = max(member.taken, position)
+            if member.held_at and member.sent - member.taken <= CREDIT:
+                member.held_at = 0.0
+                member.peer.hold(False)
+
+    def _purge(self, client_id: bytes) -> None:
+        self.claims.close(client_id, "purged by the operator")
+        self.broker.turn.after_commit(
+            lambda: self.function(ignore, "purge", client_id, as_node=False)
+        )
+
+    def _settle(self) -> None:
+        """All that came at once was acted on: answer, and end the turn."""
+        if self._ended:
+            return
+        for origin, number in self._to_confirm.items():
+            self._link.call(ignore, "PUBLISH", self.keys.to(origin), wire.applied(self.me, number))
+        self._to_confirm.clear()
+        self.broker.settle()
+
+    # ---- connections and sessions ----
+
+    def claim(self, connection: Connection, packet: Connect) -> None:
+        self.claims.claim(connection, packet)
+
+    def ended(self, connection: Connection, session: Session | None) -> None:
+        if self._ended:
+            return
+        self.claims.ended(connection, session)
+
+    def discard_will(self, connection: Connection) -> None:
+        self.claims.discard_will(connection)
+
+    def subscribe(
+        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done
+    ) -> None:
+        claim = self.claims.of(connection)
+        for name, qos in filters:
+            if session.kind and claim is not None:
+                self.ledger.change(("subscribed", session.client_id, session.number, name, qos))
+                if name not in claim.filters:
+                    self.routes.add(name, 0)
+                claim.filters[name] = qos
+            elif self.broker.router.filters.subscribe(session, name, qos):
+                self.routes.add(name, qos)
+            else:
+                self.routes.raise_to(name, qos)
+        self.agreed(done)
+
+    def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:
+        claim = self.claims.of(connection)
+        for name in filters:
+            if session.kind and claim is not None:
+                if claim.filters.pop(name, None) is not None:
+                    self.ledger.change(("unsubscribed", session.client_id, session.number, name))
+                    self.routes.remove([name])
+            elif self.broker.router.filters.unsubscribe(session, name):
+                self.routes.remove([name])
+        self.agreed(done)
+
+    # ---- the end ----
+
+    async def drain(self) -> None:
+        self._draining = True
+        if self.connected:
+            self._link.call(ignore, "HSET", self.keys.node(self.me), "state", "leaving")
+        connections = list(self.broker.reactor)
+        step = max(1, -(-len(connections) // DRAIN_STEPS))
+        for start in range(0, len(connections), step):
+            for connection in connections[start : start + step]:
+                connection.close("the node stops")
+            self.broker.settle()
+            if start + step < len(connections) and len(connections) > 100:
+                await asyncio.sleep(DRAIN_STEP_SECONDS)
+
+    async def stop(self) -> None:
+        if self._begun and not self._ended:
+            done = asyncio.Event()
+            self.broker.turn.seal()
+            self.broker.turn.after_commit(done.set)
+            try:
+                await asyncio.wait_for(done.wait(), STOP_SECONDS)
+            except TimeoutError:
+                log.error("Redis doesn't answer: what it has not confirmed was not acknowledged and may be lost")
+            with contextlib.suppress(LinkLost, LinkError, TimeoutError):
+                await asyncio.wait_for(self._ask("leave"), STOP_SECONDS / 5)
+        self._ended = True
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        self._store.close()
+        self._link.close()
+
+    def describe(self) -> str:
+        return f"node {self.name} of the cluster at {self._address}; {self._durability or 'Redis keeps the state'}"
+
+    def ready(self) -> tuple[bool, str]:
+        if self._draining:
+            return False, "the node is stopping"
+        if self._ended or not self._begun:
+            return False, "the node is joining the cluster"
+        if not self.connected:
+            return False, "Redis is away"
+        return True, "ready"
+
+
+class Behind(Exception):
+    """The stream of changes begins after what is known here."""
+
+
+def _revision(code: bytes) -> int:
+    """Of the functions: later ones replace earlier ones."""
+    for line in code.splitlines()[:4]:
+        if line.startswith(b"-- revision "):
+            return int(line.split()[2])
+    return 0
+
+
+def _backoff(attempt: int) -> float:
+    return BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)] * random.uniform(0.5, 1.5)
+
+
+def _is_final(reason: str) -> bool:
+    """Whether waiting won't help."""
+    return reason.startswith(("LAYOUT", "WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "NOPROTO"))
+
+
+def _hint(reason: str) -> str:
+    if reason.startswith("LAYOUT"):
+        return f"nodes of another version have made this cluster; this version knows layout {LAYOUT}: upgrade the older"
+    if reason.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH")):
+        return "check user and password in the URL"
+    if reason.startswith("NOPERM"):
+        return "the user needs the rights that deploy/docs/CLUSTER.md lists"
+    return "FlockMQ needs Redis 7.0 or later"
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _version() -> str:
+    try:
+        return version("flockmq")
+    except PackageNotFoundError:
+        return "?"

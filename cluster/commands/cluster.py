@@ -1,0 +1,265 @@
+"""`flockmq cluster status`: the nodes, what they keep in Redis, and what an acknowledgement is worth there.
+
+Reads only. Heartbeats are counters, so they are read until they have grown or the lease has passed. Memory is measured
+exactly for what there is once per cluster or node, and from a sample of keys for what there is once per session.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.commands.parser import Parser
+from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, size, table, text
+
+if TYPE_CHECKING:
+    import redis
+
+EXAMPLES = """\
+  flockmq cluster status --redis redis://10.0.0.5:6379
+  FLOCKMQ_CLUSTER_REDIS=redis://10.0.0.5:6379 flockmq cluster status --json"""
+HEARTBEAT_PAUSE = 0.1  # seconds between two looks
+SAMPLE = 5000  # keys
+AT_ONCE = 500
+SESSION_KINDS = {"s": "sessions", "q": "queues", "st": "QoS states", "in": "QoS 2 received", "subs": "subscriptions"}
+NODE_KINDS = {"node": "nodes", "routes": "routes", "wills": "wills", "log": "logs", "owned": "owned sessions"}
+SINGLE_KINDS = {"retained": "retained messages", "changes": "changes", "sessions": "index of sessions"}
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """A row of the table; None where the node has not said it."""
+
+    name: str
+    id: str
+    host: str
+    pid: int | None
+    version: str
+    state: str
+    heartbeat: bool  # whether it has grown while we looked
+    clients: int | None
+    sessions: int | None
+    log_entries: int
+    log_bytes: int | None
+    behind: int | None  # changes that it has not applied yet
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one kind of key takes."""
+
+    kind: str
+    keys: int
+    bytes: int
+
+
+def run(arguments: list[str]) -> int:
+    """Print the status; returns the exit status."""
+    parser = Parser("cluster", "The nodes of a cluster and what they keep in Redis.", "status [OPTION...]", EXAMPLES)
+    parser.add_argument("action", choices=["status"], metavar="status", help="what to do")
+    parser.add_argument(
+        "--wait", type=float, metavar="SECONDS", help="for the heartbeats of all nodes, at most [the lease]"
+    )
+    add_redis_options(parser)
+    args = parser.parse(arguments)
+    with connected(args) as cluster:
+        status = read(cluster, cluster.config.lease if args.wait is None else args.wait)
+    if args.json:
+        print_json(status)
+    else:
+        print(render(status))
+    return 0
+
+
+def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
+    """Everything that is told, in words and numbers only."""
+    from cluster.durability import inspect_now
+
+    client, prefix = cluster.client, cluster.config.prefix
+    kept = inspect_now(client, cluster.config.replicas)
+    nodes = read_nodes(client, prefix, seconds)
+    with client.pipeline(transaction=False) as pipe:
+        pipe.get(f"{prefix}layout")
+        pipe.zcard(f"{prefix}sessions")
+        pipe.hlen(f"{prefix}retained")
+        pipe.get(f"{prefix}change")
+        layout, sessions, retained, change = pipe.execute()
+    return {
+        "redis": cluster.address,
+        "prefix": prefix,
+        "layout": layout and text(layout),
+        "nodes": [vars(node) for node in nodes],
+        "persistent_sessions": sessions,
+        "retained_messages": retained,
+        "last_change": int(change or 0),
+        "memory": [vars(kind) for kind in read_memory(client, prefix, [node.id for node in nodes])],
+        "durability": kept.sentence,
+        "warnings": list(kept.warnings),
+    }
+
+
+def read_nodes(client: "redis.Redis", prefix: str, seconds: float) -> list[NodeStatus]:
+    """The live nodes, by name. Waits for their heartbeats."""
+    beats = read_beats(client, prefix)
+    alive = wait_for_beats(client, prefix, beats, seconds) if beats else set()
+    last_change = int(cast(Any, client.get(f"{prefix}change")) or 0)
+    nodes = []
+    for node_id in beats:
+        with client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(f"{prefix}node:{node_id}")
+            pipe.xlen(f"{prefix}log:{node_id}")
+            found, entries = pipe.execute()
+        if not found:
+            continue  # it has just left
+        fields = {text(name): text(value) for name, value in found.items()}
+        applied = number(fields, "change")
+        nodes.append(
+            NodeStatus(
+                name=fields.get("name", "-"),
+                id=node_id,
+                host=fields.get("host", "-"),
+                pid=number(fields, "pid"),
+                version=fields.get("version", "-"),
+                state=fields.get("state", "-"),
+                heartbeat=node_id in alive,
+                clients=number(fields, "clients"),
+                sessions=number(fields, "sessions"),
+                log_entries=entries,
+                log_bytes=measure(client, [f"{prefix}log:{node_id}"]).get(f"{prefix}log:{node_id}"),
+                behind=None if applied is None else max(0, last_change - applied),
+            )
+        )
+    return sorted(nodes, key=lambda node: (node.name, node.id))
+
+
+def read_beats(client: "redis.Redis", prefix: str) -> dict[str, bytes]:
+    """Node id -> heartbeats so far."""
+    beats = cast(dict[bytes, bytes], client.hgetall(f"{prefix}nodes"))
+    return {text(node_id): count for node_id, count in beats.items()}
+
+
+def wait_for_beats(client: "redis.Redis", prefix: str, before: dict[str, bytes], seconds: float) -> set[str]:
+    """The nodes that have been heard of since; waits for all of them, but not longer than this."""
+    end = time.monotonic() + seconds
+    while True:
+        time.sleep(min(HEARTBEAT_PAUSE, max(0.0, end - time.monotonic())))
+        beats = read_beats(client, prefix)
+        alive = {node_id for node_id, count in before.items() if node_id in beats and beats[node_id] != count}
+        silent = (beats.keys() & before.keys()) - alive
+        if not silent or time.monotonic() >= end:
+            return alive
+
+
+def number(fields: dict[str, str], name: str) -> int | None:
+    """A field as a number, if it is there and one."""
+    value = fields.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else None
+
+
+# ---- memory ----
+
+
+def read_memory(client: "redis.Redis", prefix: str, nodes: Iterable[str]) -> list[Memory]:
+    """What each kind of key takes, largest first; empty where Redis doesn't tell this user."""
+    singles = {f"{prefix}{name}": kind for name, kind in SINGLE_KINDS.items()}
+    singles |= {f"{prefix}{name}:{node}": kind for node in nodes for name, kind in NODE_KINDS.items()}
+    keys, sizes = Counter[str](), Counter[str]()
+    for key, found in measure(client, list(singles)).items():
+        keys[singles[key]] += 1
+        sizes[singles[key]] += found
+    seen, sampled = sample(client, prefix)
+    scale = max(1.0, client.dbsize() / seen) if seen else 1.0
+    for key, found in measure(client, list(sampled)).items():
+        keys[sampled[key]] += 1
+        sizes[sampled[key]] += found
+    for kind in SESSION_KINDS.values():
+        keys[kind] = round(keys[kind] * scale)
+        sizes[kind] = round(sizes[kind] * scale)
+    return [Memory(kind, keys[kind], count) for kind, count in sizes.most_common() if keys[kind]]
+
+
+def sample(client: "redis.Redis", prefix: str) -> tuple[int, dict[bytes, str]]:
+    """How many keys were looked at, and those of sessions with their kind. SCAN's order is as good as random."""
+    begin = prefix.encode()
+    seen, cursor = 0, 0
+    found: dict[bytes, str] = {}
+    while True:
+        cursor, batch = cast(tuple[int, list[bytes]], client.scan(cursor, count=1000))
+        seen += len(batch)
+        for key in batch:
+            kind = key.removeprefix(begin).partition(b":")[0].decode("ascii", "replace")
+            if key.startswith(begin) and b":" in key[len(begin) :] and kind in SESSION_KINDS:
+                found[key] = SESSION_KINDS[kind]
+        if cursor == 0 or seen >= SAMPLE:
+            return seen, found
+
+
+def measure(client: "redis.Redis", keys: list[Any]) -> dict[Any, int]:
+    """Bytes of the keys that exist; of none if Redis doesn't tell this user."""
+    import redis
+
+    found: dict[Any, int] = {}
+    for start in range(0, len(keys), AT_ONCE):
+        part = keys[start : start + AT_ONCE]
+        with client.pipeline(transaction=False) as pipe:
+            for key in part:
+                pipe.memory_usage(key)
+            try:
+                answers = pipe.execute()
+            except redis.ResponseError:
+                return {}
+        found |= {key: int(answer) for key, answer in zip(part, answers, strict=True) if answer is not None}
+    return found
+
+
+# ---- for people ----
+
+
+def render(status: dict[str, Any]) -> str:
+    """The status as text."""
+    lines = [f"Redis {status['redis']}, keys {status['prefix']}*", ""]
+    if status["nodes"]:
+        head = (
+            "name",
+            "id",
+            "host",
+            "pid",
+            "version",
+            "state",
+            "heartbeat",
+            "clients",
+            "sessions",
+            "behind",
+            "log",
+            "",
+        )
+        rows = [head, *(row(node) for node in status["nodes"])]
+        lines.append(table(rows))
+    else:
+        lines.append("no nodes")
+    counts = [
+        ("persistent sessions", status["persistent_sessions"]),
+        ("retained messages", status["retained_messages"]),
+        ("changes so far", status["last_change"]),
+    ]
+    lines += ["", table(counts)]
+    if status["memory"]:
+        rows = [
+            ("memory of", "keys", "size"),
+            *((kind["kind"], kind["keys"], size(kind["bytes"])) for kind in status["memory"]),
+        ]
+        lines += ["", table(rows)]
+    lines += ["", status["durability"], *(f"warning: {warning}" for warning in status["warnings"])]
+    return "\n".join(lines)
+
+
+def row(node: dict[str, Any]) -> tuple[object, ...]:
+    """A node's line of the table."""
+    shown = {name: "-" if value is None else value for name, value in node.items()}
+    return (
+        *(shown[name] for name in ("name", "id", "host", "pid", "version", "state")),
+        "ok" if node["heartbeat"] else "SILENT",
+        *(shown[name] for name in ("clients", "sessions", "behind", "log_entries")),
+        size(node["log_bytes"]),
+    )

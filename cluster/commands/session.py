@@ -1,0 +1,168 @@
+"""`flockmq session show|kick|purge CLIENT_ID`: one session as Redis holds it, and the end of its connection or of it.
+
+`show` reads one moment (MULTI). The others call functions of `cluster/functions.lua`, which tell the node concerned.
+"""
+
+import os
+import time
+from typing import Any
+
+from broker.commands.parser import Parser
+from broker.errors import FlockError
+from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, size, table, text
+
+EXAMPLES = """\
+  flockmq session show pump-17 --redis redis://10.0.0.5:6379
+  flockmq session kick pump-17       # ends its connection; it may come back
+  flockmq session purge pump-17      # ends its connection, forgets its subscriptions and queue"""
+LEVELS = {"3": "MQTT 3.1", "4": "MQTT 3.1.1", "5": "MQTT 5.0"}
+RECEIVED, DONE = b"r", b"d"
+
+
+def run(arguments: list[str]) -> int:
+    """Do it; returns the exit status."""
+    parser = Parser(
+        "session", "One client's session, wherever it is.", "show|kick|purge CLIENT_ID [OPTION...]", EXAMPLES
+    )
+    parser.add_argument("action", choices=["show", "kick", "purge"], help="what to do")
+    parser.add_argument("client_id", metavar="CLIENT_ID", help="whose session")
+    add_redis_options(parser)
+    args = parser.parse(arguments)
+    client_id = os.fsencode(args.client_id)
+    with connected(args) as cluster:
+        if args.action == "show":
+            show(read(cluster, client_id), as_json=args.json)
+        else:
+            outcome = act(cluster, args.action, client_id)
+            print_json({"client_id": text(client_id), "outcome": outcome}) if args.json else print(outcome)
+    return 0
+
+
+# ---- kick and purge ----
+
+
+def act(cluster: Cluster, action: str, client_id: bytes) -> str:
+    """Call `flockmq_kick` or `flockmq_purge`; what came of it.
+
+    Raises:
+        FlockError: there is nothing to be ended.
+    """
+    import redis
+
+    try:
+        answer = text(cluster.client.fcall(f"flockmq_{action}", 0, cluster.config.prefix, client_id))
+    except redis.ResponseError as error:
+        if "function not found" not in str(error).lower():
+            raise
+        raise FlockError(f"no node has run with Redis at {cluster.address}", "is it the right one?") from error
+    if answer == "not found":
+        raise missing(cluster, client_id)
+    if answer == "not connected":
+        raise FlockError(f"{text(client_id)} is not connected")
+    told, _, node = answer.partition(" ")
+    return f"{told} {name_of(cluster, node)} ({node})" if node else answer
+
+
+def name_of(cluster: Cluster, node: str) -> str:
+    """A node's name; empty when it has gone."""
+    return text(cluster.client.hget(f"{cluster.config.prefix}node:{node}", "name") or b"")
+
+
+def missing(cluster: Cluster, client_id: bytes) -> FlockError:
+    """The error that there is no such session."""
+    return FlockError(f"there is no session of {text(client_id)!r} in Redis at {cluster.address}")
+
+
+# ---- show ----
+
+
+def read(cluster: Cluster, client_id: bytes) -> dict[str, Any]:
+    """All about the session.
+
+    Raises:
+        FlockError: there is none.
+    """
+    prefix = cluster.config.prefix.encode()
+    with cluster.client.pipeline() as pipe:
+        pipe.hgetall(prefix + b"s:" + client_id)
+        pipe.zscore(prefix + b"sessions", client_id)
+        pipe.llen(prefix + b"q:" + client_id)
+        pipe.hvals(prefix + b"st:" + client_id)
+        pipe.hkeys(prefix + b"in:" + client_id)
+        pipe.hgetall(prefix + b"subs:" + client_id)
+        pipe.time()
+        found, seen, queued, states, awaited, subscriptions, (now, _) = pipe.execute()
+    if not found:
+        raise missing(cluster, client_id)
+    fields = {text(name): text(value) for name, value in found.items()}
+    owner = fields.get("o", "")
+    node = name_of(cluster, owner) if owner else ""
+    head = int(fields.get("h", 1))
+    sent = max(0, min(int(fields.get("n", 1)) - head, queued))
+    return {
+        "client_id": text(client_id),
+        "persistent": fields.get("p") == "1",
+        "connected": bool(owner and node),
+        "owner": owner,
+        "node": node,
+        "last_seen": None if seen is None else int(seen),
+        "seconds_ago": None if seen is None else max(0, int(now) - int(seen)),
+        "protocol": LEVELS.get(fields.get("l", ""), fields.get("l", "")),
+        "epoch": int(fields.get("e", 0)),
+        "made_at_epoch": int(fields.get("x", 0)),
+        "waits_for": [part.partition("=")[2] for part in fields.get("w", "").split(",") if part],
+        "fights": int(fields.get("f") or 0),
+        "queued_messages": queued,
+        "queued_bytes": int(fields.get("b", 0)),
+        "first_number": head,
+        "may_be_sent": sent,
+        "pubrec_received": states.count(RECEIVED),
+        "done_out_of_order": states.count(DONE),
+        "awaiting_pubrel": sorted(int(packet_id) for packet_id in awaited),
+        "subscriptions": {text(name): int(options) for name, options in sorted(subscriptions.items())},
+    }
+
+
+def show(session: dict[str, Any], *, as_json: bool) -> None:
+    """Print it."""
+    if as_json:
+        print_json(session)
+        return
+    rows = [
+        ("client id", session["client_id"]),
+        ("persistent", "yes" if session["persistent"] else "no: it ends with its connection"),
+        ("connected", whereabouts(session)),
+        ("protocol", session["protocol"]),
+        ("epoch", f"{session['epoch']}, made at {session['made_at_epoch']}"),
+        ("queue", queue(session)),
+        ("in flight", f"up to {session['may_be_sent']}, PUBREC came for {session['pubrec_received']}"),
+        ("QoS 2 received", f"{len(session['awaiting_pubrel'])} await PUBREL"),
+    ]
+    if session["waits_for"]:
+        rows.append(("taken over from", f"{', '.join(session['waits_for'])}, not yet let go"))
+    if session["fights"]:
+        rows.append(("fights", f"{session['fights']}: several clients seem to use this client id"))
+    rows.append(("subscriptions", str(len(session["subscriptions"]))))
+    print(table(rows))
+    if session["subscriptions"]:
+        print(table([(name, f"QoS {options & 3}") for name, options in session["subscriptions"].items()], "  "))
+
+
+def whereabouts(session: dict[str, Any]) -> str:
+    """Where the client is, or since when it isn't."""
+    if session["connected"]:
+        return f"to {session['node']} ({session['owner']})"
+    if session["owner"]:
+        return f"no: its node {session['owner']} is gone"
+    if session["last_seen"] is None:
+        return "no"
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(session["last_seen"]))
+    return f"no, since {when} ({session['seconds_ago']} s ago)"
+
+
+def queue(session: dict[str, Any]) -> str:
+    """What waits for the client."""
+    if not session["queued_messages"]:
+        return "empty"
+    first, count = session["first_number"], session["queued_messages"]
+    return f"{count} messages, {size(session['queued_bytes'])}, numbers {first} to {first + count - 1}"

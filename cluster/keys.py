@@ -1,0 +1,36 @@
+"""Every key and channel in Redis, and the names of its functions. What they hold: deploy/docs/CLUSTER.md."""
+
+LAYOUT = "1"  # of everything that nodes share; raise it when one of them could misread another
+LIBRARY = "flockmq1"
+
+
+class Keys:
+    """The keys of a cluster.
+
+    Args:
+        prefix: begins all of them.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix.encode()
+        self.changes = self.prefix + b"changes"
+        self.nodes = self.prefix + b"nodes"
+        self.retained = self.prefix + b"retained"
+        self.sessions = self.prefix + b"sessions"
+        self.all = self.prefix + b"all"
+
+    def to(self, node: bytes) -> bytes:
+        """The channel of a node."""
+        return self.prefix + b"to:" + node
+
+    def node(self, node: bytes) -> bytes:
+        """What a node says of itself."""
+        return self.prefix + b"node:" + node
+
+    def routes(self, node: bytes) -> bytes:
+        """The topic filters for which a node has clients."""
+        return self.prefix + b"routes:" + node
+
+    def log(self, node: bytes) -> bytes:
+        """The publish batches of a node."""
+        return self.prefix + b"log:" + node

@@ -1,0 +1,279 @@
+"""The store of a cluster: each block is one call of a function in Redis, atomic and applied once.
+
+Blocks are numbered. Redis applies number n only after n - 1, and says so when it has one already; so after a broken
+link those that are not confirmed are simply sent again. What Redis can't take for now (no memory, disk full, no
+replica) is tried again until it can, and nothing is confirmed meanwhile: publishers wait, and are then not read.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import hiredis
+
+from _speedups.ledger import Block
+from _speedups.session import Session
+from broker import logs
+from broker.storage.store import Store
+from cluster.keys import Keys
+from cluster.link import Link, LinkLost, Reply
+
+RETRY_SECONDS = 0.3
+WAIT_MILLISECONDS = 1000  # for replicas, until asked again
+COMPLAIN_SECONDS = 30.0
+
+log = logs.get("flockmq.cluster")
+
+
+@dataclass(eq=False)
+class Unconfirmed:
+    """A block on its way."""
+
+    seq: int  # 0 = it has nothing but acknowledgements
+    block: Block
+    kept: bool = False
+    replicated: bool = True
+    acked: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether Redis has all of it."""
+        return self.kept and self.replicated and self.acked
+
+
+class LogBounds:
+    """What of the node's own log is still to be kept, by bytes and by age."""
+
+    def __init__(self, most_bytes: int, most_seconds: float) -> None:
+        self._most_bytes = most_bytes
+        self._most_seconds = most_seconds
+        self._entries: deque[tuple[int, int, float]] = deque()
+        self.size = 0
+
+    def add(self, seq: int, size: int) -> int:
+        """An entry is written; returns the oldest to keep."""
+        now = time.monotonic()
+        self._entries.append((seq, size, now))
+        self.size += size
+        while len(self._entries) > 1 and (
+            self.size > self._most_bytes or now - self._entries[0][2] > self._most_seconds
+        ):
+            self.size -= self._entries.popleft()[1]
+        return self._entries[0][0]
+
+
+class RedisStore(Store):
+    """Blocks of the ledger, into Redis.
+
+    Args:
+        keys, node: of the cluster, and the id of this node in it.
+        limits: gives most queued messages, most queued bytes, and whether the oldest is dropped, of a session.
+        bounds: of the log.
+        replicas: that must have a block before it counts as kept.
+        changed: called with the number of the change that a block made, and its records.
+        dropped: called with the number of messages that found a full queue.
+        unnumbered: called with sessions whose queues may have more than is known here.
+        displaced: called with a reason when this node is no longer one of the cluster.
+    """
+
+    durable = True
+
+    def __init__(
+        self,
+        keys: Keys,
+        node: bytes,
+        *,
+        limits: Callable[[], tuple[int, int, bool]],
+        bounds: LogBounds,
+        replicas: int,
+        changed: Callable[[int, list[tuple[Any, ...]]], object],
+        dropped: Callable[[int], object],
+        unnumbered: Callable[[list[Session]], object],
+        displaced: Callable[[str], object],
+    ) -> None:
+        self._keys = keys
+        self._node = node
+        self._limits = limits
+        self._bounds = bounds
+        self._replicas = replicas
+        self._changed = changed
+        self._dropped = dropped
+        self._unnumbered = unnumbered
+        self._displaced = displaced
+        self._confirm: Callable[[int], None] = lambda blocks: None
+        self._waiting: deque[Unconfirmed] = deque()
+        self._link: Link | None = None
+        self._round = 0  # of sending: replies to an earlier one say nothing
+        self._probing = False  # only the oldest is sent, to see whether Redis takes it
+        self._complained = 0.0
+        self._closed = False
+        self.seq = 0  # of the newest block
+        self.confirmed_seq = 0
+
+    # ---- as every store ----
+
+    def open(self) -> Iterator[bytes]:
+        return iter(())
+
+    def start(self, confirm: Callable[[int], None], call: Callable[..., object]) -> None:
+        self._confirm = confirm
+
+    def commit(self, block: Any) -> None:
+        if self._closed:
+            return
+        if block.commit:
+            self.seq += 1
+        waiting = Unconfirmed(
+            self.seq if block.commit else 0, block, kept=not block.commit,
+            replicated=not (block.commit and self._replicas), acked=not block.acks,
+        )  # fmt: skip
+        self._waiting.append(waiting)
+        if self._link is not None and not self._probing:
+            self._send(waiting)
+
+    @property
+    def position(self) -> int:
+        return self.seq + 1
+
+    @property
+    def size(self) -> int:
+        return sum(len(waiting.block) for waiting in self._waiting)
+
+    def forget_before(self, position: int) -> None:
+        """Redis forgets by itself what is done."""
+
+    def close(self) -> None:
+        self._closed = True
+        self._link = None
+        self._waiting.clear()
+
+    def describe(self) -> str:
+        return "what is kept is in Redis"
+
+    # ---- the link ----
+
+    def flow(self, link: Link, applied: int) -> None:
+        """Send over this link, first what is not confirmed. `applied` is the last block that Redis has."""
+        self._link = link
+        self._round += 1
+        for waiting in self._waiting:
+            if waiting.seq and waiting.seq <= applied and not waiting.kept:
+                waiting.kept = True
+                self._unnumbered(waiting.block.unnumbered())
+        self._probing = False
+        self._resend()
+        self._advance()
+
+    def stop_flowing(self) -> None:
+        """The link is gone: keep what comes."""
+        self._link = None
+        self._round += 1
+
+    def _resend(self, after: int = 0) -> None:
+        for waiting in list(self._waiting)[after:]:
+            if not waiting.done:
+                self._send(waiting)
+
+    def _send(self, waiting: Unconfirmed) -> None:
+        link, block, current = self._link, waiting.block, self._round
+        if link is None:
+            return
+        prefix = self._keys.prefix
+        if not waiting.kept:
+            keep = self._bounds.add(waiting.seq, block.log_size) if block.log_size else 0
+            messages, size, drop_oldest = self._limits()
+            link.call(
+                partial(self._committed, waiting, current),
+                b"FCALL", b"flockmq_commit", b"0", prefix, self._node, waiting.seq, block.commit, messages, size,
+                int(drop_oldest), keep,
+            )  # fmt: skip
+        if not waiting.replicated:
+            link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
+        if not waiting.acked:
+            link.call(
+                partial(self._taken, waiting, current),
+                b"FCALL", b"flockmq_acks", b"0", prefix, self._node, block.acks,
+            )  # fmt: skip
+
+    def _fits(self, current: int, reply: Reply) -> bool:
+        """Whether a reply counts, and is good."""
+        if current != self._round or isinstance(reply, LinkLost):
+            return False
+        if isinstance(reply, hiredis.ReplyError):
+            self._pause(str(reply))
+            return False
+        if isinstance(reply, list) and reply and reply[0] in (b"gone", b"gap"):
+            why = "the others took this node for dead" if reply[0] == b"gone" else "Redis has lost what it had"
+            self._displaced(why)
+            return False
+        return True
+
+    def _committed(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
+        if not self._fits(current, reply):
+            return
+        if self._complained:
+            log.info("Redis takes messages again")
+            self._complained = 0.0
+        waiting.kept = True
+        self.confirmed_seq = waiting.seq
+        if reply[0] == b"again":
+            self._unnumbered(waiting.block.unnumbered())
+        else:
+            change, dropped, *numbers = reply
+            if change:
+                self._changed(change, waiting.block.changes)
+            if dropped:
+                self._dropped(dropped)
+            waiting.block.numbered(numbers)
+        self._advance()
+
+    def _copied(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
+        if not self._fits(current, reply) or self._link is None:
+            return
+        if reply >= self._replicas:
+            waiting.replicated = True
+            self._advance()
+        else:
+            self._complain(f"only {reply} of {self._replicas} replicas have what was published")
+            self._link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
+
+    def _taken(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
+        if self._fits(current, reply):
+            waiting.acked = True
+            self._advance()
+
+    def _advance(self) -> None:
+        if self._probing:
+            self._probing = False
+            self._resend(after=1)
+        count = 0
+        while self._waiting and self._waiting[0].done:
+            self._waiting.popleft()
+            count += 1
+        if count:
+            self._confirm(count)
+
+    # ---- when Redis can't ----
+
+    def _pause(self, reason: str) -> None:
+        """Redis refuses. Those behind in the pipeline will be refused too: all are sent again, later."""
+        self._complain(reason)
+        self._round += 1
+        link, self._link = self._link, None
+        if link is not None:
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._again, link, self._round)
+
+    def _again(self, link: Link, current: int) -> None:
+        if current == self._round and link.open and not self._closed and self._waiting:
+            self._link = link
+            self._probing = True
+            self._send(self._waiting[0])
+
+    def _complain(self, reason: str) -> None:
+        if time.monotonic() >= self._complained:
+            log.error("Redis doesn't keep what it is given; nothing is acknowledged until it does", reason=reason)
+            self._complained = time.monotonic() + COMPLAIN_SECONDS
