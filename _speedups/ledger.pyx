@@ -5,7 +5,7 @@ recorded: queue numbers, retained messages and subscriptions of persistent sessi
 order that holds for all nodes.
 
 A block is two texts of MessagePack (deploy/docs/CLUSTER.md, "Commit"). `commit`: an array of messages, pushes, log,
-targets, changes, awaiting, released, wills, releases. `acks`: an array of (client id, queue numbers that are done, queue
+header, targets, changes, awaiting, released, wills, releases. `acks`: an array of (client id, queue numbers that are done, queue
 numbers for which PUBREC came), apart, because it must pass when Redis has no memory left.
 
 A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, little-endian, topic name, payload. A batch is
@@ -179,8 +179,7 @@ cdef class Ledger(Journal):
     """Records what must be in Redis.
 
     Args:
-        header: called with the client id of a peer, gives the bytes that come before a batch for it, for the log's
-            next entry.
+        header: called with nothing, gives the bytes that come before the batch of the block that is taken.
     """
 
     def __init__(self, header):
@@ -315,7 +314,7 @@ cdef class Ledger(Journal):
         if (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
                 or self.releases):
             try:
-                put_array(&b, &self.packing, 9)
+                put_array(&b, &self.packing, 10)
                 self.pack_messages(&b)
                 block.sessions = self.pack_pushes(&b)
                 self.pack_log(&b, block)
@@ -383,14 +382,13 @@ cdef class Ledger(Journal):
         return found
 
     cdef int pack_log(self, Buffer* b, Block block) except -1:
-        """The batch for the log; then [peer, header, batch; empty = that of the log] for each peer."""
-        cdef Py_ssize_t i, k, logged = 0, size = 0
+        """The batch for the log, what comes before it for a peer, and [peer, its batch; empty = that of the log]."""
+        cdef Py_ssize_t i, k, size = 0
         cdef Message* m
         cdef Message* last
         cdef list peers = []
-        cdef bytearray part
-        cdef bint same
         if self.forward_count == 0:
+            put_text_head(b, &self.packing, 0)
             put_text_head(b, &self.packing, 0)
             put_array(b, &self.packing, 0)
             return 0
@@ -399,7 +397,6 @@ cdef class Ledger(Journal):
             m = self.forwards[i].message
             if m != last:
                 size += packet_size(m)
-                logged += 1
             last = m
             if self.sessions[self.forwards[i].peer] not in peers:
                 peers.append(self.sessions[self.forwards[i].peer])
@@ -411,18 +408,16 @@ cdef class Ledger(Journal):
                 write_packet(put(b, &self.packing, packet_size(m)), m)
             last = m
         block.log_size = size
+        put_object(b, &self.packing, self.header())
         put_array(b, &self.packing, len(peers))
         for peer in peers:
             k = (<Session>peer).block_index
             size = 0
-            same = True
-            last = NULL
             for i in range(self.forward_count):
                 if self.forwards[i].peer == k:
                     size += packet_size(self.forwards[i].message)
-            put_array(b, &self.packing, 3)
+            put_array(b, &self.packing, 2)
             put_object(b, &self.packing, (<Session>peer).client_id)
-            put_object(b, &self.packing, self.header((<Session>peer).client_id))
             if size == block.log_size:
                 put_text_head(b, &self.packing, 0)
                 continue

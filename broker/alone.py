@@ -36,6 +36,7 @@ class Alone(Coordinator):
         self.store = store
         self.journal = Journal()
         self._call = call
+        self._away: dict[bytes, float] = {}  # persistent sessions without a client -> since when; the oldest first
 
     # ---- life ----
 
@@ -58,6 +59,7 @@ class Alone(Coordinator):
             self.journal.start()
         restorer.finish()
         self.wills = restorer.wills
+        self._away = {session.client_id: began for session in broker.sessions}
         for client_id, fields in restorer.wills.items():
             will.publish_stored(broker.router, *fields)
             self.journal.record_will_gone(client_id)
@@ -79,7 +81,19 @@ class Alone(Coordinator):
         self.broker.settle()
 
     def tick(self) -> None:
-        pass
+        """End the sessions whose clients have been away too long. The oldest absence comes first."""
+        expiry = self.broker.config.mqtt.session_expiry
+        now = time.monotonic()
+        while expiry and self._away:
+            client_id, since = next(iter(self._away.items()))
+            if now - since < expiry:
+                break
+            del self._away[client_id]
+            session = self.broker.sessions.get(client_id)
+            if session is not None:
+                self.broker.sessions.end(session)
+                log.debug("session expired", client_id=client_id.decode())
+                self.broker.settle()
 
     async def drain(self) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
@@ -131,6 +145,7 @@ class Alone(Coordinator):
             session = broker.sessions.create(
                 client_id, persistent=not packet.clean_start, level=packet.protocol_level
             )
+        self._away.pop(client_id, None)
         connect.admit(broker, connection, packet, session)
         will.record(self.journal, client_id, packet)
         session.record(connected=True)
@@ -151,6 +166,7 @@ class Alone(Coordinator):
             self.journal.record_will_gone(session.client_id)
         if session.persistent:
             session.record(connected=False)
+            self._away[session.client_id] = time.monotonic()
         else:
             self.broker.sessions.end(session)
 

@@ -34,6 +34,7 @@ class Coordinator(ABC):
         """Read what is kept. Connections are accepted after this.
 
         Raises:
+            NotNow: try again, with another coordinator.
             FlockError: it can't be read, or the others can't be joined.
         """
 

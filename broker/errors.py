@@ -5,6 +5,7 @@
     ├── ConfigError           a key, a value or the file of the configuration is wrong (exit status 2)
     ├── ListenError           a listener cannot be opened
     ├── StoreError            the store cannot be opened, read or written
+    ├── NotNow                what is needed to start is not there yet: wait, and try again
     └── ClientError           `flockmq pub` or `flockmq sub` could not do what was asked
         ├── ConnectError        no network connection to the broker: name, route, refused, time
         ├── ConnectRefusedError the broker answered CONNECT with a return code other than 0
@@ -41,6 +42,10 @@ class ListenError(FlockError):
 
 class StoreError(FlockError):
     """The store cannot be opened, read or written."""
+
+
+class NotNow(FlockError):
+    """What is needed to start is not there yet: wait, and try again."""
 
 
 class ClientError(FlockError):

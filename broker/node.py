@@ -7,6 +7,7 @@ the store has kept a block, and the signal handlers.
 import asyncio
 import contextlib
 import gc
+import random
 import resource
 import signal
 import socket
@@ -29,13 +30,16 @@ from broker.auth.authenticator import AllowAll
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config, split_address
 from broker.coordinator import Coordinator
-from broker.errors import ConfigError, FlockError, ListenError
+from broker.errors import ConfigError, FlockError, ListenError, NotNow
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
 
 BACKLOG = 4096  # connections that the kernel completes before we accept them
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
+WAIT_SECONDS = 0.1  # until starting is tried again; twice as long each time ...
+WAIT_SECONDS_MOST = 2.0  # ... up to this
+COMPLAIN_SECONDS = 60.0  # between lines in the log about it
 TICKS_AT_ONCE = TICKS_PER_SECOND  # a process that was stopped must not find all its clients timed out
 
 log = logs.get("flockmq.node")
@@ -79,7 +83,7 @@ class Node:
         for signum in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(signum, self._stopped.set)
         self._loop.add_signal_handler(signal.SIGHUP, self.reload)
-        starting = asyncio.ensure_future(self.coordinator.start())
+        starting = asyncio.ensure_future(self._begin())
         stopped = asyncio.ensure_future(self._stopped.wait())
         await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -95,6 +99,22 @@ class Node:
         self._clock = self._loop.call_later(1 / TICKS_PER_SECOND, self._tick)
         gc.collect()
         gc.freeze()  # what was read lives long: collections need not look at it again
+
+    async def _begin(self) -> None:
+        """Read what is kept, or wait until that can be done."""
+        complain_at = 0.0
+        wait = WAIT_SECONDS
+        while True:
+            try:
+                await self.coordinator.start()
+                return
+            except NotNow as error:
+                if time.monotonic() >= complain_at:
+                    log.warning("not started yet: waiting", reason=error)
+                    complain_at = time.monotonic() + COMPLAIN_SECONDS
+            await asyncio.sleep(wait * random.uniform(0.5, 1.5))
+            wait = min(wait * 2, WAIT_SECONDS_MOST)
+            self._build()
 
     def _ready(self) -> tuple[bool, str]:
         return self.coordinator.ready() if self.addresses else (False, "the node is starting")
@@ -118,7 +138,7 @@ class Node:
 
     async def _begin_anew(self) -> None:
         self._build()
-        await self.coordinator.start()
+        await self._begin()
         self._open()
         self._restarting = None
         log.info("the node is ready again")

@@ -12,7 +12,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,7 +29,7 @@ from _speedups.turn import COUNTERS
 from broker import logs
 from broker.config import Config
 from broker.coordinator import Coordinator, Done
-from broker.errors import StoreError
+from broker.errors import NotNow, StoreError
 from cluster import wire
 from cluster.agreement import Agreement
 from cluster.changes import Changes
@@ -38,6 +38,7 @@ from cluster.durability import inspect
 from cluster.keys import LAYOUT, LIBRARY, Keys
 from cluster.link import Link, LinkError, LinkLost, Reply, ignore
 from cluster.members import CREDIT, CREDIT_STEP, HOLD_SECONDS, Member, Members
+from cluster.processes import is_gone, process_name
 from cluster.redis_store import LogBounds, RedisStore
 from cluster.redis_url import RedisAddress
 from cluster.routes import Routes
@@ -50,6 +51,8 @@ PATIENCE_LEASES = 3  # without Redis, though its machine answers, until persiste
 AT_ONCE = 1000  # of what is read in pieces
 TIDY_SECONDS = 5.0
 STOP_SECONDS = 10.0
+# Errors of Redis that waiting doesn't cure.
+FINAL = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "ERR DB index", "NOPROTO")
 DRAIN_STEPS = 8
 DRAIN_STEP_SECONDS = 0.05
 DROPPED_SLOW = COUNTERS.index("dropped_slow")
@@ -123,18 +126,17 @@ class Cluster(Coordinator):
         self._store.start(self._confirm, self._loop.call_soon_threadsafe)
         self.broker.reactor.overdue = self._overdue
         began = time.monotonic()
-        for attempt in range(1_000_000):
-            try:
-                await self._connect()
-                await self._join()
-                break
-            except (LinkLost, LinkError, OSError, TimeoutError) as error:
+        try:
+            await self._connect()
+            await self._join()
+        except Refused as error:
+            raise StoreError(f"Redis at {self._address} can't be used: {error}", _hint(str(error))) from error
+        except (LinkLost, LinkError, OSError, TimeoutError) as error:
+            raise NotNow(f"Redis at {self._address} is not there: {_words(error)}") from error
+        finally:
+            if not self.connected:
+                self._ended = True
                 self._link.close()
-                if isinstance(error, LinkError) and _is_final(str(error)):
-                    raise StoreError(f"Redis at {self._address} can't be used: {error}", _hint(str(error))) from error
-                if attempt in (0, 5) or attempt % 40 == 0:
-                    log.warning("Redis is not there; waiting for it", redis=str(self._address), reason=_words(error))
-                await asyncio.sleep(_backoff(attempt))
         self._begun = True
         await self._tell_durability()
         log.info(
@@ -179,21 +181,27 @@ class Cluster(Coordinator):
         hello: list[bytes | str | int] = ["HELLO", "3"]
         if address.password:
             hello += ["AUTH", address.username or "default", address.password]
-        async with asyncio.timeout(max(3.0, self._config.cluster.timeout)):
-            await link.ask(*hello)
-            if address.db:
-                await link.ask("SELECT", address.db)
-            await link.ask("CLIENT", "SETNAME", b"flockmq-" + self.me)
-            await self._load_functions(link)
-            for channel in (self.keys.all, self.keys.to(self.me)):
-                link.subscribe(channel)
+        try:
+            async with asyncio.timeout(max(3.0, self._config.cluster.timeout)):
+                await link.ask(*hello)
+                if address.db:
+                    await link.ask("SELECT", address.db)
+                await link.ask("CLIENT", "SETNAME", b"flockmq-" + self.me)
+                await self._load_functions(link)
+        except LinkError as error:
+            if str(error).startswith(FINAL):
+                raise Refused(str(error)) from error
+            raise
+        for channel in (self.keys.all, self.keys.to(self.me)):
+            link.subscribe(channel)
 
     async def _load_functions(self, link: Link) -> None:
         code = FUNCTIONS.read_bytes()
         found = await link.ask("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
         for library in found:
             fields = library if isinstance(library, dict) else dict(zip(library[::2], library[1::2], strict=True))
-            if _revision(fields[b"library_code"]) >= _revision(code):
+            theirs = fields[b"library_code"]
+            if theirs == code or _revision(theirs) > _revision(code):
                 return
         await link.ask("FUNCTION", "LOAD", "REPLACE", code)
 
@@ -203,7 +211,7 @@ class Cluster(Coordinator):
         fields = self._fields()
         reply = await self._ask("join", LAYOUT, *fields)
         if reply[0] == b"layout":
-            raise LinkError(f"LAYOUT {reply[1].decode()}")
+            raise Refused(f"LAYOUT {reply[1].decode()}")
         self.changes.last = reply[0]
         cursor = b"0"
         while True:
@@ -221,9 +229,15 @@ class Cluster(Coordinator):
             await self._beat_while_busy()
             if cursor == b"0":
                 break
-        for node in await link.ask("HKEYS", keys.nodes):
-            if node != self.me:
-                self.members.add(node)
+        for node, beats in (await self._ask_hash("HGETALL", keys.nodes)).items():
+            if node == self.me:
+                continue
+            process = await link.ask("HGET", keys.node(node), "process")
+            if is_gone(process or b""):  # it died on this machine: others need not wait for its lease to end
+                for epoch, stored in _pairs(await self._ask("bury", node, beats)):
+                    self.claims.publish_will(epoch, stored)
+            else:
+                self.members.add(node).process = process or b""
                 await self._read_routes(node)
         await self._catch_up()
         number, *nodes = await self._ask("ready")
@@ -243,10 +257,12 @@ class Cluster(Coordinator):
             await self._beat_now()
 
     async def _read_routes(self, node: bytes) -> None:
-        routes = await self._link.ask("HGETALL", self.keys.routes(node))
-        pairs = routes.items() if isinstance(routes, dict) else zip(routes[::2], routes[1::2], strict=True)
-        for name, qos in pairs:
+        for name, qos in (await self._ask_hash("HGETALL", self.keys.routes(node))).items():
             self.changes.route(node, name, int(qos))
+
+    async def _ask_hash(self, *command: bytes | str | int) -> dict[bytes, bytes]:
+        reply = await self._link.ask(*command)
+        return reply if isinstance(reply, dict) else dict(_pairs(reply))
 
     async def _catch_up(self) -> None:
         """Apply the changes that were made since the last one that is known here."""
@@ -303,13 +319,13 @@ class Cluster(Coordinator):
                 await self._connect()
                 await self._resume()
                 break
+            except Behind:
+                self.displaced("it was away for longer than the others remember")
+                return
             except (LinkLost, LinkError, OSError, TimeoutError) as error:
                 self._link.close()
                 if attempt % 20 == 0:
                     log.warning("Redis is still away", reason=_words(error))
-            except Behind:
-                self.displaced("it was away for longer than the others remember")
-                return
             except Exception:
                 log.exception("internal error: coming back to the cluster failed")
                 self.displaced("coming back to the cluster failed")
@@ -461,17 +477,26 @@ class Cluster(Coordinator):
         for node, count in self.members.heard(found, self._config.cluster.lease):
             log.warning("a node is not heard any more", node=node.decode())
             self.function(self._buried, "bury", node, count)
+        for member in self.members:
+            if is_gone(member.process) and member.node in found:
+                log.warning("a node of this machine has died", node=member.node.decode())
+                self.function(self._buried, "bury", member.node, found[member.node])
 
     def _buried(self, reply: Reply) -> None:
         if isinstance(reply, list):
-            for epoch, stored in zip(reply[::2], reply[1::2], strict=True):
+            for epoch, stored in _pairs(reply):
                 self.claims.publish_will(epoch, stored)
             self._tidy_due = 0.0
 
     def _member_ready(self, node: bytes, number: int) -> None:
         log.info("a node has joined", node=node.decode())
-        self.members.add(node)
+        member = self.members.add(node)
         self.agreement.joined(node, number)
+
+        def told(reply: Reply) -> None:
+            member.process = reply if isinstance(reply, bytes) else b""
+
+        self._link.call(told, "HGET", self.keys.node(node), "process")
 
     def _member_left(self, node: bytes) -> None:
         if node == self.me:
@@ -509,7 +534,7 @@ class Cluster(Coordinator):
         if now >= self._tidy_due:
             self._tidy_due = now + TIDY_SECONDS
             self.function(self._tidied, "tidy", AT_ONCE, as_node=False)
-        expiry = self._config.mqtt.session_expiry
+        expiry = self.broker.config.mqtt.session_expiry
         if expiry and now >= self._expire_due:
             self._expire_due = now + min(TIDY_SECONDS, expiry / 2)
             self.function(ignore, "expire", int(expiry), AT_ONCE)
@@ -528,6 +553,7 @@ class Cluster(Coordinator):
             "name": self.name,
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "process": process_name(os.getpid()),
             "version": _version(),
             "clients": self.broker.sessions.connected,
             "sessions": len(self.broker.sessions),
@@ -582,14 +608,9 @@ class Cluster(Coordinator):
 
     # ---- batches ----
 
-    def _header(self, node: bytes) -> bytes:
-        """What comes before a batch that the next block has for a node."""
-        member = self.members.get(node)
-        seq = self._store.seq + 1
-        previous = member.told if member is not None else 0
-        if member is not None:
-            member.told = seq
-        return wire.batch_header(self.me, previous, seq)
+    def _header(self) -> bytes:
+        """What comes before the batch of the next block."""
+        return wire.batch_header(wire.LOGGED, self.me, self._store.seq + 1)
 
     def _send_batch(self, member: Member, packets: bytes) -> None:
         """Send QoS 0 messages to a node; without a link they are lost."""
@@ -597,9 +618,8 @@ class Cluster(Coordinator):
             self.broker.turn.count(DROPPED_SLOW)
             return
         member.sent += len(packets)
-        self._link.call(
-            ignore, "PUBLISH", self.keys.to(member.node), wire.batch_header(self.me, member.sent, 0) + packets
-        )
+        header = wire.batch_header(wire.QOS_0, self.me, member.sent)
+        self._link.call(ignore, "PUBLISH", self.keys.to(member.node), header + packets)
         if member.sent - member.taken > CREDIT and not member.held_at:
             member.held_at = time.monotonic()
             member.peer.hold(True)
@@ -612,18 +632,13 @@ class Cluster(Coordinator):
 
     def _take_batch(self, batch: wire.Batch) -> None:
         member = self.members.get(batch.node)
-        if batch.seq == 0:
-            self.broker.router.deliver(batch.packets)
-            if member is not None and batch.previous - member.credited >= CREDIT_STEP:
-                member.credited = batch.previous
-                self._link.call(
-                    ignore, "PUBLISH", self.keys.to(batch.node), wire.credit(self.me, batch.previous)
-                )
-            return
-        if member is not None:
-            if batch.seq <= member.seen:
+        if member is not None and batch.logged:
+            if batch.number <= member.seen:
                 return
-            member.seen = batch.seq
+            member.seen = batch.number
+        elif member is not None and batch.number - member.credited >= CREDIT_STEP:
+            member.credited = batch.number
+            self._link.call(ignore, "PUBLISH", self.keys.to(batch.node), wire.credit(self.me, batch.number))
         self.broker.router.deliver(batch.packets)
 
     # ---- what is published to this node ----
@@ -766,8 +781,16 @@ class Cluster(Coordinator):
         return True, "ready"
 
 
-class Behind(Exception):
+class Behind(LinkError):
     """The stream of changes begins after what is known here."""
+
+
+class Refused(LinkError):
+    """Redis will not have this node, whenever it is asked."""
+
+
+def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(items[::2], items[1::2], strict=True)
 
 
 def _revision(code: bytes) -> int:
@@ -780,11 +803,6 @@ def _revision(code: bytes) -> int:
 
 def _backoff(attempt: int) -> float:
     return BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)] * random.uniform(0.5, 1.5)
-
-
-def _is_final(reason: str) -> bool:
-    """Whether waiting won't help."""
-    return reason.startswith(("LAYOUT", "WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "NOPROTO"))
 
 
 def _hint(reason: str) -> str:

@@ -215,7 +215,7 @@ redis.register_function('flockmq_commit', function(_, args)
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
   local block = cmsgpack.unpack(args[4])
-  local messages, pushes, log, targets, changes, awaiting, released, wills, releases = unpack(block)
+  local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases = unpack(block)
   local firsts = {0, 0}
   for i = 1, #awaiting do
     local item = awaiting[i]
@@ -234,7 +234,7 @@ redis.register_function('flockmq_commit', function(_, args)
     redis.call('XADD', prefix .. 'log:' .. node, 'MINID', '~', args[8] .. '-0', args[3] .. '-0', 'b', log)
     for i = 1, #targets do
       local target = targets[i]
-      redis.call('PUBLISH', prefix .. 'to:' .. target[1], target[2] .. (target[3] == '' and log or target[3]))
+      redis.call('PUBLISH', prefix .. 'to:' .. target[1], header .. (target[2] == '' and log or target[2]))
     end
   end
   if changes ~= '' then

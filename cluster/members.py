@@ -22,10 +22,10 @@ class Member:
         self.node = node
         self.peer = peer
         self.seen = 0  # the last entry of its log that was delivered here
-        self.told = 0  # the last entry of our log that was sent there
         self.sent = 0  # bytes of QoS 0 sent there ...
         self.taken = 0  # ... of which it has taken so many
         self.credited = 0  # how far we said we are with what it sends
+        self.process = b""  # where it runs, for those on the same machine
         self.held_at = 0.0  # since when we send nothing; 0 = we send
 
 

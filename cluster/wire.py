@@ -1,8 +1,8 @@
 """What nodes say to each other over channels. Layout version 1; the whole of it is in deploy/docs/CLUSTER.md.
 
-A batch of messages begins with `B`, then: length of the node's id u8, its id, previous u64, seq u64, little-endian,
-then PUBLISH packets. With seq > 0 it is that entry of the node's log, and `previous` the entry before it that went to
-the same node. With seq 0 it is QoS 0, in no log, and `previous` counts the bytes sent to the node so far.
+A batch of messages is: kind u8, length of the node's id u8, its id, number u64, little-endian, then PUBLISH packets.
+Of kind `L` (logged) it is QoS 1 and 2, and entry `number` of the node's log. Of kind `Q` it is QoS 0, in no log, and
+`number` counts the bytes sent to the receiver so far, which it may confirm.
 Everything else is MessagePack: an array whose first element says what it is.
 """
 
@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 
 from _speedups.msgpack import DamagedMessage, pack, unpack
 
-BATCH = b"B"
-NUMBERS = struct.Struct("<QQ")
+LOGGED, QOS_0 = b"L", b"Q"
+NUMBER = struct.Struct("<Q")
 
 
 class Batch(NamedTuple):
     """Messages of another node."""
 
+    logged: bool
     node: bytes
-    previous: int
-    seq: int
+    number: int
     packets: bytes
 
 
-def batch_header(node: bytes, previous: int, seq: int) -> bytes:
+def batch_header(kind: bytes, node: bytes, number: int) -> bytes:
     """What comes before the packets of a batch."""
-    return BATCH + bytes([len(node)]) + node + NUMBERS.pack(previous, seq)
+    return kind + bytes([len(node)]) + node + NUMBER.pack(number)
 
 
 def decode(data: bytes) -> Batch | list[Any]:
@@ -35,16 +35,17 @@ def decode(data: bytes) -> Batch | list[Any]:
     Raises:
         DamagedMessage: it is neither.
     """
-    if data[:1] != BATCH:
+    kind = data[:1]
+    if kind not in (LOGGED, QOS_0):
         message = unpack(data)
         if not isinstance(message, list) or not message:
             raise DamagedMessage("a message that says nothing")
         return message
-    end = 2 + data[1]
-    if len(data) < end + NUMBERS.size:
+    if len(data) < 2 or len(data) < 2 + data[1] + NUMBER.size:
         raise DamagedMessage("a batch that is cut short")
-    previous, seq = NUMBERS.unpack_from(data, end)
-    return Batch(data[2:end], previous, seq, data[end + NUMBERS.size :])
+    end = 2 + data[1]
+    (number,) = NUMBER.unpack_from(data, end)
+    return Batch(kind == LOGGED, data[2:end], number, data[end + NUMBER.size :])
 
 
 def applied(node: bytes, change: int) -> bytes:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE = 20.0  # seconds that anything may take on a busy machine
@@ -27,6 +27,34 @@ STORES: dict[str, Callable[[Path], list[str]]] = {
     "memory": lambda directory: ["--store", "memory"],
     "sqlite": lambda directory: ["--store", f"sqlite:{directory / 'flockmq.db'}", "--sync", "normal"],
 }
+
+
+class Settler(Protocol):
+    """A cluster, whose nodes need a moment to hear of each other's doings; a node alone needs none."""
+
+    def settle(self) -> None:
+        """Return when all nodes have acted on what was sent to any of them before."""
+
+    def take_turns(self, client: object) -> None:
+        """Settle if another client was the last to send."""
+
+
+SETTLERS: dict[int, Settler] = {}  # by port
+
+
+def settle(port: int) -> bool:
+    """If the port is a cluster's, let the cluster settle; returns whether it is."""
+    settler = SETTLERS.get(port)
+    if settler is not None:
+        settler.settle()
+    return settler is not None
+
+
+def take_turns(port: int, client: object) -> None:
+    """A client is about to send: in a cluster, what others have sent has been acted on when this returns."""
+    settler = SETTLERS.get(port)
+    if settler is not None:
+        settler.take_turns(client)
 
 
 def environment() -> dict[str, str]:
@@ -64,29 +92,42 @@ class BrokerProcess:
         self.log: list[dict[str, Any]] = []  # all lines of all starts, as objects
         self._news = threading.Condition()
         self._reader: threading.Thread | None = None
+        self._spawned_at = 0
 
     def command(self) -> list[str]:
         """The command line of the next start."""
         command = [sys.executable, "-m", "broker.cli", "serve", "--log-format", "json"]
         command += ["--listen", f"127.0.0.1:{self.port}" if self.port else self.listen]
-        command += STORES[self.store](self.directory)
+        command += self.store_arguments()
         for name, value in self.settings.items():
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
         return command + self.arguments
+
+    def store_arguments(self) -> list[str]:
+        """The flags that say where it keeps its state."""
+        return STORES[self.store](self.directory)
 
     # ---- life ----
 
     def start(self, **popen: Any) -> "BrokerProcess":
         """Start the node and wait until it is ready; a second start takes the same port and store."""
+        self.spawn(**popen)
+        return self.wait_until_ready()
+
+    def spawn(self, **popen: Any) -> None:
+        """Start the process, and don't wait."""
         assert self.process is None, "it runs"
-        seen = len(self.log)
+        self._spawned_at = len(self.log)
         self.process = subprocess.Popen(
             self.command(), cwd=self.directory, env=environment(), stderr=subprocess.PIPE, text=True,
             encoding="utf-8", errors="backslashreplace", **popen,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
-        ready = self.wait_for_log(r"is ready$", since=seen)
+
+    def wait_until_ready(self) -> "BrokerProcess":
+        """Wait until the spawned process accepts clients."""
+        ready = self.wait_for_log(r"is ready$", since=self._spawned_at)
         self.port = int(ready["listen"].split(",")[0].rpartition(":")[2])
         return self
 
@@ -129,6 +170,10 @@ class BrokerProcess:
             self.signal(signal.SIGTERM)
         return self.wait()
 
+    def close(self) -> None:
+        """End it and all that belongs to it."""
+        self.stop()
+
     def kill(self) -> None:
         """kill -9."""
         self.signal(signal.SIGKILL)
@@ -150,10 +195,13 @@ class BrokerProcess:
                 line = {}
             if not isinstance(line, dict) or "event" not in line:
                 line = {"level": "raw", "event": text.rstrip("\n")}
-            with self._news:
-                self.log.append(line)
-                self._news.notify_all()
+            self._said(line)
         with self._news:
+            self._news.notify_all()
+
+    def _said(self, line: dict[str, Any]) -> None:
+        with self._news:
+            self.log.append(line)
             self._news.notify_all()
 
     def wait_for_log(self, event: str, since: int = 0, **values: object) -> dict[str, Any]:

@@ -5,41 +5,46 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import STORES, BrokerProcess
+from tests.cluster_process import KINDS, Broker, make_broker
 from tests.redis_process import RedisProcess
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., Broker]
 StartRedis = Callable[..., RedisProcess]
 
 
-@pytest.fixture(params=list(STORES))
+@pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest) -> str:
-    """The kind of store: a key of STORES."""
+    """The kind of broker: a node with a store of its own, or a cluster."""
     return str(request.param)
 
 
 @pytest.fixture
-def start_broker(store: str, tmp_path: Path) -> Iterator[StartBroker]:
-    """Starts nodes: `start_broker({"limits.max_inflight": 2}, arguments=[...])`. All are stopped and checked."""
-    started: list[BrokerProcess] = []
+def start_broker(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartBroker]:
+    """Starts brokers: `start_broker({"limits.max_inflight": 2}, arguments=[...])`. All are stopped and checked."""
+    started: list[Broker] = []
+    one_node = request.node.get_closest_marker("one_node") is not None
 
-    def start(settings: dict[str, object] | None = None, **more: object) -> BrokerProcess:
+    def start(settings: dict[str, object] | None = None, **more: object) -> Broker:
         directory = tmp_path / f"node-{len(started)}"
         directory.mkdir()
-        broker = BrokerProcess(directory, store, settings, **more)  # type: ignore[arg-type]
+        broker = make_broker(directory, store, settings, one_node=one_node, **more)
         started.append(broker)
         return broker.start()
 
     yield start
-    statuses = [broker.stop() for broker in started]
+    try:
+        statuses = [broker.stop() for broker in started]
+    finally:
+        for broker in started:
+            broker.close()
     for broker, status in zip(started, statuses, strict=True):
         broker.check()
         assert status == 0, f"exit status {status}\n{broker.log_text()}"
 
 
 @pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerProcess:
-    """A node with default settings."""
+def broker(start_broker: StartBroker) -> Broker:
+    """A broker with default settings."""
     return start_broker()
 
 

@@ -4,6 +4,7 @@ import socket
 from typing import Any
 
 from _speedups.packets import Connack, Connect, Decoder, Packet, Pingreq, Pingresp, Subscribe, encode
+from tests.broker_process import settle, take_turns
 
 
 class SocketClient:
@@ -19,6 +20,7 @@ class SocketClient:
     def __init__(self, port: int, client_id: str | None = None, *, level: int = 4, **connect: Any) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.port = port
         self.level = level
         self.connack: Connack | None = None
         self._decoder = Decoder(level)
@@ -30,7 +32,8 @@ class SocketClient:
             self.connack = answer
 
     def send(self, *packets: Packet | bytes) -> None:
-        """Send packets, in one write."""
+        """Send packets, in one write. In a cluster, what others have sent before comes before it."""
+        take_turns(self.port, self)
         self.socket.sendall(b"".join(p if isinstance(p, bytes) else encode(p, self.level) for p in packets))
 
     def receive(self, timeout: float = 10) -> Packet | None:
@@ -57,7 +60,11 @@ class SocketClient:
         return list(answer.reason_codes)  # type: ignore[union-attr]
 
     def ping(self) -> list[Packet]:
-        """What comes before the answer to a PINGREQ."""
+        """What comes before the answer to a PINGREQ; in a cluster, before one after all nodes have settled."""
+        before = self._ping()
+        return before + self._ping() if settle(self.port) else before
+
+    def _ping(self) -> list[Packet]:
         self.send(Pingreq())
         before: list[Packet] = []
         while not isinstance(packet := self.receive(), Pingresp):

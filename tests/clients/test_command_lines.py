@@ -10,7 +10,8 @@ from typing import IO
 
 import pytest
 
-from tests.broker_process import DEADLINE, BrokerProcess, environment
+from tests.broker_process import DEADLINE, environment
+from tests.cluster_process import Broker
 from tests.protocol.wire import Wire
 
 VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311"])
@@ -60,7 +61,7 @@ MAKERS: dict[str, Callable[[], Commands | None]] = {
 
 
 @pytest.fixture(params=list(MAKERS))
-def commands(request: pytest.FixtureRequest, broker: BrokerProcess) -> Iterator[Commands]:
+def commands(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Commands]:
     made = MAKERS[request.param]()
     if made is None:
         pytest.skip("mosquitto_pub and mosquitto_sub are not installed (deploy/system-packages.sh test)")
@@ -93,7 +94,7 @@ def test_a_large_file(commands: Commands, version: str, tmp_path: Path) -> None:
 
 
 @VERSIONS
-def test_a_will(commands: Commands, version: str, broker: BrokerProcess) -> None:
+def test_a_will(commands: Commands, version: str, broker: Broker) -> None:
     with Wire(broker.port, name="watcher") as watcher:
         watcher.connect().subscribe("will:1")
         commands.pub("-t", "ready", "-m", "yes", "-r")

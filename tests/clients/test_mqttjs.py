@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import BrokerProcess
+from tests.cluster_process import Broker
 
 HERE = Path(__file__).parent
 
@@ -31,7 +31,7 @@ def node_js() -> str:
 
 
 @pytest.mark.parametrize("level", [3, 4])
-def test_scenarios(node_js: str, broker: BrokerProcess, level: int) -> None:
+def test_scenarios(node_js: str, broker: Broker, level: int) -> None:
     done = subprocess.run(
         [node_js, str(HERE / "scenarios.js"), str(broker.port), str(level)],
         capture_output=True, text=True, timeout=120,

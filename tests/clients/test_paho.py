@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker_process import DEADLINE, BrokerProcess, until
+from tests.broker_process import DEADLINE, until
+from tests.cluster_process import Broker
 
 paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 
@@ -52,7 +53,7 @@ class Paho:
 
 
 @pytest.fixture
-def client(broker: BrokerProcess) -> Any:
+def client(broker: Broker) -> Any:
     """Makes clients, which have connected when they are returned."""
     made: list[Paho] = []
 
@@ -122,7 +123,7 @@ def test_a_persistent_session(client: Callable[..., Paho], level: int) -> None:
 
 
 @LEVELS
-def test_a_restart_of_the_node(broker: BrokerProcess, client: Callable[..., Paho], level: int, store: str) -> None:
+def test_a_restart_of_the_node(broker: Broker, client: Callable[..., Paho], level: int, store: str) -> None:
     """The client comes back by itself; what the node had acknowledged is there."""
     if store == "memory":
         pytest.skip("keeps nothing")
@@ -137,7 +138,7 @@ def test_a_restart_of_the_node(broker: BrokerProcess, client: Callable[..., Paho
     assert one.message() == ("t", b"still", 2, False)
 
 
-def test_a_refused_client_id(broker: BrokerProcess) -> None:
+def test_a_refused_client_id(broker: Broker) -> None:
     one = Paho(broker.port, 3, "x" * 24)
     try:
         assert one.answer()[1] != 0

@@ -32,8 +32,8 @@ def test_all_publishers_that_were_held_back_are_read_again(start_broker: StartBr
 
 def test_a_publisher_that_is_not_read_is_not_found_silent(start_broker: StartBroker, store: str) -> None:
     """While the disk was full its keep alive ran out, and its will told of a death that was none."""
-    if store == "memory":
-        pytest.skip("never holds back")
+    if store != "sqlite":
+        pytest.skip("needs a full disk; a Redis that stands still is in tests/faults")
     broker = start_broker({"limits.max_uncommitted_bytes": "64KiB"})
     with SocketClient(broker.port, "absent", clean_start=False) as subscriber:
         subscriber.subscribe(("t", 1))

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.broker_process import BrokerProcess
+from tests.cluster_process import Broker, make_broker
 from tests.protocol.wire import Wire, parse_packet
 
 HERE = Path(__file__).parent / "conversations"
@@ -53,23 +53,25 @@ def load() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def nodes() -> Iterator[Callable[[str, dict[str, Any]], BrokerProcess]]:
-    """Nodes that conversations share, one for each store and settings; a conversation leaves no traces in them."""
-    running: dict[str, BrokerProcess] = {}
+def nodes() -> Iterator[Callable[[str, dict[str, Any]], Broker]]:
+    """Brokers that conversations share, one for each store and settings; a conversation leaves no traces in them."""
+    running: dict[str, Broker] = {}
     directory = Path(tempfile.mkdtemp(prefix="flockmq-test-"))
 
-    def get(store: str, settings: dict[str, Any]) -> BrokerProcess:
+    def get(store: str, settings: dict[str, Any]) -> Broker:
         key = repr((store, sorted(settings.items())))
         if key in running and running[key].running:
             return running[key]
         place = directory / f"{len(list(directory.iterdir()))}"
         place.mkdir()
-        running[key] = BrokerProcess(place, store, {"mqtt.sys_interval": 0, **settings}).start()
+        if key in running:
+            running[key].close()
+        running[key] = make_broker(place, store, {"mqtt.sys_interval": 0, **settings}).start()
         return running[key]
 
     yield get
     for node in running.values():
-        node.stop()
+        node.close()
         node.check()
     shutil.rmtree(directory)
 
@@ -77,7 +79,7 @@ def nodes() -> Iterator[Callable[[str, dict[str, Any]], BrokerProcess]]:
 class Stage:
     """The clients of one conversation."""
 
-    def __init__(self, conversation: Conversation, node: BrokerProcess) -> None:
+    def __init__(self, conversation: Conversation, node: Broker) -> None:
         self.conversation = conversation
         self.node = node
         self.clients: dict[str, Wire] = {}
@@ -166,9 +168,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("conversation", list(load()))
-def test_conversation(
-    conversation: Conversation, store: str, nodes: Callable[[str, dict[str, Any]], BrokerProcess]
-) -> None:
+def test_conversation(conversation: Conversation, store: str, nodes: Callable[[str, dict[str, Any]], Broker]) -> None:
     node = nodes(store, conversation.settings)
     stage = Stage(conversation, node)
     try:
@@ -181,7 +181,7 @@ def test_conversation(
         raise
 
 
-def test_an_expectation_that_fails_is_told(broker: BrokerProcess) -> None:
+def test_an_expectation_that_fails_is_told(broker: Broker) -> None:
     with Wire(broker.port) as client:
         client.send("connect")
         with pytest.raises(AssertionError, match="awaited"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.broker_process import BrokerProcess
+from tests.cluster_process import Broker
 from tests.socket_client import SocketClient
 
 
@@ -13,7 +13,7 @@ from tests.socket_client import SocketClient
         (b"\x10\xff\xff\xff\xff\x01", "the Remaining Length has more than four bytes [MQTT-2.2.3]"),
     ],
 )
-def test_fault_before_connect(broker: BrokerProcess, data: bytes, reason: str) -> None:
+def test_fault_before_connect(broker: Broker, data: bytes, reason: str) -> None:
     """It was only told at level debug."""
     with SocketClient(broker.port) as client:
         client.send(data)
@@ -22,7 +22,7 @@ def test_fault_before_connect(broker: BrokerProcess, data: bytes, reason: str) -
     assert line["level"] == "info"
 
 
-def test_refusal_is_logged_once(broker: BrokerProcess) -> None:
+def test_refusal_is_logged_once(broker: Broker) -> None:
     with SocketClient(broker.port, "", clean_start=False) as client:
         assert client.connack is not None
         assert client.connack.reason_code == 2

@@ -2,11 +2,11 @@
 
 import time
 
-from tests.broker_process import BrokerProcess
+from tests.cluster_process import Broker
 from tests.socket_client import SocketClient
 
 
-def test_keep_alive_shorter_than_the_time_for_connect(broker: BrokerProcess) -> None:
+def test_keep_alive_shorter_than_the_time_for_connect(broker: Broker) -> None:
     """The timer of the connection was still the one that waits for CONNECT, ten seconds."""
     with SocketClient(broker.port, "a", keep_alive=1) as client:
         began = time.monotonic()

@@ -11,16 +11,17 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from _speedups.packets import Publish, encode
-from tests.broker_process import BrokerProcess, until
+from tests.broker_process import until
+from tests.cluster_process import Broker
 from tests.protocol.wire import Wire
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., Broker]
 MIB = 1 << 20
 SLOW = 4096  # receive buffer of a slow reader
 
 
 @contextmanager
-def figure(broker: BrokerProcess, topic: str) -> Iterator[Callable[[], int]]:
+def figure(broker: Broker, topic: str) -> Iterator[Callable[[], int]]:
     """A figure of the node's $SYS tree, read anew at each call; needs a small mqtt.sys_interval."""
     with Wire(broker.port, name="figure") as client:
         client.connect()
@@ -452,7 +453,7 @@ MALFORMED = [
 ]
 
 
-def hammer(broker: BrokerProcess, count: int, streams: list[tuple[bytes, ...]]) -> None:
+def hammer(broker: Broker, count: int, streams: list[tuple[bytes, ...]]) -> None:
     """Open `count` connections, some at a time, each sends a stream; it ends when the node closes it."""
     done = 0
     while done < count:

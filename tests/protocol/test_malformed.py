@@ -10,8 +10,8 @@ import pytest
 
 from _speedups.packets import MalformedPacket, UnacceptableProtocol, decode
 from broker.metrics import METRICS
-from tests.broker_process import STORES, BrokerProcess
 from tests.cases.packets import CASES, Case
+from tests.cluster_process import KINDS, Broker, make_broker
 from tests.protocol.wire import Wire, frame_size
 
 MALFORMED_TOPIC = "$SYS/broker/" + next(metric.topic for metric in METRICS if metric.name == "malformed_packets")
@@ -43,18 +43,19 @@ FROM_BROKER = [
 ]
 
 
-@pytest.fixture(scope="module", params=list(STORES))
-def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+@pytest.fixture(scope="module", params=KINDS)
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A node that many cases share."""
-    process = BrokerProcess(tmp_path_factory.mktemp("node"), request.param, {"mqtt.sys_interval": 0.1}).start()
+    process = make_broker(tmp_path_factory.mktemp("node"), request.param, {"mqtt.sys_interval": 0.1}).start()
     yield process
     status = process.stop()
+    process.close()
     process.check()
     assert status == 0
 
 
 @pytest.fixture(scope="module")
-def witness(node: BrokerProcess) -> Iterator[Wire]:
+def witness(node: Broker) -> Iterator[Wire]:
     """A client that has nothing to do with it."""
     with Wire(node.port, name="witness") as client:
         client.connect().subscribe("witness:1")
@@ -68,9 +69,7 @@ def works(witness: Wire) -> None:
 
 
 @pytest.mark.parametrize(("case", "level"), BAD + FROM_BROKER)
-def test_a_malformed_packet_ends_its_connection_only(
-    case: Case, level: int, node: BrokerProcess, witness: Wire
-) -> None:
+def test_a_malformed_packet_ends_its_connection_only(case: Case, level: int, node: Broker, witness: Wire) -> None:
     first = is_connect(case)
     seen = len(node.log)
     with Wire(node.port, level, "sinner") as client:
@@ -90,9 +89,7 @@ def test_a_malformed_packet_ends_its_connection_only(
 
 
 @pytest.mark.parametrize(("case", "level"), BAD_LATER[::5])
-def test_what_stands_before_and_after_a_malformed_packet(
-    case: Case, level: int, node: BrokerProcess, witness: Wire
-) -> None:
+def test_what_stands_before_and_after_a_malformed_packet(case: Case, level: int, node: Broker, witness: Wire) -> None:
     with Wire(node.port, level, "sinner") as client:
         client.connect()
         client.send("publish witness before", case.data, "publish witness after", "pingreq")
@@ -101,7 +98,7 @@ def test_what_stands_before_and_after_a_malformed_packet(
     works(witness)
 
 
-def test_malformed_packets_are_counted(start_broker: Callable[..., BrokerProcess]) -> None:
+def test_malformed_packets_are_counted(start_broker: Callable[..., Broker]) -> None:
     node = start_broker({"mqtt.sys_interval": 0.1})
     with Wire(node.port, name="reader") as reader:
         reader.connect().subscribe(f"{MALFORMED_TOPIC}:0")
@@ -118,7 +115,7 @@ def test_malformed_packets_are_counted(start_broker: Callable[..., BrokerProcess
             pass
 
 
-def test_every_packet_sent_is_counted(start_broker: Callable[..., BrokerProcess]) -> None:
+def test_every_packet_sent_is_counted(start_broker: Callable[..., Broker]) -> None:
     """PINGRESP is made where no object and no queue is."""
     node = start_broker({"mqtt.sys_interval": 0.1})
     with Wire(node.port, name="reader") as reader, Wire(node.port, name="pings") as client:
@@ -138,9 +135,7 @@ def test_every_packet_sent_is_counted(start_broker: Callable[..., BrokerProcess]
 @pytest.mark.parametrize("level", [3, 4])
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
-def test_qos_is_the_lower_of_published_and_granted(
-    published: int, granted: int, level: int, node: BrokerProcess
-) -> None:
+def test_qos_is_the_lower_of_published_and_granted(published: int, granted: int, level: int, node: Broker) -> None:
     qos = min(published, granted)
     with Wire(node.port, level, "s") as subscriber, Wire(node.port, level, "p") as publisher:
         publisher.connect()
@@ -172,7 +167,7 @@ def valid_from_a_client(level: int) -> list[Any]:
 
 @pytest.mark.parametrize("level", [3, 4])
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_valid_packets_get_the_same_answers_however_they_come(level: int, size: int, node: BrokerProcess) -> None:
+def test_valid_packets_get_the_same_answers_however_they_come(level: int, size: int, node: Broker) -> None:
     """Every packet of the table in one stream, in pieces of `size`; the answers packet by packet are the measure."""
     # A wrong wildcard ends a connection of level 3.
     data = [case.data for case in valid_from_a_client(level) if "wrong wildcard" not in case.name]

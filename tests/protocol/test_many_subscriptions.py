@@ -1,14 +1,14 @@
 """A client that takes up a great many subscriptions at once, as a gateway does when it comes back."""
 
 from _speedups.packets import Suback, Subscribe, encode
-from tests.broker_process import BrokerProcess
+from tests.cluster_process import Broker
 from tests.socket_client import SocketClient
 
 PACKETS = 30
 FILTERS = 1000
 
 
-def test_wildcards_under_which_nothing_is_retained(broker: BrokerProcess) -> None:
+def test_wildcards_under_which_nothing_is_retained(broker: Broker) -> None:
     """Each left a search for retained messages behind, and ten thousand of them ended the connection."""
     burst = b"".join(
         encode(Subscribe(i + 1, [(f"gateway/{i}/{j}/+", 1) for j in range(FILTERS)]), 4) for i in range(PACKETS)

@@ -3,20 +3,20 @@
 import pytest
 
 from _speedups.packets import Puback, Publish
-from tests.broker_process import BrokerProcess
+from tests.cluster_process import Broker
 from tests.conftest import StartBroker
 from tests.socket_client import SocketClient
 
 
 @pytest.fixture
-def node(start_broker: StartBroker, store: str) -> BrokerProcess:
+def node(start_broker: StartBroker, store: str) -> Broker:
     """A node with a store that outlives it."""
     if store == "memory":
         pytest.skip("keeps nothing")
     return start_broker()
 
 
-def publish(node: BrokerProcess, payload: bytes) -> None:
+def publish(node: Broker, payload: bytes) -> None:
     """Publish with QoS 1, and have it acknowledged."""
     with SocketClient(node.port, "publisher") as publisher:
         publisher.send(Publish(topic_name="t", payload=payload, qos=1, packet_id=1))
@@ -26,7 +26,7 @@ def publish(node: BrokerProcess, payload: bytes) -> None:
 @pytest.mark.parametrize("waiting", [[], [b"while away"]])
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 def test_session_that_had_acknowledged_messages_still_gets_new_ones(
-    node: BrokerProcess, ending: str, waiting: list[bytes]
+    node: Broker, ending: str, waiting: list[bytes]
 ) -> None:
     """Its record said "done" of entries that were known to be done, and the queue seemed full for ever."""
     with SocketClient(node.port, "subscriber", clean_start=False) as subscriber:

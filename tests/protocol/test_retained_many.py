@@ -7,10 +7,10 @@ from contextlib import ExitStack
 import pytest
 
 from _speedups.packets import Publish, decode, encode
-from tests.broker_process import BrokerProcess
+from tests.cluster_process import Broker
 from tests.protocol.wire import Wire
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., Broker]
 MIB = 1 << 20
 GROUPS = 100
 MANY = [
@@ -23,7 +23,7 @@ def topic_of(group: int, n: int) -> str:
     return f"site/{group}/device/{n}/state"
 
 
-def fill(broker: BrokerProcess, each: int) -> None:
+def fill(broker: Broker, each: int) -> None:
     """GROUPS x each retained messages."""
     with Wire(broker.port, name="filler") as client:
         client.connect()

@@ -8,20 +8,21 @@ from pathlib import Path
 import pytest
 
 from _speedups.packets import Publish, encode
-from tests.broker_process import BrokerProcess
+from tests.cluster_process import Broker, make_broker
 from tests.protocol.wire import Wire
+from tests.socket_client import SocketClient
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., Broker]
 LEVELS = pytest.mark.parametrize("level", [3, 4])
 
 
 @pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerProcess:
+def broker(start_broker: StartBroker) -> Broker:
     return start_broker({"mqtt.sys_interval": 0})
 
 
 @LEVELS
-def test_keep_alive_ends_the_connection_after_one_and_a_half_periods(broker: BrokerProcess, level: int) -> None:
+def test_keep_alive_ends_the_connection_after_one_and_a_half_periods(broker: Broker, level: int) -> None:
     """Not before [MQTT-3.1.2-24], soon after, and its will is published; one that pings stays."""
     with Wire(broker.port, level, "s") as watcher, Wire(broker.port, level, "alive") as alive:
         watcher.connect().subscribe("w/#:0")
@@ -46,7 +47,7 @@ def test_keep_alive_ends_the_connection_after_one_and_a_half_periods(broker: Bro
 
 
 @LEVELS
-def test_other_packets_keep_a_connection_alive_too(broker: BrokerProcess, level: int) -> None:
+def test_other_packets_keep_a_connection_alive_too(broker: Broker, level: int) -> None:
     with Wire(broker.port, level, "busy") as busy, Wire(broker.port, level, "silent") as silent:
         busy.connect("keep=1")
         silent.connect("keep=2")
@@ -63,7 +64,7 @@ def test_other_packets_keep_a_connection_alive_too(broker: BrokerProcess, level:
 
 
 @LEVELS
-def test_keep_alive_counts_after_a_packet_too(broker: BrokerProcess, level: int) -> None:
+def test_keep_alive_counts_after_a_packet_too(broker: Broker, level: int) -> None:
     """What is sent later starts the period again; half a packet is no reason to wait for ever."""
     with Wire(broker.port, level) as client:
         client.connect("keep=1")
@@ -74,7 +75,7 @@ def test_keep_alive_counts_after_a_packet_too(broker: BrokerProcess, level: int)
     assert broker.running
 
 
-def test_keep_alive_0_is_never(broker: BrokerProcess) -> None:
+def test_keep_alive_0_is_never(broker: Broker) -> None:
     """The silent one outlives others whose period ran out twice."""
     with Wire(broker.port, name="forever") as forever:
         forever.connect("keep=0 will=w message=wrong")
@@ -162,7 +163,7 @@ def test_level_3_is_not_retried_when_that_is_off(start_broker: StartBroker) -> N
 def test_a_will_is_published_when_the_node_stops(tmp_path: Path, store: str) -> None:
     if store == "memory":
         pytest.skip("nobody is left to see it")
-    broker = BrokerProcess(tmp_path, store).start()
+    broker = make_broker(tmp_path, store).start()
     with Wire(broker.port, name="s") as subscriber, Wire(broker.port, name="a") as client:
         subscriber.connect("clean=0").subscribe("w:1")
         subscriber.close()
@@ -176,10 +177,11 @@ def test_a_will_is_published_when_the_node_stops(tmp_path: Path, store: str) -> 
         new.expect("publish w gone retain")
         new.expect_nothing()
     assert broker.stop() == 0
+    broker.close()
     broker.check()
 
 
-def test_a_stopped_process_does_not_time_its_clients_out(broker: BrokerProcess) -> None:
+def test_a_stopped_process_does_not_time_its_clients_out(broker: Broker) -> None:
     """SIGSTOP for longer than keep alive: what clients had sent meanwhile counts."""
     with Wire(broker.port, name="short") as client:
         client.connect("keep=1")
@@ -223,3 +225,18 @@ def test_a_retry_delivers_nothing_twice_at_qos_2(start_broker: StartBroker, read
                 subscriber.send(f"pubcomp {packet.packet_id}")
         assert sorted(set(delivered)) == list(range(1, count + 1))
         assert len(delivered) == count, "some were delivered twice"
+
+
+def test_a_persistent_session_ends_when_its_client_stays_away(start_broker: Callable[..., BrokerProcess]) -> None:
+    broker = start_broker({"mqtt.session_expiry": "1s"})
+    for client_id in ("away", "there"):
+        SocketClient(broker.port, client_id, clean_start=False).close()
+    with SocketClient(broker.port, "there", clean_start=False) as there:
+        time.sleep(3)  # nothing tells that a session has ended
+        there.ping()
+        with SocketClient(broker.port, "away", clean_start=False) as away:
+            assert away.connack is not None
+            assert not away.connack.session_present
+    with SocketClient(broker.port, "there", clean_start=False) as there:
+        assert there.connack is not None
+        assert there.connack.session_present

@@ -14,7 +14,7 @@ from typing import Any
 
 from _speedups import packets
 from _speedups.packets import Packet, decode, encode
-from tests.broker_process import DEADLINE
+from tests.broker_process import DEADLINE, settle, take_turns
 
 BARRIER = 65535  # packet identifier of an UNSUBSCRIBE that means nothing but "are you through?"
 
@@ -117,6 +117,7 @@ class Wire:
     def __init__(
         self, port: int, level: int = 4, name: str = "c", *, split: bool = False, receive_buffer: int = 0
     ) -> None:
+        self.port = port
         self.level = level
         self.name = name
         self.split = split
@@ -145,7 +146,8 @@ class Wire:
     # ---- sending ----
 
     def send(self, *what: str | bytes) -> None:
-        """Send packets, in one write unless `split`."""
+        """Send packets, in one write unless `split`. In a cluster, what others have sent before comes before it."""
+        take_turns(self.port, self)
         data = b"".join(
             item if isinstance(item, bytes) else parse_packet(item, self.level, self.name) for item in what
         )  # fmt: skip
@@ -223,7 +225,15 @@ class Wire:
         return None if found is None else decode(found, self.level)
 
     def settle(self) -> None:
-        """Wait until the node has acted on all that was sent, and has stored it; what comes meanwhile is kept."""
+        """Wait until the node has acted on all that was sent, and has stored it; what comes meanwhile is kept.
+
+        In a cluster, until all nodes have.
+        """
+        self._settle()
+        if settle(self.port):
+            self._settle()
+
+    def _settle(self) -> None:
         self.send(f"unsubscribe {BARRIER} nothing/there")
         answer = parse_packet(f"unsuback {BARRIER}", self.level)
         end = time.monotonic() + DEADLINE
