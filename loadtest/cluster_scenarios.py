@@ -19,8 +19,9 @@ CLUSTER_TABLE = Table(
     preface="""\
 Three nodes and one Redis (append-only file, synced once a second). Publishers are connected to node A, subscribers to B
 (A to B) or to A too (within A); C has no clients. Nodes, Redis and generator share one core as above, so `time` is what
-all of them take for a message. Aedes: three processes with its Redis persistence and emitter on the same kind of
-Redis.""",
+all of them take for a message. "Full load": nodes and Redis have SCHED_BATCH, so that each finds as much to read as on
+a core of its own that is always busy; else each is woken for what little another one has just sent. Aedes: three
+processes with its Redis persistence and emitter on the same kind of Redis.""",
 )
 TOUCH_TABLE = Table(
     columns=(ACROSS, WITHIN, RESTING),
@@ -49,6 +50,7 @@ def _publishing(
     nodes: tuple[Goal, ...] = (),
     redis: tuple[Goal, ...] = (),
     time: tuple[Goal, ...] = (),
+    full: bool = True,
 ) -> Scenario:
     together = (Goal(1 / PEER_SHARE, OTHERS, f"≤ 1/{PEER_SHARE} Aedes"),)
     rows = (
@@ -56,7 +58,17 @@ def _publishing(
         Row("cpu_us_per_delivery_median_all", "CPU µs", label=": all", per_second=True, goals=together),
         Row("us_per_delivery", "µs elapsed", label=": time", goals=time),
     )
-    return Scenario(name, label, rows, parameters=parameters, brokers=CLUSTER_TABLE.columns, table=CLUSTER_TABLE)
+    if full:
+        label += ", full load"
+    return Scenario(
+        name,
+        label,
+        rows,
+        parameters=parameters,
+        brokers=CLUSTER_TABLE.columns,
+        table=CLUSTER_TABLE,
+        saturated=full,
+    )
 
 
 def _latency(qos: int) -> Scenario:
@@ -85,7 +97,7 @@ def _take_over(sessions: str, persistent: bool) -> Scenario:
         f"300 take-overs a second, {sessions} sessions, CONNECT to CONNACK",
         rows,
         run="take-over",
-        parameters={"persistent": persistent},
+        parameters={"clients": 1000, "persistent": persistent},
         brokers=(ACROSS, WITHIN, OTHERS),
         apart=True,
         table=CLUSTER_TABLE,
@@ -123,7 +135,11 @@ CLUSTER = (
         (Goal(1.6, WITHIN),),
         (Goal(0.3),),
     ),
+    _publishing(
+        "cluster-qos0-woken", "pairs 10:10, QoS 0, one message per write", PAIRS, (Goal(1.6, WITHIN),), full=False
+    ),
     _publishing("cluster-qos1", "pairs 10:10, QoS 1, clean sessions", _QOS1, time=_HALF),
+    _publishing("cluster-qos1-woken", "pairs 10:10, QoS 1, clean sessions", _QOS1, time=_HALF, full=False),
     _publishing(
         "cluster-persistent", "pairs 10:10, QoS 1, persistent", {**_QOS1, "persistent": True}, redis=_REDIS_PERSISTENT
     ),

@@ -255,7 +255,7 @@ def take_over_load(
     host: str = "127.0.0.1",
     pids: Sequence[int] = (),
     groups: Groups | None = None,
-    clients: int = 100,
+    clients: int = 1000,
     rate: float = 300.0,
     persistent: bool = False,
     seconds: float = 3.0,
@@ -266,7 +266,8 @@ def take_over_load(
     Args:
         port, publish_port: two nodes, or one (0: the same as `port`).
         host, pids, groups: as in `publish_load`.
-        clients: how many; each is taken over again only after its old connection was closed.
+        clients: how many, in turn; each is taken over again only after its old connection was closed. A broker may
+            make clients wait that take each other's session over and over, so let there be many.
         rate: take-overs per second in all; 0 is as many as possible.
         persistent: sessions are not clean, and each has a subscription.
         seconds: of taking over.

@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     hop = modes.add_parser("take-overs", help="connect clients that are connected, at two nodes in turn")
     _add_common(hop)
     _add_second_port(hop)
-    hop.add_argument("--clients", type=int, default=100)
+    hop.add_argument("--clients", type=int, default=1000)
     hop.add_argument("--rate", type=float, default=300.0, help="take-overs per second in all; 0: as many as possible")
     hop.add_argument("--seconds", type=float, default=3.0)
     hop.add_argument("--persistent", action="store_true", help="sessions that are not clean, a subscription each")
