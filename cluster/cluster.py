@@ -13,7 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -819,6 +819,7 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+@cache  # a heartbeat opens no file: there may be none left to open
 def _version() -> str:
     try:
         return version("flockmq")

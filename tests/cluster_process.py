@@ -83,6 +83,7 @@ class ClusterProcess:
         redis: a Redis that somebody else owns; None: one of the cluster's own.
         proxies: whether each node reaches Redis through a proxy of its own.
         one_node: whether `port` is always the first node's.
+        orderly: whether the tests' clients let the cluster settle; not where a test looks at what happens meanwhile.
         arguments: more of each node's command line.
     """
 
@@ -99,12 +100,14 @@ class ClusterProcess:
         redis_url: str = "",
         proxies: bool = False,
         one_node: bool = False,
+        orderly: bool = True,
         arguments: list[str] | None = None,
     ) -> None:
         self.directory = directory
         self.settings = dict(settings or {})
         self.arguments = list(arguments or [])
         self.one_node = one_node
+        self._orderly = orderly and not one_node
         self.rng = random.Random(new_seed())
         self.log: list[dict[str, Any]] = []  # of all nodes, in the order it was read
         self._news = threading.Condition()
@@ -154,7 +157,7 @@ class ClusterProcess:
             node.spawn()
         for node in starting:
             node.wait_until_ready()
-            if not self.one_node:
+            if self._orderly:
                 SETTLERS[node.port] = self
         return self
 

@@ -1,5 +1,6 @@
 """The limits: what one client may cost, and that a client at a limit harms nobody else."""
 
+import random
 import resource
 import socket
 import struct
@@ -75,6 +76,7 @@ def test_the_largest_packet_and_one_byte_more(start_broker: StartBroker, most: i
         assert str(most) in line["reason"]
 
 
+@pytest.mark.one_node
 def test_a_large_packet_is_refused_before_it_is_read(start_broker: StartBroker) -> None:
     """Its header is enough; nothing is allocated for what was only announced."""
     broker = start_broker()
@@ -86,6 +88,7 @@ def test_a_large_packet_is_refused_before_it_is_read(start_broker: StartBroker) 
         assert broker.rss() - before < MIB
 
 
+@pytest.mark.one_node
 def test_announced_packets_cost_what_has_come(start_broker: StartBroker) -> None:
     """A hundred packets of 250 MB are announced, allowed, and never sent."""
     broker = start_broker({"limits.max_packet_size": 268_435_460})
@@ -193,6 +196,7 @@ def arrived(client: Wire, count: int) -> list[str]:
     return found
 
 
+@pytest.mark.one_node
 @pytest.mark.parametrize(("policy", "kept"), [("drop-new", "12345"), ("drop-old", "45678")])
 @pytest.mark.parametrize(
     ("limit", "filler"), [({"limits.max_queued_messages": 5}, ""), ({"limits.max_queued_bytes": 1050}, "." * 200)]
@@ -236,6 +240,7 @@ def test_a_full_queue_drops_nothing_that_was_sent(start_broker: StartBroker, pol
         assert arrived(subscriber, 5) == list(kept)
 
 
+@pytest.mark.one_node
 def test_a_client_that_never_acknowledges(start_broker: StartBroker) -> None:
     """Its queue is bounded; QoS 0 goes on."""
     broker = start_broker({"limits.max_queued_bytes": MIB, "mqtt.sys_interval": 0.1})
@@ -289,6 +294,7 @@ def test_a_burst_of_qos_2_messages(start_broker: StartBroker) -> None:
 # ---- slow consumers -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_node
 def test_a_slow_consumer_harms_only_itself(start_broker: StartBroker) -> None:
     """QoS 0 for it is dropped and counted, QoS 1 waits and comes later; others get everything meanwhile."""
     broker = start_broker({"limits.max_outgoing_bytes": MIB, "mqtt.sys_interval": 0.1})
@@ -330,6 +336,7 @@ def test_a_slow_consumer_harms_only_itself(start_broker: StartBroker) -> None:
         slow.expect("publish zero again")
 
 
+@pytest.mark.one_node
 def test_a_client_that_reads_none_of_its_answers(start_broker: StartBroker) -> None:
     """PINGREQ without end, no PINGRESP read: memory is bounded, others are served."""
     broker = start_broker({"limits.max_outgoing_bytes": MIB})
@@ -372,6 +379,7 @@ def test_publishers_wait_for_a_store_that_is_behind(start_broker: StartBroker) -
 # ---- connections ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_node
 def test_max_connections(start_broker: StartBroker) -> None:
     """The one too many waits in the kernel, and comes in when another goes."""
     broker = start_broker({"limits.max_connections": 3})
@@ -388,6 +396,7 @@ def test_max_connections(start_broker: StartBroker) -> None:
         clients[3].expect("connack")
 
 
+@pytest.mark.one_node
 def test_max_pending_connects(start_broker: StartBroker) -> None:
     """Connections without CONNECT hold up new ones only until their time is over."""
     broker = start_broker({"limits.max_pending_connects": 3, "limits.connect_timeout": 1})
@@ -402,6 +411,7 @@ def test_max_pending_connects(start_broker: StartBroker) -> None:
         late.expect("connack")
 
 
+@pytest.mark.one_node
 def test_file_descriptors_run_out(start_broker: StartBroker) -> None:
     """Accepting pauses, nothing spins, those who are in are served; it resumes when there are some again."""
     broker = start_broker()
@@ -453,6 +463,11 @@ MALFORMED = [
 ]
 
 
+def by_different_clients(stream: tuple[bytes, ...]) -> list[tuple[bytes, ...]]:
+    """The stream with other client ids: those who fight for one have to wait."""
+    return [tuple(part.replace(b"\x01a", b"\x01" + bytes([n])) for part in stream) for n in range(0x41, 0x7A)]
+
+
 def hammer(broker: Broker, count: int, streams: list[tuple[bytes, ...]]) -> None:
     """Open `count` connections, some at a time, each sends a stream; it ends when the node closes it."""
     done = 0
@@ -479,9 +494,11 @@ def hammer(broker: Broker, count: int, streams: list[tuple[bytes, ...]]) -> None
 @pytest.mark.timeout(3600)
 def test_memory_after_malformed_packets(start_broker: StartBroker, count: int) -> None:
     broker = start_broker()
-    hammer(broker, 2000, MALFORMED)
+    streams = [stream for life in MALFORMED for stream in by_different_clients(life)]
+    random.Random(1).shuffle(streams)
+    hammer(broker, 2000, streams)
     before, files = broker.rss(), broker.open_files()
-    hammer(broker, count, MALFORMED)
+    hammer(broker, count, streams)
     until(lambda: broker.open_files() <= files)
     assert broker.rss() - before < MIB
 
@@ -497,7 +514,7 @@ def test_memory_after_connects(start_broker: StartBroker, count: int) -> None:
         b"\x32\x06\x00\x01t\x00\x01x",
         b"\xe0\x00",
     )
-    streams = [tuple(part.replace(b"\x01a", b"\x01" + bytes([n])) for part in life) for n in range(0x41, 0x7A)]
+    streams = by_different_clients(life)
     hammer(broker, 2000, streams)
     before, files = broker.rss(), broker.open_files()
     hammer(broker, count, streams)

@@ -98,6 +98,7 @@ def test_what_stands_before_and_after_a_malformed_packet(case: Case, level: int,
     works(witness)
 
 
+@pytest.mark.one_node
 def test_malformed_packets_are_counted(start_broker: Callable[..., Broker]) -> None:
     node = start_broker({"mqtt.sys_interval": 0.1})
     with Wire(node.port, name="reader") as reader:
@@ -115,6 +116,7 @@ def test_malformed_packets_are_counted(start_broker: Callable[..., Broker]) -> N
             pass
 
 
+@pytest.mark.one_node
 def test_every_packet_sent_is_counted(start_broker: Callable[..., Broker]) -> None:
     """PINGRESP is made where no object and no queue is."""
     node = start_broker({"mqtt.sys_interval": 0.1})

@@ -227,7 +227,7 @@ def test_a_retry_delivers_nothing_twice_at_qos_2(start_broker: StartBroker, read
         assert len(delivered) == count, "some were delivered twice"
 
 
-def test_a_persistent_session_ends_when_its_client_stays_away(start_broker: Callable[..., BrokerProcess]) -> None:
+def test_a_persistent_session_ends_when_its_client_stays_away(start_broker: StartBroker) -> None:
     broker = start_broker({"mqtt.session_expiry": "1s"})
     for client_id in ("away", "there"):
         SocketClient(broker.port, client_id, clean_start=False).close()
