@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench`: FlockMQ beside Mosquitto and the floor, as a Markdown table with the goals.
+"""`python -m loadtest.bench`: FlockMQ beside other brokers, one node and many, as Markdown tables with the goals.
 
 A run starts a fresh broker, loads it, stops it. Rounds go through the brokers in turn (A B C A B C ...), and the table
 holds medians: of each broker's figures, and of the ratios within a round. One run alone says little.
@@ -19,18 +19,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loadtest import micro
+from loadtest import aedes, micro
 from loadtest.brokers import ROOT, BrokerError, mosquitto_version, start
-from loadtest.load import Figures, LoadError, connect_load, find_faults, hold_connections, publish_load
-from loadtest.scenarios import SCENARIOS, Goal, Row, Scenario
+from loadtest.cluster import PLACES, redis_version, start_cluster
+from loadtest.cluster_scenarios import CLUSTER
+from loadtest.load import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
+from loadtest.process import Figures
+from loadtest.scenarios import SINGLE, Goal, Row, Scenario, Table
 
+SCENARIOS = (*SINGLE, *CLUSTER)
 _RUNS: dict[str, Callable[..., Figures]] = {
     "publish": publish_load,
     "hold": hold_connections,
     "connect": connect_load,
+    "take-over": take_over_load,
 }
-_OWN = "FlockMQ"
-_COLUMNS = (_OWN, "Mosquitto", "floor")
+_ALIASES = {"single": [scenario.name for scenario in SINGLE], "cluster": [scenario.name for scenario in CLUSTER]}
 _STALL_SHARE = 0.1  # a run whose generator stood still for a larger part is repeated once
 
 # figures by broker, one per round; a round that failed holds {"failure": why}
@@ -43,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     scenarios = [_adapted(scenario, options) for scenario in SCENARIOS if _is_wanted(scenario.name, options.only)]
     rounds, seconds = (1, min(options.seconds, 1.0)) if options.quick else (options.rounds, options.seconds)
     report: dict[str, Any] = {
-        "machine": describe_machine(),
+        "machine": describe_machine(scenarios),
         "rounds": rounds,
         "seconds": seconds,
         "results": {scenario.name: measure(scenario, rounds, seconds) for scenario in scenarios},
@@ -80,10 +84,8 @@ def _run(scenario: Scenario, broker: str, seconds: float) -> Figures:
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, own_cores)
     try:
-        with start(broker, scenario.store, broker_cores, scenario.saturated) as running:
-            figures = _RUNS[scenario.run](
-                port=running.port, pids=[running.pid], seconds=seconds, **scenario.parameters
-            )  # fmt: skip
+        run = _run_in_cluster if broker in PLACES else _run_alone
+        figures = run(scenario, broker, seconds, broker_cores)
     except BrokerError as error:
         return {"failure": str(error), "missing": True}
     except LoadError as error:
@@ -93,6 +95,24 @@ def _run(scenario: Scenario, broker: str, seconds: float) -> Figures:
     if figures.get("delivered_per_s"):
         figures["us_per_delivery"] = 1e6 / figures["delivered_per_s"]
     return figures
+
+
+def _run_alone(scenario: Scenario, broker: str, seconds: float, cores: set[int]) -> Figures:
+    with start(broker, scenario.store, cores, scenario.saturated) as running:
+        return _RUNS[scenario.run](
+            port=running.port, pids=[running.pid], seconds=seconds, **scenario.parameters
+        )  # fmt: skip
+
+
+def _run_in_cluster(scenario: Scenario, broker: str, seconds: float, cores: set[int]) -> Figures:
+    place = PLACES[broker]
+    parameters: dict[str, Any] = {"seconds": seconds, **scenario.parameters, **place.parameters}
+    with start_cluster(place.kind, cores, scenario.saturated) as cluster:
+        if place.publish_at != place.subscribe_at:
+            parameters["publish_port"] = cluster.ports[place.publish_at]
+        if scenario.counts:
+            parameters["counts"] = cluster.counts
+        return _RUNS[scenario.run](port=cluster.ports[place.subscribe_at], groups=cluster.groups, **parameters)
 
 
 def _cores(apart: bool) -> tuple[set[int], set[int]]:
@@ -107,22 +127,14 @@ def render(report: dict[str, Any], scenarios: list[Scenario]) -> str:
     """Return the report as Markdown."""
     lines = [f"- {name}: {value}" for name, value in report["machine"].items()]
     lines.append(f"- {report['rounds']} rounds of {report['seconds']:g} s, payload 64 bytes; medians")
-    heads = (
-        "",
-        "unit",
-        *_COLUMNS,
-        "FlockMQ / Mosquitto",
-        "FlockMQ / floor",
-        "goal",
-        "reached",
-        "FlockMQ/s at one core",
-    )
-    lines += ["", _line(heads), _line(["---"] * len(heads))]
-    for scenario in scenarios:
-        lines += [_line(_cells(scenario, row, report["results"][scenario.name])) for row in scenario.rows]
+    tables = {scenario.table: [other for other in scenarios if other.table == scenario.table] for scenario in scenarios}
+    for table in [table for table in tables if not table.title]:
+        lines += _table_lines(table, tables.pop(table), report["results"])
     if report["micro"]:
         lines += ["", "| in one process | unit | FlockMQ | goal | reached |", _line(["---"] * 5)]
         lines += [_line(_micro_cells(result)) for result in report["micro"]]
+    for table, members in tables.items():
+        lines += ["", f"## {table.title}", "", table.preface, *_table_lines(table, members, report["results"])]
     return "\n".join([*lines, "", *_notes(scenarios, report["results"])]).rstrip()
 
 
@@ -132,31 +144,44 @@ def values_of(results: Results, broker: str, row: Row) -> list[float | None]:
     return [figures[row.figure] * row.scale if row.figure in figures else None for figures in rounds]
 
 
-def ratio_of(results: Results, other: str, row: Row) -> float | None:
-    """Return the median over the rounds of our figure divided by another broker's."""
-    pairs = zip(values_of(results, _OWN, row), values_of(results, other, row), strict=False)
-    ratios = [own / peer for own, peer in pairs if own is not None and peer]
+def ratio_of(results: Results, other: str, row: Row, own: str = "FlockMQ") -> float | None:
+    """Return the median over the rounds of `own`'s figure divided by another broker's."""
+    pairs = zip(values_of(results, own, row), values_of(results, other, row), strict=False)
+    ratios = [value / peer for value, peer in pairs if value is not None and peer]
     return median(ratios) if ratios else None
 
 
-def is_reached(results: Results, row: Row, goal: Goal) -> bool | None:
+def is_reached(results: Results, row: Row, goal: Goal, own: str = "FlockMQ") -> bool | None:
     """Return whether the goal is reached, None when that was not measured."""
-    value = ratio_of(results, goal.of, row) if goal.of else _median(values_of(results, _OWN, row))
+    own = goal.whose or own
+    value = ratio_of(results, goal.of, row, own) if goal.of else _median(values_of(results, own, row))
     return None if value is None else value <= goal.limit
 
 
+def _table_lines(table: Table, scenarios: list[Scenario], results: dict[str, Results]) -> list[str]:
+    own = table.columns[0]
+    ratios = [f"{own} / {other}" for other in table.ratios]
+    heads = ["", "unit", *table.columns, *ratios, "goal", "reached", *filter(None, [table.per_second])]
+    lines = ["", _line(heads), _line(["---"] * len(heads))]
+    for scenario in scenarios:
+        lines += [_line(_cells(scenario, row, results[scenario.name])) for row in scenario.rows]
+    return lines
+
+
 def _cells(scenario: Scenario, row: Row, results: Results) -> list[str]:
-    own = _median(values_of(results, _OWN, row))
-    return [
+    table, first = scenario.table, scenario.brokers[0]
+    own = _median(values_of(results, first, row))
+    cells = [
         scenario.label + row.label,
         row.unit,
-        *(_number(_median(values_of(results, broker, row))) for broker in _COLUMNS),
-        _number(ratio_of(results, "Mosquitto", row)),
-        _number(ratio_of(results, "floor", row)),
+        *(_number(_median(values_of(results, broker, row))) for broker in table.columns),
+        *(_number(ratio_of(results, other, row, table.columns[0])) for other in table.ratios),
         ", ".join(_goal_text(goal) for goal in row.goals) or "-",
-        _reached_text({_goal_text(goal): is_reached(results, row, goal) for goal in row.goals}),
-        f"{1e6 / own:,.0f}" if own and row.per_second else "-",
+        _reached_text({_goal_text(goal): is_reached(results, row, goal, first) for goal in row.goals}),
     ]
+    if table.per_second:
+        cells.append(f"{1e6 / own:,.0f}" if own and row.per_second else "-")
+    return cells
 
 
 def _micro_cells(result: dict[str, Any]) -> list[str]:
@@ -214,7 +239,7 @@ def _line(cells: list[str] | tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def describe_machine() -> dict[str, str]:
+def describe_machine(scenarios: list[Scenario]) -> dict[str, str]:
     """Return what the figures depend on: machine, versions, commit, date."""
     models = [
         line.partition(":")[2].strip()
@@ -222,7 +247,9 @@ def describe_machine() -> dict[str, str]:
         if line.startswith("model name")
     ]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
+    brokers = {broker for scenario in scenarios for broker in scenario.brokers}
+    kinds = {PLACES[broker].kind for broker in brokers if broker in PLACES}
+    machine = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _git("rev-parse", "--short", "HEAD") + (", changed since" if _git("status", "--porcelain") else ""),
         "CPU": f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB",
@@ -230,6 +257,13 @@ def describe_machine() -> dict[str, str]:
         "Python": platform.python_version(),
         "Mosquitto": mosquitto_version(),
     }
+    if kinds and "Mosquitto" not in brokers:
+        del machine["Mosquitto"]
+    if kinds:
+        machine["Redis"] = redis_version()
+    if "Aedes" in kinds:
+        machine["Aedes"] = aedes.versions()
+    return machine
 
 
 def _git(*arguments: str) -> str:
@@ -250,12 +284,12 @@ def _adapted(scenario: Scenario, options: argparse.Namespace) -> Scenario:
 
 
 def _is_wanted(name: str, only: list[str]) -> bool:
-    return not only or name in only
+    return not only or name in only or any(name in _ALIASES.get(alias, []) for alias in only)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
-    names = [*(scenario.name for scenario in SCENARIOS), "micro"]
+    names = [*_ALIASES, *(scenario.name for scenario in SCENARIOS), "micro"]
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each run")
     parser.add_argument("--quick", action="store_true", help="one round of one second, fewer idle connections")

@@ -61,18 +61,41 @@ def start(name: str, store: str, cores: set[int], saturated: bool = False) -> It
     with tempfile.TemporaryDirectory(prefix="loadtest-") as directory:
         port = free_port()
         command = COMMANDS[name](port, store, Path(directory))
-        with open(Path(directory, "output"), "w+b") as output, _placed(cores, saturated):
-            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        try:
-            _wait_until_ready(process, port, name, Path(directory, "output"))
+        with run_process(name, command, Path(directory, "output"), cores, saturated) as process:
+            wait_until_ready(process, lambda: gives_connack(port))
             yield Running(port, process.pid)
-        finally:
-            process.terminate()
-            try:
-                process.wait(_STOP_LIMIT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+
+
+@dataclass(frozen=True)
+class Process:
+    """What `run_process` started."""
+
+    name: str
+    output: Path
+    popen: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.popen.pid
+
+
+@contextlib.contextmanager
+def run_process(
+    name: str, command: list[str], output: Path, cores: set[int], saturated: bool = False
+) -> Iterator[Process]:
+    """Run a command while the block lasts; `output` takes what it prints; the others are as in `start`."""
+    with open(output, "w+b") as file, _placed(cores, saturated):
+        popen = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        yield Process(name, output, popen)
+    finally:
+        popen.terminate()
+        try:
+            popen.wait(_STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            popen.kill()
+            popen.wait()
 
 
 def free_port() -> int:
@@ -127,20 +150,30 @@ def _placed(cores: set[int], saturated: bool) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, name: str, output: Path) -> None:
-    """Wait for a CONNACK: a listening socket alone may belong to a broker that is still loading."""
+def wait_until_ready(process: Process, is_ready: Callable[[], bool]) -> None:
+    """Wait until `is_ready` says so.
+
+    Raises:
+        BrokerError: the process ended, or time is up.
+    """
     end = time.monotonic() + _START_LIMIT
     while time.monotonic() < end:
-        if process.poll() is not None:
-            lines = output.read_text(errors="replace").strip().splitlines()
-            raise BrokerError(f"{name} ended with status {process.returncode}: {lines[-1] if lines else 'no output'}")
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
-                client.sendall(b"\x10\x11\x00\x04MQTT\x04\x02\x00\x3c\x00\x05probe")
-                if client.recv(4) == b"\x20\x02\x00\x00":
-                    client.sendall(b"\xe0\x00")
-                    return
-        except OSError:
-            pass
+        if process.popen.poll() is not None:
+            lines = process.output.read_text(errors="replace").strip().splitlines()
+            last = lines[-1] if lines else "no output"
+            raise BrokerError(f"{process.name} ended with status {process.popen.returncode}: {last}")
+        with contextlib.suppress(OSError):
+            if is_ready():
+                return
         time.sleep(0.05)
-    raise BrokerError(f"{name} did not answer within {_START_LIMIT:g} s")
+    raise BrokerError(f"{process.name} did not answer within {_START_LIMIT:g} s")
+
+
+def gives_connack(port: int) -> bool:
+    """Return whether a client is let in: a listening socket alone may belong to a broker that is still loading."""
+    with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
+        client.sendall(b"\x10\x11\x00\x04MQTT\x04\x02\x00\x3c\x00\x05probe")
+        if client.recv(4) != b"\x20\x02\x00\x00":
+            return False
+        client.sendall(b"\xe0\x00")
+    return True

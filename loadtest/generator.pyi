@@ -5,6 +5,7 @@ PUBLISHING: Final[int]
 DRAINING: Final[int]
 HOLDING: Final[int]
 CYCLING: Final[int]
+HOPPING: Final[int]
 
 class Generator:
     def __init__(
@@ -32,6 +33,8 @@ class Generator:
         keep_alive: int = 60,
         client_prefix: str = "load",
         run_id: int = 0,
+        publish_port: int = 0,
+        hoppers: int = 0,
     ) -> None: ...
     def run(self, phase: int, seconds: float) -> bool: ...
     def figures(self) -> dict[str, int]: ...

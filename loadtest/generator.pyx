@@ -129,13 +129,14 @@ cdef enum:
     CYCLE_ADDRESSES = 100       # source addresses of cyclers, so that ports in TIME_WAIT don't stop them
     STALL = 20 * 1000000        # ns; a turn that took longer counts as a stall of this process
     WRITE_OFF = 1000 * 1000000  # ns without a delivery, after which outstanding ones no longer hold publishers back
-    CYCLE_LIMIT = 5             # s that one connect, CONNACK, disconnect may take
+    CYCLE_LIMIT = 5             # s that one connect, CONNACK, disconnect may take, and one take-over
     BUCKETS = 64 * 64           # latency histogram: 64 steps per power of two of ns, each 1.6 % wide
 
 cdef enum:  # Connection.role
     PUBLISHER
     SUBSCRIBER
     IDLER       # connects, subscribes perhaps, pings
+    HOPPER      # one of the two connections of a client that is taken over by the other, and back
     CYCLER      # connects, disconnects, again
 
 cdef enum:  # Connection.state
@@ -153,6 +154,7 @@ cpdef enum:  # Generator.phase, the argument of `run`
     DRAINING = 2    # done when nothing is outstanding
     HOLDING = 3     # only pings
     CYCLING = 4     # cyclers connect and disconnect
+    HOPPING = 5     # hoppers' clients are taken over
 
 
 cdef struct Stamp:              # the start of every payload, in this machine's byte order
@@ -172,6 +174,8 @@ cdef struct Connection:
     uint32_t index              # within its role
     uint32_t slot               # among all connections; chooses the source address
     uint32_t subacks_due
+    uint8_t target              # which of the broker's addresses; in Generator.targets
+    bint taking                 # hopper: what is under way is a take-over, not the client's first connection
     uint8_t *tail               # an incomplete packet; allocated only when one occurs
     size_t tail_size
     size_t tail_room
@@ -179,7 +183,7 @@ cdef struct Connection:
     size_t out_start
     size_t out_size
     size_t out_room
-    uint64_t dialed             # ns, when the last connect() began
+    uint64_t dialed             # ns, when the last connect() began; from CONNECT on, when that was sent
     uint64_t sequence           # publisher: of its last message
     uint64_t quota              # publisher: messages it may send in all
     uint64_t random             # publisher: state of next_random
@@ -196,7 +200,7 @@ cdef struct Counters:           # all since the start
     uint64_t written_off
     uint64_t writes, reads
     uint64_t pings, pongs
-    uint64_t cycles, cycle_failures
+    uint64_t cycles, cycle_failures  # of hoppers: take-overs
     uint64_t late               # ns, most that a message was behind its time (rate)
     uint64_t stalls, stalled, longest_stall  # number; ns; ns
 
@@ -227,6 +231,7 @@ cdef class Generator:
 
     Args:
         host, port: the broker; `host` must be in 127.0.0.0/8.
+        publish_port: where publishers connect; 0 is `port`. Hoppers go to and fro between the two.
         shape: "pairs", "fanout", "fanin" or "wild"; see `shapes.pxd`.
         publishers, subscribers: numbers of clients.
         topics, filters: of "wild": topics in all, filters per subscriber.
@@ -235,10 +240,11 @@ cdef class Generator:
         batch: messages per write.
         window: unacknowledged messages per publisher (QoS 1 and 2).
         backlog: deliveries outstanding at which publishers pause; 0 leaves it to TCP.
-        rate: messages per second over all publishers; 0 is as fast as possible.
+        rate: messages per second over all publishers, or take-overs over all hoppers; 0 is as fast as possible.
         count: messages to publish over all publishers; 0 is no limit.
         clean_session: as in CONNECT, of all clients.
-        idlers: connections that only ping; `subscribe` gives each one subscription.
+        idlers: connections that only ping; `subscribe` gives each one subscription, and each hopper's client too.
+        hoppers: clients that connect again and again while they are connected.
         cyclers: connections that connect and disconnect over and over.
         parallel: handshakes under way at once.
         keep_alive: seconds; a ping is sent after three quarters of it.
@@ -249,15 +255,15 @@ cdef class Generator:
     cdef:
         Shape shape
         Counters counters
-        sockaddr_in target
+        sockaddr_in targets[2]      # of subscribers and others; of publishers
         int qos, epoll, timer, keep_alive, phase
         bint clean_session, subscribe
-        uint32_t payload, batch, window, cyclers, parallel, run_id, total, prefix_size, stream_count
+        uint32_t payload, batch, window, cyclers, hoppers, parallel, run_id, total, prefix_size, stream_count
         uint64_t backlog, count
         double rate
         char prefix[17]
         char error[192]             # why the first connection was lost; "" = none was
-        Connection *connections     # subscribers, publishers, idlers, cyclers
+        Connection *connections     # subscribers, publishers, idlers, hoppers (two for each client), cyclers
         Connection **active         # publishers that may be able to send now (rate 0)
         uint32_t active_count, turn, dialing, next_dial, next_ping
         uint64_t dials
@@ -267,13 +273,13 @@ cdef class Generator:
         size_t reply_size
         uint8_t *filler             # payload bytes behind the stamp
         uint64_t started            # ns, of the phase
-        uint64_t issued             # messages sent since then (rate)
+        uint64_t issued             # messages sent or take-overs begun since then (rate)
         uint64_t pinged             # pings since then
         uint64_t last_delivery      # ns
         uint64_t last_turn          # ns, and how long it meant to sleep
         uint64_t may_sleep
         uint64_t latency_from       # ns; messages sent earlier are not in the histogram
-        uint64_t *histogram         # deliveries by latency
+        uint64_t *histogram         # deliveries by latency; take-overs by the time from CONNECT to CONNACK
 
     def __cinit__(self):
         self.epoll = self.timer = -1
@@ -283,9 +289,10 @@ cdef class Generator:
         uint32_t topics=1000000, uint32_t filters=50, int qos=0, uint32_t payload=64, uint32_t batch=1, uint32_t window=20,
         uint64_t backlog=20000, double rate=0.0, uint64_t count=0, bint clean_session=True, uint32_t idlers=0,
         bint subscribe=False, uint32_t cyclers=0, uint32_t parallel=100, int keep_alive=60, str client_prefix="load",
-        uint32_t run_id=0,
+        uint32_t run_id=0, int publish_port=0, uint32_t hoppers=0,
     ):
         cdef bytes prefix = client_prefix.encode("ascii")
+        cdef int which
         if self.connections != NULL:
             raise RuntimeError("a generator is initialised once")
         parts = [int(part) for part in host.split(".")] if host.replace(".", "").isdigit() else []
@@ -297,21 +304,25 @@ cdef class Generator:
             raise ValueError("pairs need as many publishers as subscribers")
         if not 0 <= qos <= 2 or not 1 <= window <= 65535 or not 1 <= batch <= 65536 or not 1 <= port <= 65535:
             raise ValueError("qos, window, batch or port is out of range")
+        if not 0 <= publish_port <= 65535:
+            raise ValueError("publish_port is out of range")
         if not STAMP_SIZE <= payload <= 1 << 24 or keep_alive < 1 or parallel < 1 or rate < 0:
             raise ValueError("payload (at least 32 bytes), keep_alive, parallel or rate is out of range")
         if len(prefix) > 16:
             raise ValueError("client_prefix is longer than 16 characters")
-        self.total = publishers + subscribers + idlers + cyclers
+        self.total = publishers + subscribers + idlers + 2 * hoppers + cyclers
         if not 1 <= self.total <= 1000000:
             raise ValueError("the number of connections is out of range")
-        self.target.sin_family = AF_INET
-        self.target.sin_port = htons(<uint16_t> port)
-        self.target.sin_addr.s_addr = htonl(
-            <uint32_t> (parts[0] << 24 | parts[1] << 16 | parts[2] << 8 | parts[3]))
+        for which in range(2):
+            self.targets[which].sin_family = AF_INET
+            self.targets[which].sin_port = htons(<uint16_t> (publish_port if which and publish_port else port))
+            self.targets[which].sin_addr.s_addr = htonl(
+                <uint32_t> (parts[0] << 24 | parts[1] << 16 | parts[2] << 8 | parts[3]))
         self.qos, self.payload, self.batch, self.window = qos, payload, batch, window
         self.backlog, self.rate, self.count = backlog, rate, count
         self.clean_session, self.subscribe = clean_session, subscribe
-        self.cyclers, self.parallel, self.keep_alive, self.run_id = cyclers, parallel, keep_alive, run_id
+        self.cyclers, self.hoppers, self.parallel = cyclers, hoppers, parallel
+        self.keep_alive, self.run_id = keep_alive, run_id
         self.prefix_size = <uint32_t> len(prefix)
         memcpy(self.prefix, <const char *> prefix, len(prefix))
         self.phase = -1
@@ -385,7 +396,14 @@ cdef class Generator:
                     connection.role = IDLER
                     if index >= idlers:
                         index -= idlers
-                        connection.role = CYCLER
+                        connection.role = HOPPER
+                        if index >= 2 * self.hoppers:
+                            index -= 2 * self.hoppers
+                            connection.role = CYCLER
+            connection.target = connection.role == PUBLISHER
+            if connection.role == HOPPER:
+                connection.target = index % 2
+                index //= 2
             connection.index = index
             if connection.role == SUBSCRIBER:
                 connection.streams = <Stream *> calloc(self.stream_count, sizeof(Stream))
@@ -500,6 +518,8 @@ cdef class Generator:
         cdef int count, i, wait
         if self.phase == CYCLING:
             self.start_cyclers()
+        elif self.phase == HOPPING:
+            self.check_hoppers()
         while True:
             now = monotonic_ns()
             self.note_stall(now)
@@ -518,6 +538,8 @@ cdef class Generator:
                     return True
             elif self.phase == HOLDING:
                 self.ping(now)
+            elif self.phase == HOPPING:
+                sleep = self.hop(now)
             now = monotonic_ns()
             if now >= until:
                 return False
@@ -570,9 +592,13 @@ cdef class Generator:
     # ---- connections
 
     cdef void dial_more(self) noexcept nogil:
+        # Of a hopper's two connections the second is for the take-over.
+        cdef Connection *connection
         while self.next_dial < self.total - self.cyclers and self.dialing < self.parallel:
+            connection = &self.connections[self.next_dial]
             self.next_dial += 1
-            self.dial(&self.connections[self.next_dial - 1])
+            if connection.role != HOPPER or connection.target == 0:
+                self.dial(connection)
 
     cdef void start_cyclers(self) noexcept nogil:
         # Dials those that stand still and gives up those that take too long.
@@ -585,6 +611,58 @@ cdef class Generator:
                 self.fail(connection, "took too long", 0)
             if connection.fd < 0:
                 self.dial(connection)
+
+    cdef Connection *first_hopper(self) noexcept nogil:
+        return &self.connections[self.total - self.cyclers - 2 * self.hoppers]
+
+    cdef uint64_t hop(self, uint64_t now) noexcept nogil:
+        # Begins the take-overs that are due, clients in turn; one that is still being taken over is passed over.
+        # Returns for how many ns the loop may sleep.
+        cdef uint64_t due = <uint64_t> (<double> (now - self.started) * self.rate / 1e9) + 1
+        cdef uint64_t at
+        cdef uint32_t passed = 0
+        cdef Connection *old
+        cdef Connection *new
+        while passed < self.hoppers and (self.rate == 0 or self.issued < due):
+            self.turn = (self.turn + 1) % self.hoppers
+            old = self.first_hopper() + 2 * self.turn
+            new = old + 1
+            if new.state == READY:
+                old, new = new, old
+            passed += 1
+            if old.state == READY and new.fd < 0:
+                self.issued += 1
+                passed = 0
+                new.taking = True
+                self.dial(new)
+        if passed or self.rate == 0:
+            return 1000000
+        at = self.started + <uint64_t> (self.issued / self.rate * 1e9)
+        now = monotonic_ns()
+        return at - now if at > now else 0
+
+    cdef void check_hoppers(self) noexcept nogil:
+        # Gives up take-overs that take too long and connects clients anew that have no connection left.
+        cdef uint32_t number
+        cdef uint64_t limit = monotonic_ns() - <uint64_t> CYCLE_LIMIT * 1000000000
+        cdef Connection *pair
+        cdef Connection *one
+        for number in range(self.hoppers):
+            pair = self.first_hopper() + 2 * number
+            one = pair if pair.dialed > pair[1].dialed else pair + 1
+            if one.fd >= 0 and one.dialed < limit:
+                if one.state < READY:
+                    self.fail(one, "was not let in while it was connected elsewhere", 0)
+                elif pair.fd >= 0 and pair[1].fd >= 0:
+                    self.fail(pair if one != pair else pair + 1, "was not closed when it was taken over", 0)
+            if pair.fd < 0 and pair[1].fd < 0:
+                pair.taking = False
+                self.dial(pair)
+
+    cdef bint is_taken_over(self, Connection *connection) noexcept nogil:
+        # Whether a hopper's connection ends because the other one has sent CONNECT.
+        cdef Connection *other = connection + 1 if connection.target == 0 else connection - 1
+        return connection.state == READY and other.fd >= 0 and other.taking and other.state > DIALING
 
     cdef void dial(self, Connection *connection) noexcept nogil:
         cdef int one = 1
@@ -600,14 +678,16 @@ cdef class Generator:
             self.fail(connection, "socket", errno)
             return
         setsockopt(connection.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
-        address = self.dials % CYCLE_ADDRESSES if connection.role == CYCLER else connection.slot // PORTS_PER_ADDRESS
+        address = self.dials % CYCLE_ADDRESSES if connection.role >= HOPPER else connection.slot // PORTS_PER_ADDRESS
         memset(&source, 0, sizeof(source))
         source.sin_family = AF_INET
         source.sin_addr.s_addr = htonl(<uint32_t> (0x7F000101 + (address // 200 << 8) + address % 200))  # 127.0.1.1 ...
         setsockopt(connection.fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one))
         if bind(connection.fd, <sockaddr *> &source, sizeof(source)):
             self.fail(connection, "bind", errno)
-        elif connect(connection.fd, <sockaddr *> &self.target, sizeof(self.target)) and errno != EINPROGRESS:
+        elif connect(
+            connection.fd, <sockaddr *> &self.targets[connection.target], sizeof(sockaddr_in)
+        ) and errno != EINPROGRESS:
             self.fail(connection, "connect", errno)
         elif not self.watch(connection.fd, connection):
             self.fail(connection, "epoll_ctl", errno)
@@ -623,7 +703,7 @@ cdef class Generator:
             if problem:
                 size = strlen(self.error)
                 snprintf(self.error + size, sizeof(self.error) - size, ": %s", strerror(problem))
-        if connection.role == CYCLER:
+        if connection.role >= HOPPER:
             self.counters.cycle_failures += 1
         elif connection.state == READY:
             self.counters.closed += 1
@@ -655,6 +735,7 @@ cdef class Generator:
             if not events & EPOLLOUT:
                 return
             connection.state = CONNACK_DUE
+            connection.dialed = monotonic_ns()
             self.send_connect(connection)
         elif events & EPOLLOUT and connection.out_size:
             self.flush(connection)
@@ -753,6 +834,9 @@ cdef class Generator:
             if self.phase == CYCLING:
                 self.dial(connection)
             return
+        if connection.role == HOPPER and self.is_taken_over(connection):
+            self.hang_up(connection)
+            return
         self.fail(connection, "closed by the broker", errno if count else 0)
 
     cdef void handle_packet(
@@ -791,7 +875,13 @@ cdef class Generator:
             connection.state = CLOSING
             self.dialing -= 1
             self.write(connection, <const uint8_t *> b"\xe0\x00", 2)
-        elif connection.role == SUBSCRIBER or (connection.role == IDLER and self.subscribe):
+            return
+        if connection.role == HOPPER and connection.taking:
+            self.counters.cycles += 1
+            self.histogram[bucket_of(monotonic_ns() - connection.dialed)] += 1
+        if connection.role == SUBSCRIBER or (
+            self.subscribe and (connection.role == IDLER or connection.role == HOPPER and not body[0] & 1)
+        ):
             filters = filter_count(&self.shape) if connection.role == SUBSCRIBER else 1
             connection.state = SUBACK_DUE
             connection.subacks_due = (filters + FILTERS_PER_PACKET - 1) // FILTERS_PER_PACKET
@@ -865,7 +955,7 @@ cdef class Generator:
         cdef uint8_t packet[64]
         cdef uint8_t *at = packet + 2
         cdef uint8_t *size
-        cdef const char *letters = "pscd"
+        cdef const char *letters = "pschd"
         at = put_bytes(at, b"\x00\x04MQTT\x04", 7)
         at[0] = 2 if self.clean_session else 0
         at = put_uint16(at + 1, <uint32_t> self.keep_alive)

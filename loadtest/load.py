@@ -11,17 +11,24 @@ import random
 import resource
 import time
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
-from loadtest.generator import CONNECTING, CYCLING, DRAINING, HOLDING, PUBLISHING, Generator
-from loadtest.process import ProcessMeter
-
-Figures = dict[str, Any]
+from loadtest.generator import CONNECTING, CYCLING, DRAINING, HOLDING, HOPPING, PUBLISHING, Generator
+from loadtest.process import Cost, Counts, Figures, Groups, ProcessMeter
 
 SHAPES = ("pairs", "fanout", "fanin", "wild")
 INTERVAL = 0.25  # seconds between two looks at the broker's CPU time
-_CHECKED = ("lost", "duplicates", "reordered", "misrouted", "foreign", "malformed", "refused", "closed")
+_CHECKED = (
+    "lost",
+    "duplicates",
+    "reordered",
+    "misrouted",
+    "foreign",
+    "malformed",
+    "refused",
+    "closed",
+    "take_over_failures",
+)
 
 
 class LoadError(Exception):
@@ -32,8 +39,11 @@ def publish_load(
     shape: str = "pairs",
     *,
     port: int,
+    publish_port: int = 0,
     host: str = "127.0.0.1",
     pids: Sequence[int] = (),
+    groups: Groups | None = None,
+    counts: Counts | None = None,
     publishers: int = 10,
     subscribers: int = 10,
     topics: int = 1_000_000,
@@ -58,7 +68,10 @@ def publish_load(
         shape: "pairs" (topic i: publisher i, subscriber i), "fanout" (one topic, all subscribe), "fanin" (a topic per
             publisher, all subscribe with `+`), "wild" (topics drawn at random, subscribers with many wildcard filters).
         port, host: the broker, on this machine.
+        publish_port: where publishers connect, when that is another node than the subscribers'.
         pids: the broker's processes; without them nothing is known of CPU time.
+        groups: some of its processes, to be told apart; the figure `x` of group "redis" is `x_redis`.
+        counts: read before and after; the growth of counter `c` is `c_per_s`, and `c_per_delivery`.
         publishers, subscribers: clients; pairs need as many of both.
         topics, filters: of "wild": topics in all, filters per subscriber.
         qos: of PUBLISH and SUBSCRIBE.
@@ -81,20 +94,23 @@ def publish_load(
     generator = Generator(
         host=host, port=port, shape=shape, publishers=publishers, subscribers=subscribers, topics=topics,
         filters=filters, qos=qos, payload=payload, batch=batch, window=window, backlog=backlog, rate=rate, count=count,
-        clean_session=not persistent, **_identity(),
+        clean_session=not persistent, publish_port=publish_port, **_identity(),
     )  # fmt: skip
     _connect(generator, publishers + subscribers, connect_limit)
     generator.run(HOLDING, settle)
-    meter = ProcessMeter(pids)
+    cost = Cost("delivery", pids, groups, counts)
     if warm_up > 0 and not count:
         generator.run(PUBLISHING, warm_up)
-    before, cpu_before, began = generator.figures(), meter.cpu_seconds(), time.monotonic()
+    before = generator.figures()
+    cost.begin(before["received"])
+    began = time.monotonic()
     generator.forget_latencies()
-    intervals = _publish(generator, meter, seconds)
+    _publish(generator, cost, seconds)
     published_for = time.monotonic() - began
     published = generator.figures()
     _drain(generator, drain_limit)
-    elapsed, cpu = time.monotonic() - began, meter.cpu_seconds() - cpu_before
+    elapsed = time.monotonic() - began
+    cost.end()
     generator.run(HOLDING, 0.05)  # what is too much, duplicates above all, comes now
     after = generator.figures()
     delivered = after["received"] - before["received"]
@@ -110,17 +126,11 @@ def publish_load(
         "elapsed_s": elapsed,
         "published_per_s": (published["published"] - before["published"]) / published_for,
         "delivered_per_s": delivered / elapsed,
-        "latency_p50_us": generator.latency(0.5) / 1e3,
-        "latency_p99_us": generator.latency(0.99) / 1e3,
-        "latency_max_us": generator.latency(1.0) / 1e3,
+        **_latencies(generator),
         "late_max_us": after["late"] / 1e3,
         **_common(generator, after),
     }
-    if pids:
-        result["cpu_s"] = cpu
-        result["cpu_us_per_delivery"] = cpu * 1e6 / delivered if delivered else 0.0
-        result["cpu_us_per_delivery_median"] = median(intervals) if intervals else result["cpu_us_per_delivery"]
-        result["cpu_share"] = cpu / elapsed
+    result |= cost.figures(delivered, elapsed)
     generator.disconnect()
     return result
 
@@ -131,6 +141,8 @@ def hold_connections(
     port: int,
     host: str = "127.0.0.1",
     pids: Sequence[int] = (),
+    groups: Groups | None = None,
+    counts: Counts | None = None,
     subscribe: bool = False,
     seconds: float = 5.0,
     settle: float = 1.0,
@@ -142,7 +154,8 @@ def hold_connections(
 
     Args:
         connections: how many; this process opens a file for each.
-        port, host, pids: as in `publish_load`. Memory means something only for a broker that was just started.
+        port, host, pids, groups, counts: as in `publish_load`; CPU of groups and counts are those while held. Memory
+            means something only for a broker that was just started.
         subscribe: one subscription of its own for each.
         seconds: to hold them, after `settle` seconds, in which the broker comes to rest.
         keep_alive: seconds; each connection pings once in three quarters of it, all of them spread evenly.
@@ -162,9 +175,12 @@ def hold_connections(
     _connect(generator, connections, connect_limit)
     connected_in, cpu_connecting = time.monotonic() - began, meter.cpu_seconds() - cpu_before
     generator.run(HOLDING, settle)
+    cost = Cost("connection", (), groups, counts)
+    cost.begin(0)
     cpu_before, began = meter.cpu_seconds(), time.monotonic()
     generator.run(HOLDING, seconds)
     cpu_idle, held = meter.cpu_seconds() - cpu_before, time.monotonic() - began
+    cost.end()
     memory = meter.resident_bytes()
     figures = generator.figures()
     result: Figures = {
@@ -181,6 +197,7 @@ def hold_connections(
         result["memory_per_connection_bytes"] = (memory - memory_before) / connections
         result["cpu_us_per_connect"] = cpu_connecting * 1e6 / connections
         result["idle_cpu_share"] = cpu_idle / held
+    result |= cost.figures(connections, held)
     generator.disconnect()
     return result
 
@@ -190,42 +207,101 @@ def connect_load(
     port: int,
     host: str = "127.0.0.1",
     pids: Sequence[int] = (),
+    groups: Groups | None = None,
     parallel: int = 50,
+    persistent: bool = False,
     seconds: float = 3.0,
     warm_up: float = 0.3,
 ) -> Figures:
     """Connect, wait for CONNACK, disconnect, wait until the broker closes, and again.
 
     Args:
-        port, host, pids: as in `publish_load`.
+        port, host, pids, groups: as in `publish_load`.
         parallel: how many do so at once, each with a client identifier of its own.
+        persistent: sessions are not clean: each is made once and found again ever after.
         seconds: after `warm_up` seconds.
     """
     _raise_file_limit(parallel)
-    meter = ProcessMeter(pids)
-    generator = Generator(host=host, port=port, cyclers=parallel, **_identity())
+    cost = Cost("connect", pids, groups)
+    generator = Generator(host=host, port=port, cyclers=parallel, clean_session=not persistent, **_identity())
     generator.run(CYCLING, warm_up)
-    before, cpu_before, began = generator.figures()["cycles"], meter.cpu_seconds(), time.monotonic()
-    intervals: list[float] = []
-    cpu, cycles = cpu_before, before
+    before = generator.figures()["cycles"]
+    cost.begin(before)
+    began = time.monotonic()
     while (left := began + seconds - time.monotonic()) > 0:
         generator.run(CYCLING, min(left, INTERVAL))
-        cpu_last, cycles_last = cpu, cycles
-        cpu, cycles = meter.cpu_seconds(), generator.figures()["cycles"]
-        if cycles > cycles_last:
-            intervals.append((cpu - cpu_last) * 1e6 / (cycles - cycles_last))
+        cost.look(generator.figures()["cycles"])
     elapsed = time.monotonic() - began
+    cost.end()
     figures = generator.figures()
+    connects = figures["cycles"] - before
     result: Figures = {
         "parallel": parallel,
         "connects": figures["cycles"],
         "connect_failures": figures["cycle_failures"],
-        "connects_per_s": (cycles - before) / elapsed,
+        "connects_per_s": connects / elapsed,
         **_common(generator, figures),
     }
-    if pids and cycles > before:
-        result["cpu_us_per_connect"] = (cpu - cpu_before) * 1e6 / (cycles - before)
-        result["cpu_us_per_connect_median"] = median(intervals)
+    if connects:
+        result |= cost.figures(connects, elapsed)
+    generator.disconnect()
+    return result
+
+
+def take_over_load(
+    *,
+    port: int,
+    publish_port: int = 0,
+    host: str = "127.0.0.1",
+    pids: Sequence[int] = (),
+    groups: Groups | None = None,
+    clients: int = 1000,
+    rate: float = 300.0,
+    persistent: bool = False,
+    seconds: float = 3.0,
+    connect_limit: float = 60.0,
+) -> Figures:
+    """Connect clients that are connected already, at the one port and at the other in turn; time CONNECT to CONNACK.
+
+    Args:
+        port, publish_port: two nodes, or one (0: the same as `port`).
+        host, pids, groups: as in `publish_load`.
+        clients: how many, in turn; each is taken over again only after its old connection was closed. A broker may
+            make clients wait that take each other's session over and over, so let there be many.
+        rate: take-overs per second in all; 0 is as many as possible.
+        persistent: sessions are not clean, and each has a subscription.
+        seconds: of taking over.
+        connect_limit: seconds that the first connections may take.
+
+    Raises:
+        LoadError: not every client could connect at first.
+    """
+    _raise_file_limit(2 * clients)
+    cost = Cost("take_over", pids, groups)
+    generator = Generator(
+        host=host, port=port, publish_port=publish_port, hoppers=clients, rate=rate, clean_session=not persistent,
+        subscribe=persistent, **_identity(),
+    )  # fmt: skip
+    _connect(generator, clients, connect_limit)
+    generator.run(HOLDING, 0.2)
+    cost.begin(0)
+    began = time.monotonic()
+    while (left := began + seconds - time.monotonic()) > 0:
+        generator.run(HOPPING, min(left, INTERVAL))
+        cost.look(generator.figures()["cycles"])
+    generator.run(HOLDING, 0.2)  # for those under way
+    elapsed = time.monotonic() - began
+    cost.end()
+    figures = generator.figures()
+    result: Figures = {
+        "clients": clients,
+        "take_overs": figures["cycles"],
+        "take_over_failures": figures["cycle_failures"],
+        "take_overs_per_s": figures["cycles"] / elapsed,
+        **_latencies(generator),
+        **_common(generator, figures),
+        **cost.figures(figures["cycles"], elapsed),
+    }
     generator.disconnect()
     return result
 
@@ -238,18 +314,13 @@ def find_faults(figures: Figures) -> list[str]:
     return faults
 
 
-def _publish(generator: Generator, meter: ProcessMeter, seconds: float) -> list[float]:
-    """Publish for `seconds`; return the broker's CPU microseconds per delivery for each interval."""
-    intervals: list[float] = []
+def _publish(generator: Generator, cost: Cost, seconds: float) -> None:
+    """Publish for `seconds`."""
     end = time.monotonic() + seconds
-    cpu, received, done = meter.cpu_seconds(), generator.figures()["received"], False
+    done = False
     while not done and (left := end - time.monotonic()) > 0:
         done = generator.run(PUBLISHING, min(left, INTERVAL))
-        cpu_last, received_last = cpu, received
-        cpu, received = meter.cpu_seconds(), generator.figures()["received"]
-        if left >= INTERVAL and not done and received > received_last:  # whole intervals only
-            intervals.append((cpu - cpu_last) * 1e6 / (received - received_last))
-    return intervals
+        cost.look(generator.figures()["received"], whole=left >= INTERVAL and not done)
 
 
 def _drain(generator: Generator, limit: float) -> None:
@@ -283,6 +354,14 @@ def _common(generator: Generator, figures: dict[str, int]) -> Figures:
         "stalled_s": figures["stalled"] / 1e9,
         "longest_stall_s": figures["longest_stall"] / 1e9,
         "error": generator.first_error(),
+    }
+
+
+def _latencies(generator: Generator) -> Figures:
+    return {
+        "latency_p50_us": generator.latency(0.5) / 1e3,
+        "latency_p99_us": generator.latency(0.99) / 1e3,
+        "latency_max_us": generator.latency(1.0) / 1e3,
     }
 
 

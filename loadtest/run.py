@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from loadtest.load import SHAPES, Figures, LoadError, connect_load, find_faults, hold_connections, publish_load
+from loadtest.load import SHAPES, LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
+from loadtest.process import Figures
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +43,11 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-_MODES: dict[str, Callable[..., Figures]] = {"connections": hold_connections, "connects": connect_load}
+_MODES: dict[str, Callable[..., Figures]] = {
+    "connections": hold_connections,
+    "connects": connect_load,
+    "take-overs": take_over_load,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,6 +66,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_common(cycle)
     cycle.add_argument("--parallel", type=int, default=50, help="clients at once")
     cycle.add_argument("--seconds", type=float, default=3.0)
+    cycle.add_argument("--persistent", action="store_true", help="sessions that are not clean")
+    hop = modes.add_parser("take-overs", help="connect clients that are connected, at two nodes in turn")
+    _add_common(hop)
+    _add_second_port(hop)
+    hop.add_argument("--clients", type=int, default=1000)
+    hop.add_argument("--rate", type=float, default=300.0, help="take-overs per second in all; 0: as many as possible")
+    hop.add_argument("--seconds", type=float, default=3.0)
+    hop.add_argument("--persistent", action="store_true", help="sessions that are not clean, a subscription each")
     return parser
 
 
@@ -71,8 +84,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 
+def _add_second_port(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--publish-port", type=int, default=0, metavar="PORT", help="another node, for publishers")
+
+
 def _add_publish(parser: argparse.ArgumentParser, shape: str) -> None:
     _add_common(parser)
+    _add_second_port(parser)
     publishers, subscribers = {"pairs": (10, 10), "fanout": (1, 1000), "fanin": (100, 1), "wild": (10, 100)}[shape]
     parser.add_argument("--publishers", type=int, default=publishers)
     parser.add_argument("--subscribers", type=int, default=subscribers)

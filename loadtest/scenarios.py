@@ -13,11 +13,12 @@ CONNECTS_TARGET = 10_000  # per second at one core
 
 @dataclass(frozen=True)
 class Goal:
-    """FlockMQ's figure is at most `limit`, or at most `limit` times that of broker `of`."""
+    """A figure of the table's first column is at most `limit`, or at most `limit` times that of column `of`."""
 
     limit: float
     of: str = ""
     text: str = ""  # how to say it, where the number alone reads badly
+    whose: str = ""  # another column than the first
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,24 @@ class Row:
     per_second: bool = False  # the figure is CPU microseconds for one thing: print how many a core does in a second
     label: str = ""  # appended to the scenario's
     goals: tuple[Goal, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report; a column is a broker, or a place in a cluster (a key of `PLACES`)."""
+
+    columns: tuple[str, ...]
+    ratios: tuple[str, ...]  # columns by which the first one is divided
+    per_second: str = ""  # heads the column for what a core does in a second
+    title: str = ""  # with `preface`, printed before the table
+    preface: str = ""
+
+
+BROKERS = Table(
+    columns=("FlockMQ", "Mosquitto", "floor"),
+    ratios=("Mosquitto", "floor"),
+    per_second="FlockMQ/s at one core",
+)
 
 
 @dataclass(frozen=True)
@@ -46,13 +65,15 @@ class Scenario:
     name: str  # for --only
     label: str
     rows: tuple[Row, ...]
-    run: str = "publish"  # "publish", "hold", "connect": which function of `loadtest.load`
+    run: str = "publish"  # "publish", "hold", "connect", "take-over": which function of `loadtest.load`
     parameters: Mapping[str, Any] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)  # parameters that --quick changes
     brokers: tuple[str, ...] = ("FlockMQ", "Mosquitto")
     store: str = "memory"
     apart: bool = False  # broker and generator on different cores
     saturated: bool = False  # the broker is started with SCHED_BATCH
+    table: Table = BROKERS  # `brokers` are among its columns
+    counts: bool = False  # of a cluster: what passes between Redis and each node is counted too
 
 
 def _cpu(*goals: Goal) -> tuple[Row, ...]:
@@ -71,8 +92,8 @@ def _latency(limit: float = 1.0) -> tuple[Row, ...]:
     )
 
 
-ALL = ("FlockMQ", "Mosquitto", "floor")
-SCENARIOS = (
+ALL = BROKERS.columns
+SINGLE = (
     Scenario(
         "pairs",
         "pairs 10:10, QoS 0, one message per write",

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from loadtest import brokers, micro
-from loadtest.bench import Results, is_reached, ratio_of, render
+from loadtest.bench import SCENARIOS, Results, is_reached, ratio_of, render
 from loadtest.brokers import BrokerError, start
 from loadtest.load import find_faults, publish_load
-from loadtest.scenarios import SCENARIOS, Goal, Row, Scenario
+from loadtest.scenarios import Goal, Row, Scenario
 
 ROW = Row("cpu", "CPU µs", per_second=True, goals=(Goal(0.5, "Mosquitto", "≤ half"), Goal(1.5, "floor")))
 SCENARIO = Scenario("made-up", "made-up load", (ROW,), brokers=("FlockMQ", "Mosquitto", "floor"))
