@@ -36,6 +36,7 @@ cdef class Connection(Channel):
     cdef bint expected                 # counts among those that have not sent CONNECT
     cdef bint throttled                # not read until the client has read what waits for it
     cdef readonly bint lingering       # all is said; waits for the client to close
+    cdef public bint unsettled         # its end would tell the client what is not stored yet: it is to be a reset
     cdef str reason                    # of the end
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6
 

@@ -7,6 +7,7 @@ from _speedups.router import Router
 from _speedups.turn import Turn
 
 class Connection(Channel):
+    unsettled: bool
     @property
     def lingering(self) -> bool: ...
     @property

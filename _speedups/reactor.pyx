@@ -45,7 +45,11 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int, const void*, size_t, int)
     int accept4(int, sockaddr*, uint32_t*, int)
     int shutdown(int, int)
-    int MSG_NOSIGNAL, MSG_DONTWAIT, MSG_PEEK, SOCK_NONBLOCK, SOCK_CLOEXEC, SHUT_WR
+    int setsockopt(int, int, int, const void*, uint32_t)
+    struct linger:
+        int l_onoff
+        int l_linger
+    int MSG_NOSIGNAL, MSG_DONTWAIT, MSG_PEEK, SOCK_NONBLOCK, SOCK_CLOEXEC, SHUT_WR, SOL_SOCKET, SO_LINGER
 
 cdef extern from "<unistd.h>" nogil:
     int close(int)
@@ -196,6 +200,7 @@ cdef class Connection(Channel):
             self.reactor.expected.pop(self.fd, None)
 
     cdef int end(self, str reason) except -1:
+        cdef linger reset
         if self.closed:
             return 0
         self.closed = True
@@ -205,6 +210,9 @@ cdef class Connection(Channel):
         self.reactor.unschedule(self)
         del self.reactor.connections[self.fd]
         self.reactor.buried.append(self)
+        if self.unsettled:
+            reset = linger(1, 0)
+            setsockopt(self.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset))
         close(self.fd)                             # leaves the epoll set with it
         self.fd = -1
         self.turn.counters[CONNECTIONS_CLOSED] += 1

@@ -15,8 +15,14 @@ def handle(broker: "Broker", connection: Connection, session: Session, packet: D
     if connection.connect is not None:
         connection.connect = None
         broker.coordinator.discard_will(connection)
-        # Its end tells the client that no will is to come: true only when that is stored
+        # Its orderly end tells the client that no will is to come: true only when that is stored.
         connection.ignore()
-        broker.turn.after_commit(lambda: connection.close("disconnected by the client"))
+        connection.unsettled = True
+        broker.turn.after_commit(lambda: _close(connection))
     else:
         connection.close("disconnected by the client")
+
+
+def _close(connection: Connection) -> None:
+    connection.unsettled = False
+    connection.close("disconnected by the client")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.packets import Connack, Connect, Puback, Publish, Suback, Subscribe
+from _speedups.packets import Connack, Connect, Disconnect, Puback, Publish, Suback, Subscribe
 from tests.broker_process import SETTLERS
 from tests.cluster_process import ClusterProcess
 from tests.socket_client import SocketClient
@@ -179,3 +179,17 @@ def test_a_purge_of_a_session_that_nobody_has_comes_to_an_end(start: StartCluste
     before = int(redis.info("stats")["total_commands_processed"])
     time.sleep(0.5)
     assert int(redis.info("stats")["total_commands_processed"]) - before < 200
+
+
+def test_a_connection_is_reset_when_disconnect_could_not_be_stored(start: StartCluster) -> None:
+    cluster = start({"cluster.lease": "1s"})
+    client = at(cluster, "a", "c", clean_start=False, will_topic="will", will_payload=b"w")
+    reader = at(cluster, "b", "reader")
+    reader.subscribe(("will", 1))
+    cluster["a"].proxy.partition()
+    cluster.wait_for_log("Redis is away", node="a")
+    client.send(Disconnect())
+    with pytest.raises(ConnectionResetError):  # an orderly end would say that the will is discarded
+        client.socket.recv(1)
+    assert isinstance(reader.receive(), Publish)
+    cluster["a"].proxy.resume()
