@@ -6,6 +6,7 @@ heard from Redis itself: no clock is compared with another, and an outage of Red
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from _speedups.peer import Peer
 from broker.broker import Broker
@@ -57,11 +58,14 @@ class Members:
         """A node takes part; `seen` is the last entry of its log that doesn't matter here."""
         member = self._members.get(node)
         if member is None:
-            member = self._members[node] = Member(
-                node, Peer(self._broker.turn, 0, node, lambda batch: self._send(self._members[node], batch))
-            )
+            member = self._members[node] = Member(node, Peer(self._broker.turn, 0, node, partial(self._flush, node)))
         member.seen = max(member.seen, seen)
         return member
+
+    def _flush(self, node: bytes, batch: bytes) -> None:
+        member = self._members.get(node)
+        if member is not None:  # else it has left in this turn, and its clients with it
+            self._send(member, batch)
 
     def remove(self, node: bytes) -> None:
         """A node is gone, and its clients with it."""
