@@ -142,7 +142,7 @@ def retained(port: int) -> dict[str, bytes]:
 
 
 def test_all_nodes_end_up_with_the_same(cluster: ClusterProcess) -> None:
-    """Three publishers at three nodes write the same topics at once, and clear some; a node that starts later agrees."""
+    """Three publishers at three nodes write the same topics at once, and clear some; a later node agrees."""
 
     def write(name: str) -> None:
         with SocketClient(cluster[name].port, f"writer {name}") as client:
