@@ -42,7 +42,7 @@ cdef class Block:
 cdef class Ledger(Journal):
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
-    cdef uint32_t block                # number of this block, for the marks
+    cdef uint64_t block                # number of this block, for the marks
     cdef Queued* messages
     cdef Py_ssize_t message_count, message_capacity
     cdef Items pushes

@@ -5,8 +5,8 @@ recorded: queue numbers, retained messages and subscriptions of persistent sessi
 order that holds for all nodes.
 
 A block is two texts of MessagePack (deploy/docs/CLUSTER.md, "Commit"). `commit`: an array of messages, pushes, log,
-header, targets, changes, awaiting, released, wills, releases. `acks`: an array of (client id, queue numbers that are done, queue
-numbers for which PUBREC came), apart, because it must pass when Redis has no memory left.
+header, targets, changes, awaiting, released, wills, releases. `acks`: an array of (client id, incarnation, queue numbers
+that are done, queue numbers for which PUBREC came), apart, because it must pass when Redis has no memory left.
 
 A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, little-endian, topic name, payload. A batch is
 PUBLISH packets as MQTT 3.1.1 encodes them, with packet identifier 0.
@@ -245,8 +245,8 @@ cdef class Ledger(Journal):
         cdef Py_ssize_t capacity
         cdef Queued* messages
         cdef int shift = 32 if flags == 2 else 0
-        if m.stored_epoch != self.block:
-            m.stored_epoch = self.block
+        if m.stored_epoch != <uint32_t>self.block:
+            m.stored_epoch = <uint32_t>self.block
             m.stored_id = 0
         if flags <= 2 and m.stored_id >> shift & 0xFFFFFFFF:
             return (m.stored_id >> shift & 0xFFFFFFFF) - 1
@@ -429,9 +429,10 @@ cdef class Ledger(Journal):
         return 0
 
     cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1:
-        """[client id, packet identifier, place of the message from 1 on], the last for AWAITING only."""
+        """[client id, incarnation, packet identifier, place of the message from 1 on], the last for AWAITING only."""
         cdef Py_ssize_t i, count = 0
         cdef Item* item
+        cdef Session session
         cdef bytes client_id
         for i in range(self.handshakes.count):
             count += self.handshakes.items[i].kind == kind
@@ -440,9 +441,11 @@ cdef class Ledger(Journal):
             item = &self.handshakes.items[i]
             if item.kind != kind:
                 continue
-            client_id = (<Session>self.sessions[item.session]).client_id
-            put_array(b, &self.packing, 3 if kind == AWAITING else 2)
+            session = self.sessions[item.session]
+            client_id = session.client_id
+            put_array(b, &self.packing, 4 if kind == AWAITING else 3)
             put_text(b, &self.packing, client_id, len(client_id))
+            put_number(b, &self.packing, session.number)
             put_number(b, &self.packing, item.number & 0xFFFF)
             if kind == AWAITING:
                 put_number(b, &self.packing, (item.number >> 16) + 1)
@@ -452,6 +455,7 @@ cdef class Ledger(Journal):
         cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
         cdef Py_ssize_t* counts = NULL
         cdef Py_ssize_t i, j, total = 0, used = 0, received
+        cdef Session session
         cdef bytes client_id
         sort_by_session(&self.acks, len(self.sessions), &counts)
         try:
@@ -461,12 +465,14 @@ cdef class Ledger(Journal):
             for i in range(len(self.sessions)):
                 if counts[i] == 0:
                     continue
-                client_id = (<Session>self.sessions[i]).client_id
+                session = self.sessions[i]
+                client_id = session.client_id
                 received = 0
                 for j in range(total, total + counts[i]):
                     received += self.acks.items[j].kind == RECEIVED
-                put_array(&b, &self.packing, 3)
+                put_array(&b, &self.packing, 4)
                 put_text(&b, &self.packing, client_id, len(client_id))
+                put_number(&b, &self.packing, session.number)
                 put_array(&b, &self.packing, counts[i] - received)
                 for j in range(total, total + counts[i]):
                     if self.acks.items[j].kind == DONE:

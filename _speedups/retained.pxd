@@ -16,7 +16,7 @@ cdef class RetainedTree:
     cdef public uint64_t most_size     # bytes that may be kept
 
     cdef bint has_room(self, Message* message) except -1
-    cdef int put(self, Message* message) except -1
+    cdef int put(self, Message* message, bint always=*) except -1
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1
 
 

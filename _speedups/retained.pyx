@@ -41,11 +41,11 @@ cdef class RetainedTree:
         return (node != NULL and node.value != NULL
                 and (<Message*>node.value).topic_length + (<Message*>node.value).payload_length >= size)
 
-    cdef int put(self, Message* message) except -1:
+    cdef int put(self, Message* message, bint always=False) except -1:
         """Keep the message for its topic name instead of the one before. 0: there is no room for it."""
         cdef Node* node
         cdef uint64_t size = message.topic_length + message.payload_length
-        if not self.has_room(message):
+        if not always and not self.has_room(message):
             return 0
         node = node_at(self.root, message.data, message.topic_length, True)
         if node == NULL:
@@ -72,7 +72,10 @@ cdef class RetainedTree:
         return 1
 
     def set(self, bytes topic not None, bytes payload not None, int qos=0, uint64_t number=0):
-        """Keep a message; an empty payload clears. `number` is its name in the store, if it has one."""
+        """Keep a message whose room was made sure of by whoever accepted it; an empty payload clears.
+
+        `number` is its name in the store, if it has one.
+        """
         cdef const uint8_t* t = topic
         cdef const uint8_t* p = payload
         cdef Message* message
@@ -84,7 +87,7 @@ cdef class RetainedTree:
             raise MemoryError
         message.stored_id = number
         try:
-            self.put(message)
+            self.put(message, True)
         finally:
             message_release(message)
 

@@ -23,6 +23,11 @@ cdef enum:
     FLUSH_EARLY = 262144       # bytes of output that leave before the end of the turn, while caches are warm
 
 
+cdef bint is_sys(const uint8_t* topic, Py_ssize_t n) noexcept:
+    """Whether only the node itself publishes there, of itself."""
+    return n >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (n == 4 or topic[4] == c'/')
+
+
 cdef class Router:
     """The router of a node."""
 
@@ -133,7 +138,7 @@ cdef class Router:
 
     cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1:
         """Keep the message for later subscribers; one without payload clears [MQTT-3.3.1-5, 6, 10]."""
-        cdef bint recorded = self.turn.journal.epoch and not (n >= 4 and memcmp(topic, b"$SYS", 4) == 0)
+        cdef bint recorded = self.turn.journal.epoch and not is_sys(topic, n)
         if recorded and self.turn.journal.shared:     # it takes effect when all nodes are told, in one order
             if payload_length == 0:
                 self.turn.journal.retained_gone(topic, n)

@@ -51,7 +51,7 @@ cdef class Session(Sender):
     cdef readonly uint8_t kind         # SessionKind
     cdef bint restoring                # records are being read back
     cdef uint32_t pending              # messages given to the journal whose queue numbers are not known yet
-    cdef uint32_t block                # the last block of the ledger that names it ...
+    cdef uint64_t block                # the last block of the ledger that names it ...
     cdef uint32_t block_index          # ... and its place there
     cdef readonly uint8_t level        # protocol level of the last connection
     cdef Entry* queue

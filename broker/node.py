@@ -61,6 +61,7 @@ class Node:
         self._listeners: list[socket.socket] = []
         self.addresses: list[str] = []
         self._restarting: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None  # why the node can't begin anew
         self.health = HealthServer(lambda: (True, "the process works"), self._ready)
         self._build()
 
@@ -137,9 +138,17 @@ class Node:
             self._restarting = self._loop.create_task(self._begin_anew())
 
     async def _begin_anew(self) -> None:
+        gc.unfreeze()  # or what is forgotten would stay
         self._build()
-        await self._begin()
+        try:
+            await self._begin()
+        except Exception as error:
+            self._failure = error
+            self._stopped.set()
+            return
         self._open()
+        gc.collect()
+        gc.freeze()
         self._restarting = None
         log.info("the node is ready again")
 
@@ -192,8 +201,14 @@ class Node:
         log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
 
     async def run(self) -> None:
-        """Serve until a signal says stop."""
+        """Serve until a signal says stop.
+
+        Raises:
+            FlockError: the node had to begin anew, and can't.
+        """
         await self._stopped.wait()
+        if self._failure is not None:
+            raise self._failure
 
     # ---- stop ----
 

@@ -7,6 +7,7 @@ released, or their nodes are dead: then nothing of theirs can come any more, and
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from cluster.cluster import Cluster
 
 LOAD_AT_ONCE = 500  # queued messages read with one call
+LOADS_AT_ONCE = 8  # such calls under way: Redis closes a link for which too much waits
+REVIEW_AT_ONCE = 1000
 TAKEOVERS = COUNTERS.index("takeovers")
 FIGHTS_FREE = 4  # take-overs that follow each other closely before the winner has to wait
 FIGHT_SECONDS = 0.1  # for the first that waits; twice as long for each further one ...
@@ -64,10 +67,13 @@ class Claims:
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
+        self._wills = cluster.keys.wills(cluster.me)
         self._by_connection: dict[Connection, Claim] = {}
         self._by_epoch: dict[int, Claim] = {}
         self._waiting: set[Claim] = set()  # for epochs to be released
-        self._unanswered: set[bytes] = set()  # client ids of calls that got lost with the link
+        self._to_load: deque[tuple[Claim, Session, int]] = deque()  # queues to be read, from a number on
+        self._loading = 0  # calls for that under way
+        self._settling: set[int] = set()  # epochs of wills that are settled, which Redis may not know yet
 
     # ---- a CONNECT ----
 
@@ -96,11 +102,9 @@ class Claims:
     def _claimed(self, claim: Claim, reply: Reply) -> None:
         cluster, connection = self._cluster, claim.connection
         if isinstance(reply, (LinkLost, hiredis.ReplyError)) or len(reply) == 1:
-            if isinstance(reply, LinkLost):
-                self._unanswered.add(claim.client_id)
-            elif isinstance(reply, hiredis.ReplyError):
+            if isinstance(reply, hiredis.ReplyError):
                 log.warning("Redis refuses a session", client_id=claim.packet.client_id, reason=reply)
-            elif reply[0] == b"gone":
+            elif not isinstance(reply, LinkLost) and reply[0] == b"gone":
                 cluster.displaced("the others took this node for dead")
             self._by_connection.pop(connection, None)
             if not connection.closed:
@@ -151,22 +155,36 @@ class Claims:
             self._admit(claim, session)
 
     def _load(self, claim: Claim, session: Session, first: int) -> None:
-        then = partial(self._loaded, claim, session, first == 1)
-        self._cluster.function(then, "load", claim.client_id, first, LOAD_AT_ONCE, as_node=False)
+        self._to_load.append((claim, session, first))
+        self._load_more()
+
+    def _load_more(self) -> None:
+        while self._to_load and self._loading < LOADS_AT_ONCE:
+            claim, session, first = self._to_load.popleft()
+            if not claim.connection.closed:
+                self._loading += 1
+                then = partial(self._loaded, claim, session, first == 1)
+                self._cluster.function(then, "load", claim.client_id, first, LOAD_AT_ONCE, as_node=False)
 
     def _loaded(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
-        if claim.connection.closed:
-            return  # given up when it closed
+        self._loading -= 1
+        try:
+            if not claim.connection.closed:  # else it was given up when it closed
+                self._take_queue(claim, session, begins, reply)
+        finally:
+            self._load_more()
+
+    def _take_queue(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, hiredis.ReplyError)):
             claim.connection.close("Redis went away while the session was read")
             return
-        head, sent, first, entries, states, awaited = reply
+        head, sent, first, entries, tail, states, awaited = reply
         if begins:
             session.restore(head, sent)
         for number, message in enumerate(entries, first):
             arrive(session, number, message)
-        if len(entries) == LOAD_AT_ONCE:
-            self._load(claim, session, first + LOAD_AT_ONCE)
+        if first + len(entries) < tail:
+            self._load(claim, session, first + len(entries))
             return
         for number, state in zip(states[::2], states[1::2], strict=True):
             if state == b"r":
@@ -216,21 +234,59 @@ class Claims:
         connect.welcome(broker, claim.connection, claim.packet, session, present=False)
 
     def reclaim(self) -> None:
-        """Redis is back: give up what was asked for in vain, claim what came in meanwhile."""
-        for client_id in self._unanswered:
-            known = [claim.epoch for claim in self._by_connection.values() if claim.client_id == client_id]
-            self._cluster.function(lambda reply: None, "disown", client_id, max(known, default=0))
-        self._unanswered.clear()
-        for claim in self._by_connection.values():
+        """Redis is back: compare what it has with what is here, and claim what came in meanwhile."""
+        self._review(set(self._by_epoch), b"0")
+        for claim in list(self._by_connection.values()):
             if not claim.epoch and claim.admitted:
                 self._ask(claim, partial(self._reclaimed, claim))
+
+    def _review(self, unseen: set[int], cursor: bytes) -> None:
+        """Ask what this node has, as Redis knows it. `unseen`: epochs of this node that have not been in an answer."""
+        self._cluster.function(partial(self._reviewed, unseen), "owned", cursor, REVIEW_AT_ONCE)
+
+    def _reviewed(self, unseen: set[int], reply: Reply) -> None:
+        if isinstance(reply, (LinkLost, hiredis.ReplyError)):
+            return  # the link is lost again; or old sessions are claimed, and then `taken` is said once more
+        cursor, *owned = reply
+        for client_id, epoch, is_taken in zip(owned[::3], owned[1::3], owned[2::3], strict=True):
+            unseen.discard(epoch)
+            if epoch not in self._by_epoch or is_taken:
+                self.taken(client_id, epoch)
+        if cursor != b"0":
+            self._review(unseen, cursor)
+            return
+        for epoch in unseen:
+            claim = self._by_epoch.get(epoch)
+            if claim is not None:
+                claim.connection.close("Redis has lost its session")
+        self._cluster.call(self._review_wills, "HKEYS", self._wills)
+
+    def _review_wills(self, reply: Reply) -> None:
+        """Look for those that were given to this node when it could not be told."""
+        if isinstance(reply, list):
+            for epoch in map(int, reply):
+                if epoch not in self._by_epoch and epoch not in self._settling:
+                    self._cluster.call(partial(self._found_will, epoch), "HGET", self._wills, epoch)
+
+    def _found_will(self, epoch: int, reply: Reply) -> None:
+        if isinstance(reply, bytes) and epoch not in self._settling:
+            self.publish_will(epoch, reply)
+
+    def without_link(self) -> None:
+        """The link is lost, and with it what those wait for who have not been let in."""
+        self._to_load.clear()
+        for claim in list(self._by_connection.values()):
+            if claim.epoch and not claim.admitted:
+                claim.connection.close("Redis went away while the session was claimed")
 
     def _reclaimed(self, claim: Claim, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, hiredis.ReplyError)) or len(reply) == 1:
             claim.connection.close("its client identifier could not be claimed")
             return
-        claim.epoch = reply[0]
+        claim.epoch, *_, old_will, last = reply
         self._by_epoch[claim.epoch] = claim
+        if old_will:
+            self.publish_will(last, old_will)
         if claim.connection.closed:
             self._give_up(claim)
 
@@ -259,7 +315,7 @@ class Claims:
             sent = 0
         if claim.epoch:
             if had_will:
-                cluster.ledger.will_settled(claim.epoch)
+                self._settle_will(claim.epoch)
             cluster.ledger.release(claim.client_id, claim.epoch, sent)
             del self._by_epoch[claim.epoch]
 
@@ -274,28 +330,36 @@ class Claims:
             if not session.subscriptions_held and self._cluster.broker.sessions.get(claim.client_id) is session:
                 self._cluster.broker.sessions.end(session)
         if claim.packet.will_topic is not None:
-            self._cluster.ledger.will_settled(claim.epoch)
+            self._settle_will(claim.epoch)
         self._cluster.ledger.release(claim.client_id, claim.epoch, 0)
 
     def discard_will(self, connection: Connection) -> None:
         """The client said DISCONNECT."""
         claim = self._by_connection.get(connection)
         if claim is not None and claim.epoch:
-            self._cluster.ledger.will_settled(claim.epoch)
+            self._settle_will(claim.epoch)
+
+    def _settle_will(self, epoch: int) -> None:
+        self._settling.add(epoch)
+        self._cluster.ledger.will_settled(epoch)
+        self._cluster.broker.turn.after_commit(partial(self._settling.discard, epoch))
 
     def publish_will(self, epoch: int, stored: bytes) -> None:
         """Publish the will of a client whose node is dead, which Redis gave to this node."""
         end = 2 + int.from_bytes(stored[:2], "little")
         topic, payload, qos, retain = decode_message(stored[end:])
         will.publish_stored(self._cluster.broker.router, topic, payload, qos, retain)
-        self._cluster.ledger.will_settled(epoch)
+        self._settle_will(epoch)
 
     # ---- what other nodes and operators say ----
 
     def taken(self, client_id: bytes, epoch: int) -> None:
         """Somebody else has claimed the session that this epoch has."""
         claim = self._by_epoch.get(epoch)
-        if claim is not None:
+        if claim is None:  # its end was said already, or the answer to the claim was lost: nobody was let in with it
+            self._settle_will(epoch)
+            self._cluster.ledger.release(client_id, epoch, 0)
+        else:
             self._cluster.broker.turn.count(TAKEOVERS)
             claim.connection.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
 
@@ -314,12 +378,11 @@ class Claims:
             self._proceed(claim)
 
     def close(self, client_id: bytes, reason: str) -> bool:
-        """End the connection of a client. False if there is none here."""
-        session = self._cluster.broker.sessions.get(client_id)
-        if session is None or session.owner is None:
-            return False
-        session.owner.close(reason)
-        return True
+        """End the connection of a client, let in or not. False if there is none here."""
+        claims = [claim for claim in self._by_connection.values() if claim.client_id == client_id]
+        for claim in claims:
+            claim.connection.close(reason)
+        return bool(claims)
 
     def close_persistent(self, reason: str) -> None:
         """End the connections of all persistent sessions."""

@@ -49,6 +49,7 @@ BEATS_PER_LEASE = 4
 LEASE_USED = 0.9  # of the lease, after which a node that was not heard counts itself as dead
 PATIENCE_LEASES = 3  # without Redis, though its machine answers, until persistent clients are sent away
 AT_ONCE = 1000  # of what is read in pieces
+CHANGES_AT_ONCE = SESSIONS_AT_ONCE = 200  # these are larger
 TIDY_SECONDS = 5.0
 STOP_SECONDS = 10.0
 # Errors of Redis that waiting doesn't cure.
@@ -91,13 +92,17 @@ class Cluster(Coordinator):
         self.routes = Routes(self.ledger)
         self.claims = Claims(self)
         self.agreement = Agreement()
-        self._link = Link(self._pushed, self._settle, self._lost)
+        self._patience = max(3.0, config.cluster.timeout)  # with a Redis that says nothing, while it is asked
+        self._link = Link(self._pushed, self._settle, self._lost, self._patience)
         self.connected = False
+        self._link_number = 0  # by which Redis knows the last link
         self._begun = False  # it has joined
         self._ended = False  # displaced or stopped: nothing is done any more
         self._draining = False
         self._suspended = False  # clients are not served until it is known whether the node is still one
+        self._unanswered: asyncio.TimerHandle | None = None  # ends the link if that stays unknown
         self._own_change = 0  # number of this node's last change
+        self._gone: dict[bytes, Member] = {}  # those that left while there was no link, until what they sent is taken
         self._to_confirm: dict[bytes, int] = {}  # node -> its last change that was applied here
         self._beat_due = self._tidy_due = self._expire_due = 0.0
         self._valid_until = 0.0  # monotonic; the lease
@@ -110,6 +115,7 @@ class Cluster(Coordinator):
             b"changes": self._take_changes,
             b"pushed": self._take_pushed,
             b"applied": self.agreement.heard,
+            b"back": self._take_back,
             b"credit": self._take_credit,
             b"taken": self.claims.taken,
             b"released": self.claims.released,
@@ -129,15 +135,17 @@ class Cluster(Coordinator):
         try:
             await self._connect()
             await self._join()
+            if self._ended:
+                raise LinkLost("the others took this node for dead while it was joining")
+            self._begun = True
         except Refused as error:
             raise StoreError(f"Redis at {self._address} can't be used: {error}", _hint(str(error))) from error
         except (LinkLost, LinkError, OSError, TimeoutError) as error:
             raise NotNow(f"Redis at {self._address} is not there: {_words(error)}") from error
         finally:
-            if not self.connected:
+            if not self._begun:
                 self._ended = True
                 self._link.close()
-        self._begun = True
         await self._tell_durability()
         log.info(
             "joined the cluster",
@@ -166,7 +174,7 @@ class Cluster(Coordinator):
         address = self._address
         try:
             place, tls = await address.endpoint(), address.ssl_context()
-            link = Link(self._pushed, self._settle, partial(self._lost_link, None))
+            link = Link(self._pushed, self._settle, partial(self._lost_link, None), self._patience)
             await link.connect(place, tls)
         except (ConnectionRefusedError, FileNotFoundError):
             self._reached = True
@@ -182,18 +190,26 @@ class Cluster(Coordinator):
         if address.password:
             hello += ["AUTH", address.username or "default", address.password]
         try:
-            async with asyncio.timeout(max(3.0, self._config.cluster.timeout)):
-                await link.ask(*hello)
+            async with asyncio.timeout(self._patience):
+                said = await link.ask(*hello)
                 if address.db:
                     await link.ask("SELECT", address.db)
                 await link.ask("CLIENT", "SETNAME", b"flockmq-" + self.me)
                 await self._load_functions(link)
+                with contextlib.suppress(LinkError):  # it may not be allowed
+                    await self._end_link_before(link, said[b"id"])
         except LinkError as error:
             if str(error).startswith(FINAL):
                 raise Refused(str(error)) from error
             raise
         for channel in (self.keys.all, self.keys.to(self.me)):
             link.subscribe(channel)
+
+    async def _end_link_before(self, link: Link, number: int) -> None:
+        """End the connection that was the link before, if Redis still has it: what it has yet to read is late."""
+        before, self._link_number = self._link_number, number
+        if before and (b"name=flockmq-" + self.me + b" ") in await link.ask("CLIENT", "LIST", "ID", before):
+            await link.ask("CLIENT", "KILL", "ID", before)
 
     async def _load_functions(self, link: Link) -> None:
         code = FUNCTIONS.read_bytes()
@@ -215,17 +231,18 @@ class Cluster(Coordinator):
         self.changes.last = reply[0]
         cursor = b"0"
         while True:
-            cursor, *sessions = await self._ask("sessions", cursor, AT_ONCE, as_node=False)
+            cursor, *sessions = await self._ask("sessions", cursor, SESSIONS_AT_ONCE, as_node=False)
             for client_id, incarnation, subscriptions in sessions:
                 for name, options in zip(subscriptions[::2], subscriptions[1::2], strict=True):
                     self.changes.subscribed(client_id, incarnation, name, int(options))
+            await self._beat_while_busy()
             if cursor == b"0":
                 break
         cursor = b"0"
         while True:
-            cursor, values = await link.ask("HSCAN", keys.retained, cursor, "COUNT", AT_ONCE)
-            for topic, message in zip(values[::2], values[1::2], strict=True):
-                self.changes.retained(topic, message)
+            cursor, *values = await self._ask("retained", cursor, AT_ONCE, as_node=False)
+            for topic, message in _pairs(values):
+                self.changes.retained(topic, message or None)
             await self._beat_while_busy()
             if cursor == b"0":
                 break
@@ -270,7 +287,7 @@ class Cluster(Coordinator):
         while True:
             after = self.changes.last
             entries = await self._link.ask(
-                "XRANGE", self.keys.changes, f"{after + 1}-0", "+", "COUNT", AT_ONCE
+                "XRANGE", self.keys.changes, f"{after + 1}-0", "+", "COUNT", CHANGES_AT_ONCE
             )
             for entry, fields in entries:
                 number = int(entry.partition(b"-")[0])
@@ -278,13 +295,16 @@ class Cluster(Coordinator):
                     raise Behind
                 first = False
                 self.changes.apply(number, fields[1], unpack(fields[3]))
-            if len(entries) < AT_ONCE:
+            if len(entries) < CHANGES_AT_ONCE:
                 break
+            await self._beat_while_busy()
         missing = self.changes.take_missing()
-        for start in range(0, len(missing), AT_ONCE):
-            topics = missing[start : start + AT_ONCE]
-            for topic, message in zip(topics, await self._link.ask("HMGET", self.keys.retained, *topics), strict=True):
-                self.changes.retained(topic, message or b"")
+        while missing:
+            messages = await self._ask("values", *missing[:AT_ONCE], as_node=False)
+            for topic, message in zip(missing, messages, strict=False):
+                self.changes.retained(topic, message)
+            del missing[: len(messages)]
+            await self._beat_while_busy()
 
     def _settled(self, now: float) -> None:
         """The node is one of the cluster, and up to date."""
@@ -306,7 +326,9 @@ class Cluster(Coordinator):
         self.connected = False
         self._away_since = time.monotonic()
         self._store.stop_flowing()
+        self.claims.without_link()
         self.broker.reactor.valid_for(0)  # what needs nobody goes on; the rest waits
+        self._go_on()
         log.error("Redis is away: messages for persistent sessions and other nodes wait", redis=str(self._address))
         self._reconnecting = self._loop.create_task(self._reconnect())
 
@@ -318,7 +340,7 @@ class Cluster(Coordinator):
             try:
                 await self._connect()
                 await self._resume()
-                break
+                return
             except Behind:
                 self.displaced("it was away for longer than the others remember")
                 return
@@ -330,7 +352,6 @@ class Cluster(Coordinator):
                 log.exception("internal error: coming back to the cluster failed")
                 self.displaced("coming back to the cluster failed")
                 return
-        self._reconnecting = None
 
     async def _resume(self) -> None:
         """Find out what was missed, and go on."""
@@ -344,9 +365,13 @@ class Cluster(Coordinator):
         if seq < self._store.confirmed_seq or change < self.changes.last:
             self.displaced("Redis has lost what it had confirmed")
             return
+        members = list(self.members)
         await self._catch_up()
-        for member in self.members:
+        if self.changes.last < change:
+            raise Behind
+        for member in {*members, *self.members}:
             await self._read_log(member)
+        self._gone = {member.node: member for member in members if self.members.get(member.node) is None}
         sessions = self.claims.shared()
         for start in range(0, len(sessions), AT_ONCE):
             some = sessions[start : start + AT_ONCE]
@@ -355,6 +380,8 @@ class Cluster(Coordinator):
                 session = self.broker.sessions.get(client_id)
                 if session is not None:
                     await self._read_queue(session)
+        if self._ended:
+            return
         self._reconnecting = None
         self.members.forget_beats()
         self._own_change = max(self._own_change, change)
@@ -366,33 +393,33 @@ class Cluster(Coordinator):
         self.claims.reclaim()
         for member in self.members:
             self._let_go(member)
+        link.call(ignore, "PUBLISH", self.keys.all, wire.back(self.me, self.changes.last))
         link.release()
+        self._gone.clear()
         log.info("Redis is back", seconds=f"{away:.1f}")
         self.broker.settle()
 
     async def _read_log(self, member: Member) -> None:
         """Deliver what a node has sent since it was last heard."""
-        while True:
-            entries = await self._link.ask(
-                "XRANGE", self.keys.log(member.node), f"{member.seen + 1}-0", "+", "COUNT", 100
-            )
-            for entry, fields in entries:
-                self.broker.router.deliver(fields[1])
-                member.seen = int(entry.partition(b"-")[0])
+        more = True
+        while more:
+            following, more, *batches = await self._ask("log", member.node, member.seen + 1)
+            for batch in batches:
+                self.broker.router.deliver(batch)
+            member.seen = following - 1
             self.broker.settle()
-            if len(entries) < 100:
-                return
 
     async def _read_queue(self, session: Session) -> None:
         """Take the messages of a session that are in its queue and not here."""
         while True:
-            _, _, first, entries, *_ = await self._ask(
+            _, _, first, entries, tail, *_ = await self._ask(
                 "load", session.client_id, session.next_number, AT_ONCE, as_node=False
             )
-            if session.owner is not None:
-                for number, message in enumerate(entries, first):
-                    arrive(session, number, message)
-            if len(entries) < AT_ONCE:
+            if session.owner is None:
+                return
+            for number, message in enumerate(entries, first):
+                arrive(session, number, message)
+            if first + len(entries) >= tail:
                 return
 
     def _look_up(self, sessions: list[Session]) -> None:
@@ -407,7 +434,7 @@ class Cluster(Coordinator):
                 return
             for number, message in enumerate(reply[3], reply[2]):
                 arrive(session, number, message)
-            if len(reply[3]) == AT_ONCE:
+            if reply[2] + len(reply[3]) < reply[4]:
                 self._take_from(session)
 
         self.function(loaded, "load", session.client_id, session.next_number, AT_ONCE, as_node=False)
@@ -419,7 +446,8 @@ class Cluster(Coordinator):
             self.connected = False
             self._store.close()
             self._link.close()
-            self._restart(reason)
+            if self._begun:  # else starting has failed, and is tried again
+                self._restart(reason)
 
     # ---- the lease ----
 
@@ -434,24 +462,26 @@ class Cluster(Coordinator):
         self._suspended = True
         log.warning("this node stood still for longer than its lease; asking whether it is still one of the cluster")
         self._loop.remove_reader(self.broker.reactor.fileno())
-        self._link.hold_until(self._judge, *self._command("beat", True, ()))
-        self._loop.call_later(self._config.cluster.timeout, self._go_on)
+        self._link.hold_until(partial(self._judge, time.monotonic()), *self._command("beat", True, ()))
+        self._unanswered = self._loop.call_later(self._config.cluster.timeout, self._link.close)
 
-    def _judge(self, reply: Reply) -> bool:
+    def _judge(self, asked_at: float, reply: Reply) -> bool:
         """Whether what came while the node stood still may be acted on."""
         if isinstance(reply, list) and reply[0] != b"gone":
-            self._renew(time.monotonic())
+            self._renew(asked_at)
             self._go_on()
             return True
         if isinstance(reply, list):
             self.displaced("it stood still, and the others took it for dead")
+        else:
+            self._link.close()
         return False
 
     def _go_on(self) -> None:
         if self._suspended and not self._ended:
             self._suspended = False
-            if not self.connected:
-                self.broker.reactor.valid_for(0)
+            if self._unanswered is not None:
+                self._unanswered.cancel()
             self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
 
     async def _beat_now(self) -> None:
@@ -516,8 +546,8 @@ class Cluster(Coordinator):
         if self._ended:
             return
         if not self.connected:
-            patience = lease if not self._reached else lease * PATIENCE_LEASES
-            if self._away_since and now - self._away_since > patience:
+            patient_until = self._away_since + lease * PATIENCE_LEASES if self._reached else self._valid_until
+            if self._away_since and now > patient_until:
                 self.claims.close_persistent("this node has lost the others")
             return
         if self._suspended or now > self._valid_until:
@@ -580,6 +610,10 @@ class Cluster(Coordinator):
         """Call a function; the prefix, and this node's id unless `as_node` is false, come before the arguments."""
         self._link.call(then, *self._command(name, as_node, arguments))
 
+    def call(self, then: Callable[[Reply], object], *command: bytes | str | int) -> None:
+        """Send a command to Redis."""
+        self._link.call(then, *command)
+
     async def _ask(self, name: str, *arguments: Any, as_node: bool = True) -> Any:
         return await self._link.ask(*self._command(name, as_node, arguments))
 
@@ -631,7 +665,7 @@ class Cluster(Coordinator):
             member.peer.hold(False)
 
     def _take_batch(self, batch: wire.Batch) -> None:
-        member = self.members.get(batch.node)
+        member = self.members.get(batch.node) or self._gone.get(batch.node)
         if member is not None and batch.logged:
             if batch.number <= member.seen:
                 return
@@ -666,6 +700,12 @@ class Cluster(Coordinator):
         if origin:
             self._to_confirm[origin] = number
 
+    def _take_back(self, node: bytes, number: int) -> None:
+        """A node has a link again; what it said meanwhile, and what it was told, was not heard."""
+        if node != self.me:
+            self.agreement.heard(node, number)
+            self._to_confirm[node] = self.changes.last
+
     def _take_pushed(self, messages: list[bytes], items: list[list[Any]]) -> None:
         for client_id, first, *places in items:
             session = self.broker.sessions.get(client_id)
@@ -682,10 +722,10 @@ class Cluster(Coordinator):
                 member.peer.hold(False)
 
     def _purge(self, client_id: bytes) -> None:
-        self.claims.close(client_id, "purged by the operator")
-        self.broker.turn.after_commit(
-            lambda: self.function(ignore, "purge", client_id, as_node=False)
-        )
+        if self.claims.close(client_id, "purged by the operator"):
+            self.broker.turn.after_commit(
+                lambda: self.function(ignore, "purge", client_id, as_node=False)
+            )
 
     def _settle(self) -> None:
         """All that came at once was acted on: answer, and end the turn."""

@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 1
+-- revision 2
 -- The atomic steps of a cluster. Loaded into Redis by every node that starts; the protocol is in deploy/docs/CLUSTER.md.
 --
 -- Every function takes the key prefix as its first argument. What changes the truth checks that the caller is a live
@@ -8,6 +8,7 @@
 
 local KEPT_CHANGES = 100000   -- entries of the stream of changes: a node that is further behind starts anew
 local AT_ONCE = 1000          -- values that one command takes: Lua's stack is small
+local AT_ONCE_BYTES = 524288  -- what one reply has of messages: Redis closes a subscriber that 32 MB wait for
 local FLAP_SECONDS = 10       -- take-overs of a session count as fighting when they follow each other within this
 
 local function live(prefix, node)
@@ -30,12 +31,6 @@ local function change(prefix, origin, block, kept)
     'b', kept or block)
   redis.call('PUBLISH', prefix .. 'all', cmsgpack.pack({'changes', number, origin, block}))
   return number
-end
-
-local function each(values, act)
-  for i = 1, #values, AT_ONCE do
-    act(unpack(values, i, math.min(i + AT_ONCE - 1, #values)))
-  end
 end
 
 local function forget(prefix, cid)
@@ -62,7 +57,7 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
     local item = pushes[number]
     local cid, incarnation = item[1], item[2]
     local key = prefix .. 's:' .. cid
-    local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b')
+    local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z')
     local owner = state[1]
     local first, count = 0, #item - 2
     if state[2] and tonumber(state[2]) == incarnation then
@@ -79,14 +74,17 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
       end
       if length > most or (bytes > most_bytes and length > 1) then
         if drop_old and owner == '' then
+          local marks = tonumber(state[5])
           while length > most or (bytes > most_bytes and length > 1) do
             bytes = bytes - #redis.call('LPOP', queue)
-            redis.call('HDEL', prefix .. 'st:' .. cid, head)
+            if marks > 0 then
+              marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
+            end
             head = head + 1
             length = length - 1
             dropped = dropped + 1
           end
-          redis.call('HSET', key, 'h', head)
+          redis.call('HSET', key, 'h', head, 'z', marks)
           count = math.min(count, length)
         elseif not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
           while count > 0 and (length > most or (bytes > most_bytes and length > 1)) do
@@ -174,9 +172,12 @@ end
 local function release(prefix, node, cid, epoch, sent)
   redis.call('SREM', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
   local key = prefix .. 's:' .. cid
-  local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n')
+  local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n', 'x')
   if not state[2] then
     return
+  end
+  if epoch < tonumber(state[6]) then
+    sent = 0     -- in an earlier life of the session
   end
   if tonumber(state[2]) == epoch then
     if state[3] == '1' then
@@ -217,12 +218,26 @@ redis.register_function('flockmq_commit', function(_, args)
   local block = cmsgpack.unpack(args[4])
   local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases = unpack(block)
   local firsts = {0, 0}
+  local incarnations = {}
+  local function lives(cid, incarnation)
+    local found = incarnations[cid]
+    if not found then
+      found = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0)
+      incarnations[cid] = found
+    end
+    return found == incarnation
+  end
   for i = 1, #awaiting do
     local item = awaiting[i]
-    redis.call('HSET', prefix .. 'in:' .. item[1], item[2], messages[item[3]])
+    if lives(item[1], item[2]) then
+      redis.call('HSET', prefix .. 'in:' .. item[1], item[3], messages[item[4]])
+    end
   end
   for i = 1, #released do
-    redis.call('HDEL', prefix .. 'in:' .. released[i][1], released[i][2])
+    local item = released[i]
+    if lives(item[1], item[2]) then
+      redis.call('HDEL', prefix .. 'in:' .. item[1], item[3])
+    end
   end
   for i = 1, #wills do
     redis.call('HDEL', prefix .. 'wills:' .. node, string.format('%.0f', wills[i]))
@@ -231,7 +246,12 @@ redis.register_function('flockmq_commit', function(_, args)
     firsts[2] = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts)
   end
   if log ~= '' then
-    redis.call('XADD', prefix .. 'log:' .. node, 'MINID', '~', args[8] .. '-0', args[3] .. '-0', 'b', log)
+    local names = {}
+    for i = 1, #targets do
+      names[i] = targets[i][1]
+    end
+    redis.call('XADD', prefix .. 'log:' .. node, 'MINID', '~', args[8] .. '-0', args[3] .. '-0', 'b', log,
+      't', ' ' .. table.concat(names, ' ') .. ' ')
     for i = 1, #targets do
       local target = targets[i]
       redis.call('PUBLISH', prefix .. 'to:' .. target[1], header .. (target[2] == '' and log or target[2]))
@@ -246,7 +266,7 @@ redis.register_function('flockmq_commit', function(_, args)
   return firsts
 end)
 
--- Acknowledgements of clients: {client id, done numbers ascending, numbers with PUBREC}. These free memory, so they
+-- Acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. These free memory, so they
 -- pass when Redis has none left; doing one again does no harm.
 redis.register_function{function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(_, args)
   local prefix = args[1]
@@ -255,10 +275,10 @@ redis.register_function{function_name = 'flockmq_acks', flags = {'allow-oom'}, c
   end
   local list = cmsgpack.unpack(args[3])
   for i = 1, #list do
-    local cid, done, received = unpack(list[i])
+    local cid, incarnation, done, received = unpack(list[i])
     local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
-    local state = redis.call('HMGET', key, 'h', 'b', 'z')
-    if state[1] then
+    local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x')
+    if state[1] and tonumber(state[4]) == incarnation then
       local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
       for j = 1, #received do
         if received[j] >= head then
@@ -302,13 +322,35 @@ end}
 
 -- ---- sessions ----
 
+-- Entries of a queue from the number `from` on, as many as one reply should have.
+local function entries(queue, head, from, count, bytes)
+  local start = from - head
+  if bytes <= AT_ONCE_BYTES then
+    return redis.call('LRANGE', queue, start, start + count - 1)
+  end
+  local found, size = {}, 0
+  while #found < count and size < AT_ONCE_BYTES do
+    local value = redis.call('LINDEX', queue, start + #found)
+    if not value then
+      break
+    end
+    found[#found + 1] = value
+    size = size + #value
+  end
+  return found
+end
+
 local function load(prefix, cid, from, count)
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n')
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'b')
   local head = tonumber(state[1] or 1)
+  local queue = prefix .. 'q:' .. cid
   from = math.max(from, head)
-  return {head, tonumber(state[2] or 1), from,
-    redis.call('LRANGE', prefix .. 'q:' .. cid, from - head, from - head + count - 1),
-    redis.call('HGETALL', prefix .. 'st:' .. cid), redis.call('HGETALL', prefix .. 'in:' .. cid)}
+  local found = entries(queue, head, from, count, tonumber(state[3] or 0))
+  local tail = head + redis.call('LLEN', queue)
+  local last = from + #found >= tail
+  return {head, tonumber(state[2] or 1), from, found, tail,
+    last and redis.call('HGETALL', prefix .. 'st:' .. cid) or {},
+    last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}}
 end
 
 -- The node that had the client is dead: whatever is in the queue may have been sent.
@@ -332,12 +374,15 @@ redis.register_function('flockmq_claim', function(_, args)
     return {'full'}
   end
   local epoch = redis.call('INCR', prefix .. 'epoch')
-  local waits, waited, old_will = '', {}, ''
+  local waits, waited, old_will, died = '', {}, '', false
   for old, where in (state[5] or ''):gmatch('([^=,]+)=([^,]*),') do
     if live(prefix, where) then
       waits = waits .. old .. '=' .. where .. ','
       waited[#waited + 1] = tonumber(old)
       waited[#waited + 1] = where
+      tell(prefix, where, 'taken', cid, tonumber(old))      -- once more: it may have had no link
+    else
+      died = true
     end
   end
   local fights, seconds = tonumber(state[6] or 0), now()
@@ -351,8 +396,11 @@ redis.register_function('flockmq_claim', function(_, args)
     else
       old_will = redis.call('HGET', prefix .. 'wills:' .. owner, last) or ''
       redis.call('HDEL', prefix .. 'wills:' .. owner, last)
-      all_sent(prefix, cid)
+      died = true
     end
+  end
+  if died then
+    all_sent(prefix, cid)
   end
   if old_will ~= '' then
     redis.call('HSET', prefix .. 'wills:' .. node, last, old_will)
@@ -379,7 +427,8 @@ redis.register_function('flockmq_claim', function(_, args)
 end)
 
 -- args: prefix, client id, first queue number, most entries
--- Returns {head, sent below, number of the first entry, entries, states, awaited}.
+-- Returns {head, sent below, number of the first entry, entries, number of the next that will come, states, awaited};
+-- the last two only when there are no more entries.
 redis.register_function{function_name = 'flockmq_load', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
   return load(args[1], args[2], tonumber(args[3]), tonumber(args[4]))
 end}
@@ -398,16 +447,19 @@ redis.register_function{function_name = 'flockmq_behind', flags = {'no-writes', 
   return found
 end}
 
--- args: prefix, node, client id, epoch that the node knows, 0 = none. The node's connection was lost before the answer
--- to a claim came: whatever the claim made is given up.
-redis.register_function{function_name = 'flockmq_disown', flags = {'allow-oom'}, callback = function(_, args)
-  local prefix, node, cid = args[1], args[2], args[3]
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e')
-  if state[1] == node and state[2] ~= args[4] then
-    redis.call('HDEL', prefix .. 'wills:' .. node, state[2])
-    release(prefix, node, cid, tonumber(state[2]), 0)
+-- args: prefix, node, cursor, count. What Redis thinks that the node has, for one that had no link for a while.
+-- Returns {cursor, client id, epoch, 1 = somebody else has claimed the session since, ...}.
+redis.register_function{function_name = 'flockmq_owned', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local prefix = args[1]
+  local found = redis.call('SSCAN', prefix .. 'owned:' .. args[2], args[3], 'COUNT', args[4])
+  local result = {found[1]}
+  for i = 1, #found[2] do
+    local cid, epoch = found[2][i]:match('^(.*)%z([^%z]*)$')
+    result[#result + 1] = cid
+    result[#result + 1] = tonumber(epoch)
+    result[#result + 1] = redis.call('HGET', prefix .. 's:' .. cid, 'e') == epoch and 0 or 1
   end
-  return 'ok'
+  return result
 end}
 
 redis.register_function('flockmq_kick', function(_, args)
@@ -454,6 +506,7 @@ redis.register_function{function_name = 'flockmq_expire', flags = {'allow-oom'},
       redis.call('ZADD', prefix .. 'sessions', seconds, cid)   -- the time away begins when its end is noticed
       if not live(prefix, state[1]) then
         redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
+        all_sent(prefix, cid)
       end
     end
   end
@@ -472,6 +525,56 @@ redis.register_function{function_name = 'flockmq_sessions', flags = {'no-writes'
       result[#result + 1] = {cid, tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x')), subs}
     end
   end
+  return result
+end}
+
+-- args: prefix, cursor, count. Returns {cursor, topic name, retained message, ...}; an empty message is to be asked for.
+redis.register_function{function_name = 'flockmq_retained', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local found = redis.call('HSCAN', args[1] .. 'retained', args[2], 'COUNT', args[3])
+  local result, size = {found[1]}, 0
+  for i = 1, #found[2], 2 do
+    local message = found[2][i + 1]
+    size = size + #message
+    result[#result + 1] = found[2][i]
+    result[#result + 1] = size <= AT_ONCE_BYTES and message or ''
+  end
+  return result
+end}
+
+-- args: prefix, topic names. Returns their retained messages, empty = there is none; of the first of them, if it is much.
+redis.register_function{function_name = 'flockmq_values', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local result, size = {}, 0
+  for i = 2, #args do
+    local message = redis.call('HGET', args[1] .. 'retained', args[i]) or ''
+    result[#result + 1] = message
+    size = size + #message
+    if size > AT_ONCE_BYTES then
+      break
+    end
+  end
+  return result
+end}
+
+-- args: prefix, node, node whose log it is, first seq. Returns {seq to go on from, 1 = there is more, batches for the node}.
+redis.register_function{function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local key, me, from = args[1] .. 'log:' .. args[3], ' ' .. args[2] .. ' ', args[4]
+  local result, size = {0, 1}, 0
+  for _ = 1, AT_ONCE do
+    local entry = redis.call('XRANGE', key, from .. '-0', '+', 'COUNT', 1)[1]
+    if not entry then
+      result[2] = 0
+      break
+    end
+    from = string.format('%.0f', tonumber(entry[1]:match('^%d+')) + 1)
+    if entry[2][4]:find(me, 1, true) then
+      result[#result + 1] = entry[2][2]
+      size = size + #entry[2][2]
+      if size > AT_ONCE_BYTES then
+        break
+      end
+    end
+  end
+  result[1] = tonumber(from)
   return result
 end}
 

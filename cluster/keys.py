@@ -31,6 +31,10 @@ class Keys:
         """The topic filters for which a node has clients."""
         return self.prefix + b"routes:" + node
 
+    def wills(self, node: bytes) -> bytes:
+        """The wills of a node's clients, by epoch."""
+        return self.prefix + b"wills:" + node
+
     def log(self, node: bytes) -> bytes:
         """The publish batches of a node."""
         return self.prefix + b"log:" + node

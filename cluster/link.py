@@ -48,14 +48,20 @@ class Link(asyncio.Protocol):
         pushed: called with channel and payload of what is published to this node.
         settle: called when all that has come at once was acted on.
         lost: called once, when the connection has ended.
+        patience: seconds that nothing may come while `ask` waits.
     """
 
     def __init__(
-        self, pushed: Callable[[bytes, bytes], object], settle: Callable[[], object], lost: Callable[[], object]
+        self,
+        pushed: Callable[[bytes, bytes], object],
+        settle: Callable[[], object],
+        lost: Callable[[], object],
+        patience: float,
     ) -> None:
         self._pushed = pushed
         self._settle = settle
         self._lost = lost
+        self._patience = patience
         self._reader = hiredis.Reader(notEnoughData=NOTHING)
         self._waiting: deque[tuple[Then, float]] = deque()
         self._transport: asyncio.Transport | None = None
@@ -104,17 +110,22 @@ class Link(asyncio.Protocol):
         """Send a command and wait for its reply.
 
         Raises:
-            LinkLost: the connection ended.
+            LinkLost: the connection ended, or nothing came for too long.
             LinkError: Redis says that it can't be done.
         """
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Reply] = loop.create_future()
 
         def answered(reply: Reply) -> None:
             if not answer.done():
                 answer.set_result(reply)
 
         self.call(answered, *command)
-        reply = await answer
+        while not answer.done():
+            await asyncio.wait((answer,), timeout=self._patience)
+            if not answer.done() and self.silent_for >= self._patience:
+                self.close()
+        reply = answer.result()
         if isinstance(reply, LinkLost):
             raise reply
         if isinstance(reply, hiredis.ReplyError):

@@ -58,7 +58,17 @@ class Members:
         """A node takes part; `seen` is the last entry of its log that doesn't matter here."""
         member = self._members.get(node)
         if member is None:
+<<<<<<< HEAD
             member = self._members[node] = Member(node, Peer(self._broker.turn, 0, node, partial(self._flush, node)))
+=======
+
+            def send(batch: bytes) -> None:
+                found = self._members.get(node)
+                if found is not None:  # else it has just gone
+                    self._send(found, batch)
+
+            member = self._members[node] = Member(node, Peer(self._broker.turn, 0, node, send))
+>>>>>>> main
         member.seen = max(member.seen, seen)
         return member
 

@@ -55,15 +55,21 @@ class LogBounds:
         self.size = 0
 
     def add(self, seq: int, size: int) -> int:
-        """An entry is written; returns the oldest to keep."""
+        """An entry is written, perhaps again; returns the oldest to keep."""
         now = time.monotonic()
-        self._entries.append((seq, size, now))
-        self.size += size
+        if not self._entries or seq > self._entries[-1][0]:
+            self._entries.append((seq, size, now))
+            self.size += size
         while len(self._entries) > 1 and (
             self.size > self._most_bytes or now - self._entries[0][2] > self._most_seconds
         ):
             self.size -= self._entries.popleft()[1]
         return self._entries[0][0]
+
+    def renew(self) -> None:
+        """Nobody could read for a while: the age of what there is begins anew."""
+        now = time.monotonic()
+        self._entries = deque((seq, size, now) for seq, size, _ in self._entries)
 
 
 class RedisStore(Store):
@@ -160,13 +166,14 @@ class RedisStore(Store):
         """Send over this link, first what is not confirmed. `applied` is the last block that Redis has."""
         self._link = link
         self._round += 1
+        self._bounds.renew()
         for waiting in self._waiting:
             if waiting.seq and waiting.seq <= applied and not waiting.kept:
                 waiting.kept = True
                 self._unnumbered(waiting.block.unnumbered())
         self._probing = False
         self._resend()
-        self._advance()
+        self._advance(self._round)
 
     def stop_flowing(self) -> None:
         """The link is gone: keep what comes."""
@@ -200,15 +207,18 @@ class RedisStore(Store):
             )  # fmt: skip
 
     def _fits(self, current: int, reply: Reply) -> bool:
-        """Whether a reply counts, and is good."""
-        if current != self._round or isinstance(reply, LinkLost):
+        """Whether a reply is good. What was done is done, also if another round of sending has begun since."""
+        if isinstance(reply, LinkLost):
             return False
         if isinstance(reply, hiredis.ReplyError):
-            self._pause(str(reply))
+            if current == self._round:
+                self._pause(str(reply))
             return False
         if isinstance(reply, list) and reply and reply[0] in (b"gone", b"gap"):
-            why = "the others took this node for dead" if reply[0] == b"gone" else "Redis has lost what it had"
-            self._displaced(why)
+            if reply[0] == b"gone":
+                self._displaced("the others took this node for dead")
+            elif current == self._round:  # else it follows one that was refused
+                self._displaced("Redis has lost what it had")
             return False
         return True
 
@@ -218,36 +228,40 @@ class RedisStore(Store):
         if self._complained:
             log.info("Redis takes messages again")
             self._complained = 0.0
-        waiting.kept = True
-        self.confirmed_seq = waiting.seq
+        if not waiting.kept:  # else it was sent twice
+            waiting.kept = True
+            self.confirmed_seq = waiting.seq
+            self._number(waiting.block, reply)
+        self._advance(current)
+
+    def _number(self, block: Block, reply: Reply) -> None:
         if reply[0] == b"again":
-            self._unnumbered(waiting.block.unnumbered())
+            self._unnumbered(block.unnumbered())
         else:
             change, dropped, *numbers = reply
             if change:
-                self._changed(change, waiting.block.changes)
+                self._changed(change, block.changes)
             if dropped:
                 self._dropped(dropped)
-            waiting.block.numbered(numbers)
-        self._advance()
+            block.numbered(numbers)
 
     def _copied(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if not self._fits(current, reply) or self._link is None:
             return
         if reply >= self._replicas:
             waiting.replicated = True
-            self._advance()
-        else:
+            self._advance(current)
+        elif current == self._round:
             self._complain(f"only {reply} of {self._replicas} replicas have what was published")
             self._link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
 
     def _taken(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if self._fits(current, reply):
             waiting.acked = True
-            self._advance()
+            self._advance(current)
 
-    def _advance(self) -> None:
-        if self._probing:
+    def _advance(self, current: int) -> None:
+        if self._probing and current == self._round:
             self._probing = False
             self._resend(after=1)
         count = 0

@@ -53,6 +53,11 @@ def applied(node: bytes, change: int) -> bytes:
     return pack([b"applied", node, change])
 
 
+def back(node: bytes, change: int) -> bytes:
+    """The node had no link for a while, and has applied all changes up to this one; how far are the others?"""
+    return pack([b"back", node, change])
+
+
 def credit(node: bytes, position: int) -> bytes:
     """The node has taken so many bytes of the receiver's batches of QoS 0."""
     return pack([b"credit", node, position])

@@ -7,8 +7,14 @@ import itertools
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.cluster_process import ClusterNode, ClusterProcess, new_seed
+from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
+from tests.redis_process import KEEPS, RedisProcess
+from tests.tcp_proxy import TcpProxy
 
 
 def ip(*arguments: str) -> None:

@@ -208,13 +208,17 @@ def test_a_failover_that_lost_something_is_noticed(start_cluster: StartCluster, 
         sentinels.servers[1].client().replicaof("NO", "ONE")  # it hears nothing from now on
     with SocketClient(cluster["a"].port, "s", clean_start=False) as client:
         client.subscribe(("t", 1))
-        client.send(Publish("t", b"x", qos=1, packet_id=1))
-        client.receive()
+        for number in range(5):
+            client.send(Publish(f"lost/{number}", b"x", qos=1, packet_id=1, retain=True))
+            assert isinstance(client.receive(), Puback)
+    cluster.settle()  # all nodes know what will be lost
     old.kill()
     cluster.redis = sentinels.wait_for_failover(old)
     for name in "abc":
         cluster[name].wait_for_log("is ready again")
     until(lambda: cluster.redis.client().hlen("mq:nodes") == 3)
     cluster.settle()
-    with SocketClient(cluster["b"].port, "s", clean_start=False) as client:
-        assert client.subscribe(("t", 1)) == [1]
+    for name in "abc":
+        with SocketClient(cluster[name].port, f"reader {name}") as client:
+            assert client.subscribe(("lost/#", 1)) == [1]
+            assert client.ping() == []
