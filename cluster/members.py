@@ -6,7 +6,6 @@ heard from Redis itself: no clock is compared with another, and an outage of Red
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from _speedups.peer import Peer
 from broker.broker import Broker
@@ -58,9 +57,6 @@ class Members:
         """A node takes part; `seen` is the last entry of its log that doesn't matter here."""
         member = self._members.get(node)
         if member is None:
-<<<<<<< HEAD
-            member = self._members[node] = Member(node, Peer(self._broker.turn, 0, node, partial(self._flush, node)))
-=======
 
             def send(batch: bytes) -> None:
                 found = self._members.get(node)
@@ -68,14 +64,8 @@ class Members:
                     self._send(found, batch)
 
             member = self._members[node] = Member(node, Peer(self._broker.turn, 0, node, send))
->>>>>>> main
         member.seen = max(member.seen, seen)
         return member
-
-    def _flush(self, node: bytes, batch: bytes) -> None:
-        member = self._members.get(node)
-        if member is not None:  # else it has left in this turn, and its clients with it
-            self._send(member, batch)
 
     def remove(self, node: bytes) -> None:
         """A node is gone, and its clients with it."""
