@@ -304,7 +304,7 @@ class ClusterProcess:
             barriers = []
             for node in nodes:
                 barrier = self._barriers.get(node.port)
-                if barrier is None or barrier.pid != node.pid:
+                if barrier is None or barrier.pid != node.pid or barrier.ended:
                     barrier = self._barriers[node.port] = _Barrier(node)
                 barriers.append(barrier)
             for change in (Subscribe(1, [("settle", 0)]), Unsubscribe(1, ["settle"])):
@@ -342,6 +342,16 @@ class _Barrier:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.send(Connect(client_id=f"settle-{os.getpid()}-{next(self.numbers)}", keep_alive=0, protocol_level=4))
         self.receive(Connack)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the node has closed the connection: it began anew."""
+        try:
+            return not self.socket.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def send(self, packet: Packet) -> None:
         self.socket.sendall(encode(packet, 4))

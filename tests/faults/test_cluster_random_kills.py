@@ -8,12 +8,20 @@ import os
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.cluster_process import ClusterProcess, new_seed
+from tests.cluster_process import ClusterNode, ClusterProcess, new_seed
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
+
+
+def pause(node: ClusterNode, seconds: float) -> None:
+    """A node stands still."""
+    node.signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    node.signal(signal.SIGCONT)
 
 
 def run(directory: Path, seed: int, seconds: float) -> None:
@@ -34,10 +42,7 @@ def run(directory: Path, seed: int, seconds: float) -> None:
             elif chance < 0.6:
                 rng.choice(running).proxy.cut()
             elif chance < 0.7:
-                node = rng.choice(running)
-                node.signal(signal.SIGSTOP)
-                load.during(lambda: time.sleep(rng.choice((0.2, 2 * LEASE))))
-                node.signal(signal.SIGCONT)
+                load.during(partial(pause, rng.choice(running), rng.choice((0.2, 2 * LEASE))))
             elif dead:
                 rng.choice(dead).start()
         load.finish()
