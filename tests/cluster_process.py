@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -346,12 +347,7 @@ class _Barrier:
     @property
     def ended(self) -> bool:
         """Whether the node has closed the connection: it began anew."""
-        try:
-            return not self.socket.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+        return bool(select.select([self.socket], [], [], 0)[0])  # else nothing comes that was not asked for
 
     def send(self, packet: Packet) -> None:
         self.socket.sendall(encode(packet, 4))
