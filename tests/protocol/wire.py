@@ -222,7 +222,7 @@ class Wire:
             )  # fmt: skip
 
     def _answer(self, wanted: bytes) -> bytes | None:
-        """The next frame. In a cluster some answers wait for Redis or for other nodes, and what does not may come first.
+        """The next frame. In a cluster some answers wait for Redis or other nodes, and what does not may come first.
 
         SUBACK: [3.8.4]. PUBACK and PUBCOMP: messages of the one direction are in no order with answers of the other.
         """
