@@ -9,8 +9,10 @@ import itertools
 import os
 import random
 import re
+import select
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -56,6 +58,7 @@ class ClusterNode(BrokerProcess):
         super().__init__(directory, "cluster", settings, arguments)
         self.cluster = cluster
         self.name = name
+        self.module = ["broker.cli"]  # what is run: a module and its first arguments
         self._proxy = proxy
 
     @property
@@ -63,6 +66,24 @@ class ClusterNode(BrokerProcess):
         """What is between the node and Redis."""
         assert self._proxy is not None, "the cluster was made without proxies"
         return self._proxy
+
+    def command(self) -> list[str]:
+        command = super().command()
+        at = command.index("broker.cli")
+        command[at : at + 1] = self.module
+        return command
+
+    def died(self, wait: float = 0) -> bool:
+        """Whether the node has killed itself, by now or within `wait` seconds."""
+        if self.process is None:
+            return True
+        try:
+            self.process.wait(wait)
+        except subprocess.TimeoutExpired:
+            return False
+        status = self.wait()
+        assert status == -signal.SIGKILL, f"exit status {status}\n{self.log_text()}"
+        return True
 
     def store_arguments(self) -> list[str]:
         return ["--redis", self.cluster.url(self._proxy), "--node-name", self.name]
@@ -111,7 +132,7 @@ class ClusterProcess:
         self.rng = random.Random(new_seed())
         self.log: list[dict[str, Any]] = []  # of all nodes, in the order it was read
         self._news = threading.Condition()
-        self._redis_url = redis_url
+        self.redis_url = redis_url
         self._owns_redis = redis is None and not redis_url
         if redis is None:
             place = directory / "redis"
@@ -144,7 +165,7 @@ class ClusterProcess:
 
     def url(self, proxy: TcpProxy | None = None) -> str:
         """Where a node finds Redis."""
-        return self._redis_url or f"redis://127.0.0.1:{proxy.port if proxy else self.redis.port}/0"
+        return self.redis_url or f"redis://127.0.0.1:{proxy.port if proxy else self.redis.port}/0"
 
     # ---- life ----
 
@@ -284,7 +305,7 @@ class ClusterProcess:
             barriers = []
             for node in nodes:
                 barrier = self._barriers.get(node.port)
-                if barrier is None or barrier.pid != node.pid:
+                if barrier is None or barrier.pid != node.pid or barrier.ended:
                     barrier = self._barriers[node.port] = _Barrier(node)
                 barriers.append(barrier)
             for change in (Subscribe(1, [("settle", 0)]), Unsubscribe(1, ["settle"])):
@@ -322,6 +343,11 @@ class _Barrier:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.send(Connect(client_id=f"settle-{os.getpid()}-{next(self.numbers)}", keep_alive=0, protocol_level=4))
         self.receive(Connack)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the node has closed the connection: it began anew."""
+        return bool(select.select([self.socket], [], [], 0)[0])  # else nothing comes that was not asked for
 
     def send(self, packet: Packet) -> None:
         self.socket.sendall(encode(packet, 4))

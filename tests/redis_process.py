@@ -162,7 +162,7 @@ class RedisProcess:
 
     # ---- what is in it ----
 
-    def keys(self, pattern: str = "*") -> list[str]:
+    def key_names(self, pattern: str = "*") -> list[str]:
         """All keys, sorted; bytes that aren't UTF-8 are escaped."""
         with self.client(decode_responses=False) as client:
             return sorted(key.decode(errors="backslashreplace") for key in client.scan_iter(pattern, count=1000))

@@ -13,18 +13,19 @@ from collections.abc import Callable
 from typing import Any
 
 DEADLINE = 20.0  # seconds that anything may take on a busy machine
+CONNECT_SECONDS = 2.0
 AT_ONCE = 1 << 16  # bytes
 MOST_WAITING = 1 << 20  # bytes under way in one direction before no more is read
 
 
 class TcpProxy:
-    """Passes connections on to 127.0.0.1:`target`.
+    """Passes connections on.
 
     Args:
-        target: the port, or what says it at each connection.
+        target: a port of this machine, or what says it at each connection, or host and port.
     """
 
-    def __init__(self, target: int | Callable[[], int]) -> None:
+    def __init__(self, target: int | tuple[str, int] | Callable[[], int]) -> None:
         self.target = target
         self.port = 0
         self.accepted = 0  # connections so far
@@ -141,13 +142,15 @@ class _Pair:
         self.sockets.append(server)
         try:
             target = self.proxy.target
-            await self.loop.sock_connect(server, ("127.0.0.1", target if isinstance(target, int) else target()))
+            if not isinstance(target, tuple):
+                target = ("127.0.0.1", target if isinstance(target, int) else target())
+            await asyncio.wait_for(self.loop.sock_connect(server, target), CONNECT_SECONDS)
             for end in self.sockets:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.TaskGroup() as both:
                 both.create_task(self.pass_on(client, server))
                 both.create_task(self.pass_on(server, client))
-        except* (OSError, asyncio.CancelledError):
+        except* (OSError, asyncio.CancelledError, TimeoutError):
             self.abort()
         finally:
             for end in self.sockets:

@@ -34,6 +34,11 @@ def check(history: History) -> list[str]:
     ]
 
 
+def shown(payload: bytes) -> str:
+    """The name of a message, without what fills it up."""
+    return repr(payload.rstrip(b"\0 ")[:40])
+
+
 class Subscriptions:
     """From which event on a client's session was subscribed with what, until a clean start."""
 
@@ -82,7 +87,7 @@ def lost(history: History) -> list[str]:
         for client in subscriptions.persistent:
             granted = subscriptions.qos(client, message.topic, at)
             if granted and (client, payload) not in taken:
-                found.append(f"I1 {finished[payload]} came for {payload[:40]!r}, {client} never got it")
+                found.append(f"I1 {finished[payload]} came for {shown(payload)}, {client} never got it")
     return found
 
 
@@ -98,7 +103,7 @@ def repeated(history: History) -> list[str]:
             _, message = first[payload]
             granted = subscriptions.qos(client, message.topic, len(history.events))
             if min(message.qos, granted or 0) == 2 and not message.retain:
-                found.append(f"I2 {client} got {payload[:40]!r} {count} times")
+                found.append(f"I2 {client} got {shown(payload)} {count} times")
     return found
 
 
@@ -115,7 +120,7 @@ def out_of_order(history: History) -> list[str]:
         seen.add((event.client, event.payload))
         stream, at = sent[event.payload]
         if at < newest.get((event.client, stream), -1):
-            found.append(f"I3 {event.client} got {event.payload[:40]!r} after one that was published later")
+            found.append(f"I3 {event.client} got {shown(event.payload)} after one that was published later")
         newest[event.client, stream] = max(at, newest.get((event.client, stream), -1))
     return found
 
@@ -129,7 +134,7 @@ def without_dup(history: History) -> list[str]:
             sent = {key: payload for key, payload in sent.items() if key[0] != event.client}
         elif isinstance(event, Delivered) and event.qos and not event.retain:
             if sent.get((event.client, event.packet_id)) == event.payload and not event.dup:
-                found.append(f"I3 {event.client} got {event.payload[:40]!r} again, without DUP")
+                found.append(f"I3 {event.client} got {shown(event.payload)} again, without DUP")
             sent[event.client, event.packet_id] = event.payload
     return found
 

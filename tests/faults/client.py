@@ -41,7 +41,7 @@ from tests.faults.history import (
 )
 
 UNAVAILABLE = 3  # CONNACK's code of a broker that can't reach its store: come again
-DEADLINE = 60.0  # seconds that anything may take
+DEADLINE = 30.0  # seconds that anything may take
 
 
 @dataclass
@@ -174,6 +174,8 @@ class FaultClient:
         assert self.socket is not None
         try:
             data = self.socket.recv(65536)
+        except TimeoutError:
+            raise AssertionError(f"{self.client_id}: nothing came in {DEADLINE} s") from None
         except OSError:
             data = b""
         if not data:

@@ -126,7 +126,7 @@ class Load:
         )
         self.settle()
         findings = checker.check(self.history)
-        assert findings == [], "\n".join(findings[:20])
+        assert findings == [], "\n".join(findings[:20]) + "\n" + self.broker.log_text()
         for port in self.ports():
             with SocketClient(port, "new subscriber") as client:
                 client.subscribe(("kept/#", 0))

@@ -97,6 +97,7 @@ def test_a_cap_holds_those_without_keep_alive(start_broker: StartBroker) -> None
         client.expect(None)
 
 
+@pytest.mark.one_node
 def test_a_connection_without_connect_is_closed(start_broker: StartBroker) -> None:
     """One that is silent, one that drips: neither may stay. One that has connected may."""
     broker = start_broker({"limits.connect_timeout": 1, "mqtt.sys_interval": 0.1})

@@ -16,7 +16,7 @@ from _speedups import packets
 from _speedups.packets import Packet, decode, encode
 from tests.broker_process import DEADLINE, SETTLERS, settle, take_turns
 
-SUBACK, UNSUBACK = 0x90, 0xB0
+ANSWERS = (0x40, 0x70, 0x90, 0xB0)  # PUBACK, PUBCOMP, SUBACK, UNSUBACK
 MAY_OVERTAKE = (3, 13)  # PUBLISH and PINGRESP
 BARRIER = 65535  # packet identifier of an UNSUBSCRIBE that means nothing but "are you through?"
 
@@ -222,8 +222,11 @@ class Wire:
             )  # fmt: skip
 
     def _answer(self, wanted: bytes) -> bytes | None:
-        """The next frame. In a cluster SUBACK waits for other nodes, and what does not may come before it [3.8.4]."""
-        if wanted[0] not in (SUBACK, UNSUBACK) or self.port not in SETTLERS:
+        """The next frame. In a cluster some answers wait for Redis or other nodes, and what does not may come first.
+
+        SUBACK: [3.8.4]. PUBACK and PUBCOMP: messages of the one direction are in no order with answers of the other.
+        """
+        if wanted[0] not in ANSWERS or self.port not in SETTLERS:
             return self.receive()
         before = []
         while (frame := self.receive()) is not None and frame[0] >> 4 in MAY_OVERTAKE and frame != wanted:

@@ -1,0 +1,130 @@
+"""A node that can't join says why in one line, waits where waiting helps, and harms nobody."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import DEADLINE, environment, until
+from tests.cluster_process import ClusterProcess
+from tests.conftest import StartCluster, StartRedis
+from tests.redis_process import RedisProcess, free_port
+from tests.socket_client import SocketClient
+
+
+def refused(directory: Path, url: str, *more: str) -> str:
+    """What a node says that gives up."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", "--redis", url, *more],
+        cwd=directory, env=environment(), capture_output=True, text=True, timeout=DEADLINE,
+    )  # fmt: skip
+    assert ended.returncode == 2, ended.stderr
+    errors = [line for line in ended.stderr.splitlines() if "error:" in line]
+    assert len(errors) == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return errors[0]
+
+
+def test_another_layout(tmp_path: Path, redis_server: RedisProcess) -> None:
+    redis_server.client().set("mq:layout", "999")
+    assert re.search("layout|version", refused(tmp_path, redis_server.url))
+    assert redis_server.key_names() == ["mq:layout"]
+
+
+def test_another_layout_under_another_prefix_is_no_matter(
+    start_cluster: StartCluster, redis_server: RedisProcess
+) -> None:
+    redis_server.client().set("mq:layout", "999")
+    cluster = start_cluster({"cluster.prefix": "other:"}, redis=redis_server, nodes="a")
+    with SocketClient(cluster["a"].port, "c") as client:
+        assert client.ping() == []
+
+
+def test_a_wrong_password(tmp_path: Path, start_redis: StartRedis) -> None:
+    server = start_redis(["--requirepass", "secret"], {"password": "secret"})
+    line = refused(tmp_path, f"redis://:wrong-sesame@127.0.0.1:{server.port}")
+    assert "password" in line
+    assert "sesame" not in line
+
+
+def test_no_password(tmp_path: Path, start_redis: StartRedis) -> None:
+    server = start_redis(["--requirepass", "secret"], {"password": "secret"})
+    assert "password" in refused(tmp_path, server.url)
+
+
+def test_a_password(start_cluster: StartCluster, start_redis: StartRedis) -> None:
+    server = start_redis(["--requirepass", "ses@me"], {"password": "ses@me"})
+    cluster = start_cluster(redis=server, redis_url=f"redis://:ses%40me@127.0.0.1:{server.port}/0", nodes="ab")
+    cluster.settle()
+    assert not re.search("ses(@|%40)me", cluster.log_text())
+
+
+def test_a_replica(start_cluster: StartCluster, start_redis: StartRedis) -> None:
+    """It can't be written to; the node says so, and waits until it is the master."""
+    master = start_redis()
+    replica = start_redis(["--replicaof", "127.0.0.1", str(master.port)])
+    until(lambda: replica.client().info("replication").get("master_link_status") == "up")
+    cluster = start_cluster(redis=replica, running=False, nodes="a")
+    cluster["a"].spawn()
+    line = cluster["a"].wait_for_log("waiting")
+    assert re.search("(?i)replica|read.?only", str(line))
+    replica.client().replicaof("NO", "ONE")
+    cluster["a"].wait_until_ready()
+    cluster.settle()
+
+
+def test_a_redis_that_is_not_there_yet(start_cluster: StartCluster) -> None:
+    """The node waits and says so; it starts when Redis does."""
+    cluster = start_cluster(running=False, nodes="a")
+    cluster.redis.port = free_port()
+    cluster["a"].spawn()
+    line = cluster["a"].wait_for_log("waiting")
+    assert line["level"] in ("warning", "error")
+    assert str(cluster.redis.port) in str(line)
+    cluster.redis.start()
+    cluster["a"].wait_until_ready()
+    cluster.settle()
+
+
+def test_a_node_that_waits_for_redis_can_be_stopped(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(running=False, nodes="a")
+    cluster.redis.port = free_port()
+    cluster["a"].spawn()
+    cluster["a"].wait_for_log("waiting")
+    assert cluster["a"].stop() == 0
+
+
+def test_two_clusters_in_one_redis(start_cluster: StartCluster, redis_server: RedisProcess) -> None:
+    """With prefixes of their own they know nothing of each other."""
+    one = start_cluster({"cluster.prefix": "one:"}, redis=redis_server, nodes="a")
+    two = start_cluster({"cluster.prefix": "two:"}, redis=redis_server, nodes="b")
+    with SocketClient(one["a"].port, "c", clean_start=False) as here:
+        here.subscribe(("#", 1))
+        with SocketClient(two["b"].port, "c", clean_start=False) as there:
+            assert there.connack is not None
+            assert not there.connack.session_present
+            there.subscribe(("t", 0))
+            one.settle()
+            two.settle()
+            assert here.ping() == there.ping() == []
+    keys = redis_server.key_names()
+    assert keys
+    assert all(key.startswith(("one:", "two:")) for key in keys)
+
+
+def test_all_keys_have_the_prefix(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"cluster.prefix": "x/y:z."})
+    with SocketClient(cluster["a"].port, "c", clean_start=False, will_topic="w") as client:
+        client.subscribe(("#", 1))
+        cluster.settle()
+        assert client.ping() == []
+        assert all(key.startswith("x/y:z.") for key in cluster.redis.key_names())
+
+
+@pytest.mark.parametrize("keeps", ["nothing", "everysec", "always"])
+def test_what_an_acknowledgement_is_worth_is_said(start_cluster: StartCluster, keeps: str) -> None:
+    cluster: ClusterProcess = start_cluster(nodes="a", keeps=keeps)
+    words = {"nothing": "nowhere else", "everysec": "append-only file", "always": "loss of power"}
+    cluster["a"].wait_for_log(words[keeps])

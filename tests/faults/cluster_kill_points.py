@@ -1,0 +1,92 @@
+"""Runs a node of a cluster that kills itself: `python -m tests.faults.cluster_kill_points POINT:COUNT serve ...`.
+
+The points are put around the calls to Redis from outside. They count from the moment that a commit with ARM in it was
+made, so that a test can first set everything up.
+
+================  ==================================================================================================
+before-commit     the loop has made a block and is about to give it to the store
+commit-sent       the block is on its way to Redis, which may have it or not
+commit-answered   Redis has it, and has said so; nobody has been told
+acknowledged      those who waited have been told; what they say to clients may have left or not
+claimed           Redis has given a session to a connection, whose client knows nothing yet
+loaded            a session's queue was read, and CONNACK is about to be made
+released          the release of a session has been recorded, and nothing of it was sent
+================  ==================================================================================================
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from broker import cli
+from cluster.claims import Claims
+from cluster.cluster import Cluster
+from cluster.redis_store import RedisStore
+from tests.faults.kill_points import ARM
+
+COMMIT_POINTS = ("before-commit", "commit-sent", "commit-answered", "acknowledged")
+CLAIM_POINTS = ("claimed", "loaded", "released")
+
+
+class Killer:
+    def __init__(self, point: str, count: int) -> None:
+        self.point = point
+        self.left = count
+        self.armed = False
+
+    def here(self, point: str) -> None:
+        """The process is at this point."""
+        if self.armed and point == self.point:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def around(owner: type, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
+    """Have a method do more."""
+    method = getattr(owner, name)
+
+    def replaced(self: Any, *arguments: Any, **named: Any) -> Any:
+        before(*arguments)
+        result = method(self, *arguments, **named)
+        after(*arguments)
+        return result
+
+    setattr(owner, name, replaced)
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+def install(point: str, count: int) -> None:
+    """Put the points into the modules of the node."""
+    killer = Killer(point, count)
+
+    def here(name: str) -> Callable[..., None]:
+        return lambda *_: killer.here(name)
+
+    def sent(*_: Any) -> None:  # it leaves when the loop comes to it
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, killer.here, "commit-sent")
+
+    def arm(block: Any) -> None:
+        if block.commit and ARM in block.commit:
+            killer.armed = True
+
+    around(RedisStore, "commit", here("before-commit"), arm)
+    around(RedisStore, "_send", nothing, sent)
+    around(RedisStore, "_committed", here("commit-answered"), nothing)
+    around(Cluster, "_confirm", nothing, here("acknowledged"))
+    around(Claims, "_claimed", here("claimed"), nothing)
+    around(Claims, "_loaded", nothing, here("loaded"))
+    around(Claims, "ended", nothing, here("released"))
+
+
+if __name__ == "__main__":
+    name, _, number = sys.argv[1].partition(":")
+    install(name, int(number))
+    sys.exit(cli.main(sys.argv[2:]))

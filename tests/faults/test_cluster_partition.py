@@ -1,0 +1,161 @@
+"""Partitions by the kernel, in network namespaces: packets vanish, and no connection is told (F7, F8).
+
+One bridge, a namespace for Redis and one for each node. Needs root.
+"""
+
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_process import ClusterNode, ClusterProcess, new_seed
+from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
+from tests.redis_process import KEEPS, RedisProcess
+from tests.tcp_proxy import TcpProxy
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
+
+
+def may_make_networks() -> bool:
+    name = f"mqt{os.getpid()}"
+    try:
+        ip("link", "add", name, "type", "bridge")
+        ip("link", "del", name)
+        ip("netns", "add", name)
+        ip("netns", "del", name)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not may_make_networks(), reason="needs root and iproute2, to make network namespaces"
+)
+NUMBERS = itertools.count()
+
+
+class Network:
+    """A bridge with a leg in each of some namespaces; the host has one, too."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.id = f"{os.getpid() % 100_000}{next(NUMBERS)}"
+        self.subnet = f"10.{200 + os.getpid() % 50}.{int(self.id) % 250}"
+        self.bridge = f"mb{self.id}"
+        self.names = names
+        ip("link", "add", self.bridge, "type", "bridge")
+        ip("addr", "add", f"{self.subnet}.1/24", "dev", self.bridge)
+        ip("link", "set", self.bridge, "up")
+        for number, name in enumerate(names, 2):
+            space, leg = self.space(name), f"mv{number}{self.id}"
+            ip("netns", "add", space)
+            ip("link", "add", leg, "type", "veth", "peer", "name", "eth0", "netns", space)
+            ip("link", "set", leg, "master", self.bridge)
+            ip("link", "set", leg, "up")
+            ip("-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+            ip("-n", space, "link", "set", "eth0", "up")
+            ip("-n", space, "link", "set", "lo", "up")
+
+    def space(self, name: str) -> str:
+        """The namespace of a member."""
+        return f"mq{self.id}{name}"
+
+    def address(self, name: str) -> str:
+        """The address of a member."""
+        return f"{self.subnet}.{2 + self.names.index(name)}"
+
+    def within(self, name: str) -> list[str]:
+        """What a command line begins with that is to run there."""
+        return ["ip", "netns", "exec", self.space(name)]
+
+    def plug(self, name: str, state: str) -> None:
+        """Have a member's leg `up` or `down`: what is sent vanishes."""
+        number = 2 + self.names.index(name)
+        ip("link", "set", f"mv{number}{self.id}", state)
+
+    def close(self) -> None:
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", self.space(name)], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", self.bridge], check=False, capture_output=True)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network(["redis", "a", "b", "c"])
+    yield network
+    network.close()
+
+
+class FarRedis(RedisProcess):
+    """A Redis in a namespace."""
+
+    def __init__(self, directory: Path, network: Network) -> None:
+        open_to_all = ["--bind", "0.0.0.0", "--protected-mode", "no"]
+        super().__init__(directory, [*KEEPS["always"], *open_to_all], {"host": network.address("redis")})
+        self.network = network
+
+    def command(self) -> list[str]:
+        return [*self.network.within("redis"), *super().command()]
+
+
+class FarNode(ClusterNode):
+    """A node in a namespace; clients reach it through a proxy on this machine."""
+
+    def __init__(self, cluster: ClusterProcess, name: str, network: Network) -> None:
+        super().__init__(cluster, name, None, cluster.settings)
+        self.network = network
+        self.listen = f"{network.address(name)}:0"
+        self.door: TcpProxy | None = None
+
+    def command(self) -> list[str]:
+        return [*self.network.within(self.name), *super().command()]
+
+    def wait_until_ready(self) -> "FarNode":
+        super().wait_until_ready()
+        self.door = TcpProxy((self.network.address(self.name), self.port))
+        self.port = self.door.port
+        return self
+
+
+@pytest.fixture
+def load(network: Network, tmp_path: Path) -> Iterator[ClusterLoad]:
+    place = tmp_path / "redis"
+    place.mkdir()
+    redis = FarRedis(place, network).start()
+    url = f"redis://{network.address('redis')}:{redis.port}/0"
+    cluster = ClusterProcess(tmp_path, CLUSTER_SETTINGS, nodes="", redis=redis, redis_url=url, orderly=False)
+    nodes = [FarNode(cluster, name, network) for name in "abc"]
+    cluster.nodes += nodes
+    try:
+        yield ClusterLoad(cluster, new_seed())
+        cluster.check()
+    finally:
+        try:
+            cluster.close()
+        finally:
+            redis.kill()
+            for node in nodes:
+                if node.door is not None:
+                    node.door.close()
+
+
+@pytest.mark.parametrize("seconds", [LEASE / 3, 3 * LEASE], ids=["short", "long"])
+@pytest.mark.parametrize("lonely", ["a", "redis"])
+def test_nothing_acknowledged_is_lost(load: ClusterLoad, network: Network, lonely: str, seconds: float) -> None:
+    """A node, or Redis, is alone for a while: packets vanish in both directions."""
+    load.start()
+    load.run(0.5)
+
+    def partition() -> None:
+        network.plug(lonely, "down")
+        wait(seconds)
+        network.plug(lonely, "up")
+        wait(1)
+
+    load.during(partition)
+    load.finish()
+    load.finish_twins()

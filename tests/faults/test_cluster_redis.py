@@ -1,0 +1,224 @@
+"""Redis away, empty, full, failed over: what clients notice, and that nodes neither crash, spin nor grow (G8, G9)."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from _speedups.packets import Connect, Puback, Publish, Pubrec, encode
+from tests.broker_process import until
+from tests.cluster_process import ClusterProcess, new_seed
+from tests.conftest import StartCluster
+from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
+from tests.redis_process import Sentinels
+from tests.socket_client import SocketClient
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> ClusterProcess:
+    return start_cluster(CLUSTER_SETTINGS, keeps="always")
+
+
+def code_of(cluster: ClusterProcess, name: str, client_id: str, *, clean: bool) -> int | None:
+    """What CONNECT is answered with; None: the connection was closed."""
+    with SocketClient(cluster[name].port, None) as client:
+        client.send(encode(Connect(client_id=client_id, clean_start=clean, keep_alive=0, protocol_level=4), 4))
+        packet = client.receive(timeout=20)
+        return None if packet is None else packet.reason_code
+
+
+@pytest.mark.parametrize("how", ["frozen", "gone"])
+def test_what_goes_on_without_redis(cluster: ClusterProcess, how: str) -> None:
+    """F5, G8: QoS 0 at the same node and pings go on; QoS 1 and 2 wait, and are acknowledged when it is back."""
+    with (
+        SocketClient(cluster["a"].port, "s") as subscriber,
+        SocketClient(cluster["a"].port, "p") as publisher,
+        SocketClient(cluster["b"].port, "far") as far,
+    ):
+        subscriber.subscribe(("t", 0))
+        far.subscribe(("t", 1))
+        (cluster.redis.freeze if how == "frozen" else cluster.redis.kill)()
+        publisher.send(Publish("t", b"zero"))
+        packet = subscriber.receive()
+        assert isinstance(packet, Publish)
+        assert packet.payload == b"zero"
+        publisher.send(Publish("t", b"one", qos=1, packet_id=1), Publish("t", b"two", qos=2, packet_id=2))
+        for client in (subscriber, publisher, far):
+            assert not [packet for packet in client.ping() if not isinstance(packet, Publish)]
+        for name in "abc":
+            assert code_of(cluster, name, f"new {name}", clean=False) == 3
+        before = sum(node.cpu() for node in cluster.nodes)
+        time.sleep(2)  # long enough for a loop that spins to show
+        assert sum(node.cpu() for node in cluster.nodes) - before < 1
+        publisher.send(Publish("t", b"zero again"))
+        assert not [packet for packet in publisher.ping() if isinstance(packet, Puback | Pubrec)]
+        (cluster.redis.thaw if how == "frozen" else cluster.redis.start)()
+        assert publisher.receive(timeout=20) == Puback(packet_id=1)
+        assert publisher.receive(timeout=20) == Pubrec(packet_id=2)
+        while True:
+            packet = far.receive(timeout=20)
+            assert isinstance(packet, Publish)
+            if packet.payload == b"one":
+                break
+    until(lambda: code_of(cluster, "b", "new again", clean=False) == 0)
+
+
+def test_clean_clients_come_in_without_redis(cluster: ClusterProcess) -> None:
+    """They need nobody; when Redis is back they are as all others: G4 and G5 hold for them."""
+    cluster.redis.freeze()
+    until(lambda: code_of(cluster, "a", "first", clean=False) == 3)
+    with SocketClient(cluster["a"].port, "clean") as client:
+        client.ping()
+        cluster.redis.thaw()
+        cluster["a"].wait_for_log("Redis is back")
+        assert client.subscribe(("t", 1)) == [1]
+        with SocketClient(cluster["b"].port, "p") as publisher:
+            publisher.send(Publish("t", b"x", qos=1, packet_id=1))
+            assert isinstance(publisher.receive(), Puback)
+        packet = client.receive()
+        assert isinstance(packet, Publish)
+        client.send(Puback(packet_id=packet.packet_id))
+        with SocketClient(cluster["c"].port, "clean") as other:
+            other.ping()
+            assert client.receive() is None
+
+
+def test_publishers_are_held_back_without_redis(start_cluster: StartCluster) -> None:
+    """G9: memory is bounded however much they would send; all of it is taken when Redis is back."""
+    cluster = start_cluster({**CLUSTER_SETTINGS, "limits.max_uncommitted_bytes": "1MiB"}, keeps="always")
+    with SocketClient(cluster["b"].port, "s", clean_start=False) as subscriber:
+        subscriber.subscribe(("t", 1))
+    publisher = SocketClient(cluster["a"].port, "p")
+    publisher.ping()
+    before = cluster["a"].rss()
+    cluster.redis.freeze()
+    publisher.socket.settimeout(1)
+    count = 0
+    data = b""
+    try:
+        while count < 40_000:
+            if not data:
+                data = encode(Publish("t", bytes(5000), qos=1, packet_id=count + 1), 4)
+                count += 1
+            data = data[publisher.socket.send(data) :]
+    except TimeoutError:
+        pass
+    assert count < 40_000, "it was never held back"
+    assert cluster["a"].rss() - before < 24 * MIB
+    cluster.redis.thaw()
+    publisher.socket.settimeout(20)
+    publisher.socket.sendall(data)
+    assert [publisher.receive(timeout=20) for _ in range(count)] == [Puback(packet_id=n + 1) for n in range(count)]
+
+
+def test_a_redis_that_has_lost_everything(cluster: ClusterProcess) -> None:
+    """F4 at its worst: sessions are gone, and nobody says otherwise; nodes begin anew by themselves, and all works."""
+    with SocketClient(cluster["a"].port, "s", clean_start=False) as client:
+        client.subscribe(("t", 1))
+        client.send(Publish("kept", b"x", qos=1, packet_id=1, retain=True))
+        assert isinstance(client.receive(), Puback)
+        cluster.redis.wipe()
+        assert client.receive(timeout=20) is None
+    for name in "abc":
+        cluster[name].wait_for_log("is ready again")
+    until(lambda: cluster.redis.client().hlen("mq:nodes") == 3)
+    with SocketClient(cluster["b"].port, "s", clean_start=False) as client:
+        assert client.connack is not None
+        assert not client.connack.session_present
+        assert client.subscribe(("t", 1), ("kept", 1)) == [1, 1]
+        with SocketClient(cluster["c"].port, "p") as publisher:
+            publisher.send(Publish("t", b"x", qos=1, packet_id=1))
+            assert isinstance(publisher.receive(), Puback)
+        packet = client.receive()
+        assert isinstance(packet, Publish)
+        assert (packet.topic_name, packet.payload) == ("t", b"x")
+    cluster.settle()
+
+
+def test_a_redis_with_no_memory_left(cluster: ClusterProcess) -> None:
+    """F12: publishers wait; who has messages takes them and frees memory; it goes on by itself."""
+    with SocketClient(cluster["a"].port, "s", clean_start=False) as subscriber:
+        subscriber.subscribe(("t", 1))
+        with SocketClient(cluster["b"].port, "p") as publisher:
+            publisher.send(Publish("t", b"before", qos=1, packet_id=1))
+            assert isinstance(publisher.receive(), Puback)
+            packet = subscriber.receive()
+            assert isinstance(packet, Publish)
+            cluster.redis.set(maxmemory=1)
+            publisher.send(Publish("t", b"during", qos=1, packet_id=2))
+            assert publisher.ping() == []
+            subscriber.send(Puback(packet_id=packet.packet_id))
+            until(lambda: cluster.redis.client().llen("mq:q:s") == 0)
+            time.sleep(2 * LEASE)  # nobody is taken for dead meanwhile
+            assert cluster.redis.client().hlen("mq:nodes") == 3
+            assert publisher.ping() == []
+            cluster.redis.set(maxmemory=0)
+            assert publisher.receive(timeout=20) == Puback(packet_id=2)
+            packet = subscriber.receive(timeout=20)
+            assert isinstance(packet, Publish)
+            assert packet.payload == b"during"
+
+
+# ---- Sentinel ----
+
+
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
+    directory = tmp_path / "sentinels"
+    directory.mkdir()
+    group = Sentinels(directory)
+    try:
+        yield group.start()
+    finally:
+        group.stop()
+
+
+def test_a_failover_loses_nothing_that_the_replica_has(start_cluster: StartCluster, sentinels: Sentinels) -> None:
+    """F6: with cluster.replicas = 1 what is acknowledged is at the replica."""
+    settings = {**CLUSTER_SETTINGS, "cluster.replicas": 1, "cluster.lease": 4}
+    cluster = start_cluster(settings, redis=sentinels.servers[0], redis_url=sentinels.url, running=False)
+    load = ClusterLoad(cluster, new_seed())
+    load.start()
+    load.run(1)
+
+    def fail_over() -> None:
+        old = sentinels.master
+        old.kill()
+        cluster.redis = sentinels.wait_for_failover(old)
+        old.arguments += ["--replicaof", "127.0.0.1", str(cluster.redis.port)]
+        old.start()  # a replica again, without which nothing is acknowledged
+
+    load.during(fail_over)
+    load.run(1)
+    load.finish()
+
+
+def test_a_failover_that_lost_something_is_noticed(start_cluster: StartCluster, sentinels: Sentinels) -> None:
+    """Without cluster.replicas: the nodes see that Redis is behind them, and begin anew."""
+    cluster = start_cluster(
+        {**CLUSTER_SETTINGS, "cluster.lease": 4}, redis=sentinels.servers[0], redis_url=sentinels.url
+    )
+    old = sentinels.master
+    with old.client() as client:
+        client.client_kill_filter(_type="replica")
+        client.config_set("min-replicas-to-write", 0)
+        sentinels.servers[1].client().replicaof("NO", "ONE")  # it hears nothing from now on
+    with SocketClient(cluster["a"].port, "s", clean_start=False) as client:
+        client.subscribe(("t", 1))
+        for number in range(5):
+            client.send(Publish(f"lost/{number}", b"x", qos=1, packet_id=1, retain=True))
+            assert isinstance(client.receive(), Puback)
+    cluster.settle()  # all nodes know what will be lost
+    old.kill()
+    cluster.redis = sentinels.wait_for_failover(old)
+    for name in "abc":
+        cluster[name].wait_for_log("is ready again")
+    until(lambda: cluster.redis.client().hlen("mq:nodes") == 3)
+    cluster.settle()
+    for name in "abc":
+        with SocketClient(cluster[name].port, f"reader {name}") as client:
+            assert client.subscribe(("lost/#", 1)) == [1]
+            assert client.ping() == []
