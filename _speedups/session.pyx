@@ -264,7 +264,8 @@ cdef class Session(Sender):
     cdef int arrive(self, uint64_t n, Message* message, uint8_t flags) except -1:
         """The message has got queue number `n`; `flags` are QoS | RETAIN << 2. A number that is known is ignored."""
         cdef Entry* e
-        if self.outlet is None and not self.restoring:
+        # From the first piece of its queue that was read until its client goes: CONNACK may still be on its way.
+        if self.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
             return 0
         if n < self.tail and not (self.restoring and n >= self.head and self.queue[n & self.mask].message == NULL):
             return 0
@@ -548,9 +549,12 @@ cdef class Session(Sender):
         return self.tail
 
     def load(self):
-        """Its queue is about to be read back, until `restored`; what arrives meanwhile is taken too."""
+        """Its queue is about to be read back, until `restored`; what arrives meanwhile, after `restore`, is taken too.
+
+        What arrives before that was in the queue when it was read.
+        """
         self.clear()
-        self.head = self.next = self.tail = self.sent = 1
+        self.head = self.next = self.tail = self.sent = 0
         self.restoring = True
 
     def unload(self):

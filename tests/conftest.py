@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_process import KINDS, Broker, make_broker
+from tests.cluster_process import KINDS, Broker, ClusterProcess, make_broker
 from tests.redis_process import RedisProcess
 
 StartBroker = Callable[..., Broker]
 StartRedis = Callable[..., RedisProcess]
+StartCluster = Callable[..., ClusterProcess]
 
 
 @pytest.fixture(params=KINDS)
@@ -69,3 +70,36 @@ def start_redis(tmp_path: Path) -> Iterator[StartRedis]:
 def redis_server(start_redis: StartRedis) -> RedisProcess:
     """A Redis of the test's own, empty, that keeps nothing on disk."""
     return start_redis()
+
+
+@pytest.fixture
+def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
+    """Starts clusters: `start_cluster({"limits.max_inflight": 2}, nodes="ab")`. All are stopped and checked."""
+    started: list[ClusterProcess] = []
+
+    def start(settings: dict[str, object] | None = None, *, running: bool = True, **more: object) -> ClusterProcess:
+        directory = tmp_path / f"cluster-{len(started)}"
+        directory.mkdir()
+        cluster = ClusterProcess(
+            directory,
+            {"mqtt.sys_interval": 0, **(settings or {})},
+            orderly=False,
+            **more,  # type: ignore[arg-type]
+        )
+        started.append(cluster)
+        return cluster.start() if running else cluster
+
+    yield start
+    for cluster in started:
+        try:
+            cluster.close()
+        except AssertionError:
+            print(cluster.log_text())
+            raise
+        cluster.check()
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> ClusterProcess:
+    """Three nodes a, b and c with default settings."""
+    return start_cluster()

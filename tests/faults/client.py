@@ -40,6 +40,7 @@ from tests.faults.history import (
     Taken,
 )
 
+UNAVAILABLE = 3  # CONNACK's code of a broker that can't reach its store: come again
 DEADLINE = 60.0  # seconds that anything may take
 
 
@@ -189,7 +190,10 @@ class FaultClient:
     def _handle(self, packet: Packet, will: bytes | None) -> None:
         add = self.history.add
         if isinstance(packet, Connack):
-            assert packet.reason_code == 0, packet
+            assert packet.reason_code in (0, UNAVAILABLE), packet
+            if packet.reason_code:
+                self.lose()
+                return
             if self.level > 3 and not packet.session_present:
                 self.unreleased.clear()
             if self.level > 3:

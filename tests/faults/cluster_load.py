@@ -1,0 +1,105 @@
+"""A cluster under load. A fault happens in a thread of its own while the clients go on."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from tests.broker_process import until
+from tests.cluster_process import ClusterNode, ClusterProcess
+from tests.faults import checker
+from tests.faults.client import FaultClient
+from tests.faults.load import SETTINGS, Load
+
+LEASE = 1.5  # seconds
+CLUSTER_SETTINGS: dict[str, object] = {
+    **SETTINGS,
+    "mqtt.sys_interval": 0,
+    "cluster.lease": LEASE,
+    "cluster.timeout": 0.7,
+}
+
+
+class ClusterLoad(Load):
+    """Clients that connect to any node, two of which are one: they have the same client id.
+
+    Args:
+        cluster: not started.
+        seed: of what clients do.
+    """
+
+    def __init__(self, cluster: ClusterProcess, seed: int) -> None:
+        super().__init__(cluster, seed)
+        self.cluster = cluster
+        self.twins = [FaultClient(self.history, "twin", clean=True) for _ in range(2)]
+
+    def during(self, fault: Callable[[], None]) -> None:
+        """Act as long as the fault lasts."""
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                fault()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self.act()
+        if failures:
+            raise failures[0]
+
+    def kill_one(self) -> ClusterNode:
+        """kill -9 of a node while another runs; it stays dead."""
+        node = self.rng.choice([node for node in self.cluster.nodes if node.running])
+        node.kill()
+        self.kills += 1
+        return node
+
+    def settle(self) -> None:
+        """Wills of dead nodes have been published, sessions of dead nodes are offline."""
+        self.cluster.start()
+        with self.cluster.redis.client() as client:
+            until(
+                lambda: (
+                    client.hlen("mq:nodes") == len(self.cluster.nodes)
+                    and not client.exists("mq:dead")
+                    and sum(client.hlen(key) for key in client.scan_iter("mq:wills:*"))
+                    == sum(mortal.socket is not None for mortal in self.mortals)
+                ),
+                "settled wills",
+            )
+        self.until(lambda: not [line for line in checker.wills(self.history) if "never came" in line], "wills")
+        self.publishers[0].publish("t/after", b"after", 2)
+        self.until(
+            lambda: all(b"after" in client.taken and not client.unreleased for client in self.subscribers), "the rest"
+        )
+
+    def ports(self) -> list[int]:
+        return [node.port for node in self.cluster.nodes]
+
+    def finish_twins(self) -> None:
+        """I4: of two that connect to different nodes with one client id, one is left."""
+        for _ in range(5):
+            ports = self.rng.sample(self.ports(), 2)
+            self.fleet.clients += self.twins
+            threads = [
+                threading.Thread(target=twin.connect, args=(port,))
+                for twin, port in zip(self.twins, ports, strict=True)
+            ]
+            for twin in self.twins:
+                twin.lose()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.fleet.run(lambda: sum(twin.socket is not None for twin in self.twins) == 1, "one connection")
+            self.fleet.run_for(0.05)
+            assert sum(twin.socket is not None for twin in self.twins) == 1
+            for twin in self.twins:
+                self.fleet.clients.remove(twin)
+
+
+def wait(seconds: float) -> None:
+    """A fault lasts: there is no event to wait for."""
+    time.sleep(seconds)
