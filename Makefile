@@ -9,7 +9,8 @@ SECONDS ?= 600
 help:
 	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883"
 	@echo "make test     build, install what tests need, run every check and test (about 4 minutes)"
-	@echo "make bench    measure, beside Mosquitto if it is installed (about 8 minutes)"
+	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 8 minutes)"
+	@echo "              and a cluster (ONLY=cluster, about 25)"
 	@echo "make soak     the long forms: fuzzing, sanitizer, faults, memory; SECONDS=$(SECONDS) each"
 	@echo "make dist     an sdist and a wheel in dist/"
 	@echo "make clean    remove what was built"
@@ -44,7 +45,7 @@ test: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	@mkdir -p build
-	$(PY) -m loadtest.bench --output build/BENCHMARKS.md
+	$(PY) -m loadtest.bench $(addprefix --only ,$(ONLY)) --output build/BENCHMARKS.md
 
 soak: $(VENV)/.installed-test
 	$(PY) tests/fuzz/fuzz_packets.py --seconds $(SECONDS)
