@@ -11,6 +11,7 @@ cdef enum:
     READ_MOST = 262144         # bytes read from one connection in one turn
     TAIL_MOST = 4096           # an incomplete packet up to this size is copied to the front of the shared buffer
     DIRECT_MOST = 1048576      # bytes read at once into a large packet's own buffer
+    KEPT_MOST = 16777216       # bytes that are free and still kept from the kernel
     EVENTS_MOST = 512          # connections served in one turn
     ACCEPTS_MOST = 128         # connections accepted from one listener in one turn
     WHEEL_SLOTS = 512          # ticks that the timer wheel spans

@@ -67,6 +67,11 @@ cdef extern from "<sys/prctl.h>" nogil:
     int PR_SET_TIMERSLACK
 
 
+cdef extern from "<malloc.h>" nogil:
+    int mallopt(int, int)
+    int M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+
+
 cdef inline int64_t now() noexcept nogil:
     """Nanoseconds, monotonic."""
     cdef timespec t
@@ -244,6 +249,8 @@ cdef class Reactor:
         self.handler = handler
         self.wake = wake
         prctl(PR_SET_TIMERSLACK, 1)                # a nap of 50 us is not to take 100
+        mallopt(M_MMAP_THRESHOLD, KEPT_MOST)       # a turn's batches come and go: getting their pages anew from the
+        mallopt(M_TRIM_THRESHOLD, KEPT_MOST)       # kernel each time costs more than filling them
         self.connections = {}
         self.expected = {}
         self.listeners = {}

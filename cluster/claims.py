@@ -51,6 +51,7 @@ class Claim:
     number: int = 0  # of the session
     present: bool = False
     waits: dict[int, bytes] = field(default_factory=dict)  # epochs that must be released -> their nodes
+    overtaken: bool = False  # somebody else has claimed the session while it was delayed
     delayed: bool = False  # clients fight for the session: it waits a little
     all_sent: bool = False  # the session's last node died
     session: Session | None = None
@@ -130,6 +131,8 @@ class Claims:
 
     def _after_fight(self, claim: Claim) -> None:
         claim.delayed = False
+        if claim.overtaken and not claim.connection.closed:
+            claim.connection.close("taken over by a new connection with its client id")
         self._proceed(claim)
         self._cluster.broker.settle()
 
@@ -171,6 +174,9 @@ class Claims:
         try:
             if not claim.connection.closed:  # else it was given up when it closed
                 self._take_queue(claim, session, begins, reply)
+        except ValueError as error:
+            log.error("a session can't be read", client_id=claim.packet.client_id, reason=error)
+            claim.connection.close("its session can't be read")
         finally:
             self._load_more()
 
@@ -359,6 +365,8 @@ class Claims:
         if claim is None:  # its end was said already, or the answer to the claim was lost: nobody was let in with it
             self._settle_will(epoch)
             self._cluster.ledger.release(client_id, epoch, 0)
+        elif claim.delayed:  # who fights for it waits, too, or there would be no end
+            claim.overtaken = True
         else:
             self._cluster.broker.turn.count(TAKEOVERS)
             claim.connection.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]

@@ -190,6 +190,12 @@ class RedisStore(Store):
         if link is None:
             return
         prefix = self._keys.prefix
+        # Acknowledgements first: if the commit releases their session, who has it next is to know them.
+        if not waiting.acked:
+            link.call(
+                partial(self._taken, waiting, current),
+                b"FCALL", b"flockmq_acks", b"0", prefix, self._node, block.acks,
+            )  # fmt: skip
         if not waiting.kept:
             keep = self._bounds.add(waiting.seq, block.log_size) if block.log_size else 0
             messages, size, drop_oldest = self._limits()
@@ -200,11 +206,6 @@ class RedisStore(Store):
             )  # fmt: skip
         if not waiting.replicated:
             link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
-        if not waiting.acked:
-            link.call(
-                partial(self._taken, waiting, current),
-                b"FCALL", b"flockmq_acks", b"0", prefix, self._node, block.acks,
-            )  # fmt: skip
 
     def _fits(self, current: int, reply: Reply) -> bool:
         """Whether a reply is good. What was done is done, also if another round of sending has begun since."""
