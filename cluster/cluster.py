@@ -12,10 +12,9 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import hiredis
@@ -34,26 +33,23 @@ from cluster import wire
 from cluster.agreement import Agreement
 from cluster.changes import Changes
 from cluster.claims import Claims
+from cluster.connecting import Connector, Refused
 from cluster.durability import inspect
-from cluster.keys import LAYOUT, LIBRARY, Keys
+from cluster.keys import LAYOUT, Keys
 from cluster.link import Link, LinkError, LinkLost, Reply, ignore
 from cluster.members import CREDIT, CREDIT_STEP, HOLD_SECONDS, Member, Members
 from cluster.processes import is_gone, process_name
+from cluster.reading import AT_ONCE, Behind, Reader, pairs
 from cluster.redis_store import LogBounds, RedisStore
 from cluster.redis_url import RedisAddress
 from cluster.routes import Routes
 
-FUNCTIONS = Path(__file__).with_name("functions.lua")
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, give or take a half
 BEATS_PER_LEASE = 4
 LEASE_USED = 0.9  # of the lease, after which a node that was not heard counts itself as dead
 PATIENCE_LEASES = 3  # without Redis, though its machine answers, until persistent clients are sent away
-AT_ONCE = 1000  # of what is read in pieces
-CHANGES_AT_ONCE = SESSIONS_AT_ONCE = 200  # these are larger
 TIDY_SECONDS = 5.0
 STOP_SECONDS = 10.0
-# Errors of Redis that waiting doesn't cure.
-FINAL = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "ERR DB index", "NOPROTO")
 DRAIN_STEPS = 8
 DRAIN_STEP_SECONDS = 0.05
 DROPPED_SLOW = COUNTERS.index("dropped_slow")
@@ -94,8 +90,8 @@ class Cluster(Coordinator):
         self.agreement = Agreement()
         self._patience = max(3.0, config.cluster.timeout)  # with a Redis that says nothing, while it is asked
         self._link = Link(self._pushed, self._settle, self._lost, self._patience)
+        self._connector = Connector(self._address, self.me, self._patience)
         self.connected = False
-        self._link_number = 0  # by which Redis knows the last link
         self._begun = False  # it has joined
         self._ended = False  # displaced or stopped: nothing is done any more
         self._draining = False
@@ -107,7 +103,6 @@ class Cluster(Coordinator):
         self._beat_due = self._tidy_due = self._expire_due = 0.0
         self._valid_until = 0.0  # monotonic; the lease
         self._away_since = 0.0
-        self._reached = True  # Redis' machine answered when it was last tried
         self._reconnecting: asyncio.Task[None] | None = None
         self._durability = ""
         self._counts = {"fights": 0, "links_lost": 0}
@@ -129,6 +124,9 @@ class Cluster(Coordinator):
     async def start(self) -> None:
         self.members = Members(self.broker, self._send_batch)
         self.changes = Changes(self.broker, self.members, self.me, self._member_ready, self._member_left)
+        self._reader = Reader(
+            self.broker, self.changes, self.keys, lambda: self._link, self._ask, between=self._beat_while_busy
+        )
         self._store.start(self._confirm, self._loop.call_soon_threadsafe)
         self.broker.reactor.overdue = self._overdue
         began = time.monotonic()
@@ -170,56 +168,13 @@ class Cluster(Coordinator):
             await client.aclose()
 
     async def _connect(self) -> None:
-        """Open a link that speaks RESP3 to a Redis that has our functions."""
-        address = self._address
-        try:
-            place, tls = await address.endpoint(), address.ssl_context()
-            link = Link(self._pushed, self._settle, partial(self._lost_link, None), self._patience)
-            await link.connect(place, tls)
-        except (ConnectionRefusedError, FileNotFoundError):
-            self._reached = True
-            raise
-        except (OSError, TimeoutError):
-            self._reached = False
-            raise
-        self._reached = True
+        """Open a link that speaks RESP3 to a Redis that has our functions; pushes are held."""
+        link = Link(self._pushed, self._settle, partial(self._lost_link, None), self._patience)
+        await self._connector.connect(link)
         link.on_lost(partial(self._lost_link, link))
         link.hold()
         self._link = link
-        hello: list[bytes | str | int] = ["HELLO", "3"]
-        if address.password:
-            hello += ["AUTH", address.username or "default", address.password]
-        try:
-            async with asyncio.timeout(self._patience):
-                said = await link.ask(*hello)
-                if address.db:
-                    await link.ask("SELECT", address.db)
-                await link.ask("CLIENT", "SETNAME", b"flockmq-" + self.me)
-                await self._load_functions(link)
-                with contextlib.suppress(LinkError):  # it may not be allowed
-                    await self._end_link_before(link, said[b"id"])
-        except LinkError as error:
-            if str(error).startswith(FINAL):
-                raise Refused(str(error)) from error
-            raise
-        for channel in (self.keys.all, self.keys.to(self.me)):
-            link.subscribe(channel)
-
-    async def _end_link_before(self, link: Link, number: int) -> None:
-        """End the connection that was the link before, if Redis still has it: what it has yet to read is late."""
-        before, self._link_number = self._link_number, number
-        if before and (b"name=flockmq-" + self.me + b" ") in await link.ask("CLIENT", "LIST", "ID", before):
-            await link.ask("CLIENT", "KILL", "ID", before)
-
-    async def _load_functions(self, link: Link) -> None:
-        code = FUNCTIONS.read_bytes()
-        found = await link.ask("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
-        for library in found:
-            fields = library if isinstance(library, dict) else dict(zip(library[::2], library[1::2], strict=True))
-            theirs = fields[b"library_code"]
-            if theirs == code or _revision(theirs) > _revision(code):
-                return
-        await link.ask("FUNCTION", "LOAD", "REPLACE", code)
+        await self._connector.introduce(link, (self.keys.all, self.keys.to(self.me)))
 
     async def _join(self) -> None:
         """Become a node: read what the cluster knows, catch up, and take part."""
@@ -229,38 +184,23 @@ class Cluster(Coordinator):
         if reply[0] == b"layout":
             raise Refused(f"LAYOUT {reply[1].decode()}")
         self.changes.last = reply[0]
-        cursor = b"0"
-        while True:
-            cursor, *sessions = await self._ask("sessions", cursor, SESSIONS_AT_ONCE, as_node=False)
-            for client_id, incarnation, subscriptions in sessions:
-                for name, options in zip(subscriptions[::2], subscriptions[1::2], strict=True):
-                    self.changes.subscribed(client_id, incarnation, name, int(options))
-            await self._beat_while_busy()
-            if cursor == b"0":
-                break
-        cursor = b"0"
-        while True:
-            cursor, *values = await self._ask("retained", cursor, AT_ONCE, as_node=False)
-            for topic, message in _pairs(values):
-                self.changes.retained(topic, message or None)
-            await self._beat_while_busy()
-            if cursor == b"0":
-                break
-        for node, beats in (await self._ask_hash("HGETALL", keys.nodes)).items():
+        await self._reader.read_sessions()
+        await self._reader.read_retained()
+        for node, beats in (await self._reader.ask_hash("HGETALL", keys.nodes)).items():
             if node == self.me:
                 continue
             process = await link.ask("HGET", keys.node(node), "process")
             if is_gone(process or b""):  # it died on this machine: others need not wait for its lease to end
-                for epoch, stored in _pairs(await self._ask("bury", node, beats)):
+                for epoch, stored in pairs(await self._ask("bury", node, beats)):
                     self.claims.publish_will(epoch, stored)
             else:
                 self.members.add(node).process = process or b""
-                await self._read_routes(node)
-        await self._catch_up()
+                await self._reader.read_routes(node)
+        await self._reader.catch_up()
         number, *nodes = await self._ask("ready")
         if number == b"gone":
             raise LinkError("the others took this node for dead while it was joining")
-        await self._catch_up()
+        await self._reader.catch_up()
         for node, seq, state in zip(nodes[::3], nodes[1::3], nodes[2::3], strict=True):
             if node != self.me and state == b"ready":
                 self.members.add(node, seq)
@@ -272,39 +212,6 @@ class Cluster(Coordinator):
     async def _beat_while_busy(self) -> None:
         if time.monotonic() > self._beat_due:
             await self._beat_now()
-
-    async def _read_routes(self, node: bytes) -> None:
-        for name, qos in (await self._ask_hash("HGETALL", self.keys.routes(node))).items():
-            self.changes.route(node, name, int(qos))
-
-    async def _ask_hash(self, *command: bytes | str | int) -> dict[bytes, bytes]:
-        reply = await self._link.ask(*command)
-        return reply if isinstance(reply, dict) else dict(_pairs(reply))
-
-    async def _catch_up(self) -> None:
-        """Apply the changes that were made since the last one that is known here."""
-        first = True
-        while True:
-            after = self.changes.last
-            entries = await self._link.ask(
-                "XRANGE", self.keys.changes, f"{after + 1}-0", "+", "COUNT", CHANGES_AT_ONCE
-            )
-            for entry, fields in entries:
-                number = int(entry.partition(b"-")[0])
-                if first and number != after + 1:
-                    raise Behind
-                first = False
-                self.changes.apply(number, fields[1], unpack(fields[3]))
-            if len(entries) < CHANGES_AT_ONCE:
-                break
-            await self._beat_while_busy()
-        missing = self.changes.take_missing()
-        while missing:
-            messages = await self._ask("values", *missing[:AT_ONCE], as_node=False)
-            for topic, message in zip(missing, messages, strict=False):
-                self.changes.retained(topic, message)
-            del missing[: len(messages)]
-            await self._beat_while_busy()
 
     def _settled(self, now: float) -> None:
         """The node is one of the cluster, and up to date."""
@@ -366,20 +273,13 @@ class Cluster(Coordinator):
             self.displaced("Redis has lost what it had confirmed")
             return
         members = list(self.members)
-        await self._catch_up()
+        await self._reader.catch_up()
         if self.changes.last < change:
             raise Behind
         for member in {*members, *self.members}:
-            await self._read_log(member)
+            await self._reader.read_log(member)
         self._gone = {member.node: member for member in members if self.members.get(member.node) is None}
-        sessions = self.claims.shared()
-        for start in range(0, len(sessions), AT_ONCE):
-            some = sessions[start : start + AT_ONCE]
-            tails = [field for session in some for field in (session.client_id, session.next_number)]
-            for client_id in await self._ask("behind", *tails):
-                session = self.broker.sessions.get(client_id)
-                if session is not None:
-                    await self._read_queue(session)
+        await self._reader.read_queues(self.claims.shared())
         if self._ended:
             return
         self._reconnecting = None
@@ -398,29 +298,6 @@ class Cluster(Coordinator):
         self._gone.clear()
         log.info("Redis is back", seconds=f"{away:.1f}")
         self.broker.settle()
-
-    async def _read_log(self, member: Member) -> None:
-        """Deliver what a node has sent since it was last heard."""
-        more = True
-        while more:
-            following, more, *batches = await self._ask("log", member.node, member.seen + 1)
-            for batch in batches:
-                self.broker.router.deliver(batch)
-            member.seen = following - 1
-            self.broker.settle()
-
-    async def _read_queue(self, session: Session) -> None:
-        """Take the messages of a session that are in its queue and not here."""
-        while True:
-            _, _, first, entries, tail, *_ = await self._ask(
-                "load", session.client_id, session.next_number, AT_ONCE, as_node=False
-            )
-            if session.owner is None:
-                return
-            for number, message in enumerate(entries, first):
-                arrive(session, number, message)
-            if first + len(entries) >= tail:
-                return
 
     def _look_up(self, sessions: list[Session]) -> None:
         """Redis has put messages into these queues and could not say where."""
@@ -514,7 +391,7 @@ class Cluster(Coordinator):
 
     def _buried(self, reply: Reply) -> None:
         if isinstance(reply, list):
-            for epoch, stored in _pairs(reply):
+            for epoch, stored in pairs(reply):
                 self.claims.publish_will(epoch, stored)
             self._tidy_due = 0.0
 
@@ -546,7 +423,7 @@ class Cluster(Coordinator):
         if self._ended:
             return
         if not self.connected:
-            patient_until = self._away_since + lease * PATIENCE_LEASES if self._reached else self._valid_until
+            patient_until = self._away_since + lease * PATIENCE_LEASES if self._connector.reached else self._valid_until
             if self._away_since and now > patient_until:
                 self.claims.close_persistent("this node has lost the others")
             return
@@ -819,26 +696,6 @@ class Cluster(Coordinator):
         if not self.connected:
             return False, "Redis is away"
         return True, "ready"
-
-
-class Behind(LinkError):
-    """The stream of changes begins after what is known here."""
-
-
-class Refused(LinkError):
-    """Redis will not have this node, whenever it is asked."""
-
-
-def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(items[::2], items[1::2], strict=True)
-
-
-def _revision(code: bytes) -> int:
-    """Of the functions: later ones replace earlier ones."""
-    for line in code.splitlines()[:4]:
-        if line.startswith(b"-- revision "):
-            return int(line.split()[2])
-    return 0
 
 
 def _backoff(attempt: int) -> float:
