@@ -39,7 +39,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -n 4 -m 'not soak'
+	$(PY) -m pytest -n 4 --dist worksteal -m 'not soak'
 	$(PY) tests/fuzz/fuzz_packets.py --seconds 10
 	$(PY) tests/fuzz/fuzz_connection.py --seconds 20
 

@@ -134,6 +134,7 @@ class Node:
             log.error("all clients are closed, and the node starts anew", reason=reason)
             self._loop.remove_reader(self.broker.reactor.fileno())
             for connection in self.broker.reactor:
+                connection.unsettled = True  # its will is published by others, even if it just says DISCONNECT
                 connection.close("the node starts anew")
             self._restarting = self._loop.create_task(self._begin_anew())
 

@@ -396,6 +396,7 @@ class Claims:
         """End the connections of all persistent sessions."""
         for claim in list(self._by_connection.values()):
             if not claim.packet.clean_start:
+                claim.connection.unsettled = True  # its will may be published, even if it just says DISCONNECT
                 claim.connection.close(reason)
 
     def shared(self) -> list[Session]:
