@@ -30,7 +30,7 @@ from broker.auth.authenticator import AllowAll
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config, split_address
 from broker.coordinator import Coordinator
-from broker.errors import ConfigError, FlockError, ListenError, NotNow
+from broker.errors import ConfigError, FlockError, ListenError, NotNow, UsageError
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
@@ -246,7 +246,11 @@ def make_coordinator(
     """
     if config.cluster.redis:
         # By name, since `broker` works without `cluster` and without redis-py.
-        return cast(Coordinator, import_module("cluster.cluster").Cluster(config, loop, restart))
+        try:
+            module = import_module("cluster.cluster")
+        except ModuleNotFoundError as error:
+            raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
+        return cast(Coordinator, module.Cluster(config, loop, restart))
     return Alone(make_store(config), loop.call_soon_threadsafe)
 
 
