@@ -206,6 +206,8 @@ class Cluster(Coordinator):
                 self.members.add(node, seq)
                 self.agreement.joined(node, number)
         self._settled(time.monotonic())
+        # Changes that were made since it was ready, and read instead of being told, are not confirmed one by one.
+        link.call(ignore, "PUBLISH", keys.all, wire.back(self.me, self.changes.last))
         link.release()
         await self._beat_now()
 

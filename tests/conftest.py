@@ -13,6 +13,21 @@ StartRedis = Callable[..., RedisProcess]
 StartCluster = Callable[..., ClusterProcess]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is about one process, in `tests/unit` or marked `one_process`, is not tried with a cluster."""
+
+    def is_about_one(item: pytest.Item) -> bool:
+        parameters = getattr(item, "callspec", None)
+        return (
+            parameters is not None
+            and parameters.params.get("store") == "cluster"
+            and ("unit" in item.path.parts or item.get_closest_marker("one_process") is not None)
+        )
+
+    config.hook.pytest_deselected(items=[item for item in items if is_about_one(item)])
+    items[:] = [item for item in items if not is_about_one(item)]
+
+
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest) -> str:
     """The kind of broker: a node with a store of its own, or a cluster."""

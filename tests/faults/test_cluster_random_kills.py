@@ -45,6 +45,9 @@ def run(directory: Path, seed: int, seconds: float) -> None:
                 load.during(partial(pause, rng.choice(running), rng.choice((0.2, 2 * LEASE))))
             elif dead:
                 rng.choice(dead).start()
+        if not load.kills:  # chance would have it so
+            load.kill_one()
+            load.run(0.5)
         load.finish()
         load.finish_twins()
         cluster.check()

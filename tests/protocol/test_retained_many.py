@@ -91,6 +91,7 @@ def test_all_of_them_arrive_at_a_slow_reader(start_broker: StartBroker, each: in
         assert peak - before < 8 * MIB
 
 
+@pytest.mark.one_process  # its CPU time is measured
 @pytest.mark.parametrize("each", MANY)
 def test_few_matches_are_found_without_a_look_at_the_rest(start_broker: StartBroker, each: int) -> None:
     """The CPU time of a search is compared with that of taking all: by far less, whatever the machine."""
