@@ -31,8 +31,11 @@ def figure(broker: Broker, topic: str) -> Iterator[Callable[[], int]]:
             client.send(f"unsubscribe 2 '$SYS/broker/{topic}'")
             while type(client.packet()).__name__ != "Unsuback":
                 pass
-            client.subscribe(f"$SYS/broker/{topic}:0")
-            return int(client.packet().payload)
+            client.send(f"subscribe 1 '$SYS/broker/{topic}':0")
+            while True:  # an update may come before SUBACK; the retained message comes after it
+                packet = client.packet()
+                if type(packet).__name__ == "Publish" and packet.retain:
+                    return int(packet.payload)
 
         yield read
 
