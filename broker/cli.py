@@ -17,9 +17,11 @@ COMMANDS = {
     "sub": "subscribe and print messages, like mosquitto_sub",
     "cluster": "`cluster status`: the nodes of a cluster and what they keep in Redis",
     "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
+    "analytics": "`analytics run|sql|report|package`: every message, queryable with Spark SQL",
+    "replay": "publish logged messages again",
 }
-# Commands of `cluster`, which this package doesn't import but by name: it needs a library that one node doesn't.
-CLUSTER_COMMANDS = ("cluster", "session")
+# Commands of `cluster`, which this package doesn't import but by name: they need libraries that one node doesn't.
+CLUSTER_COMMANDS = ("cluster", "session", "analytics", "replay")
 HELP = """\
 usage: flockmq [COMMAND] [OPTION...]
 

@@ -32,6 +32,7 @@ from broker.config_values import (
     RedisUrlKind,
     Size,
     StoreUrl,
+    TopicFilters,
 )
 from broker.config_values import split_address as split_address
 from broker.errors import ConfigError
@@ -254,6 +255,37 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True)
+class AnalyticsConfig:
+    """The log of messages for Spark (`flockmq analytics`), in the cluster's Redis. Without `topics` there is none."""
+
+    topics: tuple[str, ...] = option(
+        (),
+        'Topic filters of the messages that are logged: "#" is all but those that begin with $.',
+        TopicFilters(),
+        reloadable=True,
+        flag="--analytics",
+    )
+    log_bytes: int = option(
+        256 * MIB,
+        "Bytes that the log of messages of a node may take in Redis; the oldest go first, read or not.",
+        Size(1 * MIB, SIZE_MAX),
+        reloadable=True,
+    )
+    log_seconds: float = option(
+        3600.0,
+        "Seconds for which logged messages are kept in Redis.",
+        Duration(1, CENTURY),
+        reloadable=True,
+    )
+    max_waiting_bytes: int = option(
+        32 * MIB,
+        "Bytes of the log that may wait for a slow Redis; past it messages of QoS 0 are not logged, and counted.",
+        Size(64 * 1024, SIZE_MAX),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
 class HttpConfig:
     """Health for load balancers and orchestrators: /healthz (the process works) and /readyz (send it clients)."""
 
@@ -287,6 +319,7 @@ class Config:
     limits: LimitsConfig = LimitsConfig()
     mqtt: MqttConfig = MqttConfig()
     cluster: ClusterConfig = ClusterConfig()
+    analytics: AnalyticsConfig = AnalyticsConfig()
     http: HttpConfig = HttpConfig()
 
 

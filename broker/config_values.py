@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from _speedups.topics import InvalidTopic, validate_topic_filter
 from broker.redis_url import EXPECTED as REDIS_EXPECTED
 from broker.redis_url import RedisUrl, masked
 
@@ -231,6 +232,28 @@ class Addresses(Kind):
                 raise ValueError(f"each address once, {address} stands there twice")
             seen.add((host, port))
         return tuple(raw)
+
+
+class TopicFilters(Kind):
+    """Topic filters; as text separated by commas."""
+
+    expected = 'topic filters such as "#" or "site/+/temp"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if is_text and isinstance(raw, str):
+            raw = [part.strip() for part in raw.split(",")] if raw.strip() else []
+        elif isinstance(raw, str):
+            raw = [raw]
+        if not isinstance(raw, (list, tuple)):
+            raise ValueError
+        for topic_filter in raw:
+            if not isinstance(topic_filter, str):
+                raise ValueError
+            try:
+                validate_topic_filter(topic_filter)
+            except InvalidTopic as fault:
+                raise ValueError(f"topic filters; {topic_filter!r} is none: {fault}") from fault
+        return tuple(dict.fromkeys(raw))
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -18,6 +18,9 @@ class Keys:
         self.retained = self.prefix + b"retained"
         self.sessions = self.prefix + b"sessions"
         self.all = self.prefix + b"all"
+        self.analytics_logs = self.prefix + b"analytics:logs"
+        self.analytics_jobs = self.prefix + b"analytics:jobs"
+        self.analytics_results = self.prefix + b"analytics:results"
 
     def to(self, node: bytes) -> bytes:
         """The channel of a node."""
@@ -38,3 +41,7 @@ class Keys:
     def log(self, node: bytes) -> bytes:
         """The publish batches of a node."""
         return self.prefix + b"log:" + node
+
+    def analytics_log(self, node: bytes) -> bytes:
+        """The messages that a node accepted, for Spark."""
+        return self.prefix + b"analytics:log:" + node

@@ -52,6 +52,13 @@ if [ "$what" = test ]; then
     has redis-server || need redis-server
     has redis-sentinel || need redis-sentinel
     has ss || need iproute2
+    # Spark 4 runs on Java 17 and 21; an older one counts as missing.
+    case $(java -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p') in
+    17 | 21) ;;
+    *) need default-jre-headless ;;
+    esac
+    has chromium || has chromium-browser || need chromium
+    has chromedriver || need chromium-driver
 fi
 [ -n "$missing" ] || exit 0
 

@@ -45,7 +45,8 @@ def test_every_key_has_help_and_a_variable() -> None:
         assert key.help.endswith("."), key.name
     flags = [key.flag for key in KEYS.values() if key.flag]
     assert sorted(flags) == [
-        "--http", "--listen", "--log-format", "--log-level", "--node-name", "--redis", "--store", "--sync", "--workers",
+        "--analytics", "--http", "--listen", "--log-format", "--log-level", "--node-name", "--redis", "--store",
+        "--sync", "--workers",
     ]  # fmt: skip
 
 
