@@ -1,16 +1,21 @@
 """Times as people write them: "10 min ago", "today 08:00", ISO 8601 with or without a zone, seconds since 1970.
 
-Pure Python, since Spark's executors read it too. What has no zone is the local time of the machine that reads it. All
-times are whole microseconds since 1970, UTC, as in the log of messages.
+Pure Python, since Spark's executors read it too. What has no zone is UTC unless the caller says otherwise: options of a
+job mean the same on every machine, and `LOCAL` is for the commands that a person gives. All times are whole microseconds
+since 1970, UTC, as in the log of messages.
 """
 
 import re
 import time
-from datetime import datetime, timedelta, tzinfo
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, tzinfo
 
 SECOND = 1_000_000  # microseconds
-EXPECTED = '"10 min ago", "today 08:00", "2026-01-31 08:00" (local time), "2026-01-31T08:00:00Z" or seconds since 1970'
-EXPECTED_DURATION = '"90 s", "10 min", "1 h 30 min" or "2 days"'
+LOCAL = None  # the zone of the machine that reads a time
+EXPECTED = (
+    'a time such as "10 min ago", "today 08:00", "2026-01-31 08:00", "2026-01-31T08:00:00Z" or seconds since 1970'
+)
+EXPECTED_DURATION = 'a duration such as "90 s", "10 min", "1 h 30 min" or "2 days"'
 UNITS = {
     "us": 1,
     "microsecond": 1,
@@ -37,20 +42,20 @@ DAYS = {"today": 0, "yesterday": 1}
 LONGEST = 200 * 366 * 86400 * SECOND  # a duration; Python's dates end somewhere
 
 
-def parse_time(text: str, *, now: int | None = None, zone: tzinfo | None = None) -> int:
+def parse_time(text: str, now: float | None = None, zone: tzinfo | None = UTC) -> int:
     """Microseconds since 1970 of a time as people write it.
 
     Args:
-        text: what was written.
-        now: what "ago" and "today" start from; the clock's time unless given.
-        zone: of what has no zone; the machine's unless given.
+        text: what was written; a duration alone, such as "10 min", is so long ago.
+        now: seconds since 1970, what "ago" and "today" start from; the clock's time unless given.
+        zone: of what has no zone, UTC or LOCAL or another.
 
     Raises:
-        ValueError: it is none; the words say what is expected.
+        ValueError: it is none; the words complete the sentence "expected ...".
     """
     words = " ".join(text.split())
     lower = words.lower()
-    moment = time.time_ns() // 1000 if now is None else now
+    moment = time.time_ns() // 1000 if now is None else round(now * SECOND)
     try:
         if lower == "now":
             return moment
@@ -61,6 +66,8 @@ def parse_time(text: str, *, now: int | None = None, zone: tzinfo | None = None)
         number = NUMBER.fullmatch(words)
         if number and len(number[1]) >= 9:
             return _epoch(number[1], number[2] or "")
+        with suppress(ValueError):
+            return _within(moment - parse_duration(lower))
         return _within(_calendar(words, lower, moment, zone))
     except (ValueError, OverflowError, OSError) as error:
         raise ValueError(EXPECTED) from error
@@ -70,7 +77,7 @@ def parse_duration(text: str) -> int:
     """Microseconds of "10 min", "1 h 30 min", "2.5d".
 
     Raises:
-        ValueError: it is none; the words say what is expected.
+        ValueError: it is none; the words complete the sentence "expected ...".
     """
     lower = text.strip().lower()
     at, total = 0, 0
@@ -83,6 +90,11 @@ def parse_duration(text: str) -> int:
     if not lower or at < len(lower) or total > LONGEST:
         raise ValueError(EXPECTED_DURATION)
     return total
+
+
+def format_time(moment: int) -> str:
+    """A time as ISO 8601, UTC, to the millisecond: what people read."""
+    return f"{iso(moment)[:-4]}Z"
 
 
 def iso(moment: int) -> str:
@@ -125,7 +137,7 @@ def _calendar(words: str, lower: str, moment: int, zone: tzinfo | None) -> int:
 
 
 def _microseconds(moment: datetime, zone: tzinfo | None) -> int:
-    """Without a zone it is `zone`'s or the machine's local time."""
+    """Without a zone it is `zone`'s."""
     if moment.tzinfo is None and zone is not None:
         moment = moment.replace(tzinfo=zone)
     fraction = moment.microsecond

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.analytics import rows
+from cluster.analytics.errors import BlockError
+from cluster.analytics.header import parse_header
 from tests.model import log_block
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
@@ -28,7 +30,7 @@ batches = st.lists(messages, max_size=30)
 def test_rows_are_the_models(batch: list[log_block.Row], rows_before: int, bytes_before: int, lacking: int) -> None:
     block = log_block.encode(batch, rows_before=rows_before, bytes_before=bytes_before, lacking=lacking)
     assert [tuple(row) for row in rows.read(block)] == [tuple(row) for row in batch]
-    assert rows.header(block)[:4] == (len(batch), rows_before, bytes_before, lacking)
+    assert parse_header(block)[:4] == (len(batch), rows_before, bytes_before, lacking)
 
 
 @given(batches, st.integers(0, 5))
@@ -43,7 +45,7 @@ def test_only_what_is_wanted(batch: list[log_block.Row], length: int) -> None:
 def test_every_cut_is_told(batch: list[log_block.Row], data: st.DataObject) -> None:
     block = log_block.encode(batch)
     size = data.draw(st.integers(0, len(block) - 1))
-    with pytest.raises(rows.InvalidBlock):
+    with pytest.raises(BlockError):
         rows.read(block[:size])
 
 
@@ -55,9 +57,9 @@ def test_damage_is_told_or_read_but_never_anything_else(batch: list[log_block.Ro
         block[data.draw(st.integers(0, len(block) - 1))] = data.draw(st.integers(0, 255))
     try:
         found = rows.read(bytes(block))
-    except rows.InvalidBlock:
+    except BlockError:
         return
-    assert len(found) == rows.header(bytes(block)).rows
+    assert len(found) == parse_header(bytes(block)).rows
 
 
 ONE = log_block.encode([log_block.Row(1, "c", "t", 1, True, False, b"12345678")])
@@ -68,20 +70,20 @@ ONE = log_block.encode([log_block.Row(1, "c", "t", 1, True, False, b"12345678")]
     [
         (0, "2s", b"XX", "begins with"),
         (2, "B", 2, "layout 2"),
-        (3, "B", 2, "layout 1.2"),
-        (56, "i", 1, "number 1"),
+        (3, "B", 2, "layout 1, bits 2"),
+        (56, "i", 1, "counts to 1"),
         (56, "i", -1, "below 0"),
-        (64, "i", 7, "number 7"),
+        (64, "i", 7, "counts to 7"),
         (72, "i", 1, "ends that fall"),
         (76, "i", -1, "ends that fall"),
-        (76, "i", 9, "within a column"),
+        (76, "i", 9, "cut short"),
         (104, "B", 0xFF, "no UTF-8"),
     ],
 )
 def test_what_is_wrong_is_said(offset: int, code: str, value: object, words: str) -> None:
     block = bytearray(ONE)
     struct.pack_into(f"<{code}", block, offset, value)
-    with pytest.raises(rows.InvalidBlock, match=words):
+    with pytest.raises(BlockError, match=words):
         rows.read(bytes(block))
 
 
@@ -90,7 +92,7 @@ def test_properties_are_passed_over() -> None:
     bare[3] = 1
     block = bytes(bare) + struct.pack("<2i", 0, 3) + b"abc" + bytes(5)
     assert rows.read(block) == rows.read(ONE)
-    with pytest.raises(rows.InvalidBlock):
+    with pytest.raises(BlockError):
         rows.read(block[:-8])
 
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from cluster.analytics.times import EXPECTED, EXPECTED_DURATION, SECOND, iso, parse_duration, parse_time
+from cluster.analytics.times import EXPECTED, EXPECTED_DURATION, SECOND, format_time, iso, parse_duration, parse_time
 
 BERLIN_WINTER = timezone(timedelta(hours=1))
-NOON = 1_769_860_800 * SECOND  # 2026-01-31T12:00:00Z
+NOON = 1_769_860_800  # 2026-01-31T12:00:00Z
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,14 @@ NOON = 1_769_860_800 * SECOND  # 2026-01-31T12:00:00Z
         ("1 day ago", "2026-01-30T12:00:00.000000Z"),
         ("2 weeks ago", "2026-01-17T12:00:00.000000Z"),
         ("250 ms ago", "2026-01-31T11:59:59.750000Z"),
+        ("10 min", "2026-01-31T11:50:00.000000Z"),
         ("-15m", "2026-01-31T11:45:00.000000Z"),
         ("today", "2026-01-30T23:00:00.000000Z"),
         ("today 08:00", "2026-01-31T07:00:00.000000Z"),
         ("yesterday 22:15:30.5", "2026-01-30T21:15:30.500000Z"),
         ("8:05", "2026-01-31T07:05:00.000000Z"),
         ("2026-01-31", "2026-01-30T23:00:00.000000Z"),
+        ("20260131T080000Z", "2026-01-31T08:00:00.000000Z"),
         ("20260131", "2026-01-30T23:00:00.000000Z"),
         ("2026-01-31 08:00", "2026-01-31T07:00:00.000000Z"),
         ("2026-01-31T08:00:00.123456", "2026-01-31T07:00:00.123456Z"),
@@ -57,7 +59,6 @@ def test_a_time(text: str, expected: str) -> None:
         "ago",
         "10 ago",
         "10 parsecs ago",
-        "10 min",
         "today 25:00",
         "2026-02-30",
         "12",
@@ -77,6 +78,10 @@ def test_what_is_no_time_is_told_with_examples(text: str) -> None:
     assert str(caught.value) == EXPECTED
 
 
+def test_without_a_zone_it_is_utc_unless_the_caller_says_otherwise() -> None:
+    assert format_time(parse_time("2026-01-31 08:00")) == "2026-01-31T08:00:00.000Z"
+
+
 def test_now_is_the_clocks_time_unless_given() -> None:
     before = datetime.now(UTC).timestamp()
     assert before * SECOND - 1 <= parse_time("now") <= datetime.now(UTC).timestamp() * SECOND + 1
@@ -84,8 +89,8 @@ def test_now_is_the_clocks_time_unless_given() -> None:
 
 def test_without_a_zone_it_is_the_machines_local_time_summer_and_winter() -> None:
     code = (
-        "from cluster.analytics.times import iso, parse_time\n"
-        "print(iso(parse_time('2026-01-31 08:00')), iso(parse_time('2026-07-31 08:00')))"
+        "from cluster.analytics.times import LOCAL, iso, parse_time\n"
+        "print(*(iso(parse_time(text, zone=LOCAL)) for text in ('2026-01-31 08:00', '2026-07-31 08:00')))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code],
