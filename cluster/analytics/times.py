@@ -1,7 +1,7 @@
 """Times as people write them: "10 min ago", "today 08:00", ISO 8601 with or without a zone, seconds since 1970.
 
-Pure Python, since Spark's executors read it too. What has no zone is UTC unless the caller says otherwise: options of a
-job mean the same on every machine, and `LOCAL` is for the commands that a person gives. All times are whole microseconds
+Pure Python, since Spark's executors read it too. What has no zone is UTC unless the caller says otherwise: options of
+a job mean the same on every machine; `LOCAL` is for the commands that a person gives. All times are whole microseconds
 since 1970, UTC, as in the log of messages.
 """
 
