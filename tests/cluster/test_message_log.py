@@ -4,7 +4,6 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,40 +11,15 @@ from _speedups.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubr
 from tests.broker_process import until
 from tests.cluster_process import ClusterNode, ClusterProcess
 from tests.conftest import StartCluster
-from tests.model.log_block import HEADER, Row, decode
+from tests.logs import entries, logged_rows
+from tests.model.log_block import HEADER
 from tests.socket_client import SocketClient
 
 EVERYTHING = {"analytics.topics": "#"}
 
 
-def entries(cluster: ClusterProcess) -> Iterator[tuple[str, str, bytes]]:
-    """(node id, entry id, block) of all logs, each log in its order."""
-    client = cluster.redis.client(decode_responses=False)
-    for node in client.hkeys("mq:analytics:logs"):
-        for entry_id, fields in client.xrange(b"mq:analytics:log:" + node):
-            yield node.decode(), entry_id.decode(), fields[b"b"]
-
-
-def rows(cluster: ClusterProcess) -> list[Row]:
-    """All logged messages. Checks that ids and headers agree."""
-    found: list[Row] = []
-    before: dict[str, tuple[int, int, int]] = {}
-    for node, entry_id, block in entries(cluster):
-        ms, position = map(int, entry_id.split("-"))
-        row_count, byte_count, last = before.get(node, (0, 0, 0))
-        _, _, _, count, rows_before, bytes_before, _, _, _, _ = HEADER.unpack_from(block)
-        assert (rows_before, bytes_before, position) == (row_count, byte_count, byte_count + len(block))
-        some = decode(block)
-        assert len(some) == count > 0
-        times = [row.accepted for row in some]
-        assert last <= times[0] and times == sorted(times) and times[-1] // 1000 <= ms
-        before[node] = (row_count + count, position, times[-1])
-        found += some
-    return found
-
-
 def payloads(cluster: ClusterProcess) -> Counter[bytes]:
-    return Counter(row.payload for row in rows(cluster))
+    return Counter(row.payload for row in logged_rows(cluster))
 
 
 def node_id(cluster: ClusterProcess, name: str) -> str:
@@ -75,9 +49,9 @@ def test_each_message_is_logged_by_the_node_that_accepted_it(start_cluster: Star
     assert publisher.receive() == Pubcomp(packet_id=3)
     publisher.send(Publish("t/0", b"\xff\0" * 3000, retain=True))
     SocketClient(cluster["c"].port, "other é").send(Publish("ü/" + "x" * 3000, b"5"))
-    until(lambda: len(rows(cluster)) == 6)
+    until(lambda: len(logged_rows(cluster)) == 6)
     logged = {
-        (row.client_id, row.topic, row.qos, row.retain, row.dup, row.payload) for row in rows(cluster)
+        (row.client_id, row.topic, row.qos, row.retain, row.dup, row.payload) for row in logged_rows(cluster)
     }  # fmt: skip
     assert logged == {
         ("publisher", "t/0", 0, False, False, b"zero"),
@@ -87,7 +61,7 @@ def test_each_message_is_logged_by_the_node_that_accepted_it(start_cluster: Star
         ("publisher", "t/0", 0, True, False, b"\xff\0" * 3000),
         ("other é", "ü/" + "x" * 3000, 0, False, False, b"5"),
     }
-    assert all(began <= row.accepted <= time.time_ns() // 1000 for row in rows(cluster))
+    assert all(began <= row.accepted <= time.time_ns() // 1000 for row in logged_rows(cluster))
     nodes = {node for node, _, _ in entries(cluster)}
     assert nodes == {node_id(cluster, "a"), node_id(cluster, "c")}
 
@@ -114,7 +88,7 @@ def test_wills_are_logged_for_their_clients(start_cluster: StartCluster) -> None
     SocketClient(cluster["b"].port, "two", will_topic="w", will_payload=b"2")
     cluster["b"].kill()
     until(lambda: payloads(cluster) == Counter([b"1", b"2"]))
-    assert {(row.client_id, row.topic) for row in rows(cluster)} == {("one", "w"), ("two", "w")}
+    assert {(row.client_id, row.topic) for row in logged_rows(cluster)} == {("one", "w"), ("two", "w")}
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -135,7 +109,7 @@ def test_many(start_cluster: StartCluster, qos: int) -> None:
             )
     until(lambda: sum(HEADER.unpack_from(block)[3] for _, _, block in entries(cluster)) == count * len(clients))
     by_client: dict[str, list[int]] = {}
-    for row in rows(cluster):
+    for row in logged_rows(cluster):
         number, i, _ = row.payload.split(b" ", 2)
         assert row.client_id == f"c{int(number)}" and row.topic == f"t/{int(i) % 70}" and row.qos == qos
         by_client.setdefault(row.client_id, []).append(int(i))
@@ -148,7 +122,7 @@ def test_a_quiet_node_gathers_messages_of_qos_0(start_cluster: StartCluster) -> 
     for i in range(100):
         client.send(Publish("t", b"%d" % i))
         client.ping()
-    until(lambda: len(rows(cluster)) == 100)
+    until(lambda: len(logged_rows(cluster)) == 100)
     assert len(list(entries(cluster))) < 60
 
 
@@ -298,7 +272,7 @@ def test_the_filters_are_read_again(start_cluster: StartCluster) -> None:
         node.signal(signal.SIGHUP)
         cluster.wait_for_log("configuration read", since)
     publish_1(client, "one", b"4", 1)
-    assert [(row.topic, row.payload) for row in rows(cluster)] == [
+    assert [(row.topic, row.payload) for row in logged_rows(cluster)] == [
         ("one", b"1"), ("two", b"2"), ("one", b"3"), ("two", b"3"),
     ]  # fmt: skip
 
