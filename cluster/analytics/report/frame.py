@@ -1,8 +1,8 @@
 """What all plots have in common: a figure with its caption, legend, SVG and the same data as a table.
 
 A plot has no fixed width: places along x are percents, heights are pixels, and curves are in an inner SVG that
-stretches. So text stays as large as it is on a phone. The table is what screen readers read, and where the page's script
-takes the words of its tooltips from.
+stretches, so text stays as large as it is, on a phone too. The table is what screen readers read, and where the page's
+script takes the words of its tooltips from.
 """
 
 from collections.abc import Sequence

@@ -24,12 +24,13 @@ class Scale:
         if not (math.isfinite(low) and math.isfinite(high)):
             low, high = 0.0, 1.0
         self.log = log and low > 0
+        self.ticks: list[float]
         if self.log:
             step = 10.0 if base == 10 else 4.0
             first = math.floor(math.log(low, step) + 1e-9)
             last = max(first + 1, math.ceil(math.log(high, step) - 1e-9))
             every = math.ceil((last - first) / 5)
-            self.ticks: list[float] = [step**power for power in range(first, last + 1, every)]
+            self.ticks = [step**power for power in range(first, last + 1, every)]
             if self.ticks[-1] < high * (1 - 1e-9):
                 self.ticks.append(step ** (first + every * len(self.ticks)))
         else:
@@ -72,7 +73,7 @@ def time_ticks(begin: int, end: int, at_most: int = 7) -> list[tuple[int, str]]:
     """Round local times within the range, with their labels; a new day is named."""
     seconds = max(1, (end - begin) // SECOND)
     step = next((step for step in STEPS if seconds / step <= at_most), math.ceil(seconds / at_most / DAY) * DAY)
-    ticks = []
+    ticks: list[tuple[int, str]] = []
     here = datetime.fromtimestamp(begin // SECOND).replace(microsecond=0)
     at = here.replace(hour=0, minute=0, second=0)
     if step < DAY:
