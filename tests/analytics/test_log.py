@@ -170,7 +170,7 @@ def test_a_wrong_password_is_told_without_it(start_redis: StartRedis) -> None:
         url = f"redis://{user}127.0.0.1:{server.port}"
         with (
             Connection(RedisAddress.parse(url), patience=60) as connection,
-            pytest.raises(RedisAway, match="can't use Redis at redis://|refuses") as caught,
+            pytest.raises(RedisAway, match=r"can't use Redis at redis://|refuses") as caught,
         ):
             connection.ask("HGETALL", "x")
         assert "wrong-one" not in str(caught.value)
