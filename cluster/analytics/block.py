@@ -102,6 +102,8 @@ def _wanted(block: bytes, header: Header, selection: Selection) -> Arrays | None
     arrays = [accepted, client_ids.take(client), topic_names.take(topic), flags, payloads]
     if mask is None:
         return arrays
+    if pc.all(mask).as_py():
+        return arrays
     return [array.filter(mask) for array in arrays] if pc.any(mask).as_py() else None
 
 
