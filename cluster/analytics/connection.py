@@ -1,7 +1,7 @@
 """Redis as the analytics ask it: a few commands at a time, again while it is away (reading twice is harmless)."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
@@ -44,6 +44,27 @@ class Connection:
                 return [self._checked(reply) for reply in self._send(commands)]
             except AWAY as error:
                 if isinstance(error, redis.AuthenticationError) or time.monotonic() > end:
+                    raise RedisAway(f"can't use Redis at {self.address}: {error}") from None
+                time.sleep(PAUSE)
+
+    def change(self, key: bytes, name: bytes, edit: Callable[[bytes | None], bytes]) -> None:
+        """Change a field of a hash; again if somebody else changed the hash meanwhile, or Redis was away."""
+        end = time.monotonic() + self.patience
+        while True:
+            try:
+                with self._client.pipeline() as pipeline:
+                    pipeline.watch(key)  # type: ignore[no-untyped-call]
+                    value = edit(pipeline.hget(key, name))  # type: ignore[arg-type]
+                    pipeline.multi()
+                    pipeline.hset(key, name, value)
+                    pipeline.execute()
+                    return
+            except redis.WatchError:
+                continue
+            except redis.RedisError as error:
+                if not isinstance(error, AWAY) or isinstance(error, redis.AuthenticationError):
+                    raise RedisAway(f"Redis at {self.address} refuses: {error}") from None
+                if time.monotonic() > end:
                     raise RedisAway(f"can't use Redis at {self.address}: {error}") from None
                 time.sleep(PAUSE)
 

@@ -88,6 +88,8 @@ def find_columns(block: bytes, header: Header) -> Columns:
         return column
 
     def last(ends: Column) -> int:
+        if END.unpack_from(block, ends.start)[0]:
+            raise BlockError("a column of a block does not begin at 0")
         return int(END.unpack_from(block, ends.start + ends.size - 4)[0])
 
     take(8 * rows)

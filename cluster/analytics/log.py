@@ -95,7 +95,7 @@ class Log:
 
     def end(self) -> Position:
         """The place after the newest entry that ever was; START if there was none, or the log was deleted."""
-        return ended(self._connection.ask("XINFO", "STREAM", self.key))
+        return ended(self._connection.ask("XINFO STREAM", self.key))
 
     def after(self, position: Position | None) -> Entry | None:
         """The first entry after a place."""
@@ -119,7 +119,7 @@ class Log:
         low, high = start, end
         target = start.total + size
         share = size / max(1, end.total - start.total)
-        while low.total < start.total + least:
+        while low.total < start.total + max(1, least):
             # Where the place would be if all seconds had as many bytes; every other time in the middle, for bursts.
             guess = Position(min(high.ms, low.ms + int((high.ms - low.ms) * share)), target)
             replies = self._connection.ask_all([until_command(self.key, guess), after_command(self.key, guess)])
@@ -195,7 +195,7 @@ def until_command(key: bytes, position: Position | None) -> tuple[Any, ...]:
 
 def info_command(key: bytes) -> tuple[Any, ...]:
     """Asks for what Redis knows of a log; for `ended`."""
-    return ("XINFO", "STREAM", key)
+    return ("XINFO STREAM", key)
 
 
 def ended(info: Any) -> Position:
