@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from _speedups.topics import matches
 from broker.errors import FlockError
-from cluster.analytics import rows
 from cluster.analytics.log import Entry, Gap, KnownLog, Log, Logs
 from cluster.analytics.times import SECOND, format_time
+from cluster.replay import rows
 
 LATE = 5 * SECOND  # blocks are closed soon after their messages were accepted, but not at once
 CHUNK = 256  # messages handed over at a time

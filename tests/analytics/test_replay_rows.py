@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.analytics import rows
 from cluster.analytics.errors import BlockError
 from cluster.analytics.header import parse_header
+from cluster.replay import rows
 from tests.model import log_block
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
