@@ -14,7 +14,7 @@ from cluster.analytics import silence
 from cluster.analytics.commits import Commits
 from cluster.analytics.files import Files
 from cluster.analytics.live import Live
-from cluster.analytics.options import Options
+from cluster.analytics.job_options import Options
 from cluster.analytics.sinks import Sink
 from cluster.analytics.tables import TABLES
 from cluster.analytics.version import Report, Version
@@ -74,6 +74,10 @@ class Batches:
         self._stopping = True
         with self._lock:
             pass
+
+    def resume(self) -> None:
+        """After `stop`, for a last look at the clock."""
+        self._stopping = False
 
     def _do(self, messages: DataFrame, batch: int) -> None:
         started = time.monotonic()

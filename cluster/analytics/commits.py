@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from broker.errors import FlockError, UsageError
 from cluster.analytics.files import Files
-from cluster.analytics.options import Options
+from cluster.analytics.job_options import Options
 from cluster.analytics.tables import TABLES
 
 LAYOUT = 1

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
 
 from cluster.analytics import filters
-from cluster.analytics.options import Options
+from cluster.analytics.job_options import Options
 from cluster.analytics.tables import TABLES
 
 NUMBER = r"^\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*$"

@@ -11,7 +11,7 @@ Which events there are is decided by the times of messages alone, however they w
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cluster.analytics.options import Options
+from cluster.analytics.job_options import Options
 
 KNOWN = 20  # intervals that are remembered
 LEAST = 5  # intervals that must be known

@@ -10,7 +10,7 @@ from cluster.analytics import lag, outliers, silence, values
 from cluster.analytics.clients import clients
 from cluster.analytics.commits import Commit, Commits
 from cluster.analytics.cube import CUBE, cube
-from cluster.analytics.options import Options
+from cluster.analytics.job_options import Options
 from cluster.analytics.rates import rates
 from cluster.analytics.rows import numbers, slim, stamped
 from cluster.analytics.sinks import Sink
