@@ -23,6 +23,7 @@ from _speedups.turn cimport (MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, 
 from _speedups.packets import MalformedPacket, ProtocolError, UnacceptableProtocol
 
 cdef enum:
+    BLOCK_MOST = 16777216      # bytes of a turn's block for the store: past it another is begun
     CONNECT_MOST = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
 
 
@@ -149,6 +150,8 @@ cdef class Channel(Outlet):
         if self.parsing and (adds or kind in (SUBSCRIBE, UNSUBSCRIBE)) and self.turn.overloaded():
             self.parsing = False
             self.turn.hold_back(self)
+        elif adds and self.turn.journal.weight > BLOCK_MOST:
+            self.turn.seal()
         return 0
 
     cdef int take_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
@@ -191,11 +194,13 @@ cdef class Channel(Outlet):
             # The packet as it came is what receivers get, if it has no flags and no longer header than needed.
             if first_byte != 0x30 or body - packet != 1 + varint_size(<uint32_t>n):
                 packet = NULL
-            self.router.route(topic, topic_length, payload, end - payload, 0, first_byte & 1, packet, NULL)
+            self.router.route(topic, topic_length, payload, end - payload, 0, first_byte & 1, packet, NULL,
+                              self.session, first_byte & 8)
             return 0
         if qos == 1:
             before = buffer_size(&self.turn.journal.records)
-            self.router.route(topic, topic_length, payload, end - payload, 1, first_byte & 1, NULL, NULL)
+            self.router.route(topic, topic_length, payload, end - payload, 1, first_byte & 1, NULL, NULL, self.session,
+                              first_byte & 8)
             return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before)
         if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may leave.
@@ -241,7 +246,7 @@ cdef class Channel(Outlet):
         if message != NULL:
             try:
                 self.router.route(message.data, message.topic_length, message.data + message.topic_length,
-                                  message.payload_length, 2, message.retain, NULL, message)
+                                  message.payload_length, 2, message.retain, NULL, message, self.session)
             finally:
                 message_release(message)
             wait = buffer_size(&self.turn.journal.records) > before

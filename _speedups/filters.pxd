@@ -27,6 +27,8 @@ cdef struct Plan:
     uint32_t topic_length
     uint32_t count
     uint32_t capacity
+    uint32_t log_index         # place of the topic name ...
+    uint64_t log_block         # ... in this block of the log of messages
     Receiver* receivers        # in the same allocation as the plan, after the topic name; or in the tree's scratch
     uint8_t topic[1]
 

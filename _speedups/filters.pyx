@@ -234,6 +234,7 @@ cdef class FilterTree:
         if self.scratch.count > PLAN_MOST or n > PLAN_TOPIC_MOST or (self.tags[slot] | 1) != tag_of(h):
             self.tags[slot] = tag_of(h) & ~1u     # the plan that is there is not used any more
             self.scratch.generation = self.generation
+            self.scratch.log_block = 0
             return &self.scratch
         if self.kept > PLANS_MOST:
             for i in range(PLAN_SLOTS):
@@ -255,6 +256,7 @@ cdef class FilterTree:
                 raise MemoryError
             plan.capacity = <uint32_t>(size + self.scratch.count * sizeof(Receiver))
         plan.generation = self.generation
+        plan.log_block = 0
         plan.topic_length = <uint32_t>n
         plan.count = self.scratch.count
         plan.receivers = <Receiver*>(<char*>plan + size)

@@ -32,6 +32,7 @@ cdef class Journal:
     cdef uint64_t last_id      # of the messages named so far
     cdef readonly bint shared  # other nodes have what is recorded: retained messages come back from there
     cdef bint urgent           # somebody waits for a record of this block: not all of them are DONE
+    cdef Py_ssize_t weight     # bytes that the block refers to and `records` hasn't
     cdef uint32_t epoch        # of the current compaction; 0 = nothing is kept (store `memory`)
 
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL
@@ -45,6 +46,7 @@ cdef class Journal:
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1
     cdef int forward(self, object peer, Message* m) except -1
+    cdef int logged(self, Py_ssize_t size) except -1
     cdef int retained(self, Message* m) except -1
     cdef int retained_gone(self, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int will(self, Message* m, const uint8_t* client_id, Py_ssize_t n) except -1

@@ -160,6 +160,10 @@ cdef class Journal:
         """The message is for another node."""
         raise NotImplementedError
 
+    cdef int logged(self, Py_ssize_t size) except -1:
+        """A message that is to be acknowledged is in the log of messages, with about `size` bytes."""
+        raise NotImplementedError
+
     cdef int retained(self, Message* m) except -1:
         return self.numbers(RETAINED, self.message(m), 0)
 

@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.buffers cimport Buffer, Pool
 from _speedups.journal cimport Journal
+from _speedups.message_log cimport MessageLog
 from _speedups.messages cimport Message
 from _speedups.session cimport Session
 
@@ -33,6 +34,7 @@ cdef class Block:
     cdef readonly bytes acks           # for the function flockmq_acks; empty = nothing
     cdef readonly list changes         # of `commit`
     cdef readonly Py_ssize_t log_size  # bytes of the batch for the log
+    cdef readonly tuple entry          # of the log of messages: (id, block); None = there is none
     cdef list sessions                 # that get messages, in the order of the reply
     cdef Queued* messages
     cdef Py_ssize_t message_count
@@ -53,6 +55,7 @@ cdef class Ledger(Journal):
     cdef list changes                  # for all nodes, in the order they were made: tuples
     cdef list wills                    # epochs of wills that are settled
     cdef list releases                 # of sessions: (client id, epoch, sent)
+    cdef public MessageLog log         # None = messages are not logged
     cdef object header                 # callable: what comes before a batch for a peer
 
     cdef object begin(self)

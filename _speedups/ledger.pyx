@@ -132,7 +132,7 @@ cdef class Block:
     """A turn's changes, on their way to Redis."""
 
     def __len__(self):
-        return len(self.commit) + len(self.acks)
+        return len(self.commit) + len(self.acks) + (len(self.entry[1]) if self.entry is not None else 0)
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -258,6 +258,7 @@ cdef class Ledger(Journal):
             self.messages = messages
             self.message_capacity = capacity
         self.messages[self.message_count] = Queued(message_hold(m), flags)
+        self.weight += message_size(m)
         self.message_count += 1
         if flags <= 2:
             m.stored_id |= <uint64_t>self.message_count << shift
@@ -298,6 +299,11 @@ cdef class Ledger(Journal):
             self.forward_capacity = capacity
         self.forwards[self.forward_count] = Forward(self.index(<Session>peer), message_hold(m))
         self.forward_count += 1
+        self.weight += message_size(m)
+        return self.note(QUEUED)
+
+    cdef int logged(self, Py_ssize_t size) except -1:
+        self.weight += size
         return self.note(QUEUED)
 
     # ---- the block ----
@@ -311,8 +317,10 @@ cdef class Ledger(Journal):
         block.commit = b""
         block.changes = self.changes
         block.sessions = []
+        if self.log is not None and self.log.required:
+            block.entry = self.log.take_block()
         if (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
-                or self.releases):
+                or self.releases or block.entry is not None):
             try:
                 put_array(&b, &self.packing, 10)
                 self.pack_messages(&b)
@@ -338,6 +346,7 @@ cdef class Ledger(Journal):
         self.acks.count = self.handshakes.count = 0
         buffer_free(&self.records, &self.pool)
         self.urgent = False
+        self.weight = 0
         self.begin()
         return block
 

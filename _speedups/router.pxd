@@ -21,4 +21,4 @@ cdef class Router:
     cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1
     cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
                    Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message,
-                   bint forwarded=*) except -1
+                   object publisher, uint8_t dup=*, bint forwarded=*) except -1

@@ -10,9 +10,10 @@ from libc.string cimport memcmp, memcpy
 from _speedups.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.cursor cimport varint_size, write_u16, write_varint
 from _speedups.filters cimport FilterTree, Plan, Receiver
+from _speedups.message_log cimport MessageLog
 from _speedups.messages cimport Message, message_new, message_release
 from _speedups.retained cimport RetainedSearch, RetainedTree
-from _speedups.session cimport LOCAL, PEER, Session
+from _speedups.session cimport LOCAL, LOG, PEER, Session
 from _speedups.topics cimport check_topic_name
 from _speedups.turn cimport (DROPPED_QUEUE_FULL, DROPPED_SLOW, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT,
                              PUBLISH_UNROUTED, Outlet, Turn)
@@ -49,11 +50,13 @@ cdef class Router:
 
     cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
                    Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message,
-                   bint forwarded=False) except -1:
+                   object publisher, uint8_t dup=0, bint forwarded=False) except -1:
         """Publish a message with a valid topic name.
 
         `packet` is the message as a QoS 0 packet, in the shortest encoding and without flags, or NULL; `message` the
-        same as an object, or NULL. One that another node `forwarded` goes to the clients here, and no further.
+        same as an object, or NULL. `publisher` is the session it came from, or the client id of one that is not here,
+        or None: the message is the broker's own. `dup` is DUP or 0. One that another node `forwarded` goes to the
+        clients here, and no further.
         Returns the number of receivers.
         """
         cdef uint64_t h
@@ -67,6 +70,7 @@ cdef class Router:
         cdef uint8_t hint
         cdef Py_ssize_t size = 0, limit = self.turn.limits.max_outgoing_bytes
         cdef uint64_t sent = 0
+        cdef uint32_t logs = 0
         if plan == NULL or plan.generation != self.filters.generation:
             plan = self.filters.plan(topic, topic_length, h)
         count = plan.count
@@ -82,6 +86,12 @@ cdef class Router:
                 session = <Session>receiver.session
                 hint = 0
                 if session.kind != LOCAL:
+                    if session.kind == LOG:
+                        logs += 1
+                        if publisher is not None and not forwarded:
+                            (<MessageLog>session).append(publisher, plan, topic, topic_length, payload, payload_length,
+                                                         qos | retain << 2 | dup)
+                        continue
                     if forwarded and (session.kind == PEER or (qos and receiver.qos)):
                         continue                      # who accepted it has put it into the queues in Redis
                     if session.kind == PEER and qos:
@@ -117,9 +127,9 @@ cdef class Router:
             self.turn.counters[PACKETS_SENT] += sent
             self.turn.counters[PUBLISH_SENT] += sent
             self.turn.counters[PUBLISH_BYTES_SENT] += sent * <uint64_t>payload_length
-        elif count == 0:
+        elif count == logs:
             self.turn.counters[PUBLISH_UNROUTED] += 1
-        return <int>count
+        return <int>(count - logs)
 
     cdef const uint8_t* encode(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
                                Py_ssize_t payload_length, Py_ssize_t size) except NULL:
@@ -157,21 +167,23 @@ cdef class Router:
             self.turn.counters[DROPPED_QUEUE_FULL] += 1
         return 0
 
-    def publish(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False):
-        """Publish a message of the broker's own: a will, $SYS, the API.
+    def publish(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
+                bytes publisher=None):
+        """Publish a message that has not just come in a packet: a will, or one of the broker's own.
 
         Args:
             topic: a valid topic name, UTF-8.
             payload: its bytes.
             qos: 0, 1 or 2.
             retain: whether it is kept for later subscribers.
+            publisher: client id of the client whose message it is; None: the broker's own.
 
         Returns:
             The number of receivers.
         """
         cdef const uint8_t* t = topic
         cdef const uint8_t* p = payload
-        return self.route(t, len(topic), p, len(payload), <uint8_t>qos, retain, NULL, NULL)
+        return self.route(t, len(topic), p, len(payload), <uint8_t>qos, retain, NULL, NULL, publisher)
 
     def deliver(self, bytes batch not None):
         """Give the messages of another node's batch to the clients here.
@@ -212,10 +224,10 @@ cdef class Router:
             if payload > p + remaining:
                 raise ValueError("a batch that can't be read")
             if packet[0] == 0x30 | DUP:               # published with more, but wanted by nobody here with more
-                self.route(p + 2, topic_length, payload, p + remaining - payload, 1, False, NULL, NULL, True)
+                self.route(p + 2, topic_length, payload, p + remaining - payload, 1, False, NULL, NULL, None, 0, True)
             else:
                 self.route(p + 2, topic_length, payload, p + remaining - payload, qos, False,
-                           packet if qos == 0 else NULL, NULL, True)
+                           packet if qos == 0 else NULL, NULL, None, 0, True)
             p += remaining
             count += 1
         return count

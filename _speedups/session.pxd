@@ -15,6 +15,7 @@ cdef enum SessionKind:
     LOCAL = 0                  # this node alone has it
     SHARED = 1                 # persistent in a cluster: its queue is in Redis, and here while its client is
     PEER = 2                   # stands for the sessions of another node
+    LOG = 3                    # the log of messages
 
 # One queued message. Queue number n is kept at queue[n & mask].
 cdef struct Entry:
@@ -53,6 +54,8 @@ cdef class Session(Sender):
     cdef uint32_t pending              # messages given to the journal whose queue numbers are not known yet
     cdef uint64_t block                # the last block of the ledger that names it ...
     cdef uint32_t block_index          # ... and its place there
+    cdef uint64_t log_block            # the last block of the log of messages that names it ...
+    cdef uint32_t log_index            # ... and its place there
     cdef readonly uint8_t level        # protocol level of the last connection
     cdef Entry* queue
     cdef uint32_t mask                 # capacity of the queue - 1

@@ -24,7 +24,7 @@ COUNTERS = (
     "publish_bytes_received", "publish_bytes_sent", "publish_unrouted", "dropped_slow", "dropped_queue_full",
     "dropped_unsent", "redelivered", "malformed_packets", "connections_opened", "connections_closed",
     "connects_accepted", "connects_refused", "takeovers", "connect_timeouts", "keep_alive_timeouts", "wills_published",
-    "accept_pauses", "read_pauses", "subscribes_refused", "commits", "committed_bytes",
+    "accept_pauses", "read_pauses", "subscribes_refused", "commits", "committed_bytes", "logged", "not_logged",
 )
 
 cdef enum:

@@ -11,6 +11,7 @@ from _speedups.session import Session
 from _speedups.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import ReturnCode
+from broker.config import Config
 from broker.coordinator import Coordinator, Done
 from broker.handlers import connect
 from broker.session import will
@@ -61,7 +62,7 @@ class Alone(Coordinator):
         self.wills = restorer.wills
         self._away = {session.client_id: began for session in broker.sessions}
         for client_id, fields in restorer.wills.items():
-            will.publish_stored(broker.router, *fields)
+            will.publish_stored(broker.router, client_id, *fields)
             self.journal.record_will_gone(client_id)
         if self.store.size:
             log.info(
@@ -79,6 +80,9 @@ class Alone(Coordinator):
         self.broker.turn.confirm(blocks)
         self.compaction.step()
         self.broker.settle()
+
+    def configure(self, config: Config) -> None:
+        pass  # nothing of it is kept here
 
     def tick(self) -> None:
         """End the sessions whose clients have been away too long. The oldest absence comes first."""
@@ -162,7 +166,7 @@ class Alone(Coordinator):
     def ended(self, connection: Connection, session: Session | None) -> None:
         if session is None:
             return
-        if will.publish(connection, self.broker.router):
+        if will.publish(connection, session.client_id, self.broker.router):
             self.journal.record_will_gone(session.client_id)
         if session.persistent:
             session.record(connected=False)

@@ -427,6 +427,13 @@ def _check(loaded: Loaded) -> None:
             "more than one worker needs a Redis, which holds what they share",
             "name one with --redis redis://HOST:PORT, or start one worker",
         )
+    topics = loaded.config.analytics.topics
+    if topics and not cluster.redis:
+        raise ConfigError(
+            f"analytics.topics = {list(topics)} ({loaded.origins['analytics.topics']}): "
+            "messages are logged into a Redis, and there is none",
+            "name one with --redis redis://HOST:PORT; one node with a Redis is a cluster, too",
+        )
 
 
 def _build(values: Mapping[str, object]) -> Config:

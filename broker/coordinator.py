@@ -12,6 +12,7 @@ from _speedups.journal import Journal
 from _speedups.packets import Connect
 from _speedups.reactor import Connection
 from _speedups.session import Session
+from broker.config import Config
 from broker.storage.store import Store
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class Coordinator(ABC):
             NotNow: try again, with another coordinator.
             FlockError: it can't be read, or the others can't be joined.
         """
+
+    @abstractmethod
+    def configure(self, config: Config) -> None:
+        """The configuration was read again."""
 
     @abstractmethod
     def tick(self) -> None:

@@ -91,6 +91,8 @@ METRICS: tuple[Metric, ...] = (
     counter("wills_published", "wills/published", "Wills published."),
     counter("commits", "store/commits", "Blocks given to the store."),
     counter("committed_bytes", "store/bytes", "Bytes of these blocks."),
+    counter("logged", "analytics/logged", "Messages that were logged for analytics."),
+    counter("not_logged", "analytics/not logged", "QoS 0 messages that were not, because Redis was slow or away."),
 )
 
 # What the load averages are made of: name below $SYS/broker/load/, counter.

@@ -199,6 +199,7 @@ class Node:
         self.config = configuration.follow(self.config, changes)
         logs.set_level(self.config.log.level)
         self.broker.configure(self.config)
+        self.coordinator.configure(self.config)
         log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
 
     async def run(self) -> None:

@@ -308,7 +308,7 @@ class Claims:
             if claim.epoch:
                 self._give_up(claim)
             return  # else it is given up when the answer comes
-        had_will = will.publish(connection, cluster.broker.router)
+        had_will = will.publish(connection, session.client_id, cluster.broker.router)
         filters = cluster.broker.router.filters
         if session.kind:
             cluster.routes.remove(claim.filters)
@@ -354,7 +354,7 @@ class Claims:
         """Publish the will of a client whose node is dead, which Redis gave to this node."""
         end = 2 + int.from_bytes(stored[:2], "little")
         topic, payload, qos, retain = decode_message(stored[end:])
-        will.publish_stored(self._cluster.broker.router, topic, payload, qos, retain)
+        will.publish_stored(self._cluster.broker.router, stored[2:end], topic, payload, qos, retain)
         self._settle_will(epoch)
 
     # ---- what other nodes and operators say ----

@@ -38,10 +38,12 @@ from cluster.durability import inspect
 from cluster.keys import LAYOUT, Keys
 from cluster.link import Link, LinkError, LinkLost, Reply, ignore
 from cluster.members import CREDIT, CREDIT_STEP, HOLD_SECONDS, Member, Members
+from cluster.message_log import LoggedMessages
 from cluster.processes import is_gone, process_name
 from cluster.reading import AT_ONCE, Behind, Reader, pairs
 from cluster.redis_store import LogBounds, RedisStore
 from cluster.redis_url import RedisAddress
+from cluster.results import Results
 from cluster.routes import Routes
 
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, give or take a half
@@ -117,6 +119,7 @@ class Cluster(Coordinator):
             b"adopt": self.claims.publish_will,
             b"kick": lambda client_id: self.claims.close(client_id, "kicked by the operator"),
             b"purge": self._purge,
+            b"result": lambda topic, payload: self.results.take(topic, payload),
         }
 
     # ---- starting ----
@@ -127,6 +130,9 @@ class Cluster(Coordinator):
         self._reader = Reader(
             self.broker, self.changes, self.keys, lambda: self._link, self._ask, between=self._beat_while_busy
         )
+        self.results = Results(self.broker)
+        self._logged = LoggedMessages(self.broker, self._store, self.keys, self.me, self.name)
+        self.ledger.log = self._logged.log
         self._store.start(self._confirm, self._loop.call_soon_threadsafe)
         self.broker.reactor.overdue = self._overdue
         began = time.monotonic()
@@ -205,6 +211,8 @@ class Cluster(Coordinator):
             if node != self.me and state == b"ready":
                 self.members.add(node, seq)
                 self.agreement.joined(node, number)
+        self.results.replace(await self._reader.ask_hash("HGETALL", keys.analytics_results))
+        self._logged.configure(self.broker.config.analytics, link)
         self._settled(time.monotonic())
         # Changes that were made since it was ready, and read instead of being told, are not confirmed one by one.
         link.call(ignore, "PUBLISH", keys.all, wire.back(self.me, self.changes.last))
@@ -282,15 +290,18 @@ class Cluster(Coordinator):
             await self._reader.read_log(member)
         self._gone = {member.node: member for member in members if self.members.get(member.node) is None}
         await self._reader.read_queues(self.claims.shared())
+        results = await self._reader.ask_hash("HGETALL", self.keys.analytics_results)
         if self._ended:
             return
         self._reconnecting = None
+        self.results.replace(results)
         self.members.forget_beats()
         self._own_change = max(self._own_change, change)
         self._renew(sent_at)
         self.connected = True
         away = time.monotonic() - self._away_since
         self._away_since = 0.0
+        self._logged.configure(self.broker.config.analytics, link)
         self._store.flow(link, seq)
         self.claims.reclaim()
         for member in self.members:
@@ -419,6 +430,9 @@ class Cluster(Coordinator):
 
     # ---- what happens from time to time ----
 
+    def configure(self, config: Config) -> None:
+        self._logged.configure(config.analytics, self._link if self.connected else None)
+
     def tick(self) -> None:
         now = time.monotonic()
         lease = self._config.cluster.lease
@@ -443,6 +457,7 @@ class Cluster(Coordinator):
         if now >= self._tidy_due:
             self._tidy_due = now + TIDY_SECONDS
             self.function(self._tidied, "tidy", AT_ONCE, as_node=False)
+            self.function(ignore, "tidy_logs", as_node=False)
         expiry = self.broker.config.mqtt.session_expiry
         if expiry and now >= self._expire_due:
             self._expire_due = now + min(TIDY_SECONDS, expiry / 2)
@@ -673,6 +688,7 @@ class Cluster(Coordinator):
     async def stop(self) -> None:
         if self._begun and not self._ended:
             done = asyncio.Event()
+            self._logged.log.close()
             self.broker.turn.seal()
             self.broker.turn.after_commit(done.set)
             try:

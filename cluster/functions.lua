@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 2
+-- revision 3
 -- The atomic steps of a cluster. Loaded into Redis by every node that starts; the protocol is in deploy/docs/CLUSTER.md.
 --
 -- Every function takes the key prefix as its first argument. What changes the truth checks that the caller is a live
@@ -200,7 +200,9 @@ local function release(prefix, node, cid, epoch, sent)
   end
 end
 
--- args: prefix, node, seq, block, most queued messages, most queued bytes, 1 = drop the oldest, oldest seq to keep
+-- args: prefix, node, seq, block, most queued messages, most queued bytes, 1 = drop the oldest, oldest entry of the log
+-- to keep; for the log of messages: id of an entry, the entry, the oldest entry to keep. (An argument of its own: what
+-- is inside of the block is copied once more.)
 redis.register_function('flockmq_commit', function(_, args)
   local prefix, node, seq = args[1], args[2], tonumber(args[3])
   local last = redis.call('HGET', prefix .. 'node:' .. node, 'seq')
@@ -250,12 +252,15 @@ redis.register_function('flockmq_commit', function(_, args)
     for i = 1, #targets do
       names[i] = targets[i][1]
     end
-    redis.call('XADD', prefix .. 'log:' .. node, 'MINID', '~', args[8] .. '-0', args[3] .. '-0', 'b', log,
+    redis.call('XADD', prefix .. 'log:' .. node, 'MINID', '~', args[8], args[3] .. '-0', 'b', log,
       't', ' ' .. table.concat(names, ' ') .. ' ')
     for i = 1, #targets do
       local target = targets[i]
       redis.call('PUBLISH', prefix .. 'to:' .. target[1], header .. (target[2] == '' and log or target[2]))
     end
+  end
+  if args[9] then
+    redis.call('XADD', prefix .. 'analytics:log:' .. node, 'MINID', '~', args[11], args[9], 'b', args[10])
   end
   if changes ~= '' then
     firsts[1] = apply(prefix, node, changes)
@@ -698,3 +703,53 @@ redis.register_function{function_name = 'flockmq_tidy', flags = {'allow-oom'}, c
   end
   return #found
 end}
+
+-- ---- the log of messages ----
+
+local REMEMBERED = 30 * 86400000   -- milliseconds for which it is known that there was a log
+
+-- The logs of nodes that are gone: trimmed by age, deleted when nothing is left.
+redis.register_function{function_name = 'flockmq_tidy_logs', flags = {'allow-oom'}, callback = function(_, args)
+  local prefix = args[1]
+  local logs, time = prefix .. 'analytics:logs', redis.call('TIME')
+  local ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  local known = redis.call('HGETALL', logs)
+  for i = 1, #known, 2 do
+    local node, log = known[i], cjson.decode(known[i + 1])
+    local key = prefix .. 'analytics:log:' .. node
+    if log.ended then
+      if ms - log.ended > REMEMBERED then
+        redis.call('HDEL', logs, node)
+      end
+    elseif not live(prefix, node) then
+      redis.call('XTRIM', key, 'MINID', string.format('%.0f', ms - log.seconds * 1000))
+      if redis.call('XLEN', key) == 0 then
+        log.last = '0-0'
+        if redis.call('EXISTS', key) == 1 then
+          local info = redis.call('XINFO', 'STREAM', key)
+          for j = 1, #info, 2 do
+            if info[j] == 'last-generated-id' then
+              log.last = info[j + 1]
+            end
+          end
+        end
+        log.ended = ms
+        redis.call('HSET', logs, node, cjson.encode(log))
+        redis.call('DEL', key)
+      end
+    end
+  end
+  return 'ok'
+end}
+
+-- args: prefix, topic name below $SYS/analytics/, payload; empty = the result is gone. All nodes publish it.
+redis.register_function('flockmq_result', function(_, args)
+  local prefix, topic, payload = args[1], args[2], args[3]
+  if payload == '' then
+    redis.call('HDEL', prefix .. 'analytics:results', topic)
+  else
+    redis.call('HSET', prefix .. 'analytics:results', topic, payload)
+  end
+  redis.call('PUBLISH', prefix .. 'all', cmsgpack.pack({'result', topic, payload}))
+  return 'ok'
+end)

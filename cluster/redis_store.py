@@ -16,6 +16,7 @@ from typing import Any
 import hiredis
 
 from _speedups.ledger import Block
+from _speedups.message_log import MessageLog
 from _speedups.session import Session
 from broker import logs
 from broker.storage.store import Store
@@ -33,8 +34,9 @@ log = logs.get("flockmq.cluster")
 class Unconfirmed:
     """A block on its way."""
 
-    seq: int  # 0 = it has nothing but acknowledgements
-    block: Block
+    seq: int  # 0 = it is no commit
+    block: Block | None  # None = an entry of the log of messages that no commit takes
+    entry: tuple[bytes, bytes] | None  # of the log of messages: id, block
     kept: bool = False
     replicated: bool = True
     acked: bool = False
@@ -44,36 +46,41 @@ class Unconfirmed:
         """Whether Redis has all of it."""
         return self.kept and self.replicated and self.acked
 
+    @property
+    def entry_size(self) -> int:
+        """Bytes for the log of messages."""
+        return len(self.entry[1]) if self.entry is not None else 0
+
 
 class LogBounds:
-    """What of the node's own log is still to be kept, by bytes and by age."""
+    """What of a log that the node writes is still to be kept, by bytes and by age."""
 
     def __init__(self, most_bytes: int, most_seconds: float) -> None:
-        self._most_bytes = most_bytes
-        self._most_seconds = most_seconds
-        self._entries: deque[tuple[int, int, float]] = deque()
+        self.most_bytes = most_bytes
+        self.most_seconds = most_seconds
+        self._entries: deque[tuple[bytes, int, float]] = deque()
         self.size = 0
 
-    def add(self, seq: int, size: int) -> int:
-        """An entry is written, perhaps again; returns the oldest to keep."""
+    def add(self, entry_id: bytes, size: int) -> None:
+        """An entry will be written."""
+        self._entries.append((entry_id, size, time.monotonic()))
+        self.size += size
+
+    def oldest(self) -> bytes:
+        """The id of the oldest entry to keep."""
         now = time.monotonic()
-        if not self._entries or seq > self._entries[-1][0]:
-            self._entries.append((seq, size, now))
-            self.size += size
-        while len(self._entries) > 1 and (
-            self.size > self._most_bytes or now - self._entries[0][2] > self._most_seconds
-        ):
+        while len(self._entries) > 1 and (self.size > self.most_bytes or now - self._entries[0][2] > self.most_seconds):
             self.size -= self._entries.popleft()[1]
-        return self._entries[0][0]
+        return self._entries[0][0] if self._entries else b"0-0"
 
     def renew(self) -> None:
         """Nobody could read for a while: the age of what there is begins anew."""
         now = time.monotonic()
-        self._entries = deque((seq, size, now) for seq, size, _ in self._entries)
+        self._entries = deque((entry_id, size, now) for entry_id, size, _ in self._entries)
 
 
 class RedisStore(Store):
-    """Blocks of the ledger, into Redis.
+    """Blocks of the ledger, and of the log of messages, into Redis.
 
     Args:
         keys, node: of the cluster, and the id of this node in it.
@@ -117,6 +124,10 @@ class RedisStore(Store):
         self._probing = False  # only the oldest is sent, to see whether Redis takes it
         self._complained = 0.0
         self._closed = False
+        self._message_log: MessageLog | None = None
+        self._message_bounds = LogBounds(0, 0)
+        self._most_unlogged = 0  # bytes that may wait
+        self._unlogged = 0  # bytes of the log of messages that wait
         self.seq = 0  # of the newest block
         self.confirmed_seq = 0
 
@@ -133,11 +144,20 @@ class RedisStore(Store):
             return
         if block.commit:
             self.seq += 1
-        waiting = Unconfirmed(
-            self.seq if block.commit else 0, block, kept=not block.commit,
-            replicated=not (block.commit and self._replicas), acked=not block.acks,
+        if block.log_size:
+            self._bounds.add(b"%d-0" % self.seq, block.log_size)
+        self._append(
+            Unconfirmed(
+                self.seq if block.commit else 0, block, block.entry, kept=not block.commit,
+                replicated=not (block.commit and self._replicas), acked=not block.acks,
+            )
         )  # fmt: skip
+
+    def _append(self, waiting: Unconfirmed) -> None:
         self._waiting.append(waiting)
+        if waiting.entry is not None:
+            self._message_bounds.add(waiting.entry[0], waiting.entry_size)
+            self._weigh(waiting.entry_size)
         if self._link is not None and not self._probing:
             self._send(waiting)
 
@@ -147,7 +167,7 @@ class RedisStore(Store):
 
     @property
     def size(self) -> int:
-        return sum(len(waiting.block) for waiting in self._waiting)
+        return sum(len(waiting.block or b"") for waiting in self._waiting)
 
     def forget_before(self, position: int) -> None:
         """Redis forgets by itself what is done."""
@@ -160,6 +180,30 @@ class RedisStore(Store):
     def describe(self) -> str:
         return "what is kept is in Redis"
 
+    # ---- the log of messages ----
+
+    def follow(self, log: MessageLog) -> None:
+        """Suspend this log while too much of it waits for Redis, or Redis is away."""
+        self._message_log = log
+        self._weigh(0)
+
+    def bound_log(self, most_bytes: int, most_seconds: float, most_waiting: int) -> None:
+        """How many bytes of the log of messages are kept, and for how long; how many may wait."""
+        self._message_bounds.most_bytes = most_bytes
+        self._message_bounds.most_seconds = most_seconds
+        self._most_unlogged = most_waiting
+        self._weigh(0)
+
+    def log(self, entry_id: bytes, block: bytes) -> None:
+        """Write a block that nobody waits for."""
+        if not self._closed:
+            self._append(Unconfirmed(0, None, (entry_id, block), acked=True))
+
+    def _weigh(self, change: int) -> None:
+        self._unlogged += change
+        if self._message_log is not None:
+            self._message_log.suspended = self._link is None or self._unlogged > self._most_unlogged
+
     # ---- the link ----
 
     def flow(self, link: Link, applied: int) -> None:
@@ -168,17 +212,19 @@ class RedisStore(Store):
         self._round += 1
         self._bounds.renew()
         for waiting in self._waiting:
-            if waiting.seq and waiting.seq <= applied and not waiting.kept:
+            if waiting.block is not None and waiting.seq and waiting.seq <= applied and not waiting.kept:
                 waiting.kept = True
                 self._unnumbered(waiting.block.unnumbered())
         self._probing = False
         self._resend()
         self._advance(self._round)
+        self._weigh(0)
 
     def stop_flowing(self) -> None:
         """The link is gone: keep what comes."""
         self._link = None
         self._round += 1
+        self._weigh(0)
 
     def _resend(self, after: int = 0) -> None:
         for waiting in list(self._waiting)[after:]:
@@ -189,6 +235,9 @@ class RedisStore(Store):
         link, block, current = self._link, waiting.block, self._round
         if link is None:
             return
+        if block is None:
+            self._send_entry(waiting)
+            return
         prefix = self._keys.prefix
         # Acknowledgements first: if the commit releases their session, who has it next is to know them.
         if not waiting.acked:
@@ -197,15 +246,31 @@ class RedisStore(Store):
                 b"FCALL", b"flockmq_acks", b"0", prefix, self._node, block.acks,
             )  # fmt: skip
         if not waiting.kept:
-            keep = self._bounds.add(waiting.seq, block.log_size) if block.log_size else 0
+            entry = (*waiting.entry, self._message_bounds.oldest()) if waiting.entry is not None else ()
             messages, size, drop_oldest = self._limits()
             link.call(
                 partial(self._committed, waiting, current),
                 b"FCALL", b"flockmq_commit", b"0", prefix, self._node, waiting.seq, block.commit, messages, size,
-                int(drop_oldest), keep,
+                int(drop_oldest), self._bounds.oldest(), *entry,
             )  # fmt: skip
         if not waiting.replicated:
             link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
+
+    def _send_entry(self, waiting: Unconfirmed) -> None:
+        """The id says which entry it is: a second time does no harm."""
+        if self._link is not None and waiting.entry is not None:
+            entry_id, block = waiting.entry
+            self._link.call(
+                partial(self._logged, waiting, self._round),
+                b"XADD", self._keys.analytics_log(self._node), b"MINID", b"~", self._message_bounds.oldest(), entry_id,
+                b"b", block,
+            )  # fmt: skip
+
+    def _logged(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
+        is_there = isinstance(reply, hiredis.ReplyError) and "equal or smaller" in str(reply)
+        if is_there or self._fits(current, reply):
+            waiting.kept = True
+            self._advance(current)
 
     def _fits(self, current: int, reply: Reply) -> bool:
         """Whether a reply is good. What was done is done, also if another round of sending has begun since."""
@@ -232,6 +297,7 @@ class RedisStore(Store):
         if not waiting.kept:  # else it was sent twice
             waiting.kept = True
             self.confirmed_seq = waiting.seq
+            assert waiting.block is not None
             self._number(waiting.block, reply)
         self._advance(current)
 
@@ -267,8 +333,10 @@ class RedisStore(Store):
             self._resend(after=1)
         count = 0
         while self._waiting and self._waiting[0].done:
-            self._waiting.popleft()
-            count += 1
+            done = self._waiting.popleft()
+            count += done.block is not None
+            if done.entry is not None:
+                self._weigh(-done.entry_size)
         if count:
             self._confirm(count)
 

@@ -22,7 +22,7 @@ def record(journal: Journal, client_id: bytes, connect: Connect) -> None:
         )
 
 
-def publish(channel: Channel, router: Router) -> bool:
+def publish(channel: Channel, client_id: bytes, router: Router) -> bool:
     """A connection ended other than by DISCONNECT: publish its will, if it has one [MQTT-3.1.2-8].
 
     Returns whether it had; the caller records, in the same block, that it is settled.
@@ -30,11 +30,12 @@ def publish(channel: Channel, router: Router) -> bool:
     connect, channel.connect = channel.connect, None
     if connect is None or connect.will_topic is None:
         return False
-    publish_stored(router, connect.will_topic.encode(), connect.will_payload, connect.will_qos, connect.will_retain)
+    will_topic = connect.will_topic.encode()
+    publish_stored(router, client_id, will_topic, connect.will_payload, connect.will_qos, connect.will_retain)
     return True
 
 
-def publish_stored(router: Router, topic: bytes, payload: bytes, qos: int, retain: bool) -> None:
-    """Publish a will."""
-    router.publish(topic, payload, qos, retain)
+def publish_stored(router: Router, client_id: bytes, topic: bytes, payload: bytes, qos: int, retain: bool) -> None:
+    """Publish the will of a client."""
+    router.publish(topic, payload, qos, retain, client_id)
     router.turn.count(WILLS_PUBLISHED)

@@ -2,10 +2,10 @@
 
 I1 nothing acknowledged is lost for a session that was subscribed; I2 QoS 2 exactly once; I3 order per publisher,
 topic and QoS, and DUP on what is sent again; I6 wills once per abnormal end and never after DISCONNECT; I7 the last
-retained value; I8 Session Present is truthful.
+retained value; I8 Session Present is truthful. Of a cluster also G12, the log of messages.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from tests.faults.history import (
     Acknowledged,
@@ -213,3 +213,21 @@ def retained(history: History, values: dict[str, bytes]) -> list[str]:
         for topic, wanted in possible.items()
         if (values.get(topic, b"") or b"") not in wanted
     ]
+
+
+def logged(history: History, log: Counter[bytes]) -> list[str]:
+    """G12: what the log of messages has, by payload: what was acknowledged, QoS 2 once, the rest no more than sent."""
+    sent: Counter[bytes] = Counter(event.payload for event in history.of(Published))
+    qos = {event.payload: event.qos for event in history.of(Published)}
+    done = {event.payload for event in history.of(Acknowledged) if event.by != "PUBREC"}
+    wills = {event.will for event in history.of(Connecting)}
+    missing = done - log.keys() - {b""}
+    findings = [f"G12 {shown(payload)} was acknowledged, and is not logged" for payload in missing]
+    for payload, count in log.items():
+        if payload in sent and payload and count > (1 if qos[payload] == 2 else sent[payload]):
+            findings.append(f"G12 {shown(payload)}, QoS {qos[payload]}, sent {sent[payload]}, is logged {count} times")
+        elif payload in wills and count > 1:
+            findings.append(f"G12 {shown(payload)} is logged {count} times")
+        elif payload not in sent and payload not in wills:
+            findings.append(f"G12 {shown(payload)} is logged, and nobody has sent it")
+    return findings

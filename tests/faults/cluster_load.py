@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from tests.broker_process import until
@@ -9,6 +10,7 @@ from tests.cluster_process import ClusterNode, ClusterProcess
 from tests.faults import checker
 from tests.faults.client import FaultClient
 from tests.faults.load import SETTINGS, Load
+from tests.logs import logged_rows
 
 LEASE = 1.5  # seconds
 CLUSTER_SETTINGS: dict[str, object] = {
@@ -16,6 +18,8 @@ CLUSTER_SETTINGS: dict[str, object] = {
     "mqtt.sys_interval": 0,
     "cluster.lease": LEASE,
     "cluster.timeout": 0.7,
+    "analytics.topics": "#",
+    "analytics.log_bytes": "1 GiB",
 }
 
 
@@ -74,6 +78,8 @@ class ClusterLoad(Load):
         self.until(
             lambda: all(b"after" in client.taken and not client.unreleased for client in self.subscribers), "the rest"
         )
+        findings = checker.logged(self.history, Counter(row.payload for row in logged_rows(self.cluster)))
+        assert findings == [], "\n".join(findings[:20]) + "\n" + self.cluster.log_text()
 
     def ports(self) -> list[int]:
         return [node.port for node in self.cluster.nodes]

@@ -1,0 +1,106 @@
+"""The header of a block of the log of messages, and where its columns are; the layout is in deploy/docs/CLUSTER.md.
+
+Nothing here looks at rows: `block` makes Arrow arrays of the columns, `flockmq replay` reads them with `struct`.
+"""
+
+import struct
+from typing import NamedTuple
+
+from cluster.analytics.errors import BlockError
+
+HEADER = struct.Struct("<2sBBIQQQIIQ")
+MAGIC = b"FQ"
+LAYOUT = 1
+HAS_PROPERTIES = 1
+QOS, RETAIN, DUP = 3, 4, 8  # bits of a row's flags
+END = struct.Struct("<i")
+
+
+class Column(NamedTuple):
+    """Bytes of a block."""
+
+    start: int
+    size: int
+
+
+class Header(NamedTuple):
+    """What a block says of itself."""
+
+    rows: int
+    rows_before: int  # of this log
+    bytes_before: int  # of this log
+    lacking: int  # messages of QoS 0 that the log lacks so far
+    clients: int
+    topics: int
+    has_properties: bool
+
+
+class Columns(NamedTuple):
+    """Where the columns are; all lie within the block, but nothing is known yet of what they hold."""
+
+    accepted: Column  # i64, microseconds since 1970
+    client: Column  # i32, number of the client id
+    topic: Column  # i32, number of the topic name
+    payload_ends: Column  # i32, one more than rows
+    client_ends: Column
+    topic_ends: Column
+    flags: Column  # u8
+    client_ids: Column
+    topic_names: Column
+    payloads: Column
+
+
+def parse_header(block: bytes) -> Header:
+    """The header of a block.
+
+    Raises:
+        BlockError: it is none, or of a layout that is not known here.
+    """
+    if len(block) < HEADER.size:
+        raise BlockError(f"a block of {len(block)} bytes is too short for its header")
+    magic, layout, bits, rows, rows_before, bytes_before, lacking, clients, topics, _ = HEADER.unpack_from(block)
+    if magic != MAGIC:
+        raise BlockError(f"what begins with {magic!r} is not a block of messages")
+    if layout != LAYOUT or bits & ~HAS_PROPERTIES:
+        raise BlockError(
+            f"a block has layout {layout}, bits {bits}, and only layout {LAYOUT} is known here",
+            "a newer node wrote it: use the package of that release",
+        )
+    return Header(rows, rows_before, bytes_before, lacking, clients, topics, bool(bits & HAS_PROPERTIES))
+
+
+def find_columns(block: bytes, header: Header) -> Columns:
+    """Where the columns of a block are.
+
+    Raises:
+        BlockError: one of them would end beyond the block, or something follows the last.
+    """
+    size, at = len(block), HEADER.size
+    rows, columns = header.rows, []
+
+    def take(length: int) -> Column:
+        nonlocal at
+        column = Column(at, length)
+        at += length + (-length & 7)
+        if length < 0 or at > size:
+            raise BlockError(f"a block of {size} bytes and {rows} rows is cut short or damaged")
+        columns.append(column)
+        return column
+
+    def last(ends: Column) -> int:
+        if END.unpack_from(block, ends.start)[0]:
+            raise BlockError("a column of a block does not begin at 0")
+        return int(END.unpack_from(block, ends.start + ends.size - 4)[0])
+
+    take(8 * rows)
+    take(4 * rows)
+    take(4 * rows)
+    ends = [take(4 * (count + 1)) for count in (rows, header.clients, header.topics)]
+    take(rows)
+    for column in (ends[1], ends[2], ends[0]):
+        take(last(column))
+    if header.has_properties:
+        take(last(take(4 * (rows + 1))))
+    if at != size:
+        raise BlockError(f"a block of {size} bytes ends after {at}")
+    return Columns(*columns[:10])

@@ -1,0 +1,183 @@
+"""The options of the source, as fields; a wrong one is told in one sentence, without passwords."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from broker.redis_url import masked
+from cluster.analytics.errors import OptionError
+from cluster.analytics.position import Position
+from cluster.analytics.times import parse_time
+from cluster.analytics.topic_filter import check_topic_filter
+from cluster.redis_url import RedisAddress
+
+MIB = 1 << 20
+UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+SIZE = re.compile(r"(\d{1,15})\s*(?:([bkmg])|([kmg])i?b)?", re.I)
+EARLIEST, LATEST = "earliest", "latest"
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What `spark.read.format("flockmq")` was given."""
+
+    redis: RedisAddress
+    prefix: str = "mq:"
+    # Where a new query begins: EARLIEST, LATEST, microseconds since 1970, or positions by node id.
+    starting_offsets: str | int | dict[str, Position] = EARLIEST
+    max_bytes_per_trigger: int = 64 * MIB
+    bytes_per_partition: int = 16 * MIB
+    min_partitions: int = 1
+    fail_on_data_loss: bool = True
+    trim_committed: bool = False
+    job: str = ""  # the name under which positions are registered
+    since: int | None = None  # us
+    until: int | None = None  # us
+    nodes: tuple[str, ...] = ()  # names or ids; empty: all
+    topic_filters: tuple[str, ...] = ()  # empty: all topics
+    redis_patience: float = field(default=60.0)  # seconds for which a Redis that is away is waited for
+
+
+def parse_options(options: Mapping[str, str], now: float | None = None) -> SourceOptions:
+    """The options as Spark gives them, their names in whatever case.
+
+    Raises:
+        OptionError: one is unknown, missing or wrong.
+    """
+    now = time.time() if now is None else now
+    given = {name.lower(): text for name, text in options.items()}
+    fields: dict[str, Any] = {}
+    for name, text in given.items():
+        known = OPTIONS.get(name)
+        if known is None:
+            near = get_close_matches(name, OPTIONS, 1)
+            hint = f"did you mean {OPTIONS[near[0]].name}?" if near else f"known are {', '.join(names())}"
+            raise OptionError(f"the source flockmq has no option {name}", hint)
+        try:
+            fields[known.field] = known.parse(text, now)
+        except ValueError as error:
+            shown = masked(text) if known.field == "redis" else text
+            raise OptionError(f"option {known.name}: expected {error}, not {shown!r}") from None
+    if "redis" not in fields:
+        raise OptionError("the option redis is missing", '.option("redis", "redis://HOST:PORT") names the cluster\'s')
+    made = SourceOptions(**fields)
+    if made.trim_committed and not made.job:
+        raise OptionError(
+            "the option trimCommitted needs a name under which this query's positions are known",
+            '.option("job", NAME) gives one; it must be no other query\'s',
+        )
+    if made.since is not None and made.until is not None and made.since >= made.until:
+        raise OptionError("the option since is not before until")
+    return made
+
+
+def parse_size(text: str) -> int:
+    """Bytes: "64m", "64 MiB" and "67108864" are the same. Raises ValueError."""
+    found = SIZE.fullmatch(text.strip())
+    size = int(found[1]) * UNITS[(found[2] or found[3] or "").lower()] if found else 0
+    if size < 1:
+        raise ValueError("a size such as 64m or 64 MiB")
+    return size
+
+
+def names() -> list[str]:
+    """The options' names as they are written."""
+    return sorted({option.name for option in OPTIONS.values()})
+
+
+def _redis(text: str, _: float) -> RedisAddress:
+    return RedisAddress.parse(text)
+
+
+def _text(text: str, _: float) -> str:
+    return text
+
+
+def _size(text: str, _: float) -> int:
+    return parse_size(text)
+
+
+def _count(text: str, _: float) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= 100_000 and len(text) < 9):
+        raise ValueError("a number from 1 to 100000")
+    return int(text)
+
+
+def _boolean(text: str, _: float) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def _seconds(text: str, _: float) -> float:
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text):
+        raise ValueError("seconds")
+    return float(text)
+
+
+def _words(text: str, _: float) -> tuple[str, ...]:
+    words = tuple(word for part in text.split(",") if (word := part.strip()))
+    if not words:
+        raise ValueError("names or ids of nodes with commas between them")
+    return words
+
+
+def _topic_filters(text: str, _: float) -> tuple[str, ...]:
+    filters = [text]
+    if text.startswith("["):
+        try:
+            filters = json.loads(text)
+        except ValueError:
+            filters = []
+        if not filters or not all(isinstance(one, str) for one in filters):
+            raise ValueError('a topic filter, or several as JSON: ["site/#", "+/alarm"]')
+    return tuple(check_topic_filter(one) for one in filters)
+
+
+def _starting_offsets(text: str, now: float) -> str | int | dict[str, Position]:
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    if not text.lstrip().startswith("{"):
+        try:
+            return parse_time(text, now)
+        except ValueError as error:
+            raise ValueError(f'earliest, latest, {error}, or JSON: {{"node id": "ms-bytes"}}') from None
+    try:
+        return {str(node): Position.parse(entry_id) for node, entry_id in json.loads(text).items()}
+    except (ValueError, TypeError):
+        raise ValueError('positions by node id as JSON: {"node id": "ms-bytes"}') from None
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option."""
+
+    name: str
+    field: str
+    parse: Callable[[str, float], Any]
+
+
+OPTIONS = {
+    option.name.lower(): option
+    for option in (
+        Option("redis", "redis", _redis),
+        Option("redisUrl", "redis", _redis),  # Spark does not show options with url in their names
+        Option("redisPatience", "redis_patience", _seconds),
+        Option("prefix", "prefix", _text),
+        Option("startingOffsets", "starting_offsets", _starting_offsets),
+        Option("maxBytesPerTrigger", "max_bytes_per_trigger", _size),
+        Option("bytesPerPartition", "bytes_per_partition", _size),
+        Option("minPartitions", "min_partitions", _count),
+        Option("failOnDataLoss", "fail_on_data_loss", _boolean),
+        Option("trimCommitted", "trim_committed", _boolean),
+        Option("job", "job", _text),
+        Option("since", "since", parse_time),
+        Option("until", "until", parse_time),
+        Option("node", "nodes", _words),
+        Option("topicFilter", "topic_filters", _topic_filters),
+    )
+}

@@ -1,0 +1,214 @@
+"""The data source `flockmq` for Spark: a row per message that the cluster's nodes logged, as a stream or as a batch.
+
+    from cluster.analytics.source import register
+    register(spark)
+    spark.readStream.format("flockmq").option("redis", "redis://HOST:PORT").load()
+
+The options are in `options`; what they mean is in deploy/docs/analytics.md. Planning runs in a Python process of the
+driver, `read` in the executors; what they share is in the options and in the ranges, nothing else.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from cluster.analytics.block import Selection
+from cluster.analytics.connection import Connection
+from cluster.analytics.errors import OptionError
+from cluster.analytics.jobs import Job
+from cluster.analytics.log import Logs
+from cluster.analytics.losses import Losses
+from cluster.analytics.offsets import Offsets, format_offsets, parse_offsets, positions
+from cluster.analytics.options import SourceOptions, parse_options
+from cluster.analytics.planning import Planner, Range
+from cluster.analytics.position import Position
+from cluster.analytics.reading import RangeReader
+from cluster.analytics.schema import MESSAGES
+from cluster.analytics.topic_filter import TopicFilters
+
+HEARTBEAT = 60.0  # seconds after which a job without news says that it is there
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `flockmq` known to a session."""
+    spark.dataSource.register(FlockMQDataSource)
+
+
+class RangePartition(InputPartition):
+    """What a task reads."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+
+
+class FlockMQDataSource(DataSource):
+    """The messages of a cluster."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "flockmq"
+
+    def schema(self) -> str:
+        parse_options(self.options)  # here a wrong one is told at once, by `load()`
+        return MESSAGES
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return FlockMQReader(self._parsed(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, Spark's name
+        options = self._parsed(schema)
+        if options.since is not None or options.until is not None:
+            raise OptionError("the options since and until are for batches", "startingOffsets tells a stream its begin")
+        return FlockMQStreamReader(options)
+
+    def _parsed(self, schema: StructType) -> SourceOptions:
+        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+        if columns != MESSAGES:
+            raise OptionError("the source flockmq has columns of its own", "leave .schema(...) out")
+        return parse_options(self.options)
+
+
+def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
+    """The rows of a range as record batches, in an executor."""
+    if wanted is None:
+        return
+    with Connection(options.redis, options.redis_patience) as connection:
+        logs = Logs(connection, options.prefix)
+        losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
+        filters = TopicFilters(options.topic_filters) if options.topic_filters else None
+        reader = RangeReader(logs, Selection(filters, options.since, options.until), losses.missing)
+        yield from reader.batches(wanted)
+
+
+class FlockMQReader(DataSourceReader):
+    """What is in the logs now."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with Connection(options.redis) as connection:
+            logs = Logs(connection, options.prefix)
+            losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
+            ranges = Planner(logs, options, losses.missing).between(options.since, options.until)
+        return [RangePartition(one) for one in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(self._options, partition.value)
+
+
+class FlockMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What nodes log, from a place on."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._driver: StreamDriver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_driver": None}  # executors only read
+
+    @property
+    def _driven(self) -> "StreamDriver":
+        if self._driver is None:
+            self._driver = StreamDriver(self._options)
+        return self._driver
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802
+        return format_offsets(self._driven.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxBytes(self._options.max_bytes_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._driven.stop_at_present()
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+        if isinstance(limit, ReadMaxBytes):
+            budget: int | None = limit.max_bytes
+        else:
+            assert isinstance(limit, ReadAllAvailable), f"a limit that was not asked for: {limit}"
+            budget = None
+        return format_offsets(self._driven.latest(parse_offsets(start), budget))
+
+    def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
+        return {node: str(place) for node, place in sorted(self._driven.planner.ends().items())}
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        ranges = self._driven.ranges(parse_offsets(start), parse_offsets(end))
+        return [RangePartition(one) for one in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(self._options, partition.value)
+
+    def commit(self, end: dict[str, str]) -> None:
+        self._driven.commit(parse_offsets(end))
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+
+
+class StreamDriver:
+    """A query's view of the logs, in the driver: plans its batches, registers what it has read, trims.
+
+    Args:
+        options: of the source.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._connection = Connection(options.redis)
+        self._logs = Logs(self._connection, options.prefix)
+        self._job = Job(self._logs, options.job, options.nodes)
+        self.planner = Planner(self._logs, options, Losses(options.fail_on_data_loss, self._job).missing)
+        self.planner.look()  # a wrong address is told now
+        self._connection.patience = options.redis_patience  # from now on Redis is waited for
+        self._target: dict[str, Position] | None = None
+        self._heard = -HEARTBEAT  # when the job was registered last, monotonic; never before
+        self._read: dict[str, Position] | None = None  # what is registered
+
+    def initial(self) -> Offsets:
+        """Where a new query begins."""
+        if self._options.job:
+            self._job.register({}, {})  # nothing is trimmed any more: all may be needed
+        offsets = self.planner.initial()
+        self._register(positions(offsets))
+        return offsets
+
+    def stop_at_present(self) -> None:
+        """Read no further than to where the logs are now."""
+        self._target = self.planner.ends()
+
+    def latest(self, start: Offsets, budget: int | None) -> Offsets:
+        """Where the next batch ends."""
+        if self._read is None or time.monotonic() > self._heard + HEARTBEAT:
+            self._register(positions(start) if self._read is None else self._read)
+        return self.planner.latest(start, budget, self._target)
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """What tasks read."""
+        if self._read is None:  # a batch that was begun before a restart: its begin is needed
+            self._register(positions(start))
+        return self.planner.ranges(start, end)
+
+    def commit(self, end: Offsets) -> None:
+        """A batch is done, and will not be asked for again."""
+        self._register(positions(end))
+        if self._options.trim_committed:
+            self._job.trim(positions(end), self.planner.known)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._connection.close()
+
+    def _register(self, read: dict[str, Position]) -> None:
+        self._read = read
+        self._heard = time.monotonic()
+        if self._options.job:
+            self._job.register(read, self.planner.lacking)

@@ -1,0 +1,157 @@
+"""Blocks as Arrow batches, held against the plain-Python encoder; what is damaged is told, never believed."""
+
+import pickle
+import struct
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.analytics.block import SCHEMA, Selection, record_batch
+from cluster.analytics.errors import BlockError
+from cluster.analytics.header import find_columns, parse_header
+from cluster.analytics.topic_filter import TopicFilters
+from tests.model.log_block import HEADER, Row, decode, encode
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+rows = st.builds(
+    Row,
+    accepted=st.integers(0, 4_000_000_000_000_000),
+    client_id=names,
+    topic=names,
+    qos=st.integers(0, 2),
+    retain=st.booleans(),
+    dup=st.booleans(),
+    payload=st.binary(max_size=40),
+)
+blocks = st.lists(rows, max_size=12)
+
+
+def as_rows(batch: object, node: str = "a") -> list[Row]:
+    """What Spark will see, as rows of the model."""
+    if batch is None:
+        return []
+    assert batch.schema.equals(SCHEMA)  # type: ignore[attr-defined]
+    batch.validate(full=True)  # type: ignore[attr-defined]
+    got = []
+    for row in batch.to_pylist():  # type: ignore[attr-defined]
+        assert row.pop("node") == node
+        accepted = (row.pop("accepted_at") - EPOCH) // timedelta(microseconds=1)
+        got.append(Row(accepted, **row))
+    return got
+
+
+@settings(deadline=None)
+@given(st.lists(blocks, min_size=1, max_size=4))
+def test_rows_are_those_of_the_model(messages: list[list[Row]]) -> None:
+    encoded = [encode(block, rows_before=3, bytes_before=96, lacking=7) for block in messages]
+    assert [decode(block) for block in encoded] == messages
+    assert as_rows(record_batch(encoded, "a")) == [row for block in messages for row in block]
+
+
+@settings(deadline=None)
+@given(blocks, st.integers(0, 1 << 52), st.integers(0, 1 << 52))
+def test_only_wanted_times(messages: list[Row], since: int, until: int) -> None:
+    wanted = [row for row in messages if since <= row.accepted < until]
+    assert as_rows(record_batch([encode(messages)], "a", Selection(since=since, until=until))) == wanted
+
+
+def test_only_wanted_topics() -> None:
+    topic_names = ["a/b", "a", "b", "$SYS/x", "a/b/c"]
+    messages = [Row(n, "c", topic, 0, False, False, b"") for n, topic in enumerate(topic_names)]
+    block = encode(messages)
+
+    def topics(*filters: str) -> list[str]:
+        return [row.topic for row in as_rows(record_batch([block, block], "a", Selection(TopicFilters(filters))))]
+
+    assert topics("a/#") == ["a/b", "a", "a/b/c"] * 2
+    assert topics("+") == ["a", "b"] * 2
+    assert topics("#") == ["a/b", "a", "b", "a/b/c"] * 2
+    assert topics("$SYS/#", "b") == ["b", "$SYS/x"] * 2
+    assert topics("nothing") == []
+
+
+def test_properties_are_passed_over() -> None:
+    messages = [Row(n, "c", "t", 0, False, False, b"x" * n) for n in range(3)]
+    block = bytearray(encode(messages))
+    block[3] = 1
+    block += struct.pack("<4i", 0, 2, 2, 5) + b"abcde" + bytes(3)
+    assert as_rows(record_batch([bytes(block)], "a")) == messages
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(rows, min_size=1, max_size=6), st.data())
+def test_a_damaged_block_is_told_or_still_makes_sense(messages: list[Row], data: st.DataObject) -> None:
+    block = bytearray(encode(messages))
+    for _ in range(data.draw(st.integers(1, 4))):
+        block[data.draw(st.integers(0, len(block) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        batch = record_batch([bytes(block)], "a")
+    except BlockError:
+        return
+    if batch is not None:
+        batch.validate(full=True)
+        batch.drop_columns(["accepted_at"]).to_pylist()
+
+
+def test_every_cut_is_told() -> None:
+    block = encode([Row(1, "client", "topic", 1, False, False, b"payload")] * 3)
+    for size in range(len(block)):
+        with pytest.raises(BlockError):
+            record_batch([block[:size]], "a")
+    with pytest.raises(BlockError, match="ends after"):
+        record_batch([block + bytes(8)], "a")
+
+
+def column(block: bytes, name: str) -> int:
+    return int(getattr(find_columns(block, parse_header(block)), name).start)
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value", "words"),
+    [
+        ("client", 4, -1, "out of bounds"),
+        ("client", 4, 1, "out of bounds"),
+        ("topic", 0, 2_000_000_000, "out of bounds"),
+        ("payload_ends", 0, 4, "does not begin at 0"),
+        ("payload_ends", 4, 1_000_000, "offset"),
+        ("payload_ends", 8, -5, "offset"),
+        ("payload_ends", 12, 1_000_000_000, "damaged"),
+        ("payload_ends", 12, -8, "damaged"),
+        ("client_ends", 4, 2_000_000_000, "damaged"),
+        ("topic_ends", 4, -1, "damaged"),
+    ],
+)
+def test_wrong_numbers_are_told(name: str, at: int, value: int, words: str) -> None:
+    block = bytearray(encode([Row(n, "client", "topic", 1, False, False, b"payload") for n in range(3)]))
+    struct.pack_into("<i", block, column(bytes(block), name) + at, value)
+    with pytest.raises(BlockError, match=words):
+        record_batch([bytes(block)], "a")
+
+
+def test_names_that_are_not_utf8_are_told() -> None:
+    block = bytearray(encode([Row(1, "client", "topic", 1, False, False, b"\xff")]))
+    block[column(bytes(block), "topic_names")] = 0xFF
+    with pytest.raises(BlockError, match="UTF"):
+        record_batch([bytes(block)], "a")
+
+
+def test_qos_3_is_told() -> None:
+    with pytest.raises(BlockError, match="QoS 3"):
+        record_batch([encode([Row(1, "c", "t", 3, False, False, b"")])], "a")
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ((b"XX", 1, 0), "not a block"),
+        ((b"FQ", 2, 0), "layout 2.*newer node"),
+        ((b"FQ", 1, 2), "bits 2"),
+    ],
+)
+def test_headers_of_others_are_told(header: tuple[bytes, int, int], words: str) -> None:
+    with pytest.raises(BlockError, match=words) as caught:
+        record_batch([HEADER.pack(*header, 0, 0, 0, 0, 0, 0, 0)], "a")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

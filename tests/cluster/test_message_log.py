@@ -1,0 +1,292 @@
+"""The log of messages: what is in it is what clients published, each message once, whatever happens (G12)."""
+
+import json
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from _speedups.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from tests.broker_process import until
+from tests.cluster_process import ClusterNode, ClusterProcess
+from tests.conftest import StartCluster
+from tests.logs import entries, logged_rows
+from tests.model.log_block import HEADER
+from tests.socket_client import SocketClient
+
+EVERYTHING = {"analytics.topics": "#"}
+
+
+def payloads(cluster: ClusterProcess) -> Counter[bytes]:
+    return Counter(row.payload for row in logged_rows(cluster))
+
+
+def node_id(cluster: ClusterProcess, name: str) -> str:
+    logs = cluster.redis.client(decode_responses=False).hgetall("mq:analytics:logs")
+    return next(node.decode() for node, said in logs.items() if json.loads(said)["name"] == name)
+
+
+def publish_1(client: SocketClient, topic: str, payload: bytes, packet_id: int, **more: bool) -> None:
+    client.send(Publish(topic, payload, qos=1, packet_id=packet_id, **more))
+    assert client.receive() == Puback(packet_id=packet_id)
+
+
+def test_each_message_is_logged_by_the_node_that_accepted_it(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(EVERYTHING)
+    began = time.time_ns() // 1000
+    subscriber = SocketClient(cluster["b"].port, "subscriber")
+    subscriber.subscribe(("#", 2))
+    publisher = SocketClient(cluster["a"].port, "publisher")
+    publisher.send(Publish("t/0", b"zero"))
+    publish_1(publisher, "t/1", b"one", 1, retain=True)
+    publish_1(publisher, "t/1", b"once more", 2, dup=True)
+    publisher.send(Publish("t/2", b"", qos=2, packet_id=3))
+    assert publisher.receive() == Pubrec(packet_id=3)
+    publisher.send(Publish("t/2", b"", qos=2, packet_id=3, dup=True))
+    assert publisher.receive() == Pubrec(packet_id=3)
+    publisher.send(Pubrel(packet_id=3))
+    assert publisher.receive() == Pubcomp(packet_id=3)
+    publisher.send(Publish("t/0", b"\xff\0" * 3000, retain=True))
+    SocketClient(cluster["c"].port, "other é").send(Publish("ü/" + "x" * 3000, b"5"))
+    until(lambda: len(logged_rows(cluster)) == 6)
+    logged = {
+        (row.client_id, row.topic, row.qos, row.retain, row.dup, row.payload) for row in logged_rows(cluster)
+    }  # fmt: skip
+    assert logged == {
+        ("publisher", "t/0", 0, False, False, b"zero"),
+        ("publisher", "t/1", 1, True, False, b"one"),
+        ("publisher", "t/1", 1, False, True, b"once more"),
+        ("publisher", "t/2", 2, False, False, b""),
+        ("publisher", "t/0", 0, True, False, b"\xff\0" * 3000),
+        ("other é", "ü/" + "x" * 3000, 0, False, False, b"5"),
+    }
+    assert all(began <= row.accepted <= time.time_ns() // 1000 for row in logged_rows(cluster))
+    nodes = {node for node, _, _ in entries(cluster)}
+    assert nodes == {node_id(cluster, "a"), node_id(cluster, "c")}
+
+
+def test_filters_choose_and_can_be_changed(start_cluster: StartCluster) -> None:
+    """Topics that begin with $ are logged when a filter says so; $SYS and what is the broker's own never."""
+    cluster = start_cluster({"analytics.topics": "site/+/temp,$own/#", "mqtt.sys_interval": 0.1}, nodes="a")
+    client = SocketClient(cluster.port, "c")
+    for topic in ("site/1/temp", "site/1/humidity", "site/temp", "$own/x", "$SYS/x"):
+        publish_1(client, topic, topic.encode(), 1)
+    assert payloads(cluster) == Counter([b"site/1/temp", b"$own/x"])
+
+
+def test_nothing_is_logged_unless_asked_for(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(nodes="a")
+    publish_1(SocketClient(cluster.port, "c"), "t", b"x", 1)
+    assert not cluster.redis.client(decode_responses=False).keys("mq:analytics:*")
+
+
+def test_wills_are_logged_for_their_clients(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({**EVERYTHING, "cluster.lease": 1.5, "cluster.timeout": 0.7}, nodes="ab")
+    SocketClient(cluster["b"].port, "one", will_topic="w", will_payload=b"1", will_qos=1).close()
+    until(lambda: payloads(cluster) == Counter([b"1"]))
+    SocketClient(cluster["b"].port, "two", will_topic="w", will_payload=b"2")
+    cluster["b"].kill()
+    until(lambda: payloads(cluster) == Counter([b"1", b"2"]))
+    assert {(row.client_id, row.topic) for row in logged_rows(cluster)} == {("one", "w"), ("two", "w")}
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_many(start_cluster: StartCluster, qos: int) -> None:
+    """Blocks that are full in a turn, and more topics and clients than a block names once."""
+    cluster = start_cluster(EVERYTHING, nodes="a")
+    clients = [SocketClient(cluster.port, f"c{i}") for i in range(10)]
+    count = 3000
+    for start in range(0, count, 300):
+        for number, client in enumerate(clients):
+            client.send(
+                *(
+                    Publish(
+                        f"t/{i % 70}", b"%d %d " % (number, i) + bytes(200), qos=qos, packet_id=i + 1 if qos else 0
+                    )
+                    for i in range(start, start + 300)
+                )
+            )
+    until(lambda: sum(HEADER.unpack_from(block)[3] for _, _, block in entries(cluster)) == count * len(clients))
+    by_client: dict[str, list[int]] = {}
+    for row in logged_rows(cluster):
+        number, i, _ = row.payload.split(b" ", 2)
+        assert row.client_id == f"c{int(number)}" and row.topic == f"t/{int(i) % 70}" and row.qos == qos
+        by_client.setdefault(row.client_id, []).append(int(i))
+    assert all(numbers == list(range(count)) for numbers in by_client.values())
+
+
+def test_a_quiet_node_gathers_messages_of_qos_0(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(EVERYTHING, nodes="a")
+    client = SocketClient(cluster.port, "c")
+    for i in range(100):
+        client.send(Publish("t", b"%d" % i))
+        client.ping()
+    until(lambda: len(logged_rows(cluster)) == 100)
+    assert len(list(entries(cluster))) < 60
+
+
+def test_while_redis_is_away(start_cluster: StartCluster) -> None:
+    """QoS 0 goes on between clients, isn't logged, and is counted; QoS 1 waits, and is logged once."""
+    cluster = start_cluster(EVERYTHING, nodes="a", proxies=True)
+    subscriber = SocketClient(cluster.port, "subscriber")
+    subscriber.subscribe(("t", 0))
+    client = SocketClient(cluster.port, "c")
+    publish_1(client, "before", b"before", 1)
+    cluster["a"].proxy.partition()
+    cluster.wait_for_log("Redis is away")
+    client.send(*(Publish("t", b"lost %d" % i) for i in range(10)))
+    client.send(Publish("t", b"kept", qos=1, packet_id=2))
+    for i in range(10):
+        packet = subscriber.receive()
+        assert isinstance(packet, Publish) and packet.payload == b"lost %d" % i
+    cluster["a"].proxy.resume()
+    assert client.receive() == Puback(packet_id=2)
+    client.send(Publish("t", b"after"))
+    until(lambda: payloads(cluster) == Counter([b"before", b"kept", b"after"]))
+    *_, (_, _, block) = entries(cluster)
+    assert HEADER.unpack_from(block)[6] == 10
+
+
+def test_links_that_break_while_messages_come(start_cluster: StartCluster) -> None:
+    """What is acknowledged is logged once, though what was sent to Redis has to be sent again."""
+    cluster = start_cluster(EVERYTHING, nodes="ab", proxies=True)
+    client = SocketClient(cluster["a"].port, "c")
+    for round_number in range(10):
+        client.send(
+            *(
+                Publish("t", b"%d" % (round_number * 100 + i), qos=1, packet_id=round_number * 100 + i + 1)
+                for i in range(100)
+            )
+        )
+        cluster["a"].proxy.cut()
+        assert [client.receive() for _ in range(100)] == [
+            Puback(packet_id=round_number * 100 + i + 1) for i in range(100)
+        ]
+    assert payloads(cluster) == Counter(b"%d" % i for i in range(1000))
+
+
+def test_a_node_is_killed_while_messages_come(start_cluster: StartCluster) -> None:
+    """All that was acknowledged is logged; what was not is there at most as often as it was sent."""
+    cluster = start_cluster({**EVERYTHING, "cluster.lease": 1.5, "cluster.timeout": 0.7}, nodes="ab")
+    acknowledged: set[int] = set()
+    sent: Counter[bytes] = Counter()
+    number = 0
+    for _ in range(4):
+        client = SocketClient(cluster["a"].port, "c")
+        for batch in range(20):
+            window = range(number + 1, number + 101)
+            client.send(*(Publish("t", b"%d" % i, qos=1, packet_id=i) for i in window))
+            sent.update(b"%d" % i for i in window)
+            number += 100
+            if batch == 19:
+                acknowledged.update(packet.packet_id for packet in [client.receive()] if isinstance(packet, Puback))
+                cluster["a"].kill()
+                break
+            acknowledged.update(client.receive().packet_id for _ in window)  # type: ignore[union-attr]
+        cluster["a"].start()
+    logged = payloads(cluster)
+    assert {b"%d" % i for i in acknowledged} <= logged.keys()
+    assert not logged - sent
+
+
+def test_a_log_has_bounds(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({**EVERYTHING, "analytics.log_bytes": "1 MiB"}, nodes="a")
+    client = SocketClient(cluster.port, "c")
+    for i in range(40):
+        publish_1(client, "t", bytes(100_000), i + 1)
+    kept = [len(block) for _, _, block in entries(cluster)]
+    assert 800_000 < sum(kept) < 1_300_000
+
+
+def test_logs_of_nodes_that_are_gone_are_forgotten_in_time(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({**EVERYTHING, "analytics.log_seconds": 3}, nodes="ab")
+    publish_1(SocketClient(cluster["b"].port, "c"), "t", b"x", 1)
+    node = node_id(cluster, "b")
+    ((_, entry_id, _),) = entries(cluster)
+    redis = cluster.redis.client(decode_responses=False)
+    cluster["b"].stop()
+    assert payloads(cluster) == Counter([b"x"])
+    until(lambda: "last" in json.loads(redis.hget("mq:analytics:logs", node)))
+    said = json.loads(redis.hget("mq:analytics:logs", node))
+    assert said["last"] == entry_id and said["name"] == "b" and said["ended"] > said["began"]
+    assert not redis.exists(f"mq:analytics:log:{node}")
+
+
+def test_results_reach_the_clients_of_all_nodes(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(nodes="ab", proxies=True)
+    redis = cluster.redis.client(decode_responses=False)
+
+    def tell(topic: str, payload: bytes) -> None:
+        redis.fcall("flockmq_result", 0, "mq:", topic, payload)
+
+    clients = [SocketClient(node.port, f"c-{node.name}") for node in cluster.nodes]
+    for client in clients:
+        client.subscribe(("$SYS/analytics/#", 0))
+    tell("silent/pump 7", b'{"since": 1}')
+    for client in clients:
+        assert client.receive() == Publish("$SYS/analytics/silent/pump 7", b'{"since": 1}')
+    tell("a/#", b"not a topic name")
+    tell("rates/x", b"1")
+    for client in clients:
+        assert client.receive() == Publish("$SYS/analytics/rates/x", b"1")
+    late = cluster.add("late")
+    cluster.start()
+    assert retained(late) == {"silent/pump 7": b'{"since": 1}', "rates/x": b"1"}
+    late.proxy.partition()  # what it isn't told, it asks for
+    cluster.wait_for_log("Redis is away", node="late")
+    tell("silent/pump 7", b"")
+    tell("rates/x", b"2")
+    late.proxy.resume()
+    cluster.wait_for_log("Redis is back", node="late")
+    assert retained(late) == retained(cluster["a"]) == {"rates/x": b"2"}
+
+
+def retained(node: ClusterNode) -> dict[str, bytes]:
+    client = SocketClient(node.port, "reader")
+    client.subscribe(("$SYS/analytics/#", 0))
+    found = {p.topic_name.removeprefix("$SYS/analytics/"): p.payload for p in client.ping() if isinstance(p, Publish)}
+    client.send(Disconnect())
+    return found
+
+
+def test_clients_may_not_publish_results(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(nodes="a")
+    publish_1(SocketClient(cluster.port, "c"), "$SYS/analytics/x", b"forged", 1, retain=True)
+    assert retained(cluster["a"]) == {}
+
+
+def test_the_filters_are_read_again(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(nodes="a", running=False)
+    file = cluster.directory / "flockmq.toml"
+    file.write_text('[analytics]\ntopics = ["one"]\n')
+    node = cluster["a"]
+    node.arguments += ["--config", str(file)]
+    cluster.start()
+    client = SocketClient(node.port, "c")
+    for number, topics in enumerate(('["two"]', '["#"]', "[]"), 1):
+        publish_1(client, "one", b"%d" % number, 1)
+        publish_1(client, "two", b"%d" % number, 1)
+        since = len(cluster.log)
+        file.write_text(f"[analytics]\ntopics = {topics}\n")
+        node.signal(signal.SIGHUP)
+        cluster.wait_for_log("configuration read", since)
+    publish_1(client, "one", b"4", 1)
+    assert [(row.topic, row.payload) for row in logged_rows(cluster)] == [
+        ("one", b"1"), ("two", b"2"), ("one", b"3"), ("two", b"3"),
+    ]  # fmt: skip
+
+
+def test_a_client_that_connects_nowhere_else(start_cluster: StartCluster) -> None:
+    """A QoS 2 message whose publisher goes on at another node is logged once, where it was released."""
+    cluster = start_cluster(EVERYTHING, nodes="ab")
+    first = SocketClient(cluster["a"].port, "c", clean_start=False)
+    first.send(Publish("t", b"x", qos=2, packet_id=9))
+    assert first.receive() == Pubrec(packet_id=9)
+    second = SocketClient(cluster["b"].port, "c", clean_start=False)
+    for _ in range(2):
+        second.send(Pubrel(packet_id=9))
+        assert second.receive() == Pubcomp(packet_id=9)
+    ((node, _, _),) = entries(cluster)
+    assert node == node_id(cluster, "b")
+    assert payloads(cluster) == Counter([b"x"])
