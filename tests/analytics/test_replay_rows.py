@@ -74,7 +74,7 @@ ONE = log_block.encode([log_block.Row(1, "c", "t", 1, True, False, b"12345678")]
         (56, "i", 1, "counts to 1"),
         (56, "i", -1, "below 0"),
         (64, "i", 7, "counts to 7"),
-        (72, "i", 1, "ends that fall"),
+        (72, "i", 1, "begin at 0"),
         (76, "i", -1, "cut short or damaged"),
         (76, "i", 9, "cut short"),
         (104, "B", 0xFF, "no UTF-8"),

@@ -51,6 +51,7 @@ def bars(title: str, about: str, rows: Sequence[Bar], table: Markup, *, colour: 
             _track(number),
             tag(
                 "rect",
+                tag("title", f"{shown(row.name)}: {row.words}"),
                 x="0",
                 y=number * ROW + 21,
                 width=f"{max(0.4, 100 * row.value / most):.2f}%",
@@ -64,31 +65,6 @@ def bars(title: str, about: str, rows: Sequence[Bar], table: Markup, *, colour: 
     longest = f"; the longest is {shown(rows[0].name, LABEL_MAX)} with {rows[0].words}" if rows else ""
     description = f"{len(rows)} bars{longest}. The table below has their values."
     return frame.figure(title, about, frame.drawing(title, description, ROW * len(rows), *lines, kind="bars"), table)
-
-
-def columns(title: str, about: str, rows: Sequence[Bar], table: Markup, *, height: int = 200) -> Markup:
-    """A figure with upright bars side by side: a distribution."""
-    most = max((row.value for row in rows), default=0.0) or 1.0
-    inner, width = height - frame.TOP - frame.BOTTOM, 100 / max(1, len(rows))
-    marks = []
-    for number, row in enumerate(rows):
-        tall = max(1.0 if row.value else 0.0, inner * row.value / most)
-        marks.append(
-            tag(
-                "rect",
-                x=f"{(number + 0.08) * width:.2f}%",
-                y=f"{frame.TOP + inner - tall:.1f}",
-                width=f"{0.84 * width:.2f}%",
-                height=f"{tall:.1f}",
-                rx=2,
-                class_="column c0",
-                data_tip=f"{row.name}: {row.words}",
-            )
-        )
-        kind = "middle second" if number % 2 else "middle"
-        marks.append(tag("text", row.name, x=f"{(number + 0.5) * width:.2f}%", y=height - 6, class_=kind))
-    description = f"{len(rows)} columns. The table below has their values."
-    return frame.figure(title, about, frame.drawing(title, description, height, *marks, kind="columns"), table)
 
 
 @dataclass(frozen=True)
@@ -111,12 +87,12 @@ def shares(title: str, about: str, names: Sequence[str], rows: Sequence[Shares],
                 marks.append(
                     tag(
                         "rect",
+                        tag("title", words),
                         x=f"{100 * at / whole:.2f}%",
                         y=number * ROW + 21,
                         width=f"{100 * part / whole:.2f}%",
                         height=THICK + 2,
                         class_=f"part c{index}",
-                        data_tip=words,
                     )
                 )
                 at += part
@@ -158,11 +134,11 @@ def ranges(title: str, about: str, names: Sequence[str], rows: Sequence[Range], 
         marks += [
             tag(
                 "circle",
+                tag("title", f"{shown(row.name, LABEL_MAX)}, {names[index]}: {words(mark)}"),
                 cx=f"{min(99.0, max(1.0, place)):.2f}%",
                 cy=y + THICK / 2,
                 r="5",
                 class_=f"tick k{index}",
-                data_tip=f"{shown(row.name, LABEL_MAX)}, {names[index]}: {words(mark)}",
             )
             for index, (place, mark) in enumerate(zip(places, row.marks, strict=True))
         ]
@@ -203,19 +179,19 @@ def timeline(title: str, about: str, begin: int, end: int, rows: Sequence[Stretc
             marks.append(
                 tag(
                     "rect",
+                    tag("title", f"{shown(row.name, LABEL_MAX)}: silent from {moment(stretch.begin)} to {until}"),
                     x=f"{min(first, 99.4):.2f}%",
                     y=number * ROW + 21,
                     width=f"{max(0.6, last - first):.2f}%",
                     height=THICK,
                     rx=2,
                     class_="stretch open" if stretch.open else "stretch",
-                    data_tip=f"{shown(row.name, LABEL_MAX)}: silent from {moment(stretch.begin)} to {until}",
                 )
             )
         lines.append(_row(number, row.name, row.words, *marks))
     height = ROW * len(rows) + frame.BOTTOM + 6
     description = f"{len(rows)} rows from {moment(begin)} to {moment(end)}. The table below has them."
-    legend = [Legend("silent to this day", "open"), Legend("silent, came back", "stretch")]
+    legend = [Legend("still silent", "open"), Legend("silent, came back", "stretch")]
     axis = frame.time_axis(begin, end, height)
     body = frame.drawing(title, description, height, *lines, axis, kind="timeline")
     return frame.figure(title, about, body, table, legend=legend)

@@ -9,7 +9,8 @@ from cluster.analytics.report.markup import Markup, tag
 from cluster.analytics.report.scales import Format, Scale
 from cluster.analytics.report.words import moment, plain, shown
 
-HEIGHT = 240
+HEIGHT, WIDE_HEIGHT = 230, 290  # pixels
+WIDE_RANGE = 30  # most by least
 Values = Sequence[float | None]
 
 
@@ -52,18 +53,25 @@ def over_time(
     *,
     stacked: bool = False,
     log: bool = False,
+    ramp: bool = False,
     base: int = 10,
-    height: int = HEIGHT,
+    wide: bool = False,
 ) -> Markup:
-    """A figure with lines, or with areas on top of each other that begin with the first series."""
+    """A figure with lines, or with areas on top of each other that begin with the first series.
+
+    With `log` powers are equally far apart if the values differ by orders of magnitude. With `ramp` the series are
+    steps of the same thing, and so are their colours.
+    """
+    height = WIDE_HEIGHT if wide else HEIGHT
     series = [one for one in series if any(value is not None for value in one.values)]
     tops = _stack(series) if stacked else [one.values for one in series]
     numbers = [value for values in tops for value in values if value is not None]
-    least = min((number for number in numbers if number > 0), default=1.0) if log else 0.0
-    scale = Scale(least, max(numbers, default=0.0), log=log, base=base)
+    least, most = min((number for number in numbers if number > 0), default=1.0), max(numbers, default=0.0)
+    log = log and most > WIDE_RANGE * least
+    scale = Scale(least if log else 0.0, most, log=log, base=base)
+    kinds = [f"k{index}" if ramp else frame.colour(index, one.name) for index, one in enumerate(series)]
     paths = []
-    for index in reversed(range(len(series))):
-        kind = frame.colour(index, series[index].name)
+    for index, kind in reversed(list(enumerate(kinds))):
         if stacked:
             below: Values = tops[index - 1] if index else [0.0] * times.count
             paths.append(tag("path", d=_area(times, scale, tops[index], below), class_=f"area {kind}"))
@@ -82,7 +90,8 @@ def over_time(
         about,
         frame.drawing(title, description, height, *body, kind="over-time"),
         _table(times, series, words),
-        legend=[Legend(one.name, frame.colour(index, one.name)) for index, one in enumerate(series)],
+        legend=[Legend(one.name, kind) for one, kind in zip(series, kinds, strict=True)],
+        kind="wide" if wide else "",
     )
 
 
@@ -172,11 +181,11 @@ def dots(title: str, about: str, begin: int, end: int, points: Sequence[Dot], ta
     marks = [
         tag(
             "circle",
+            tag("title", shown(point.words)),
             cx=f"{100 * (point.at - begin) / max(1, end - begin):.2f}%",
             cy=f"{frame.TOP + inner * (1 - scale.place(point.value)):.1f}",
             r="4",
             class_="dot c5",
-            data_tip=shown(point.words),
         )
         for point in points
     ]
@@ -194,4 +203,5 @@ def dots(title: str, about: str, begin: int, end: int, points: Sequence[Dot], ta
             kind="dots",
         ),
         table,
+        kind="wide",
     )

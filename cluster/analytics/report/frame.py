@@ -62,14 +62,14 @@ def figure(
 
 
 def drawing(title: str, description: str, height: int, *children: Markup, kind: str = "") -> Markup:
-    """The SVG of a plot. The empty title over it keeps browsers from showing the first one at the pointer."""
+    """The SVG of a plot. The empty title keeps browsers from showing the first one at the pointer."""
     number = next(_numbers)
     return tag(
         "svg",
         tag("title", title, id=f"t{number}"),
         tag("desc", description, id=f"d{number}"),
-        *children,
         tag("rect", tag("title"), class_="hit", width="100%", height=height),
+        *children,
         role="img",
         aria_labelledby=f"t{number} d{number}",
         class_=f"plot {kind}".strip(),
@@ -93,14 +93,13 @@ def curves(height: int, *children: Markup) -> Markup:
 
 
 def grid(scale: Scale, height: int, words: Format) -> Markup:
-    """Lines across with their values above them."""
+    """Lines across, with their values in the margin to the left."""
     inner = height - TOP - BOTTOM
     parts = []
     for value in scale.ticks:
         y = f"{TOP + inner * (1 - scale.place(value)):.1f}"
         parts.append(tag("line", x1="0", x2="100%", y1=y, y2=y, class_="zero" if value == scale.low else None))
-        if value != scale.low or scale.low != 0:
-            parts.append(tag("text", words(value), x="0", y=f"{float(y) - 4:.1f}"))
+        parts.append(tag("text", words(value), x="-8", y=f"{float(y) + 4:.1f}"))
     return tag("g", *parts, class_="grid")
 
 
@@ -135,6 +134,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], *, sortable: bo
 def _cell(cell: object, name: str) -> Markup:
     scope = "row" if name == "th" else None
     if isinstance(cell, Cell):
-        value = None if cell.value is None else f"{cell.value:.15g}"
+        value = f"{cell.value:.12g}" if isinstance(cell.value, float) else cell.value
         return tag(name, cell.text, scope=scope, class_="n", data_v=value)
     return tag(name, tag("bdi", shown(cell)), scope=scope)

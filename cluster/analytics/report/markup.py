@@ -2,6 +2,8 @@
 
 from html import escape
 
+from cluster.analytics.report import words
+
 
 class Markup(str):
     """Text that is markup already."""
@@ -39,5 +41,5 @@ def _attribute(key: str, value: object) -> str:
 
 
 def _safe(data: str) -> str:
-    """Without what no HTML may hold: NUL and lone surrogates (`words.shown` has escaped them in names)."""
-    return data.replace("\0", "�").encode("utf-8", "replace").decode()
+    """Without what HTML may not hold or what turns text around; `words.shown` has escaped it in names already."""
+    return data if data.isprintable() else words.escaped(data)

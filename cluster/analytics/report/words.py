@@ -22,15 +22,15 @@ def shown(name: object, limit: int = NAME_MAX) -> str:
         half = limit // 2
         text = f"{text[: limit - half - 1]}…{text[-half:]}"
     if not text.isprintable():
-        text = "".join(char if char.isprintable() else _escape(char) for char in text)
+        text = escaped(text)
         if len(text) > limit:
             return f"{text[: limit - 1]}…"
     return text or "(empty)"
 
 
-def _escape(char: str) -> str:
-    """A character that is not printable, as Python writes it; a lone surrogate too."""
-    return char.encode("unicode_escape").decode("ascii")
+def escaped(text: str) -> str:
+    """Text with what is not printable as Python writes it: control characters, direction marks, lone surrogates."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def compact(value: float | None) -> str:
@@ -53,6 +53,13 @@ def plain(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"{value:,.0f}" if abs(value) >= 1e6 else f"{value:.6g}"
+
+
+def short(value: float | None) -> str:
+    """A measured value: four significant digits."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return compact(value) if abs(value) >= 1e5 else f"{value:.4g}"
 
 
 def size(value: float | None) -> str:
