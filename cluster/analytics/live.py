@@ -76,7 +76,7 @@ class Live:
 
     def _send(self) -> None:
         if not self._loaded:
-            keys: Iterable[Any] = self._client.hkeys(f"{self._prefix}analytics:results")  # type: ignore[assignment]
+            keys: Iterable[Any] = self._client.hkeys(f"{self._prefix}analytics:results")
             self._known = OrderedDict.fromkeys(key.decode("utf-8", "replace") for key in keys)
             self._loaded = True
         with self._client.pipeline(transaction=False) as pipe:

@@ -84,7 +84,7 @@ def check_java() -> None:
 
 @contextmanager
 def jvm_lines() -> Iterator[list[str]]:
-    """While it lasts, a child that starts has a pipe as its standard error; what comes later is logged, less the noise."""
+    """A child that starts meanwhile has a pipe as its standard error; what comes through later is logged, but for noise."""
     ours = os.dup(2)
     readable, writable = os.pipe()
     os.set_inheritable(writable, True)
