@@ -117,6 +117,7 @@ def run(arguments: list[str]) -> int:
     options = job_options.parse(parser, arguments)
     logs.configure("info", "text")
     spark = session.start("flockmq analytics", options.master, verbose=options.verbose)
+    session.few_partitions(spark)
     try:
         return run_in(spark, options)
     finally:
