@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import sys
 import tempfile
+import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
@@ -33,6 +35,8 @@ SHOWN = 1000  # rows of a table for people
 def run(arguments: list[str]) -> int:
     """Do it; returns the exit status."""
     args = parse(arguments)
+    os.environ["TZ"] = "UTC"  # else rows have timestamps in local time, while SQL computes in UTC
+    time.tzset()
     with tempfile.TemporaryDirectory(prefix="flockmq-") as directory:
         spark = session.start("flockmq analytics sql", args.master, **{"spark.sql.warehouse.dir": directory})
         try:
