@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from cluster.analytics import silence
 from cluster.analytics.commits import Commits
 from cluster.analytics.files import Files
-from cluster.analytics.live import Live
 from cluster.analytics.job_options import Options
+from cluster.analytics.live import Live
 from cluster.analytics.sinks import Sink
 from cluster.analytics.tables import TABLES
 from cluster.analytics.version import Report, Version
@@ -22,7 +22,7 @@ from cluster.analytics.version import Report, Version
 SHOWN = {"rates", "top_clients", "top_topics", "lag", "silence", "outliers"}  # in Redis
 
 
-class Stopping(Exception):  # noqa: N818, no fault
+class Stopping(Exception):
     """No batch begins any more."""
 
 
@@ -97,7 +97,8 @@ class Batches:
             if self._stopping or clock <= last.watermark:
                 return False
             due = self._is_due(clock)
-            windows = any(last.parts.values()) and last.watermark // self._options.window < clock // self._options.window
+            length = self._options.window
+            windows = any(last.parts.values()) and last.watermark // length < clock // length
             if not due and not windows:
                 return False
             version = Version(self._spark, self._options, self.commits, self._sink, last.batch, clock)

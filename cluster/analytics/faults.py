@@ -10,8 +10,8 @@ PYTHON = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+): (.+)$", re.MULTILINE)
 
 
-def told(error: BaseException) -> FlockError:
-    """The fault in one line."""
+def told(error: BaseException, what: str = "the Spark job has failed") -> FlockError:
+    """The fault in one line; `what` is said when it isn't one of ours."""
     if isinstance(error, FlockError):
         return error
     text = str(error)
@@ -19,11 +19,11 @@ def told(error: BaseException) -> FlockError:
         return FlockError(found[-1].strip())
     if found := (CAUSE.findall(text) or PYTHON.findall(text)):
         name, message = found[-1]
-        return FlockError(f"the Spark job has failed: {message.strip()} ({name})")
-    return FlockError(f"the Spark job has failed: {first_line(text)}")
+        return FlockError(f"{what}: {message.strip()} ({name})")
+    return FlockError(f"{what}: {first_line(text)}")
 
 
 def first_line(text: str) -> str:
     """The first line that says something, without Spark's codes around it."""
     line = next((line for line in text.splitlines() if line.strip()), "no reason is given").strip()
-    return re.sub(r"\s*SQLSTATE: \w+", "", line)
+    return re.sub(r"\.?\s*SQLSTATE: \w+|;\s*line \d+ pos \d+;?$", "", line)

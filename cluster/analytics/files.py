@@ -9,9 +9,11 @@ class Files:
     """The file system of `root`, a directory or a URI. All paths are below it, as text."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        self._jvm: Any = spark._jvm
-        self._path = self._jvm.org.apache.hadoop.fs.Path
-        configuration = spark._jsc.hadoopConfiguration()
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        jsc: Any = spark._jsc
+        configuration = jsc.hadoopConfiguration()
         self._system = self._path(root).getFileSystem(configuration)
 
     def exists(self, path: str) -> bool:

@@ -9,21 +9,22 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from broker import logs
 from broker.commands.parser import Parser
 from broker.errors import FlockError, UsageError
-from cluster.analytics import job_options
-from cluster.analytics import session
+from cluster.analytics import job_options, session
 from cluster.analytics.batches import Batches
 from cluster.analytics.faults import told
-from cluster.analytics.live import Live
 from cluster.analytics.job_options import EXAMPLES, Options
+from cluster.analytics.live import Live
+from cluster.analytics.source import register
 from cluster.analytics.version import Report
 
 LOOK = 0.5  # seconds between two looks at the query
@@ -116,6 +117,7 @@ def run(arguments: list[str]) -> int:
     options = job_options.parse(parser, arguments)
     logs.configure("info", "text")
     spark = session.start("flockmq analytics", options.master, verbose=options.verbose)
+    session.few_partitions(spark)
     try:
         return run_in(spark, options)
     finally:
@@ -124,15 +126,14 @@ def run(arguments: list[str]) -> int:
 
 def run_in(spark: SparkSession, options: Options) -> int:
     """The job in a session; SIGTERM and SIGINT stop it when its batch is done."""
-    from cluster.analytics import source
-
-    source.register(spark)
+    register(spark)
     job = Job(spark, options)
     with stopped_by_signals(job):
         last = job.batches.commits.last
         log.info("begins", output=options.output, job=job.batches.commits.id, version=last.version)
         try:
-            messages = spark.readStream.format("flockmq").options(**options.source).load()
+            source = {**options.source, "job": f"analytics-{job.batches.commits.id}"}
+            messages = spark.readStream.format("flockmq").options(**source).load()
             job.run(messages)
         except PySparkException as error:
             raise told(error) from error
@@ -141,7 +142,7 @@ def run_in(spark: SparkSession, options: Options) -> int:
 
 
 @contextlib.contextmanager
-def stopped_by_signals(job: Job):  # type: ignore[no-untyped-def]
+def stopped_by_signals(job: Job) -> Iterator[None]:
     """SIGTERM and SIGINT end the job in good order; the second one ends it at once."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 

@@ -1,5 +1,6 @@
 """The options of the job: one list for `flockmq analytics run` and for the same job under `spark-submit`."""
 
+import json
 import re
 from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace, _ArgumentGroup
 from collections.abc import Callable
@@ -9,8 +10,10 @@ from typing import Any
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 from broker.redis_url import RedisUrl, masked
-from cluster.analytics import durations, filters
+from cluster.analytics import durations
+from cluster.analytics.options import parse_size
 from cluster.analytics.tables import RESULTS
+from cluster.analytics.topic_filter import check_topic_filter
 
 PREFIX = "mq:"
 GROUPS = {"top": ("top_clients", "top_topics")}
@@ -66,6 +69,18 @@ def _checked(function: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse
 
 
+def _expected(function: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Likewise; the ValueError's words complete "expected ..."."""
+
+    def parse(text: str) -> Any:
+        try:
+            return function(text)
+        except ValueError as error:
+            raise ArgumentTypeError(f"expected {error}, not {text!r}") from None
+
+    return parse
+
+
 def _duration(text: str) -> int:
     if not (value := durations.microseconds(text)):
         raise ValueError("it must be more than 0")
@@ -90,7 +105,10 @@ def _field(text: str) -> tuple[str, str]:
     topic_filter, found, path = text.rpartition("=$")
     if not found or not PATH.fullmatch(f"${path}"):
         raise ValueError(f"{text!r} is not FILTER=$.PATH such as 'site/+/temp=$.value'")
-    return filters.validate(topic_filter), f"${path}"
+    try:
+        return check_topic_filter(topic_filter), f"${path}"
+    except ValueError as error:
+        raise ValueError(f"expected {error}, not {topic_filter!r}") from None
 
 
 def _results(text: str) -> frozenset[str]:
@@ -120,24 +138,20 @@ def add_options(parser: Parser) -> None:
 def _add_places(group: _ArgumentGroup) -> None:
     group.add_argument("--redis", metavar="URL", type=_checked(_url), required=True, help="the cluster's Redis")
     group.add_argument("--prefix", default=PREFIX, help=f"what its keys begin with [{PREFIX}]")
-    group.add_argument("--output", metavar="DIR", required=True, help="where Parquet files go; any URI that Spark knows")
+    group.add_argument("--output", metavar="DIR", required=True, help="where Parquet files go, any URI of Spark")
     group.add_argument("--checkpoint", metavar="DIR", default="", help="how far the job is [DIR/_checkpoint]")
     group.add_argument("--archive", action="store_true", help="every message too, in DIR/messages")
     group.add_argument(
         "--starting-offsets", default="earliest", metavar="WHERE",
         help="of the first run: earliest, latest or a time such as 2026-01-31T12:00:00Z [earliest]",
     )  # fmt: skip
-    group.add_argument("--max-bytes-per-trigger", metavar="BYTES", type=_checked(_number_or_more), default=256 << 20,
-                       help="of the logs, in one batch: bounds the job's memory [268435456]")  # fmt: skip
+    group.add_argument("--max-bytes-per-trigger", metavar="BYTES", type=_expected(parse_size), default=256 << 20,
+                       help="of the logs, in one batch: bounds the job's memory [256 MiB]")  # fmt: skip
     group.add_argument("--fail-on-data-loss", action=BooleanOptionalAction, default=True,
                        help="end when messages were trimmed before they were read; else say so and go on")  # fmt: skip
+    group.add_argument("--filter", type=_expected(check_topic_filter), action="append", default=[], metavar="FILTER",
+                       help="only messages whose topic names match; may be repeated")  # fmt: skip
     group.add_argument("--trim", action="store_true", help="trim from the logs what all jobs have read")
-
-
-def _number_or_more(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 50):
-        raise ValueError(f"{text!r} is no number of bytes")
-    return int(text)
 
 
 def _add_results(group: _ArgumentGroup) -> None:
@@ -191,7 +205,8 @@ def parse(parser: Parser, arguments: list[str]) -> Options:
 
 
 def _source(args: Namespace) -> dict[str, str]:
-    return {
+    filters = {"topicFilter": json.dumps(args.filter)} if args.filter else {}
+    return filters | {
         "redis": args.redis,
         "prefix": args.prefix,
         "startingOffsets": args.starting_offsets,

@@ -14,7 +14,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import redis
@@ -36,8 +36,8 @@ def escaped(client_id: str) -> str:
 
 
 def iso(time: datetime) -> str:
-    """A time (UTC) as text."""
-    return f"{time.isoformat()}Z"
+    """A time as text. Spark gives rows the local time, without saying so."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 class Live:
@@ -76,7 +76,7 @@ class Live:
 
     def _send(self) -> None:
         if not self._loaded:
-            keys: Iterable[Any] = self._client.hkeys(f"{self._prefix}analytics:results")  # type: ignore[assignment]
+            keys: Iterable[Any] = self._client.hkeys(f"{self._prefix}analytics:results")
             self._known = OrderedDict.fromkeys(key.decode("utf-8", "replace") for key in keys)
             self._loaded = True
         with self._client.pipeline(transaction=False) as pipe:

@@ -1,8 +1,8 @@
 """Values that are far from what their topic usually has, by robust z-score.
 
 A topic's history is its last HISTORY values out of windows that are over, at most `values.SAMPLE` of each; so a busy
-topic's reaches back some windows, a rare one's some days. Median and MAD bear that outliers are in it. Where most values
-are the same the MAD is 0: the spread is then at least the mean distance, and at least a thousandth of the median.
+topic's reaches back some windows, a rare one's some days. Median and MAD bear that outliers are in it. Where most
+values are the same the MAD is 0: the spread is then the mean distance, and always at least a thousandth of the median.
 """
 
 from pyspark.sql import DataFrame
@@ -48,7 +48,7 @@ def renewed(histories: DataFrame, batches: DataFrame, forgotten: int) -> DataFra
         .withColumn("mean", F.expr("aggregate(of, 0D, (sum, x) -> sum + x) / size(of)"))
         .withColumn("mad", F.expr(median("of")))
         .withColumn("spread", F.expr(f"case when mad > 0 then {TO_SIGMA} * mad else {MEAN_TO_SIGMA} * mean end"))
-        .withColumn("spread", F.expr("case when median is not null then greatest(spread, abs(median) / 1000, 1e-9) end"))
+        .withColumn("spread", F.expr("if(median is null, null, greatest(spread, abs(median) / 1000, 1e-9))"))
         .select("topic", "field", "last", "history", "median", "spread")
     )
 

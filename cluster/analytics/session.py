@@ -1,8 +1,10 @@
 """A Spark session that is quiet: its JVM's lines go through our log, or nowhere."""
 
+import logging
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,10 +48,12 @@ def start(name: str, master: str = "", *, verbose: bool = False, **more: str) ->
     Raises:
         FlockError: Java is missing or too old, or Spark doesn't start.
     """
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # every fault once more, with a traceback, as JSON
     builder = SparkSession.builder.appName(name)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers; else whatever python3 is
         builder = builder.master(master or "local[*]")
         for key, value in AT_START.items():
             builder = builder.config(key, value)
@@ -62,6 +66,12 @@ def start(name: str, master: str = "", *, verbose: bool = False, **more: str) ->
             return builder.getOrCreate()
         except PySparkRuntimeError as error:
             raise FlockError("Spark doesn't start", " ".join(lines[-3:]) or str(error)) from error
+
+
+def few_partitions(spark: SparkSession) -> None:
+    """As many as there are cores, unless somebody has said how many: our batches are small."""
+    if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
+        spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
 
 
 def check_java() -> None:
@@ -84,7 +94,7 @@ def check_java() -> None:
 
 @contextmanager
 def jvm_lines() -> Iterator[list[str]]:
-    """While it lasts, a child that starts has a pipe as its standard error; what comes later is logged, less the noise."""
+    """A child that starts meanwhile has a pipe as its standard error; what comes later is logged, but for noise."""
     ours = os.dup(2)
     readable, writable = os.pipe()
     os.set_inheritable(writable, True)

@@ -118,7 +118,8 @@ def _gaps(factor: str, least: str) -> str:
 def _events(factor: str, least: str) -> str:
     """`silent` and `back` of each such silence, `silent` alone of one that goes on."""
     since, back = "marks[g.i - 1].last", "marks[g.i].first"
-    fell = _event(f"{since} + {_patience('g.usual', factor, least)}", "silent", since, "g.usual", "cast(null as double)")
+    deadline = f"{since} + {_patience('g.usual', factor, least)}"
+    fell = _event(deadline, "silent", since, "g.usual", "cast(null as double)")
     returned = _event(back, "back", since, "g.usual", f"({back} - {since}) / 1e6D")
     ended = f"transform(gaps, g -> if(silent and g.i = known, array({returned}), array({fell}, {returned})))"
     falling = _event("deadline", "silent", "last", "usual", "cast(null as double)")

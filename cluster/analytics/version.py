@@ -209,5 +209,3 @@ class Version:
         if paths := self._sink.write(name, rows, self.number):
             self.written[name] = paths
             self.report.files[name] = len(paths)
-
-
