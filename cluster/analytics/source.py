@@ -8,6 +8,8 @@ The options are in `options`; what they mean is in deploy/docs/analytics.md. Pla
 driver, `read` in the executors; what they share is in the options and in the ranges, nothing else.
 """
 
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,7 +38,20 @@ HEARTBEAT = 60.0  # seconds after which a job without news says that it is there
 
 def register(spark: SparkSession) -> None:
     """Make the format `flockmq` known to a session."""
+    _show_package(spark)
     spark.dataSource.register(FlockMQDataSource)
+
+
+def _show_package(spark: SparkSession) -> None:
+    """Tell the driver's planning processes where the package is, if this is read from one.
+
+    Spark 4.3 starts that of a stream with a path on which what `--py-files` named is not.
+    """
+    package = next((entry for entry in sys.path if entry.endswith(".zip") and __file__.startswith(entry)), None)
+    if package is None:
+        return
+    environment = spark.sparkContext.environment
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), package]))
 
 
 class RangePartition(InputPartition):
