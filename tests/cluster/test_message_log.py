@@ -85,9 +85,10 @@ def test_wills_are_logged_for_their_clients(start_cluster: StartCluster) -> None
     cluster = start_cluster({**EVERYTHING, "cluster.lease": 1.5, "cluster.timeout": 0.7}, nodes="ab")
     SocketClient(cluster["b"].port, "one", will_topic="w", will_payload=b"1", will_qos=1).close()
     until(lambda: payloads(cluster) == Counter([b"1"]))
-    SocketClient(cluster["b"].port, "two", will_topic="w", will_payload=b"2")
+    two = SocketClient(cluster["b"].port, "two", will_topic="w", will_payload=b"2")
     cluster["b"].kill()
     until(lambda: payloads(cluster) == Counter([b"1", b"2"]))
+    two.close()
     assert {(row.client_id, row.topic) for row in logged_rows(cluster)} == {("one", "w"), ("two", "w")}
 
 
