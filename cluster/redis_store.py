@@ -21,7 +21,7 @@ from _speedups.session import Session
 from broker import logs
 from broker.storage.store import Store
 from cluster.keys import Keys
-from cluster.link import Link, LinkLost, Reply
+from cluster.link import Link, LinkLost, Reply, ignore
 
 RETRY_SECONDS = 0.3
 WAIT_MILLISECONDS = 1000  # for replicas, until asked again
@@ -72,6 +72,11 @@ class LogBounds:
         while len(self._entries) > 1 and (self.size > self.most_bytes or now - self._entries[0][2] > self.most_seconds):
             self.size -= self._entries.popleft()[1]
         return self._entries[0][0] if self._entries else b"0-0"
+
+    def halve(self) -> None:
+        """Give up the older half."""
+        for _ in range(len(self._entries) // 2):
+            self.size -= self._entries.popleft()[1]
 
     def renew(self) -> None:
         """Nobody could read for a while: the age of what there is begins anew."""
@@ -341,6 +346,10 @@ class RedisStore(Store):
         self._complain(reason)
         self._round += 1
         link, self._link = self._link, None
+        if link is not None and reason.startswith("OOM") and self._message_bounds.size:
+            log.warning("Redis has no memory left: the older half of the log of messages is given up")
+            self._message_bounds.halve()
+            link.call(ignore, b"XTRIM", self._log_key, b"MINID", self._message_bounds.oldest())
         if link is not None:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._again, link, self._round)
 

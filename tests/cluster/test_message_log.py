@@ -10,7 +10,7 @@ import pytest
 from _speedups.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.broker_process import until
 from tests.cluster_process import ClusterNode, ClusterProcess
-from tests.conftest import StartCluster
+from tests.conftest import StartCluster, StartRedis
 from tests.logs import entries, logged_rows
 from tests.model.log_block import HEADER
 from tests.socket_client import SocketClient
@@ -291,3 +291,14 @@ def test_a_client_that_connects_nowhere_else(start_cluster: StartCluster) -> Non
     ((node, _, _),) = entries(cluster)
     assert node == node_id(cluster, "b")
     assert payloads(cluster) == Counter([b"x"])
+
+
+def test_the_log_gives_way_when_redis_has_no_memory_left(start_cluster: StartCluster, start_redis: StartRedis) -> None:
+    """A log that is allowed more than Redis has costs its own past, not the clients their service."""
+    redis = start_redis(["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"])
+    cluster = start_cluster(EVERYTHING, nodes="a", redis=redis)
+    client = SocketClient(cluster.port, "c")
+    for i in range(120):
+        publish_1(client, "t", bytes(100_000), i + 1)
+    cluster.wait_for_log("the older half of the log")
+    assert sum(len(block) for _, _, block in entries(cluster)) < 8 << 20
