@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from _speedups.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from broker.cli import main
 from tests.broker_process import until
 from tests.cluster_process import ClusterNode, ClusterProcess
 from tests.conftest import StartCluster, StartRedis
@@ -302,3 +303,26 @@ def test_the_log_gives_way_when_redis_has_no_memory_left(start_cluster: StartClu
         publish_1(client, "t", bytes(100_000), i + 1)
     cluster.wait_for_log("the older half of the log")
     assert sum(len(block) for _, _, block in entries(cluster)) < 8 << 20
+
+
+def test_status_tells_of_logs_and_jobs(
+    start_cluster: StartCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = start_cluster(EVERYTHING, nodes="ab")
+    for number in range(3):
+        publish_1(SocketClient(cluster["a"].port, "c"), "t", bytes(1000), number + 1)
+    (node, first, block), *_, (_, last, _) = entries(cluster)
+    redis = cluster.redis.client()
+    job = {"positions": {node: first}, "at": int(time.time() * 1000), "lost": {node: 2048}}
+    redis.hset("mq:analytics:jobs", "fleet", json.dumps(job))
+    capsys.readouterr()
+    assert main(["cluster", "status", "--redis", cluster.url(), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    (log,) = status["logs"]
+    assert log["name"] == "a" and log["id"] == node and log["entries"] == 3
+    assert log["bytes"] == log["written"] == int(last.split("-")[1])
+    (told,) = status["jobs"]
+    assert told["name"] == "fleet" and told["lost"] == 2048 and told["behind"] == log["bytes"] - len(block)
+    assert main(["cluster", "status", "--redis", cluster.url()]) == 0
+    text = capsys.readouterr().out
+    assert "log of messages" in text and "fleet" in text and "2.0 KiB" in text
