@@ -154,6 +154,20 @@ class Fleet:
                 silent_for = (back - since) / SECOND
                 self.tables["silence"].append(row | {"at": back, "event": "back", "silent_for": silent_for})
 
+    def archive(self, minutes: int = 3) -> None:
+        """Messages too, of the first minutes: numbers and JSON documents."""
+        prefixes = sorted({row["prefix"] for row in self.tables["rates"]})
+        rows = self.tables.setdefault("messages", [])
+        for second in range(60 * minutes):
+            for index, prefix in enumerate(prefixes):
+                at = {"node": "node-a", "accepted_at": T0 + second * SECOND + index, "client_id": f"{prefix}-pump-0"}
+                flags = {"qos": index % 3, "retain": False, "dup": False}
+                number = f"{20 + index + second / 100:.2f}"
+                rows.append(at | flags | {"topic": f"{prefix}/hall/temp", "payload": number.encode()})
+                if second % 10 == 0:
+                    document = f'{{"humidity": {number}, "ok": true}}'
+                    rows.append(at | flags | {"topic": f"{prefix}/hall/state", "payload": document.encode()})
+
     def _outliers(self, prefixes: list[str], minutes: int) -> None:
         for number in range(40):
             score = self.rng.choice([-1, 1]) * (3.5 + self.rng.expovariate(0.2))

@@ -1,0 +1,114 @@
+"""deploy/docs/analytics.md cannot rot: its statements, programs, flags, options and columns are tried."""
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cluster.analytics.commands.sql import cell
+from cluster.analytics.options import OPTIONS, SourceOptions, parse_size
+from cluster.analytics.tables import TABLES
+from cluster.analytics.views import views
+from tests.analytics.result_files import Fleet, write
+from tests.analytics.written_logs import WrittenLog, row
+from tests.broker_process import environment
+from tests.redis_process import RedisProcess
+
+PAGE = Path("deploy/docs/analytics.md").read_text(encoding="utf-8")
+STATEMENTS = re.findall(r"```sql\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.S)
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+COMMANDS = [
+    line.partition("  #")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S)
+    for line in block.replace("\\\n", " ").splitlines()
+    if line.startswith("flockmq")
+]
+
+
+def titled(statement: str) -> str:
+    """The heading above a statement."""
+    return re.findall(r"^### (.*)$", PAGE.partition(statement)[0], re.M)[-1]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a job has written, with its messages."""
+    fleet = Fleet()
+    fleet.archive()
+    return write(tmp_path_factory.mktemp("fleet"), fleet.tables)
+
+
+def test_every_statement_has_an_example_of_its_output() -> None:
+    assert PAGE.count("```sql") == len(STATEMENTS) == 8
+
+
+@pytest.mark.parametrize(("statement", "output"), STATEMENTS, ids=[titled(one) for one, _ in STATEMENTS])
+def test_a_statement_gives_what_the_page_shows(spark: SparkSession, results: Path, statement: str, output: str) -> None:
+    views(spark, str(results))
+    found = spark.sql(statement)
+    lines = [found.columns, *([str(cell(value, "-")) for value in row] for row in found.collect())]
+    shown = [re.split(r" {2,}", line.strip()) for line in output.splitlines()]
+    assert lines == shown
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_runs(
+    spark: SparkSession, results: Path, redis_server: RedisProcess, capsys: pytest.CaptureFixture[str], program: str
+) -> None:
+    log = WrittenLog(redis_server, "n1", "a")
+    log.write([row(4_000_000_000_000_000 + index, "site/1", b"x") for index in range(7)])
+    program = program.replace("/srv/fleet", str(results)).replace("redis://10.0.0.5:6379", redis_server.url)
+    exec(program, {"spark": spark})
+    out = capsys.readouterr().out
+    assert re.search(r"\| *site/1\| +7\|", out) or re.search(r"\| *berlin\| *3470382\|", out)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_has_these_flags(command: str) -> None:
+    words = command.split()
+    name = words[1:3] if words[1] == "analytics" else words[1:2]
+    help_ = subprocess.run(
+        [sys.executable, "-m", "broker.cli", *name, "--help"], capture_output=True, text=True, env=environment()
+    )
+    assert help_.returncode == 0, help_.stderr
+    flags = set(re.findall(r"(?<!\S)(--?[a-zA-Z][\w-]*)", re.sub(r"'[^']*'|\"[^\"]*\"", "", command)))
+    assert flags <= set(re.findall(r"(--?[a-zA-Z][\w-]*)", help_.stdout))
+
+
+def test_all_commands_are_there() -> None:
+    assert len(COMMANDS) >= 12
+    names = {"run", "sql", "report", "package"}
+    assert names <= {command.split()[2] for command in COMMANDS if command.startswith("flockmq analytics")}
+
+
+def table_rows(head: str) -> list[list[str]]:
+    """The rows of the table with this first cell of its head."""
+    lines = PAGE.partition(f"| {head} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_options_are_those_of_the_source() -> None:
+    defaults = {field.name: field.default for field in fields(SourceOptions)}
+    listed = {name: default for names, default, _ in table_rows("option") for name in re.findall(r"`(\w+)`", names)}
+    assert set(listed) | {"redisUrl"} == {option.name for option in OPTIONS.values()}
+    for option in OPTIONS.values():
+        text = listed.get(option.name, "").strip("`")
+        default = defaults[option.field]
+        if isinstance(default, bool):
+            assert text == str(default).lower(), option.name
+        elif isinstance(default, int):
+            assert parse_size(text) == default, option.name
+        elif isinstance(default, float):
+            assert float(text) == default, option.name
+        elif isinstance(default, str):
+            assert text == default, option.name
+
+
+def test_the_columns_are_those_of_the_tables() -> None:
+    listed = {name.strip("`"): re.findall(r"`(\w+)`", columns) for name, _, columns in table_rows("table")}
+    listed["silence"] = [column for column in listed["silence"] if column not in ("silent", "back")]
+    assert listed == {name: [part.split()[0] for part in ddl.split(",")] for name, ddl in TABLES.items()}
