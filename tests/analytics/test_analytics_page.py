@@ -46,10 +46,16 @@ def test_every_statement_has_an_example_of_its_output() -> None:
     assert PAGE.count("```sql") == len(STATEMENTS) == 8
 
 
-@pytest.mark.parametrize(("statement", "output"), STATEMENTS, ids=[titled(one) for one, _ in STATEMENTS])
-def test_a_statement_gives_what_the_page_shows(spark: SparkSession, results: Path, statement: str, output: str) -> None:
+@pytest.fixture(scope="module")
+def asked(spark: SparkSession, results: Path) -> SparkSession:
+    """A session with a view for each table."""
     views(spark, str(results))
-    found = spark.sql(statement)
+    return spark
+
+
+@pytest.mark.parametrize(("statement", "output"), STATEMENTS, ids=[titled(one) for one, _ in STATEMENTS])
+def test_a_statement_gives_what_the_page_shows(asked: SparkSession, statement: str, output: str) -> None:
+    found = asked.sql(statement)
     lines = [found.columns, *([str(cell(value, "-")) for value in row] for row in found.collect())]
     shown = [re.split(r" {2,}", line.strip()) for line in output.splitlines()]
     assert lines == shown
