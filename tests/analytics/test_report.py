@@ -383,6 +383,18 @@ def test_a_range_is_exact(browse: Callable[..., Chromium]) -> None:
     assert any(row[2] < since for row in rows)
 
 
+def test_events_after_the_last_window_are_no_drop_in_traffic(browse: Callable[..., Chromium]) -> None:
+    fleet = Fleet(minutes=20)
+    late = fleet.end + 90 * SECOND
+    event = {"client_id": "late", "since": late - SECOND, "usual_interval": 1.0, "node": "a", "silent_for": None}
+    fleet.tables["silence"].append(event | {"at": late, "event": "silent"})
+    page = browse(fleet.tables)
+    _, *rows = page.run(TABLE, "Messages per second by topic prefix")
+    assert len(rows) == 20
+    assert min(rows[-1][1:]) > 0
+    assert "late" in {row[0] for row in page.run(TABLE, "Silent devices")}
+
+
 def test_files_as_spark_writes_them_by_itself_are_read_too(browse: Callable[..., Chromium], tmp_path: Path) -> None:
     fleet = Fleet(minutes=5)
     page = browse(fleet.tables)

@@ -51,8 +51,8 @@ def page(results: Results, title: str, made_at: int | None = None) -> str:
         return _document(
             title, [_header(title, "Nothing in this range", []), tag("main", tag("div", nothing, class_="card"))]
         )
-    begin, end, window = bounds
-    bins, small = Bins(begin, end, POINTS, window), Bins(begin, end, SMALL_POINTS, window)
+    begin, windows_end, end, window = bounds
+    bins, small = Bins(begin, windows_end, POINTS, window), Bins(begin, windows_end, SMALL_POINTS, window)
     flow, ranks = traffic.read(results, bins), rankings.read(results)
     silence, odd = devices.read_silence(results, begin, end), devices.read_outliers(results, begin, end)
     values, late = sensors.read(results, small), lag.read(results, bins)
@@ -60,8 +60,8 @@ def page(results: Results, title: str, made_at: int | None = None) -> str:
         Part("traffic", "Traffic", flow.figures, _missing(results, "rates")),
         Part("largest", "Topics and clients", ranks.figures, _missing(results, "top_topics")),
         Part("payloads", "Payloads", flow.distribution, _missing(results, "rates")),
-        Part("devices", "Devices", silence.figures, _missing(results, "silence", "No device fell silent.")),
-        Part("values", "Values", [*values, *odd.figures], _missing(results, "values", "No payload is a number.")),
+        Part("devices", "Devices", silence.figures, _missing(results, "silence")),
+        Part("values", "Values", [*values, *odd.figures], _missing(results, "values")),
         Part("lag", "Lag", late.figures, _missing(results, "lag")),
     ]
     range_ = f"{words.moment(begin, False)} to {words.moment(end, False)} ({words.duration((end - begin) / SECOND)})"
@@ -71,10 +71,15 @@ def page(results: Results, title: str, made_at: int | None = None) -> str:
     return _document(title, [_header(title, about, parts), main, _footer()])
 
 
-def _missing(results: Results, name: str, nothing: str = "Nothing in this range of time.") -> str:
+NONE = {"silence": "No device fell silent", "values": "No payload is a number"}
+
+
+def _missing(results: Results, name: str) -> str:
+    """What is said in the place of plots: the job writes no file where it finds nothing."""
+    nothing = NONE.get(name, "There is nothing")
     if results.has(name):
-        return nothing
-    return f"The job has not written {name}: `flockmq analytics run --results` chooses what it computes."
+        return f"{nothing} in this range of time."
+    return f"{nothing}, or the job does not compute it: `flockmq analytics run --results` chooses."
 
 
 def _tiles(

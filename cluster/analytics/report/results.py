@@ -6,7 +6,7 @@ Times become whole microseconds. What is kept of the pieces are sums, by as many
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,17 @@ ROWS = 64 * 1024  # of a piece
 COMPACT = 250_000  # rows of partial sums before they are summed up
 PARTITIONS = pa.schema([("date", pa.string()), ("hour", pa.string())])
 DATE = re.compile(r"date=(\d{4}-\d\d-\d\d)")
+
+
+class Bounds(NamedTuple):
+    """The times of results."""
+
+    begin: int
+    windows_end: int  # of the last window that is over: events may be later
+    end: int
+    window: int  # how long one is
+
+
 Aggregation = tuple[str, str]  # a column, and "sum", "min" or "max"
 
 
@@ -60,9 +71,9 @@ class Results:
         """Whether there are files of a table."""
         return name in self._datasets
 
-    def bounds(self) -> tuple[int, int, int] | None:
-        """When the first window begins, when the last ends, and how long a window is; None without any row."""
-        begin, end, window = None, None, 60 * SECOND
+    def bounds(self) -> Bounds | None:
+        """From when until when there are results; None without any row."""
+        begin, end, windows_end, window = None, None, None, 60 * SECOND
         for name in TABLES:
             if name == "messages" or name not in self._datasets:
                 continue
@@ -71,9 +82,13 @@ class Results:
                 low, high = pc.min(table[columns[0]]).as_py(), pc.max(table[columns[-1]]).as_py()
                 if name in WINDOWED:
                     window = max(1, table[columns[-1]][0].as_py() - table[columns[0]][0].as_py())
+                    windows_end = high if windows_end is None else max(windows_end, high)
                 begin = low if begin is None else min(begin, low)
                 end = high if end is None else max(end, high)
-        return None if begin is None or end is None else (begin, max(end, begin + 1), window)
+        if begin is None or end is None:
+            return None
+        end = max(end, begin + 1)
+        return Bounds(begin, end if windows_end is None else windows_end, end, window)
 
     def _edges(self, name: str, columns: list[str]) -> Iterator[pa.Table]:
         """The first and the last day within the range that have rows."""
