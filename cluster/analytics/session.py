@@ -42,8 +42,8 @@ AT_START = {
 log = logs.get("flockmq.analytics.spark")
 
 
-def start(name: str, master: str = "", *, verbose: bool = False, **more: str) -> SparkSession:
-    """The session; under spark-submit the one whose JVM is there already.
+def start(name: str, master: str = "", *, verbose: bool = False, short: bool = False, **more: str) -> SparkSession:
+    """The session; under spark-submit the one whose JVM is there already. A `short` one is not worth much compiling.
 
     Raises:
         FlockError: Java is missing or too old, or Spark doesn't start.
@@ -57,6 +57,8 @@ def start(name: str, master: str = "", *, verbose: bool = False, **more: str) ->
         builder = builder.master(master or "local[*]")
         for key, value in AT_START.items():
             builder = builder.config(key, value)
+        if short:
+            builder = builder.config("spark.driver.defaultJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     for key, value in {**ALWAYS, **more}.items():
         builder = builder.config(key, value)
     if submitted or verbose:

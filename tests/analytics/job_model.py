@@ -1,5 +1,6 @@
 """What the job's results are, in plain Python over a list of messages: slow, and obviously so."""
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -59,7 +60,7 @@ def clients(messages: list[Message], length: int) -> Rows:
     rows = []
     for (start, client_id), group in by(messages, window_of(length), lambda m: m.client_id).items():
         times = sorted(message.at for message in group)
-        gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+        gaps = [after - before for before, after in itertools.pairwise(times)]
         rows.append(
             {
                 "window_start": start,
@@ -126,7 +127,7 @@ def silence(messages: list[Message], factor: float, least: int, clock: int) -> l
                 return math.inf
             return max(int(known[math.ceil(0.75 * len(known)) - 1] * factor), least)
 
-        for (_, before), (after, _) in zip(marks, marks[1:], strict=False):
+        for (_, before), (after, _) in itertools.pairwise(marks):
             if after - before > (limit := patience(gaps)):
                 events.append((before + int(limit), client_id, "silent", before))
                 events.append((after, client_id, "back", before))
