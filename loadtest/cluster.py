@@ -95,7 +95,7 @@ def start_cluster(kind: str, cores: set[int], saturated: bool = False, nodes: in
             return process
 
         redis_port = free_port()
-        redis = run("Redis", _redis(redis_port, Path(directory)), lambda: _answers(redis_port))
+        redis = run("Redis", _redis(redis_port, Path(directory)), lambda: redis_answers(redis_port))
         ports, pids = [], []
         for name in NAMES[:nodes]:
             port = free_port()
@@ -140,7 +140,8 @@ COMMANDS: dict[str, Callable[[int, int, str], list[str]]] = {
 }
 
 
-def _answers(port: int) -> bool:
+def redis_answers(port: int) -> bool:
+    """Return whether a Redis answers."""
     with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
         client.sendall(b"PING\r\n")
         return client.recv(7) == b"+PONG\r\n"

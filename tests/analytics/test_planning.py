@@ -10,9 +10,9 @@ import pytest
 
 from cluster.analytics.errors import DataLoss, OptionError, RedisAway
 from cluster.analytics.jobs import STALE_SECONDS
-from cluster.analytics.offsets import format_offsets, parse_offsets
+from cluster.analytics.offsets import Offsets, format_offsets, parse_offsets
 from cluster.analytics.options import SourceOptions, parse_options
-from cluster.analytics.planning import Range
+from cluster.analytics.planning import Planner, Range
 from cluster.analytics.position import Position
 from cluster.analytics.source import StreamDriver, read_range
 from tests.analytics.log_writer import BEGAN, LogWriter
@@ -151,6 +151,21 @@ def test_batches_keep_within_their_bytes(redis_server: RedisProcess, writers: li
         sizes.append(Position.parse(query.offset["n0"]).total - start.total)
     assert got == payloads(a)
     assert max(sizes) <= 20 * size and min(sizes[:-1]) >= 10 * size
+
+
+def test_bursts_keep_within_the_bytes_of_a_batch(redis_server: RedisProcess, writers: list[LogWriter]) -> None:
+    for writer in writers:
+        for n in range(150):  # long silence, much in a moment, blocks of all sizes
+            writer.add([writer.row(0, 64 + n * 37 % 900)], ms=BEGAN + (n // 30) ** 5 * 1000 + n % 30 // 10)
+    query = Query(redis_server)
+    before, sizes, got = 0, [], []
+    while some := query.batch(15_000):
+        read = sum(Position.parse(text.split()[0]).total for text in query.offset.values())
+        sizes.append(read - before)
+        before = read
+        got += some
+    assert sorted(got) == sorted(payloads(writers[0]) + payloads(writers[1]))
+    assert max(sizes) <= 15_000 and len(sizes) <= 3 * sum(sizes) // 15_000
 
 
 def test_logs_are_read_up_to_the_same_time(redis_server: RedisProcess, writers: list[LogWriter]) -> None:
@@ -297,6 +312,19 @@ def test_losses_are_counted_if_that_is_wanted(
     assert len(told) == 2 and f"{lost['n0']} bytes are missing from the log of node n0" in "".join(told)
 
 
+def test_a_log_of_which_nothing_is_left_is_counted_once(redis_server: RedisProcess, writers: list[LogWriter]) -> None:
+    a, _ = writers
+    a.fill(2)
+    query = Query(redis_server, failOnDataLoss="false", job="j")
+    query.batch()
+    a.fill(3)
+    a.trim(0)
+    assert query.batch() == [] and query.offset["n0"] == a.ids[-1]
+    a.fill(1)
+    assert query.batch() == payloads(a, 50)
+    assert job(redis_server, "j")["lost"] == {"n0": total(a.ids[4]) - total(a.ids[1])}
+
+
 def test_what_is_trimmed_before_it_is_read_is_found_by_the_reader(
     redis_server: RedisProcess, writers: list[LogWriter]
 ) -> None:
@@ -406,6 +434,37 @@ def test_a_job_that_begins_anew_holds_back_what_it_needs(redis_server: RedisProc
     Query(redis_server, job="other")  # its checkpoint was deleted
     trimmer.batch()
     assert length(a) == 10
+
+
+def test_a_job_holds_all_back_while_it_looks_where_to_begin(
+    redis_server: RedisProcess, writers: list[LogWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = writers
+    a.fill(10)
+    trimmer = Query(redis_server, job="trimmer", trimCommitted="true")
+    initial = Planner.initial
+
+    def look(planner: Planner) -> Offsets:
+        trimmer.batch()
+        return initial(planner)
+
+    monkeypatch.setattr(Planner, "initial", look)
+    assert len(Query(redis_server, job="new").batch()) == 100
+
+
+def test_a_job_that_was_stale_is_heard_of_before_it_reads(
+    redis_server: RedisProcess, writers: list[LogWriter]
+) -> None:
+    a, _ = writers
+    a.fill(10)
+    query = Query(redis_server, job="j")
+    end, _ = query.plan()
+    said = job(redis_server, "j")
+    a.client.hset("mq:analytics:jobs", "j", json.dumps(said | {"at": 0}))
+    again = Query(redis_server, query.offset, job="j")
+    ranges = again.driver.ranges(parse_offsets(query.offset), parse_offsets(end))  # the batch that was begun
+    Query(redis_server, job="trimmer", trimCommitted="true").batch()
+    assert again.read(ranges) == payloads(a)
 
 
 def test_jobs_that_are_gone_or_read_other_nodes_hold_nothing_back(
