@@ -30,8 +30,8 @@ EXAMPLES = """\
   flockmq replay --since "1 h ago" --filter 'site/+/temp' --count           how many, how large
   flockmq replay --since "5 min ago" --client pump-17 --dry-run --json      what pump-17 sent, as JSON lines
 
-Messages keep their order, QoS and RETAIN; they come from one client, this one. Where they are logged again, as by the
-cluster that they come from, they are not replayed again: --until is fixed at the start.
+Messages keep their order, QoS and RETAIN; they come from one client, this one. Where they are logged again, as by
+the cluster that they come from, they are not replayed again: --until is fixed at the start.
 
 exit status: 0 published (QoS 1 and 2: acknowledged), 1 not all published, 2 wrong usage, 130 ended by Ctrl-C."""
 
