@@ -23,9 +23,13 @@ EVENTS = "array<struct<at: bigint, event: string, since: bigint, usual_interval:
 def seen(rows: DataFrame) -> DataFrame:
     """What a batch says of each client: its node, and its seconds with messages, in order."""
     second = F.floor(F.col("at") / 1_000_000)
+    # Over all messages only numbers are aggregated: texts, as of max_by(node), would have Spark sort.
+    seconds = rows.groupBy("client_id", second.alias("second"), "node").agg(
+        F.min("at").alias("first"), F.max("at").alias("last")
+    )
     return (
-        rows.groupBy("client_id", second.alias("second"))
-        .agg(F.min("at").alias("first"), F.max("at").alias("last"), F.max_by("node", "at").alias("node"))
+        seconds.groupBy("client_id", "second")
+        .agg(F.min("first").alias("first"), F.max("last").alias("last"), F.max_by("node", "last").alias("node"))
         .groupBy("client_id")
         .agg(
             F.max_by("node", "last").alias("new_node"),

@@ -42,7 +42,11 @@ def test_as_a_table(spark: SparkSession, capsys: pytest.CaptureFixture[str], dir
         spark, capsys, directory, "select node, count(*) n, 1.5D x, null y from messages group by node order by 1"
     )
     counts = [sum(message.node == node for message in fleet()) for node in "ab"]
-    assert answer.splitlines() == ["node  n    x    y", f"a     {counts[0]}  1.5  -", f"b     {counts[1]}  1.5  -"]
+    assert answer.splitlines() == [
+        "node  n     x    y",
+        f"a     {counts[0]:>4}  1.5  -",
+        f"b     {counts[1]:>4}  1.5  -",
+    ]
 
 
 def test_text_and_value_of_messages(spark: SparkSession, capsys: pytest.CaptureFixture[str], directory: str) -> None:

@@ -1,0 +1,135 @@
+"""The job as people start it: `flockmq analytics run`, its log, how it ends, what it tells of faults."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+import cluster
+from broker.commands.parser import Parser
+from broker.errors import FlockError, UsageError
+from cluster.analytics import job, job_options
+from cluster.analytics.faults import told
+from cluster.analytics.tables import RESULTS
+from tests.analytics.job_process import JobProcess
+from tests.analytics.log_writer import LogWriter
+from tests.model.log_block import Row
+from tests.redis_process import RedisProcess
+
+DEADLINE = 120.0
+
+
+def count(output: Path, name: str) -> int:
+    place = output / name
+    return pyarrow.dataset.dataset(place, format="parquet").count_rows() if place.exists() else 0
+
+
+def test_live_job_from_start_to_end(redis_server: RedisProcess, tmp_path: Path) -> None:
+    """Devices that are silent from the job's begin on are told of though nothing comes any more; SIGTERM; a restart."""
+    client = redis_server.client(decode_responses=False)
+    client.function_load((Path(cluster.__file__).parent / "functions.lua").read_text())
+    now = int(time.time() * 1000)
+    log = LogWriter(client, began=now - 40_000)
+    for second in range(30):
+        ms = now - 40_000 + second * 1000
+        log.add([Row(ms * 1000 + n, f"pump/{n}", "site/temp", 0, False, False, b"%d" % n) for n in range(3)], ms)
+    output = tmp_path / "out"
+    arguments = ["--archive", "--trigger", "1 second", "--watermark", "1 second", "--window", "5 seconds",
+                 "--results", "silence,rates,lag,top"]  # fmt: skip
+    running = JobProcess(redis_server.url, output, arguments, tmp_path / "job.log")
+    running.wait_for("batch")
+    end = time.monotonic() + DEADLINE
+    while len([topic for topic in client.hkeys("mq:analytics:results") if topic.startswith(b"silent/")]) < 3:
+        assert time.monotonic() < end, client.hgetall("mq:analytics:results")
+        assert running.process.poll() is None, running.log.read_text()
+        time.sleep(0.1)
+    log.add([Row(int(time.time() * 1e6), "pump/1", "site/temp", 0, False, False, b"1")], int(time.time() * 1000))
+    running.wait_for("batch", 2)
+    assert running.end(signal.SIGTERM) == 0, running.log.read_text()
+    assert running.lines("ends") == 1
+    results = {topic.decode(): json.loads(text) for topic, text in client.hgetall("mq:analytics:results").items()}
+    assert {topic for topic in results if topic.startswith("silent/")} == {"silent/pump%2F0", "silent/pump%2F2"}
+    assert results.keys() >= {"rates/site", "top/clients", "top/topics", "lag"}
+    assert count(output, "messages") == 91
+    events = pyarrow.dataset.dataset(output / "silence", format="parquet").to_table().to_pylist()
+    assert sorted((row["client_id"], row["event"]) for row in events) == [
+        ("pump/0", "silent"), ("pump/1", "back"), ("pump/1", "silent"), ("pump/2", "silent")
+    ]  # fmt: skip
+    again = JobProcess(redis_server.url, output, [*arguments, "--window", "1 min"], tmp_path / "again.log")
+    assert again.wait() == 2
+    assert "--window can't change: it was 5 seconds" in again.log.read_text()
+
+
+def options(*arguments: str) -> job_options.Options:
+    parser = Parser("analytics run", "", "", "")
+    job_options.add_options(parser)
+    return job_options.parse(parser, ["--redis", "redis://h", "--output", "/out/", *arguments])
+
+
+def test_options() -> None:
+    found = options(
+        "--window", "30s", "--field", "a/=b/+=$.x.y[0]", "--field", "#=$.v", "--results", "top,lag", "--trim"
+    )
+    assert found.fields == (("a/=b/+", "$.x.y[0]"), ("#", "$.v"))
+    assert (found.output, found.checkpoint, found.window) == ("/out", "/out/_checkpoint", 30_000_000)
+    assert found.results == {"top_clients", "top_topics", "lag"}
+    assert found.source["trimCommitted"] == "true"
+    assert options().results == set(RESULTS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["--window", "soon"], "'soon' is no duration"),
+        (["--window", "0"], "more than 0"),
+        (["--field", "a/b"], "is not FILTER=[$].PATH"),
+        (["--field", "a/#/b=$.x"], "# alone in the last level"),
+        (["--results", "rate"], "there is no result 'rate'"),
+        (["--results", "none"], "nothing to do"),
+        (["--redis", "http://x"], "expected"),
+        (["--max-bytes-per-trigger", "x"], "expected a size"),
+        (["--silent-factor", "0"], "from 1 up"),
+        (["--archives"], "did you mean --archive"),
+    ],
+)
+def test_wrong_options(arguments: list[str], fault: str) -> None:
+    with pytest.raises(UsageError, match=fault):
+        options(*arguments)
+
+
+def test_missing_options_are_named() -> None:
+    with pytest.raises(UsageError, match="--redis"):
+        job.run(["--output", "/tmp/x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "[STREAM_FAILED] x\nTraceback (most recent call last):\n  File ...\n"
+            "cluster.analytics.errors.DataLoss: 10 bytes are missing; keep more\n\nJVM stacktrace:\njava.lang.X",
+            "10 bytes are missing; keep more",
+        ),
+        ("An error\nCaused by: java.io.IOException: No space left on device\n\tat x",
+         "the Spark job has failed: No space left on device (IOException)"),
+        ("[CODE] Something. SQLSTATE: 42K03\nmore", "the Spark job has failed: [CODE] Something"),
+    ],
+)  # fmt: skip
+def test_faults_in_one_line(text: str, line: str) -> None:
+    assert str(told(RuntimeError(text))) == line
+    fault = FlockError("a", "b")
+    assert told(fault) is fault
+
+
+def test_redis_that_is_not_there(tmp_path: Path) -> None:
+    process = JobProcess("redis://127.0.0.1:1", tmp_path / "out", ["--once"], tmp_path / "job.log")
+    assert process.wait() == 1
+    fault = process.log.read_text().splitlines()[-1]
+    assert fault.startswith("flockmq: error: ")
+    assert "127.0.0.1:1" in fault
+    assert "Traceback" not in process.log.read_text()
+    assert os.path.exists(tmp_path / "out" / "_checkpoint")
