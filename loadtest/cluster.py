@@ -67,6 +67,7 @@ class Place:
 PLACES = {
     "A to B": Place(subscribe_at=1),
     "within A": Place(),
+    "logged": Place("FlockMQ that logs"),
     "Aedes A to B": Place("Aedes", subscribe_at=1),
     "Aedes within A": Place("Aedes"),
     "at 1 msg/s": Place(subscribe_at=1, parameters={"rate": 1.0}),
@@ -128,7 +129,15 @@ def _aedes(port: int, redis_port: int, name: str) -> list[str]:
     return ["node", str(aedes.installed_server()), str(port), str(redis_port)]
 
 
-COMMANDS: dict[str, Callable[[int, int, str], list[str]]] = {"FlockMQ": _flockmq, "Aedes": _aedes}
+def _flockmq_logging(port: int, redis_port: int, name: str) -> list[str]:
+    return [*_flockmq(port, redis_port, name), "--analytics", "#"]
+
+
+COMMANDS: dict[str, Callable[[int, int, str], list[str]]] = {
+    "FlockMQ": _flockmq,
+    "FlockMQ that logs": _flockmq_logging,
+    "Aedes": _aedes,
+}
 
 
 def redis_answers(port: int) -> bool:

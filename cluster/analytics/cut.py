@@ -85,4 +85,3 @@ def _within(logs: Logs, backlogs: Mapping[str, Backlog], ms: int, budget: int) -
         first = min(backlogs, key=lambda node: backlogs[node].first)
         places[first] = backlogs[first].first
     return places
-

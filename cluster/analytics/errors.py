@@ -1,10 +1,10 @@
 """What can go wrong between the logs and Spark. All can be pickled, because they travel from executors to the driver.
 
-    FlockError
-    ├── OptionError   an option of the source makes no sense
-    ├── RedisAway     Redis does not answer, or not as it should
-    ├── BlockError    an entry of a log is not a block as deploy/docs/CLUSTER.md has it
-    └── DataLoss      messages that were to be read are no longer in a log
+FlockError
+├── OptionError   an option of the source makes no sense
+├── RedisAway     Redis does not answer, or not as it should
+├── BlockError    an entry of a log is not a block as deploy/docs/CLUSTER.md has it
+└── DataLoss      messages that were to be read are no longer in a log
 """
 
 from broker.errors import FlockError

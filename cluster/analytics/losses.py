@@ -49,4 +49,3 @@ def _words(gap: Gap, damage: BlockError | None) -> str:
     if gap.end.total < gap.start.total:
         return f"the log of node {gap.node} was read up to {gap.start}, and Redis has only what came up to {gap.end}"
     return f"{gap.bytes} bytes are missing from the log of node {gap.node}, ids after {gap.start} up to {gap.end}"
-

@@ -1,0 +1,8 @@
+"""`flockmq analytics run`: the Spark job, with a Spark of its own."""
+
+from cluster.analytics import job
+
+
+def run(arguments: list[str]) -> int:
+    """Do it; returns the exit status."""
+    return job.run(arguments)

@@ -1,0 +1,32 @@
+"""The cube: what a batch adds to each window, by node, client, topic name, QoS and payload size.
+
+The results of a window are computed from the cubes of all batches that had messages of it, when it is over. So a
+message is looked at once, and what waits for the end of a window is small: a device that sends to the same topic with
+the same size takes a row per batch, however much it sends.
+"""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+CUBE = (
+    "version bigint, window bigint, node string, client_id string, topic string, qos int, size int, messages bigint, "
+    "first bigint, last bigint, gap bigint"
+)
+
+
+def cube(rows: DataFrame) -> DataFrame:
+    """The cube of a batch, without its version; `gap` is the longest one before a message within window and batch."""
+    before = F.lag("at").over(Window.partitionBy("client_id").orderBy("at"))
+    before_window = F.lag("window").over(Window.partitionBy("client_id").orderBy("at"))
+    gap = F.when(before_window == F.col("window"), F.col("at") - before).otherwise(F.lit(0))
+    return (
+        rows.select("window", "node", "client_id", "topic", "qos", "size", "at")
+        .withColumn("gap", gap)
+        .groupBy("window", "node", "client_id", "topic", "qos", "size")
+        .agg(
+            F.count("*").alias("messages"),
+            F.min("at").alias("first"),
+            F.max("at").alias("last"),
+            F.max("gap").alias("gap"),
+        )
+    )

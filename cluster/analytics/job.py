@@ -1,0 +1,174 @@
+"""The Spark job: `flockmq analytics run ...`, and the same file under `spark-submit --py-files ... job.py ...`.
+
+One streaming query calls `Batches`; between batches, when nothing new is in the logs, the job's clock does what the
+messages' times do else: it ends windows, and finds who is silent.
+"""
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from broker import logs
+from broker.commands.parser import Parser
+from broker.errors import FlockError, UsageError
+from cluster.analytics import job_options, session
+from cluster.analytics.batches import Batches
+from cluster.analytics.faults import told
+from cluster.analytics.job_options import EXAMPLES, Options
+from cluster.analytics.live import Live
+from cluster.analytics.source import register
+from cluster.analytics.version import Report
+
+LOOK = 0.5  # seconds between two looks at the query
+log = logs.get("flockmq.analytics")
+
+
+class Job:
+    """The query over a stream of messages, until it ends or is told to stop.
+
+    Args:
+        spark: the session.
+        options: of the job.
+    """
+
+    def __init__(self, spark: SparkSession, options: Options) -> None:
+        self._options = options
+        live = Live(options.redis, options.prefix, options.live_topics) if options.live and options.redis else None
+        self.live = live
+        self.batches = Batches(spark, options, live, self._report)
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """End when the batch that runs is done."""
+        self._stopping.set()
+
+    def run(self, messages: DataFrame) -> None:
+        """Read, until told to stop; with `once` until all is read.
+
+        Raises:
+            FlockError: the query has failed.
+        """
+        started = time.time()
+        query = self._query(messages)
+        try:
+            while query.isActive and not self._stopping.is_set():
+                self._stopping.wait(LOOK)
+                self._look(query)
+        finally:
+            self.batches.stop()
+            fault = query.exception() if not query.isActive else None
+            with contextlib.suppress(PySparkException):
+                query.stop()
+        if self.batches.error is not None:
+            raise told(self.batches.error)
+        if fault is not None:
+            raise told(fault)
+        if self._options.once and not self._stopping.is_set():
+            self.batches.resume()
+            self.batches.look_at_clock(started)
+
+    def _query(self, messages: DataFrame) -> StreamingQuery:
+        writer = messages.writeStream.foreachBatch(self.batches).queryName("flockmq")
+        writer = writer.option("checkpointLocation", f"{self._options.checkpoint}/spark")
+        if self._options.once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{self._options.trigger // 1000} milliseconds").start()
+
+    def _look(self, query: StreamingQuery) -> None:
+        """When the last look into the logs found nothing: what was accepted before it has all been read."""
+        status = query.status
+        if self._options.once or status["isTriggerActive"] or status["isDataAvailable"]:
+            return
+        before = time.time() - self._options.trigger / 1e6 - LOOK  # the query has looked since
+        if before > self.batches.ended:
+            self.batches.look_at_clock(before)
+
+    def _report(self, report: Report) -> None:
+        values: dict[str, object] = {
+            "messages": report.messages,
+            "per_second": round(report.messages / max(report.seconds, 0.001)),
+            "seconds": round(report.seconds, 2),
+            "lag": round(report.lag, 2),
+        }
+        if report.late:
+            values["late"] = report.late
+        if self.live is not None and self.live.dropped:
+            values["live_topics_dropped"] = self.live.dropped
+        log.info("batch", **values)
+
+
+def run(arguments: list[str]) -> int:
+    """Do what the command line says; returns the exit status.
+
+    Raises:
+        FlockError: it makes no sense, or the job has failed.
+    """
+    parser = Parser("analytics run", __doc__.partition("\n")[0], "--redis URL --output DIR [OPTION...]", EXAMPLES)
+    job_options.add_options(parser)
+    parser.add_general_help(parser.add_argument_group("help"))
+    options = job_options.parse(parser, arguments)
+    logs.configure("info", "text")
+    spark = session.start("flockmq analytics", options.master, verbose=options.verbose)
+    session.few_partitions(spark)
+    try:
+        return run_in(spark, options)
+    finally:
+        spark.stop()
+
+
+def run_in(spark: SparkSession, options: Options) -> int:
+    """The job in a session; SIGTERM and SIGINT stop it when its batch is done."""
+    register(spark)
+    job = Job(spark, options)
+    with stopped_by_signals(job):
+        last = job.batches.commits.last
+        log.info("begins", output=options.output, job=job.batches.commits.id, version=last.version)
+        try:
+            source = {**options.source, "job": f"analytics-{job.batches.commits.id}"}
+            messages = spark.readStream.format("flockmq").options(**source).load()
+            job.run(messages)
+        except PySparkException as error:
+            raise told(error) from error
+        log.info("ends", version=job.batches.commits.last.version, messages=job.batches.commits.last.messages)
+    return 0
+
+
+@contextlib.contextmanager
+def stopped_by_signals(job: Job) -> Iterator[None]:
+    """SIGTERM and SIGINT end the job in good order; the second one ends it at once."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        log.info("stops after this batch", signal=signal.Signals(number).name)
+        for number in before:
+            signal.signal(number, signal.SIG_DFL)
+        job.stop()
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main() -> int:
+    """As a file under spark-submit."""
+    try:
+        return run(sys.argv[1:])
+    except FlockError as error:
+        print(f"flockmq: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""The options of the job: one list for `flockmq analytics run` and for the same job under `spark-submit`."""
+
+import json
+import re
+from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace, _ArgumentGroup
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.commands.parser import Parser
+from broker.errors import UsageError
+from broker.redis_url import RedisUrl, masked
+from cluster.analytics import durations
+from cluster.analytics.options import parse_size
+from cluster.analytics.tables import RESULTS
+from cluster.analytics.topic_filter import check_topic_filter
+
+PREFIX = "mq:"
+GROUPS = {"top": ("top_clients", "top_topics")}
+PATH = re.compile(r"\$(\.[^.\[\]*'\"]+|\[\d+\])+")
+EXAMPLES = """\
+  flockmq analytics run --redis redis://10.0.0.5:6379 --output /srv/fleet --archive
+  flockmq analytics run --redis redis://10.0.0.5 --output /srv/fleet --field 'site/+/temp=$.value' --depth 2
+  flockmq analytics run --redis redis://10.0.0.5 --output /srv/fleet --archive --results none --once
+  spark-submit --py-files flockmq-analytics.zip job.py --redis redis://10.0.0.5 --output hdfs:///fleet"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the job does. Durations are microseconds."""
+
+    output: str
+    redis: str = ""
+    prefix: str = PREFIX
+    checkpoint: str = ""
+    master: str = ""
+    archive: bool = False
+    results: frozenset[str] = frozenset(RESULTS)
+    depth: int = 1  # levels of a topic name that make its prefix
+    top: int = 10
+    window: int = 60_000_000
+    watermark: int = 10_000_000
+    silent_factor: float = 3.0
+    silent_least: int = 10_000_000
+    forget: int = 7 * 86_400_000_000
+    outlier_score: float = 3.5
+    fields: tuple[tuple[str, str], ...] = ()  # topic filter, JSON path
+    live: bool = True
+    live_topics: int = 1000
+    trigger: int = 5_000_000
+    once: bool = False
+    source: dict[str, str] = field(default_factory=dict)  # options of the data source
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.checkpoint:
+            object.__setattr__(self, "checkpoint", f"{self.output}/_checkpoint")
+
+
+def _checked(function: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A type for argparse that tells what the ValueError says."""
+
+    def parse(text: str) -> Any:
+        try:
+            return function(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def _expected(function: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Likewise; the ValueError's words complete "expected ..."."""
+
+    def parse(text: str) -> Any:
+        try:
+            return function(text)
+        except ValueError as error:
+            raise ArgumentTypeError(f"expected {error}, not {text!r}") from None
+
+    return parse
+
+
+def _duration(text: str) -> int:
+    if not (value := durations.microseconds(text)):
+        raise ValueError("it must be more than 0")
+    return value
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1_000_000):
+        raise ValueError(f"{text!r} is no number from 1 to 999999")
+    return int(text)
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < 1e6:
+        raise ValueError(f"{text!r} is no number from 1 up")
+    return value
+
+
+def _field(text: str) -> tuple[str, str]:
+    """`FILTER=$.path`; a filter may hold `=`, so the last one before `$` counts."""
+    topic_filter, found, path = text.rpartition("=$")
+    if not found or not PATH.fullmatch(f"${path}"):
+        raise ValueError(f"{text!r} is not FILTER=$.PATH such as 'site/+/temp=$.value'")
+    try:
+        return check_topic_filter(topic_filter), f"${path}"
+    except ValueError as error:
+        raise ValueError(f"expected {error}, not {topic_filter!r}") from None
+
+
+def _results(text: str) -> frozenset[str]:
+    names: set[str] = set()
+    for name in text.split(","):
+        if name.strip() not in (*RESULTS, *GROUPS, "all", "none"):
+            raise ValueError(f"there is no result {name.strip()!r}, but {', '.join([*RESULTS, *GROUPS])}, all and none")
+        names |= {"all": set(RESULTS), "none": set()}.get(name.strip(), set(GROUPS.get(name.strip(), [name.strip()])))
+    return frozenset(names)
+
+
+def _url(text: str) -> str:
+    try:
+        RedisUrl.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{masked(text)!r}: expected {error}") from None
+    return text
+
+
+def add_options(parser: Parser) -> None:
+    """All options of the job."""
+    _add_places(parser.add_argument_group("what is read and written"))
+    _add_results(parser.add_argument_group("results"))
+    _add_course(parser.add_argument_group("how it runs"))
+
+
+def _add_places(group: _ArgumentGroup) -> None:
+    group.add_argument("--redis", metavar="URL", type=_checked(_url), required=True, help="the cluster's Redis")
+    group.add_argument("--prefix", default=PREFIX, help=f"what its keys begin with [{PREFIX}]")
+    group.add_argument("--output", metavar="DIR", required=True, help="where Parquet files go, any URI of Spark")
+    group.add_argument("--checkpoint", metavar="DIR", default="", help="how far the job is [DIR/_checkpoint]")
+    group.add_argument("--archive", action="store_true", help="every message too, in DIR/messages")
+    group.add_argument(
+        "--starting-offsets", default="earliest", metavar="WHERE",
+        help="of the first run: earliest, latest or a time such as 2026-01-31T12:00:00Z [earliest]",
+    )  # fmt: skip
+    group.add_argument("--max-bytes-per-trigger", metavar="BYTES", type=_expected(parse_size), default=256 << 20,
+                       help="of the logs, in one batch: bounds the job's memory [256 MiB]")  # fmt: skip
+    group.add_argument("--fail-on-data-loss", action=BooleanOptionalAction, default=True,
+                       help="end when messages were trimmed before they were read; else say so and go on")  # fmt: skip
+    group.add_argument("--filter", type=_expected(check_topic_filter), action="append", default=[], metavar="FILTER",
+                       help="only messages whose topic names match; may be repeated")  # fmt: skip
+    group.add_argument("--trim", action="store_true", help="trim from the logs what all jobs have read")
+
+
+def _add_results(group: _ArgumentGroup) -> None:
+    duration = _checked(_duration)
+    group.add_argument("--results", type=_checked(_results), default=frozenset(RESULTS), metavar="NAME,...",
+                       help=f"which: {', '.join(RESULTS)}; all or none [all]")  # fmt: skip
+    group.add_argument("--window", type=duration, default=60_000_000, metavar="TIME", help="a row for each [1 minute]")
+    group.add_argument("--watermark", type=duration, default=10_000_000, metavar="TIME",
+                       help="how long a window waits for messages of nodes that are late [10 seconds]")  # fmt: skip
+    group.add_argument("--depth", type=_checked(_number), default=1, metavar="N",
+                       help="levels of a topic name that make its prefix [1]")  # fmt: skip
+    group.add_argument("--top", type=_checked(_number), default=10, metavar="N", help="of top clients and topics [10]")
+    group.add_argument("--field", type=_checked(_field), action="append", default=[], metavar="FILTER=$.PATH",
+                       help="a number in JSON payloads, such as 'site/+/temp=$.value'; may be repeated")  # fmt: skip
+    group.add_argument("--silent-factor", type=_checked(_factor), default=3.0, metavar="N",
+                       help="a device is silent after N times its usual interval [3]")  # fmt: skip
+    group.add_argument("--silent-least", type=duration, default=10_000_000, metavar="TIME",
+                       help="but not before [10 seconds]")  # fmt: skip
+    group.add_argument("--forget", type=duration, default=7 * 86_400_000_000, metavar="TIME",
+                       help="devices that have been silent for so long [7 days]")  # fmt: skip
+    group.add_argument("--outlier-score", type=_checked(_factor), default=3.5, metavar="Z",
+                       help="robust z-score from which a value is an outlier [3.5]")  # fmt: skip
+    group.add_argument("--live", action=BooleanOptionalAction, default=True,
+                       help="the latest results as retained messages below $SYS/analytics/")  # fmt: skip
+    group.add_argument("--live-topics", type=_checked(_number), default=1000, metavar="N",
+                       help="of them at most; the one not set for longest goes first [1000]")  # fmt: skip
+
+
+def _add_course(group: _ArgumentGroup) -> None:
+    group.add_argument("--master", default="", help="of Spark [local[*], or what spark-submit says]")
+    group.add_argument("--trigger", type=_checked(_duration), default=5_000_000, metavar="TIME",
+                       help="a batch for each [5 seconds]")  # fmt: skip
+    group.add_argument("--once", action="store_true", help="read what there is, then end")
+    group.add_argument("--verbose", action="store_true", help="with what Spark itself logs")
+
+
+def parse(parser: Parser, arguments: list[str]) -> Options:
+    """The options of a command line.
+
+    Raises:
+        UsageError: it makes no sense.
+    """
+    args = parser.parse(arguments)
+    names = Options.__dataclass_fields__.keys() - {"fields", "source"}
+    given = {name: value for name, value in vars(args).items() if name in names}
+    given["output"] = given["output"].rstrip("/") or "/"
+    options = Options(**given, fields=tuple(args.field), source=_source(args))
+    if not options.results and not options.archive:
+        raise UsageError("there is nothing to do with --results none", "--archive writes the messages")
+    return options
+
+
+def _source(args: Namespace) -> dict[str, str]:
+    filters = {"topicFilter": json.dumps(args.filter)} if args.filter else {}
+    return filters | {
+        "redis": args.redis,
+        "prefix": args.prefix,
+        "startingOffsets": args.starting_offsets,
+        "maxBytesPerTrigger": str(args.max_bytes_per_trigger),
+        "failOnDataLoss": str(args.fail_on_data_loss).lower(),
+        "trimCommitted": str(args.trim).lower(),
+    }

@@ -1,0 +1,39 @@
+"""What the job writes: a directory of Parquet files for each of these tables, partitioned by date and hour (UTC).
+
+Every column of every result is here, and nowhere else. A window's row is written when the window is over; rows that
+come later still (a node's log was far behind) make another row of the same window, so that sums stay right.
+"""
+
+from cluster.analytics.schema import MESSAGES
+
+WINDOW = "window_start timestamp, window_end timestamp"
+TABLES = {
+    "messages": MESSAGES,
+    # Per topic prefix and node; sizes are those of payloads, qos_0 to qos_2 are shares of the messages.
+    "rates": f"{WINDOW}, prefix string, node string, messages bigint, bytes bigint, publishers bigint, "
+    "size_p50 double, size_p90 double, size_p99 double, size_max int, qos_0 double, qos_1 double, qos_2 double",
+    # Per client: rate in messages a second, longest_gap in seconds between two messages of the window.
+    "clients": f"{WINDOW}, client_id string, node string, first timestamp, last timestamp, messages bigint, "
+    "bytes bigint, topics bigint, rate double, longest_gap double",
+    "top_clients": f"{WINDOW}, rank int, client_id string, messages bigint, bytes bigint, share double",
+    "top_topics": f"{WINDOW}, rank int, topic string, messages bigint, bytes bigint, share double",
+    # Numeric payloads. field is empty for a payload that is a number, else the path in a JSON document.
+    "values": f"{WINDOW}, topic string, field string, count bigint, mean double, min double, max double, stddev double",
+    # Seconds from accepted to written, of the messages that the window has.
+    "lag": f"{WINDOW}, node string, messages bigint, p50 double, p99 double, max double",
+    # event is "silent" or "back"; since is the message before the silence; seconds.
+    "silence": "at timestamp, client_id string, event string, since timestamp, usual_interval double, "
+    "silent_for double, node string",
+    # score is the robust z-score: the distance from the median in units of the spread (1.4826 MAD).
+    "outliers": "accepted_at timestamp, topic string, field string, client_id string, node string, value double, "
+    "median double, spread double, score double",
+}
+# Which time decides about a row's date and hour.
+TIMES = {"messages": "accepted_at", "silence": "at", "outliers": "accepted_at"}
+WINDOWED = ("rates", "clients", "top_clients", "top_topics", "values", "lag")
+RESULTS = tuple(name for name in TABLES if name != "messages")
+
+
+def time_of(name: str) -> str:
+    """The column that decides about a row's date and hour."""
+    return TIMES.get(name, "window_start")

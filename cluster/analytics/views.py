@@ -1,0 +1,54 @@
+"""What SQL sees: a view for each table that the job writes, or one of the logs."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from broker.errors import FlockError
+from cluster.analytics.files import Files
+from cluster.analytics.rows import NUMBER_MAX, number
+from cluster.analytics.tables import TABLES
+
+
+def views(spark: SparkSession, directory: str) -> None:
+    """A view for each table below the job's output; those that have no rows yet are empty.
+
+    Raises:
+        FlockError: there is no such directory, or nothing of the job in it.
+    """
+    files = Files(spark, directory)
+    directory = directory.rstrip("/")
+    if not files.exists(directory):
+        raise FlockError(f"there is no directory {directory}", "name what `flockmq analytics run --output` names")
+    found = [name for name in TABLES if files.glob(f"{directory}/{name}/date=*/hour=*/*.parquet")]
+    if not found and not files.exists(f"{directory}/_checkpoint"):
+        raise FlockError(f"{directory} has nothing that `flockmq analytics run` wrote", "it has rates/, clients/, ...")
+    for name in TABLES:
+        view(rows(spark, directory, name) if name in found else nothing(spark, name), name)
+
+
+def rows(spark: SparkSession, directory: str, name: str) -> DataFrame:
+    """A table's rows."""
+    return spark.read.schema(f"{TABLES[name]}, date date, hour int").parquet(f"{directory}/{name}")
+
+
+def nothing(spark: SparkSession, name: str) -> DataFrame:
+    """A table without rows."""
+    return spark.createDataFrame([], f"{TABLES[name]}, date date, hour int")
+
+
+def log_view(spark: SparkSession, options: dict[str, str | None]) -> None:
+    """The logs as `messages`."""
+    from cluster.analytics.source import register
+
+    register(spark)
+    given = {name: value for name, value in options.items() if value is not None}
+    view(spark.read.format("flockmq").options(**given).load(), "messages")
+
+
+def view(table: DataFrame, name: str) -> None:
+    """A view; messages also have `text` (the payload if it is UTF-8) and `value` (if it is a number)."""
+    if name == "messages":
+        text = F.col("payload").cast("string")
+        short = F.when(F.octet_length("payload") <= NUMBER_MAX, text)
+        table = table.withColumns({"text": F.when(F.is_valid_utf8(text), text), "value": number(short)})
+    table.createOrReplaceTempView(name)

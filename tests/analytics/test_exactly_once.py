@@ -1,0 +1,150 @@
+"""Every message once in the archive and in the windows' sums, whenever the job dies."""
+
+import contextlib
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from pyspark.sql import SparkSession
+
+from broker.errors import UsageError
+from cluster.analytics.batches import Batches
+from cluster.analytics.files import Files
+from cluster.analytics.job_options import Options
+from cluster.analytics.schema import MESSAGES
+from tests.analytics.job_process import JobProcess
+from tests.analytics.log_writer import LogWriter
+from tests.analytics.test_results import fleet, rows
+from tests.cluster_process import new_seed
+from tests.model.log_block import Row
+from tests.redis_process import RedisProcess
+
+MINUTE = 60_000_000
+
+
+def plain(output: Path, name: str, columns: list[str]) -> list[tuple[Any, ...]]:
+    """A table's rows as a reader sees them that knows nothing of Spark or of the job."""
+    found = []
+    for path in sorted((output / name).rglob("*.parquet")):
+        table = pyarrow.parquet.read_table(path, columns=columns, partitioning=None)
+        found += [tuple(row[column] for column in columns) for row in table.to_pylist()]
+    return found
+
+
+class Killed(BaseException):
+    """What a process does not live to see."""
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], bool]:
+    """The `step`-th change of a file is not made any more; returns whether it came so far."""
+    steps = 0
+
+    def counted(change: Callable[..., None]) -> Callable[..., None]:
+        def do(*arguments: Any) -> None:
+            nonlocal steps
+            steps += 1
+            if steps >= step:
+                raise Killed
+            change(*arguments)
+
+        return do
+
+    for name in ("rename", "delete"):
+        monkeypatch.setattr(Files, name, counted(getattr(Files, name)))
+    return lambda: steps >= step
+
+
+def test_death_at_every_step_of_a_batch(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(
+        output=str(tmp_path / "out"), archive=True, live=False, window=30_000_000,
+        results=frozenset(["rates", "silence"]),
+    )  # fmt: skip
+    messages = fleet()[:400]
+    halves = [spark.createDataFrame(rows(part), MESSAGES).persist() for part in (messages[:200], messages[200:])]
+    Batches(spark, options)(halves[0], 0)
+    before = len(plain(tmp_path / "out", "messages", ["topic"]))
+    assert before == 200
+    step = 0
+    while True:
+        step += 1
+        with monkeypatch.context() as patch:
+            died = die_at(patch, step)
+            with contextlib.suppress(Killed):
+                Batches(spark, options)(halves[1], 1)
+            if not died():
+                break
+        batches = Batches(spark, options)  # a start: what was not committed goes
+        count = len(plain(tmp_path / "out", "messages", ["topic"]))
+        assert count == (200 if batches.commits.last.batch == 0 else 400), f"step {step}"
+        if batches.commits.last.batch == 1:
+            batches(halves[1], 1)  # Spark's own commit is missing: it asks again
+    assert step > 5, "nothing was tried"
+    batches = Batches(spark, options)
+    batches.look_at_clock(messages[-1].at / 1e6 + 600)
+    found = plain(tmp_path / "out", "messages", ["client_id", "topic", "qos", "payload"])
+    assert Counter(found) == Counter((m.client_id, m.topic, m.qos, m.payload) for m in messages)
+    sums = Counter[tuple[Any, ...]]()
+    for start, node, count in plain(tmp_path / "out", "rates", ["window_start", "node", "messages"]):
+        sums[round(start.timestamp() * 1e6), node] += count
+    assert sums == Counter((m.at - m.at % 30_000_000, m.node) for m in messages)
+    events = plain(tmp_path / "out", "silence", ["client_id", "event", "at"])
+    assert len(events) == len(set(events)) > 10
+
+
+def test_another_jobs_files_are_not_mixed_with(spark: SparkSession, tmp_path: Path) -> None:
+    options = Options(output=str(tmp_path), archive=True, live=False, results=frozenset())
+    Batches(spark, options)(spark.createDataFrame(rows(fleet()[:5]), MESSAGES), 0)
+    with pytest.raises(UsageError, match="has messages of a job with another checkpoint"):
+        Batches(spark, Options(output=str(tmp_path), checkpoint=str(tmp_path / "new")))
+    with pytest.raises(UsageError, match="--window can't change: it was 60 seconds"):
+        Batches(spark, Options(output=str(tmp_path), window=30_000_000))
+
+
+KILLS = int(os.environ.get("FLOCKMQ_TEST_KILLS", "8"))
+
+
+@pytest.mark.parametrize("kills", [pytest.param(KILLS, id="some"), pytest.param(60, id="many", marks=pytest.mark.soak)])
+@pytest.mark.timeout(3600)
+def test_kill_9_in_mid_batch(kills: int, redis_server: RedisProcess, tmp_path: Path) -> None:
+    chance = random.Random(new_seed())
+    client = redis_server.client(decode_responses=False)
+    began = int(time.time() * 1000) - 900_000
+    logs = [LogWriter(client, f"n{node}", f"node {node}", began=began) for node in range(2)]
+    written = Counter[tuple[Any, ...]]()
+    sums = Counter[tuple[Any, ...]]()
+    for number in range(400):  # thirteen minutes
+        ms = began + number * 2000
+        log = logs[number % 2]
+        block = [
+            Row(ms * 1000 - 5000 + i, f"device {i % 7}", f"site/{i % 5}", i % 3, False, False, b"%d/%d" % (number, i))
+            for i in range(25)
+        ]
+        log.add(block, ms)
+        for row in block:
+            written[row.client_id, row.topic, row.qos, row.payload] += 1
+            sums[row.accepted - row.accepted % MINUTE, str(log.said["name"])] += 1
+    output = tmp_path / "out"
+    arguments = ["--archive", "--results", "rates", "--no-live", "--trigger", "200ms"]
+    arguments += ["--max-bytes-per-trigger", str(sum(log.bytes for log in logs) // (kills + 2))]
+    for life in range(kills):
+        job = JobProcess(redis_server.url, output, arguments, tmp_path / f"job-{life}.log")
+        job.wait_for("begins")
+        if life % 2:
+            job.wait_for("batch")
+        time.sleep(chance.random() * 1.5)  # anywhere in a batch
+        job.kill()
+        found = Counter(plain(output, "messages", ["client_id", "topic", "qos", "payload"]))
+        assert max(found.values(), default=0) <= 1, "a message is there twice, though nobody had to start again"
+    job = JobProcess(redis_server.url, output, [*arguments, "--once"], tmp_path / "job.log")
+    assert job.wait() == 0, job.log.read_text()
+    assert Counter(plain(output, "messages", ["client_id", "topic", "qos", "payload"])) == written
+    found = Counter[tuple[Any, ...]]()
+    for start, node, count in plain(output, "rates", ["window_start", "node", "messages"]):
+        found[round(start.timestamp() * 1e6), node] += count
+    assert found == sums
