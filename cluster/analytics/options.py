@@ -165,7 +165,7 @@ OPTIONS = {
     option.name.lower(): option
     for option in (
         Option("redis", "redis", _redis),
-        Option("redisUrl", "redis", _redis),  # Spark does not show options with url in their names
+        Option("redisUrl", "redis", _redis),  # Spark shows no option with url in its name, whoever set up the session
         Option("redisPatience", "redis_patience", _seconds),
         Option("prefix", "prefix", _text),
         Option("startingOffsets", "starting_offsets", _starting_offsets),

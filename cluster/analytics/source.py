@@ -33,13 +33,22 @@ from cluster.analytics.reading import RangeReader
 from cluster.analytics.schema import MESSAGES
 from cluster.analytics.topic_filter import TopicFilters
 
+REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 HEARTBEAT = 60.0  # seconds after which a job without news says that it is there
 
 
 def register(spark: SparkSession) -> None:
     """Make the format `flockmq` known to a session."""
     _show_package(spark)
+    _hide_passwords(spark)
     spark.dataSource.register(FlockMQDataSource)
+
+
+def _hide_passwords(spark: SparkSession) -> None:
+    """Let plans, which are shown by `explain` and on Spark's pages, leave out where Redis is."""
+    hidden = spark.conf.get(REDACTED_OPTIONS, "") or ""
+    if "redis" not in hidden:
+        spark.conf.set(REDACTED_OPTIONS, "|".join(filter(None, [hidden, "(?i)^redis"])))
 
 
 def _show_package(spark: SparkSession) -> None:

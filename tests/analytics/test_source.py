@@ -303,9 +303,10 @@ def test_tls_and_a_password_that_is_never_shown(
     with pytest.raises(Exception, match="can't use Redis at rediss://") as caught:
         batch(spark, url.replace("sesame", "wrong-word")).collect()
     assert "wrong-word" not in str(caught.value)
-    redacted = spark.read.format("flockmq").option("redisUrl", url).load()
-    redacted.explain(True)
-    assert "sesame" not in capfd.readouterr().out
+    for name in ("redis", "redisUrl"):
+        spark.readStream.format("flockmq").option(name, url).load().explain(True)
+        batch(spark, url).explain(True)
+    assert "StreamingRelation" in (shown := capfd.readouterr().out) and "sesame" not in shown
 
 
 def test_the_master_behind_sentinels(spark: SparkSession, tmp_path: Path) -> None:
