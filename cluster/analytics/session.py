@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -42,7 +42,9 @@ AT_START = {
 log = logs.get("flockmq.analytics.spark")
 
 
-def start(name: str, master: str = "", *, verbose: bool = False, short: bool = False, **more: str) -> SparkSession:
+def start(
+    name: str, master: str = "", more: Mapping[str, str] | None = None, *, verbose: bool = False, short: bool = False
+) -> SparkSession:
     """The session; under spark-submit the one whose JVM is there already. A `short` one is not worth much compiling.
 
     Raises:
@@ -59,7 +61,7 @@ def start(name: str, master: str = "", *, verbose: bool = False, short: bool = F
             builder = builder.config(key, value)
         if short:
             builder = builder.config("spark.driver.defaultJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    for key, value in {**ALWAYS, **more}.items():
+    for key, value in {**ALWAYS, **(more or {})}.items():
         builder = builder.config(key, value)
     if submitted or verbose:
         return builder.getOrCreate()

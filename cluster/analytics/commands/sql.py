@@ -39,7 +39,7 @@ def run(arguments: list[str]) -> int:
     time.tzset()
     with tempfile.TemporaryDirectory(prefix="flockmq-") as directory:
         spark = session.start(
-            "flockmq analytics sql", args.master, short=True, **{"spark.sql.warehouse.dir": directory}
+            "flockmq analytics sql", args.master, {"spark.sql.warehouse.dir": directory}, short=True
         )
         try:
             session.few_partitions(spark)
