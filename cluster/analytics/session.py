@@ -42,7 +42,7 @@ AT_START = {
 log = logs.get("flockmq.analytics.spark")
 
 
-def start(name: str, master: str = "", *, verbose: bool = False, short: bool = False, **more: str) -> SparkSession:
+def start(name: str, master: str = "", *, verbose: bool = False, short: bool = False, warehouse: str = "") -> SparkSession:
     """The session; under spark-submit the one whose JVM is there already. A `short` one is not worth much compiling.
 
     Raises:
@@ -59,7 +59,7 @@ def start(name: str, master: str = "", *, verbose: bool = False, short: bool = F
             builder = builder.config(key, value)
         if short:
             builder = builder.config("spark.driver.defaultJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    for key, value in {**ALWAYS, **more}.items():
+    for key, value in {**ALWAYS, **({"spark.sql.warehouse.dir": warehouse} if warehouse else {})}.items():
         builder = builder.config(key, value)
     if submitted or verbose:
         return builder.getOrCreate()
