@@ -10,7 +10,7 @@ help:
 	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883"
 	@echo "make test     build, install what tests need, run every check and test (about 10 minutes)"
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 8 minutes)"
-	@echo "              and a cluster (ONLY=cluster, about 25)"
+	@echo "              and a cluster (ONLY=cluster, about 25), and Spark on its log of messages (ONLY=analytics, 3)"
 	@echo "make soak     the long forms: fuzzing, sanitizer, faults, memory; SECONDS=$(SECONDS) each"
 	@echo "make dist     an sdist and a wheel in dist/"
 	@echo "make clean    remove what was built"
@@ -45,7 +45,8 @@ test: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	@mkdir -p build
-	$(PY) -m loadtest.bench $(addprefix --only ,$(ONLY)) --output build/BENCHMARKS.md
+	$(if $(filter-out analytics,$(or $(ONLY),all)),$(PY) -m loadtest.bench $(addprefix --only ,$(ONLY)) --output build/BENCHMARKS.md)
+	$(if $(filter analytics,$(or $(ONLY),analytics)),$(PY) -m loadtest.analytics --output build/BENCHMARKS-analytics.md)
 
 soak: $(VENV)/.installed-test
 	$(PY) tests/fuzz/fuzz_packets.py --seconds $(SECONDS)

@@ -320,7 +320,7 @@ cdef class Ledger(Journal):
         if self.log is not None and self.log.required:
             block.entry = self.log.take_block()
         if (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
-                or self.releases or block.entry is not None):
+                or self.releases):
             try:
                 put_array(&b, &self.packing, 10)
                 self.pack_messages(&b)

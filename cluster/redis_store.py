@@ -21,7 +21,7 @@ from _speedups.session import Session
 from broker import logs
 from broker.storage.store import Store
 from cluster.keys import Keys
-from cluster.link import Link, LinkLost, Reply
+from cluster.link import Link, LinkLost, Reply, ignore
 
 RETRY_SECONDS = 0.3
 WAIT_MILLISECONDS = 1000  # for replicas, until asked again
@@ -72,6 +72,11 @@ class LogBounds:
         while len(self._entries) > 1 and (self.size > self.most_bytes or now - self._entries[0][2] > self.most_seconds):
             self.size -= self._entries.popleft()[1]
         return self._entries[0][0] if self._entries else b"0-0"
+
+    def halve(self) -> None:
+        """Give up the older half."""
+        for _ in range(len(self._entries) // 2):
+            self.size -= self._entries.popleft()[1]
 
     def renew(self) -> None:
         """Nobody could read for a while: the age of what there is begins anew."""
@@ -125,6 +130,7 @@ class RedisStore(Store):
         self._complained = 0.0
         self._closed = False
         self._message_log: MessageLog | None = None
+        self._log_key = keys.analytics_log(node)
         self._message_bounds = LogBounds(0, 0)
         self._most_unlogged = 0  # bytes that may wait
         self._unlogged = 0  # bytes of the log of messages that wait
@@ -146,10 +152,11 @@ class RedisStore(Store):
             self.seq += 1
         if block.log_size:
             self._bounds.add(b"%d-0" % self.seq, block.log_size)
+        kept = not block.commit and block.entry is None
         self._append(
             Unconfirmed(
-                self.seq if block.commit else 0, block, block.entry, kept=not block.commit,
-                replicated=not (block.commit and self._replicas), acked=not block.acks,
+                self.seq if block.commit else 0, block, block.entry, kept=kept,
+                replicated=kept or not self._replicas, acked=not block.acks,
             )
         )  # fmt: skip
 
@@ -235,40 +242,34 @@ class RedisStore(Store):
         link, block, current = self._link, waiting.block, self._round
         if link is None:
             return
-        if block is None:
-            self._send_entry(waiting)
-            return
-        prefix = self._keys.prefix
+        entry = waiting.entry
         # Acknowledgements first: if the commit releases their session, who has it next is to know them.
-        if not waiting.acked:
+        if block is not None and not waiting.acked:
             link.call(
                 partial(self._taken, waiting, current),
-                b"FCALL", b"flockmq_acks", b"0", prefix, self._node, block.acks,
+                b"FCALL", b"flockmq_acks", b"0", self._keys.prefix, self._node, block.acks,
             )  # fmt: skip
-        if not waiting.kept:
-            entry = (*waiting.entry, self._message_bounds.oldest()) if waiting.entry is not None else ()
+        if block is not None and block.commit and not waiting.kept:
             messages, size, drop_oldest = self._limits()
             link.call(
                 partial(self._committed, waiting, current),
-                b"FCALL", b"flockmq_commit", b"0", prefix, self._node, waiting.seq, block.commit, messages, size,
-                int(drop_oldest), self._bounds.oldest(), *entry,
+                b"FCALL", b"flockmq_commit", b"0", self._keys.prefix, self._node, waiting.seq, block.commit, messages,
+                size, int(drop_oldest), self._bounds.oldest(),
+                *((*entry, self._message_bounds.oldest()) if entry is not None else ()),
+            )  # fmt: skip
+        elif entry is not None and not waiting.kept:
+            # The id says which entry it is: a second time does no harm.
+            link.call(
+                partial(self._logged, waiting, current),
+                b"XADD", self._log_key, b"MINID", b"~", self._message_bounds.oldest(), entry[0], b"b", entry[1],
             )  # fmt: skip
         if not waiting.replicated:
             link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
 
-    def _send_entry(self, waiting: Unconfirmed) -> None:
-        """The id says which entry it is: a second time does no harm."""
-        if self._link is not None and waiting.entry is not None:
-            entry_id, block = waiting.entry
-            self._link.call(
-                partial(self._logged, waiting, self._round),
-                b"XADD", self._keys.analytics_log(self._node), b"MINID", b"~", self._message_bounds.oldest(), entry_id,
-                b"b", block,
-            )  # fmt: skip
-
     def _logged(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         is_there = isinstance(reply, hiredis.ReplyError) and "equal or smaller" in str(reply)
         if is_there or self._fits(current, reply):
+            self._takes_again()
             waiting.kept = True
             self._advance(current)
 
@@ -291,9 +292,7 @@ class RedisStore(Store):
     def _committed(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if not self._fits(current, reply):
             return
-        if self._complained:
-            log.info("Redis takes messages again")
-            self._complained = 0.0
+        self._takes_again()
         if not waiting.kept:  # else it was sent twice
             waiting.kept = True
             self.confirmed_seq = waiting.seq
@@ -347,6 +346,10 @@ class RedisStore(Store):
         self._complain(reason)
         self._round += 1
         link, self._link = self._link, None
+        if link is not None and reason.startswith("OOM") and self._message_bounds.size:
+            log.warning("Redis has no memory left: the older half of the log of messages is given up")
+            self._message_bounds.halve()
+            link.call(ignore, b"XTRIM", self._log_key, b"MINID", self._message_bounds.oldest())
         if link is not None:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._again, link, self._round)
 
@@ -355,6 +358,11 @@ class RedisStore(Store):
             self._link = link
             self._probing = True
             self._send(self._waiting[0])
+
+    def _takes_again(self) -> None:
+        if self._complained:
+            log.info("Redis takes messages again")
+            self._complained = 0.0
 
     def _complain(self, reason: str) -> None:
         if time.monotonic() >= self._complained:

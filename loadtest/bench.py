@@ -22,19 +22,22 @@ from typing import Any
 from loadtest import aedes, micro
 from loadtest.brokers import ROOT, BrokerError, mosquitto_version, start
 from loadtest.cluster import PLACES, redis_version, start_cluster
-from loadtest.cluster_scenarios import CLUSTER
+from loadtest.cluster_scenarios import CLUSTER, LOGS
 from loadtest.load import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
 from loadtest.process import Figures
 from loadtest.scenarios import SINGLE, Goal, Row, Scenario, Table
 
-SCENARIOS = (*SINGLE, *CLUSTER)
+SCENARIOS = (*SINGLE, *CLUSTER, *LOGS)
 _RUNS: dict[str, Callable[..., Figures]] = {
     "publish": publish_load,
     "hold": hold_connections,
     "connect": connect_load,
     "take-over": take_over_load,
 }
-_ALIASES = {"single": [scenario.name for scenario in SINGLE], "cluster": [scenario.name for scenario in CLUSTER]}
+_ALIASES = {
+    name: [scenario.name for scenario in scenarios]
+    for name, scenarios in (("single", SINGLE), ("cluster", CLUSTER), ("log", LOGS))
+}
 _STALL_SHARE = 0.1  # a run whose generator stood still for a larger part is repeated once
 
 # figures by broker, one per round; a round that failed holds {"failure": why}
@@ -154,7 +157,11 @@ def ratio_of(results: Results, other: str, row: Row, own: str = "FlockMQ") -> fl
 def is_reached(results: Results, row: Row, goal: Goal, own: str = "FlockMQ") -> bool | None:
     """Return whether the goal is reached, None when that was not measured."""
     own = goal.whose or own
-    value = ratio_of(results, goal.of, row, own) if goal.of else _median(values_of(results, own, row))
+    if goal.above:
+        pairs = zip(values_of(results, own, row), values_of(results, goal.of, row), strict=False)
+        value = _median([a - b if a is not None and b is not None else None for a, b in pairs])
+    else:
+        value = ratio_of(results, goal.of, row, own) if goal.of else _median(values_of(results, own, row))
     return None if value is None else value <= goal.limit
 
 

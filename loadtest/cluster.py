@@ -67,6 +67,7 @@ class Place:
 PLACES = {
     "A to B": Place(subscribe_at=1),
     "within A": Place(),
+    "logged": Place("FlockMQ that logs"),
     "Aedes A to B": Place("Aedes", subscribe_at=1),
     "Aedes within A": Place("Aedes"),
     "at 1 msg/s": Place(subscribe_at=1, parameters={"rate": 1.0}),
@@ -94,7 +95,7 @@ def start_cluster(kind: str, cores: set[int], saturated: bool = False, nodes: in
             return process
 
         redis_port = free_port()
-        redis = run("Redis", _redis(redis_port, Path(directory)), lambda: _answers(redis_port))
+        redis = run("Redis", _redis(redis_port, Path(directory)), lambda: redis_answers(redis_port))
         ports, pids = [], []
         for name in NAMES[:nodes]:
             port = free_port()
@@ -128,10 +129,19 @@ def _aedes(port: int, redis_port: int, name: str) -> list[str]:
     return ["node", str(aedes.installed_server()), str(port), str(redis_port)]
 
 
-COMMANDS: dict[str, Callable[[int, int, str], list[str]]] = {"FlockMQ": _flockmq, "Aedes": _aedes}
+def _flockmq_logging(port: int, redis_port: int, name: str) -> list[str]:
+    return [*_flockmq(port, redis_port, name), "--analytics", "#"]
 
 
-def _answers(port: int) -> bool:
+COMMANDS: dict[str, Callable[[int, int, str], list[str]]] = {
+    "FlockMQ": _flockmq,
+    "FlockMQ that logs": _flockmq_logging,
+    "Aedes": _aedes,
+}
+
+
+def redis_answers(port: int) -> bool:
+    """Return whether a Redis answers."""
     with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
         client.sendall(b"PING\r\n")
         return client.recv(7) == b"+PONG\r\n"

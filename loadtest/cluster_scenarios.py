@@ -7,7 +7,7 @@ from typing import Any
 from loadtest.scenarios import PAIRS, Goal, Row, Scenario, Table
 
 ACROSS, WITHIN, OTHERS = "A to B", "within A", "Aedes A to B"
-RESTING = "at 1 msg/s"
+RESTING, LOGGED = "at 1 msg/s", "logged"
 REDIS_TARGET = 40_000  # messages per second at one core of Redis
 PEER_SHARE = 20  # how many times Aedes' messages per core
 
@@ -30,6 +30,16 @@ TOUCH_TABLE = Table(
     preface="""\
 Counted in the same cluster while 20 000 messages a second go from A to B, while they stay within A, and while one a
 second is sent: what is left then is heartbeats.""",
+)
+
+LOG_TABLE = Table(
+    columns=(LOGGED, WITHIN),
+    ratios=(WITHIN,),
+    per_second="per s at one core",
+    title="The log of messages",
+    preface="""\
+What a message costs a node and Redis more when it is logged for analytics (`--analytics '#'`), the receiver at the same
+node. QoS 1 is then acknowledged when Redis has it; without the log nobody else is asked.""",
 )
 
 
@@ -121,6 +131,22 @@ def _quiet(most: float, *places: str) -> tuple[Goal, ...]:
     return tuple(Goal(most, text=f"{place}: ≤ {most:,g}", whose=place) for place in places)
 
 
+def _logging(name: str, label: str, parameters: dict[str, Any]) -> Scenario:
+    most = (Goal(0.3, WITHIN, "≤ 0.3 more", above=True),)
+    return Scenario(
+        name,
+        label + ", full load",
+        (
+            Row("cpu_us_per_delivery_median_a", "CPU µs", label=": A", per_second=True, goals=most),
+            Row("cpu_us_per_delivery_median_redis", "CPU µs", label=": Redis", per_second=True),
+        ),
+        parameters=parameters,
+        brokers=LOG_TABLE.columns,
+        table=LOG_TABLE,
+        saturated=True,
+    )
+
+
 _QOS1 = {**PAIRS, "qos": 1}
 _MANY = {"publishers": 100, "subscribers": 100, "qos": 1, "persistent": True}
 _REDIS_PERSISTENT = (Goal(6), Goal(1e6 / REDIS_TARGET, text=f"≥ {REDIS_TARGET:,}/s at one core"))
@@ -168,4 +194,12 @@ CLUSTER = (
         table=TOUCH_TABLE,
         counts=True,
     ),
+)
+
+LOGS = (
+    _logging("log-qos0", "pairs 10:10, QoS 0, one message per write", PAIRS),
+    _logging("log-qos0-16", "pairs 10:10, QoS 0, 16 per write", {**PAIRS, "batch": 16}),
+    _logging("log-qos1", "pairs 10:10, QoS 1", _QOS1),
+    _logging("log-qos1-100", "pairs 100:100, QoS 1", {"publishers": 100, "subscribers": 100, "qos": 1}),
+    _logging("log-persistent", "pairs 10:10, QoS 1, persistent", {**_QOS1, "persistent": True}),
 )

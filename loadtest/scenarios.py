@@ -13,12 +13,13 @@ CONNECTS_TARGET = 10_000  # per second at one core
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of the table's first column is at most `limit`, or at most `limit` times that of column `of`."""
+    """A figure of the table's first column is at most `limit`, or `limit` times (or `above`) that of column `of`."""
 
     limit: float
     of: str = ""
     text: str = ""  # how to say it, where the number alone reads badly
     whose: str = ""  # another column than the first
+    above: bool = False  # at most `limit` more than that of `of`
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ The options are in `options`; what they mean is in deploy/docs/analytics.md. Pla
 driver, `read` in the executors; what they share is in the options and in the ranges, nothing else.
 """
 
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,12 +33,34 @@ from cluster.analytics.reading import RangeReader
 from cluster.analytics.schema import MESSAGES
 from cluster.analytics.topic_filter import TopicFilters
 
+REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 HEARTBEAT = 60.0  # seconds after which a job without news says that it is there
 
 
 def register(spark: SparkSession) -> None:
     """Make the format `flockmq` known to a session."""
+    _show_package(spark)
+    _hide_passwords(spark)
     spark.dataSource.register(FlockMQDataSource)
+
+
+def _hide_passwords(spark: SparkSession) -> None:
+    """Let plans, which are shown by `explain` and on Spark's pages, leave out where Redis is."""
+    hidden = spark.conf.get(REDACTED_OPTIONS, "") or ""
+    if "redis" not in hidden:
+        spark.conf.set(REDACTED_OPTIONS, "|".join(filter(None, [hidden, "(?i)^redis"])))
+
+
+def _show_package(spark: SparkSession) -> None:
+    """Tell the driver's planning processes where the package is, if this is read from one.
+
+    Spark 4.3 starts that of a stream with a path on which what `--py-files` named is not.
+    """
+    package = next((entry for entry in sys.path if entry.endswith(".zip") and __file__.startswith(entry)), None)
+    if package is None:
+        return
+    environment = spark.sparkContext.environment
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), package]))
 
 
 class RangePartition(InputPartition):

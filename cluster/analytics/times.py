@@ -1,42 +1,151 @@
-"""Times as people write them: ISO 8601, or how long ago."""
+"""Times as people write them: "10 min ago", "today 08:00", ISO 8601 with or without a zone, seconds since 1970.
+
+Pure Python, since Spark's executors read it too. What has no zone is UTC unless the caller says otherwise: options of
+a job mean the same on every machine; `LOCAL` is for the commands that a person gives. All times are whole microseconds
+since 1970, UTC, as in the log of messages.
+"""
 
 import re
-from datetime import UTC, datetime
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, tzinfo
 
-UNITS = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
-UNITS |= {"d": 86_400, "day": 86_400, "w": 604_800, "week": 604_800}
-AGO = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+?)s?(?:\s+ago)?")
-EXPECTED = 'a time such as 2026-05-01T12:30:00Z (UTC if it does not say where) or "10 min ago"'
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = 1_000_000  # microseconds
+LOCAL = None  # the zone of the machine that reads a time
+EXPECTED = (
+    'a time such as "10 min ago", "today 08:00", "2026-01-31 08:00", "2026-01-31T08:00:00Z" or seconds since 1970'
+)
+EXPECTED_DURATION = 'a duration such as "90 s", "10 min", "1 h 30 min" or "2 days"'
+UNITS = {
+    "us": 1,
+    "microsecond": 1,
+    "ms": 1000,
+    "millisecond": 1000,
+    "s": SECOND,
+    "sec": SECOND,
+    "second": SECOND,
+    "m": 60 * SECOND,
+    "min": 60 * SECOND,
+    "minute": 60 * SECOND,
+    "h": 3600 * SECOND,
+    "hr": 3600 * SECOND,
+    "hour": 3600 * SECOND,
+    "d": 86400 * SECOND,
+    "day": 86400 * SECOND,
+    "w": 7 * 86400 * SECOND,
+    "week": 7 * 86400 * SECOND,
+}
+NUMBER = re.compile(r"(\d+)(?:\.(\d*))?", re.ASCII)
+PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
+CLOCK = re.compile(r"(\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?", re.ASCII)
+DAYS = {"today": 0, "yesterday": 1}
+LONGEST = 200 * 366 * 86400 * SECOND  # a duration; Python's dates end somewhere
 
 
-def parse_time(text: str, now: float) -> int:
-    """Microseconds since 1970, UTC.
+def parse_time(text: str, now: float | None = None, zone: tzinfo | None = UTC) -> int:
+    """Microseconds since 1970 of a time as people write it.
 
     Args:
-        text: ISO 8601, "now", or a number and a unit from seconds to weeks, with "ago" or without.
-        now: seconds since 1970.
+        text: what was written; a duration alone, such as "10 min", is so long ago.
+        now: seconds since 1970, what "ago" and "today" start from; the clock's time unless given.
+        zone: of what has no zone, UTC or LOCAL or another.
 
     Raises:
-        ValueError: the words complete the sentence "expected ...".
+        ValueError: it is none; the words complete the sentence "expected ...".
     """
-    text = text.strip()
-    if text.lower() == "now":
-        return round(now * 1e6)
-    found = AGO.fullmatch(text.lower())
-    if found is not None and found[2] in UNITS:
-        return round((now - float(found[1]) * UNITS[found[2]]) * 1e6)
+    words = " ".join(text.split())
+    lower = words.lower()
+    moment = time.time_ns() // 1000 if now is None else round(now * SECOND)
     try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(EXPECTED) from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    since = time - EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        if lower == "now":
+            return moment
+        if lower.endswith(" ago"):
+            return _within(moment - parse_duration(lower.removesuffix(" ago")))
+        if lower.startswith("-"):
+            return _within(moment - parse_duration(lower[1:]))
+        number = NUMBER.fullmatch(words)
+        if number and len(number[1]) >= 9:
+            return _epoch(number[1], number[2] or "")
+        with suppress(ValueError):
+            return _within(moment - parse_duration(lower))
+        return _within(_calendar(words, lower, moment, zone))
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(EXPECTED) from error
 
 
-def format_time(microseconds: int) -> str:
-    """A time as ISO 8601, UTC, to the millisecond."""
-    seconds, rest = divmod(microseconds, 1_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:03}Z"
+def parse_duration(text: str) -> int:
+    """Microseconds of "10 min", "1 h 30 min", "2.5d".
+
+    Raises:
+        ValueError: it is none; the words complete the sentence "expected ...".
+    """
+    lower = text.strip().lower()
+    at, total = 0, 0
+    while part := PART.match(lower, at):
+        unit = UNITS.get(part[2]) or UNITS.get(part[2].removesuffix("s"))
+        if unit is None:
+            break
+        total += round(float(part[1]) * unit)
+        at = part.end()
+    if not lower or at < len(lower) or total > LONGEST:
+        raise ValueError(EXPECTED_DURATION)
+    return total
+
+
+def format_time(moment: int) -> str:
+    """A time as ISO 8601, UTC, to the millisecond: what people read."""
+    return f"{iso(moment)[:-4]}Z"
+
+
+def iso(moment: int) -> str:
+    """A time as ISO 8601 in UTC, with microseconds: what machines read."""
+    return f"{_EPOCH + timedelta(microseconds=moment):%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def _epoch(whole: str, fraction: str) -> int:
+    """Seconds since 1970; 13 digits are milliseconds, 16 microseconds, as other programs write them."""
+    if len(whole) in (13, 16) and not fraction:
+        return _within(int(whole.ljust(16, "0")))
+    if len(whole) > 11:
+        raise ValueError
+    return _within(int(whole) * SECOND + int(fraction[:6].ljust(6, "0")))
+
+
+def _calendar(words: str, lower: str, moment: int, zone: tzinfo | None) -> int:
+    """A day, a time of the day, or both."""
+    day, _, clock = lower.partition(" ")
+    if day not in DAYS:
+        day, clock = "today", lower
+        if not CLOCK.fullmatch(lower):
+            return _microseconds(datetime.fromisoformat(words.replace(" Z", "Z").replace(" +", "+")), zone)
+    here = datetime.fromtimestamp(moment // SECOND, zone)
+    midnight = here.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None) - timedelta(days=DAYS[day])
+    if clock:
+        found = CLOCK.fullmatch(clock)
+        if not found:
+            raise ValueError
+        midnight = midnight.replace(
+            hour=int(found[1]),
+            minute=int(found[2]),
+            second=int(found[3] or 0),
+            microsecond=int((found[4] or "").ljust(6, "0")),
+        )
+    return _microseconds(midnight, zone)
+
+
+def _microseconds(moment: datetime, zone: tzinfo | None) -> int:
+    """Without a zone it is `zone`'s."""
+    if moment.tzinfo is None and zone is not None:
+        moment = moment.replace(tzinfo=zone)
+    fraction = moment.microsecond
+    return round(moment.replace(microsecond=0).timestamp()) * SECOND + fraction
+
+
+def _within(moment: int) -> int:
+    """A time that dates can show."""
+    if not 0 <= moment < 253_402_300_800 * SECOND:  # the year 10000
+        raise ValueError
+    return moment

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.commands.parser import Parser
+from cluster.commands import logged
 from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, size, table, text
+from cluster.keys import Keys
 
 if TYPE_CHECKING:
     import redis
@@ -79,6 +81,8 @@ def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
     client, prefix = cluster.client, cluster.config.prefix
     kept = inspect_now(client, cluster.config.replicas)
     nodes = read_nodes(client, prefix, seconds)
+    keys = Keys(prefix)
+    logs = logged.read_logs(client, keys)
     with client.pipeline(transaction=False) as pipe:
         pipe.get(f"{prefix}layout")
         pipe.zcard(f"{prefix}sessions")
@@ -94,6 +98,8 @@ def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
         "retained_messages": retained,
         "last_change": int(change or 0),
         "memory": [vars(kind) for kind in read_memory(client, prefix, [node.id for node in nodes])],
+        "logs": [vars(log) for log in logs],
+        "jobs": [vars(job) for job in logged.read_jobs(client, keys, logs)],
         "durability": kept.sentence,
         "warnings": list(kept.warnings),
     }
@@ -250,6 +256,7 @@ def render(status: dict[str, Any]) -> str:
             *((kind["kind"], kind["keys"], size(kind["bytes"])) for kind in status["memory"]),
         ]
         lines += ["", table(rows)]
+    lines += logged.render(status["logs"], status["jobs"])
     lines += ["", status["durability"], *(f"warning: {warning}" for warning in status["warnings"])]
     return "\n".join(lines)
 

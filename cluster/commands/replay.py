@@ -1,15 +1,231 @@
-"""`flockmq replay`: publishes logged messages again."""
+"""`flockmq replay`: publishes logged messages again, in order, at their pace or faster; or tells which there are."""
 
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from broker.commands.client_options import check_topic_filter, check_topic_name, encoded, number, tell
 from broker.commands.parser import Parser
-from broker.errors import FlockError
+from broker.errors import ClientError, UsageError
+from cluster.commands.connection import add_redis_options, connected
 
+if TYPE_CHECKING:
+    from broker.client import Options
+    from cluster.replay.player import Manner, Progress
+    from cluster.replay.recording import Recording
+
+TO = "mqtt://127.0.0.1:1883"
+SPEED = re.compile(r"(\d+(?:\.\d+)?)x?", re.ASCII)
+PATIENCE = 10.0  # seconds for a Redis that is away
 EXAMPLES = """\
-  flockmq replay --since "10 min ago" --filter 'site/#'"""
+  flockmq replay --since "10 min ago" --filter 'site/#'
+  flockmq replay --since "today 08:00" --until "today 08:30" --speed 10x --to mqtt://test.example
+  flockmq replay --since "1 h ago" --topic-prefix replay/ --with-times      beside what is live
+  flockmq replay --since "1 h ago" --filter 'site/+/temp' --count           how many, how large
+  flockmq replay --since "5 min ago" --client pump-17 --dry-run --json      what pump-17 sent, as JSON lines
+
+Messages keep their order, QoS and RETAIN; they come from one client, this one. Where they are logged again, as by the
+cluster that they come from, they are not replayed again: --until is fixed at the start.
+
+exit status: 0 published (QoS 1 and 2: acknowledged), 1 not all published, 2 wrong usage, 130 ended by Ctrl-C."""
 
 
 def run(arguments: list[str]) -> int:
-    """Do it; returns the exit status."""
-    parser = Parser("replay", "Publish logged messages again.", "[OPTION...]", EXAMPLES)
-    parser.add_general_help(parser.add_argument_group("options"))
-    parser.parse(arguments)
-    raise FlockError("not there yet")
+    """Replay what the arguments say; returns the exit status."""
+    parser = make_parser()
+    args = parser.parse(arguments)
+    if args.since is None:
+        raise UsageError("no --since", 'it says where to begin: --since "10 min ago"')
+    check(args)
+    options = client_options(args)
+    with connected(args) as cluster:
+        from cluster.analytics.connection import Connection
+        from cluster.analytics.log import Logs
+        from cluster.redis_url import RedisAddress
+        from cluster.replay import listing
+        from cluster.replay.recording import Recording
+
+        with Connection(RedisAddress.parse(cluster.config.redis), PATIENCE) as connection:
+            recording = Recording(Logs(connection, cluster.config.prefix), selection(args), tell)
+            if args.count:
+                return listing.count(recording, as_json=args.json)
+            if args.dry_run:
+                return listing.show(recording, args.limit, as_json=args.json)
+            return asyncio.run(publish(recording, args, options))
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser("replay", "Publish logged messages again.", '--since "10 min ago" [OPTION...]', EXAMPLES)
+    group = parser.add_argument_group("which messages")
+    group.add_argument("--since", metavar="TIME", help='from when: "10 min ago", "today 08:00", ISO 8601')
+    group.add_argument("--until", metavar="TIME", default="now", help="up to when, not included [now]")
+    group.add_argument("--filter", metavar="FILTER", action="append", default=[], help="topic filter; may be repeated")
+    group.add_argument("--client", metavar="ID", action="append", default=[], help="of this client id; repeatable")
+    group.add_argument("--node", metavar="NAME", action="append", default=[], help="accepted by this node; repeatable")
+    group.add_argument("--limit", type=number(0, 999_999_999), default=0, metavar="N", help="no more than N")
+    group = parser.add_argument_group("how they are published")
+    group.add_argument("--to", metavar="URL", default=TO, help=f"mqtt://[USER:PASSWORD@]HOST[:PORT] [{TO}]")
+    group.add_argument("-i", "--id", metavar="ID", help="client identifier [a new one each time]")
+    group.add_argument("--speed", metavar="N", default="1x", help="10x, 0.5x, or max [1x: at the original pace]")
+    group.add_argument("--max-pause", metavar="TIME", help='no pause is longer, such as "5 s"')
+    group.add_argument("--topic-prefix", metavar="PREFIX", default="", help="put before each topic name: replay/")
+    group.add_argument("--qos", type=number(0, 2), metavar="QOS", help="with this QoS [the original]")
+    group.add_argument("--no-retain", dest="retain", action="store_false", help="without RETAIN [the original]")
+    group.add_argument(
+        "--with-times", action="store_true", help="payloads become JSON with accepted_at, node, client_id and payload"
+    )
+    group.add_argument(
+        "--max-inflight", type=number(1, 65535), default=100, metavar="N", help="unacknowledged at a time [100]"
+    )
+    group = parser.add_argument_group("instead of publishing")
+    group.add_argument("--count", action="store_true", help="how many there are, by node")
+    group.add_argument("--dry-run", action="store_true", help="a line for each; with --json as for --with-times")
+    add_redis_options(parser)
+    return parser
+
+
+# ---- what the flags mean ----
+
+
+def check(args: Namespace) -> None:
+    """Raises UsageError for what makes no sense."""
+    for topic_filter in args.filter:
+        check_topic_filter(topic_filter, "--filter")
+    if args.topic_prefix:
+        check_topic_name(args.topic_prefix, "--topic-prefix")
+    if args.count and args.dry_run:
+        raise UsageError("--count and --dry-run exclude each other")
+
+
+def selection(args: Namespace) -> Any:
+    """Which messages. Raises UsageError."""
+    from cluster.analytics.times import LOCAL, format_time, parse_time
+    from cluster.replay.recording import Selection
+
+    now = time.time()
+    times = {}
+    for name in ("since", "until"):
+        try:
+            times[name] = parse_time(getattr(args, name), now, LOCAL)
+        except ValueError as error:
+            raise UsageError(f"--{name} {getattr(args, name)!r}: expected {error}") from None
+    if times["since"] >= times["until"]:
+        raise UsageError(
+            f"--since, {format_time(times['since'])}, is not before --until, {format_time(times['until'])}"
+        )
+    return Selection(**times, topic_filters=args.filter, client_ids=args.client, nodes=args.node)
+
+
+def manner(args: Namespace) -> "Manner":
+    """How it is published. Raises UsageError."""
+    from cluster.analytics.times import SECOND, parse_duration
+    from cluster.replay.player import Manner
+
+    found = SPEED.fullmatch(args.speed)
+    if args.speed != "max" and not (found and 0 < float(found[1]) <= 1e6):
+        raise UsageError(f"--speed {args.speed!r}: expected a factor such as 10x or 0.5x, or max")
+    try:
+        pause = parse_duration(args.max_pause) / SECOND if args.max_pause is not None else 0.0
+    except ValueError as error:
+        raise UsageError(f"--max-pause {args.max_pause!r}: expected {error}") from None
+    return Manner(
+        speed=float(found[1]) if found else 0.0,
+        max_pause=pause,
+        topic_prefix=args.topic_prefix,
+        qos=args.qos,
+        retain=args.retain,
+        with_times=args.with_times,
+        limit=args.limit,
+    )
+
+
+def client_options(args: Namespace) -> "Options":
+    """Where to, as whom. Raises UsageError."""
+    from broker.client import Options
+
+    manner(args)  # what is wrong is told before anything is done
+    expected = "expected mqtt://[USER:PASSWORD@]HOST[:PORT]"
+    try:
+        parts = urlsplit(args.to if "://" in args.to else f"mqtt://{args.to}")
+        port = parts.port or 1883
+    except ValueError as error:
+        raise UsageError(f"--to: {error}", expected) from None
+    if parts.scheme == "mqtts":
+        raise UsageError("--to: TLS is not supported", "use mqtt://")
+    if parts.scheme != "mqtt" or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
+        raise UsageError("--to is no broker's address", f"{expected}; --topic-prefix is for topic names")
+    if parts.password is not None and not parts.username:
+        raise UsageError("--to has a password without a user name", expected)
+    return Options(
+        host=parts.hostname,
+        port=port,
+        client_id=args.id or f"flockmq-replay-{os.urandom(4).hex()}",
+        username=unquote(parts.username) if parts.username else None,
+        password=None if parts.password is None else encoded(unquote(parts.password)),
+        max_inflight=args.max_inflight,
+    )
+
+
+# ---- publishing ----
+
+
+async def publish(recording: "Recording", args: Namespace, options: "Options") -> int:
+    """Publish everything, tell how far it is and what came of it; returns the exit status."""
+    from broker.client import Client
+    from cluster.replay.player import GRACE, Player, Progress
+    from cluster.replay.summary import resume_hint, summarize
+
+    began, progress = time.monotonic(), Progress()
+    signals: list[int] = []
+    async with Client(options) as client:
+        player = Player(client, manner(args), progress)
+        work = asyncio.ensure_future(player.play(recording.chunks()))
+        loop = asyncio.get_running_loop()
+
+        def end(signum: int) -> None:
+            player.stop.set()
+            if signals:
+                work.cancel()  # asked twice
+            else:
+                loop.call_later(GRACE + 1, work.cancel)  # a broker may not read
+            signals.append(signum)
+
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signum, end, signum)
+        try:
+            await watch(work, progress, recording)
+            await work
+        except asyncio.CancelledError:
+            if not signals:
+                raise
+            progress.interrupted = True
+        except ClientError as error:
+            summarize(progress, recording, time.monotonic() - began, as_json=args.json)
+            raise ClientError(str(error), resume_hint(progress)) from error
+    summarize(progress, recording, time.monotonic() - began, as_json=args.json)
+    return 128 + signals[0] if signals and progress.interrupted else 0
+
+
+async def watch(work: "asyncio.Future[None]", progress: "Progress", recording: "Recording") -> None:
+    """Until the work is done, tell how far it is, if standard error is a terminal."""
+    from cluster.replay.summary import progress_line
+
+    is_terminal = sys.stderr.isatty()
+    shown, before, at = 0, 0, time.monotonic()
+    while not work.done():
+        await asyncio.wait([work], timeout=0.5)
+        if is_terminal and progress.at:
+            moment = time.monotonic()
+            rate, before, at = (progress.published - before) / max(0.01, moment - at), progress.published, moment
+            line = progress_line(progress, recording, rate)
+            print(f"\r{line:{shown}}", end="", file=sys.stderr, flush=True)
+            shown = len(line)
+    if shown:
+        print(f"\r{'':{shown}}\r", end="", file=sys.stderr, flush=True)

@@ -76,7 +76,7 @@ class LogWriter:
     def end(self) -> None:
         """Delete the log, as other nodes do with that of a node that has gone when it was trimmed."""
         self.client.delete(self.key)
-        ended = {"last": self.ids[-1], "ended": self.ms + 1} if self.ids else {}
+        ended = {"last": self.ids[-1] if self.ids else "0-0", "ended": self.ms + 1}
         self.client.hset(self.registry, self.node, json.dumps(self.said | ended))
 
     def forget(self) -> None:

@@ -96,9 +96,7 @@ def test_a_range_is_read_in_pieces(logs: Logs, writer: LogWriter, monkeypatch: p
     assert all(sum(piece) <= 10_000 for piece in sizes[1:])  # the first is asked for before any size is known
 
 
-def test_a_block_larger_than_a_piece_is_read(
-    logs: Logs, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_larger_than_a_piece_is_read(logs: Logs, writer: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = writer.fill(20, rows=3, size=2000)
     monkeypatch.setattr(log_module, "PIECE", 1000)
     assert read(logs.log("n1"), START, place(writer.ids[-1])) == (rows, [])

@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 from _speedups.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from broker.cli import main
 from tests.broker_process import until
 from tests.cluster_process import ClusterNode, ClusterProcess
-from tests.conftest import StartCluster
+from tests.conftest import StartCluster, StartRedis
 from tests.logs import entries, logged_rows
 from tests.model.log_block import HEADER
 from tests.socket_client import SocketClient
@@ -85,9 +86,10 @@ def test_wills_are_logged_for_their_clients(start_cluster: StartCluster) -> None
     cluster = start_cluster({**EVERYTHING, "cluster.lease": 1.5, "cluster.timeout": 0.7}, nodes="ab")
     SocketClient(cluster["b"].port, "one", will_topic="w", will_payload=b"1", will_qos=1).close()
     until(lambda: payloads(cluster) == Counter([b"1"]))
-    SocketClient(cluster["b"].port, "two", will_topic="w", will_payload=b"2")
+    two = SocketClient(cluster["b"].port, "two", will_topic="w", will_payload=b"2")
     cluster["b"].kill()
     until(lambda: payloads(cluster) == Counter([b"1", b"2"]))
+    two.close()
     assert {(row.client_id, row.topic) for row in logged_rows(cluster)} == {("one", "w"), ("two", "w")}
 
 
@@ -290,3 +292,37 @@ def test_a_client_that_connects_nowhere_else(start_cluster: StartCluster) -> Non
     ((node, _, _),) = entries(cluster)
     assert node == node_id(cluster, "b")
     assert payloads(cluster) == Counter([b"x"])
+
+
+def test_the_log_gives_way_when_redis_has_no_memory_left(start_cluster: StartCluster, start_redis: StartRedis) -> None:
+    """A log that is allowed more than Redis has costs its own past, not the clients their service."""
+    redis = start_redis(["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"])
+    cluster = start_cluster(EVERYTHING, nodes="a", redis=redis)
+    client = SocketClient(cluster.port, "c")
+    for i in range(120):
+        publish_1(client, "t", bytes(100_000), i + 1)
+    cluster.wait_for_log("the older half of the log")
+    assert sum(len(block) for _, _, block in entries(cluster)) < 8 << 20
+
+
+def test_status_tells_of_logs_and_jobs(
+    start_cluster: StartCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = start_cluster(EVERYTHING, nodes="ab")
+    for number in range(3):
+        publish_1(SocketClient(cluster["a"].port, "c"), "t", bytes(1000), number + 1)
+    (node, first, block), *_, (_, last, _) = entries(cluster)
+    redis = cluster.redis.client()
+    job = {"positions": {node: first}, "at": int(time.time() * 1000), "lost": {node: 2048}}
+    redis.hset("mq:analytics:jobs", "fleet", json.dumps(job))
+    capsys.readouterr()
+    assert main(["cluster", "status", "--redis", cluster.url(), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    (log,) = status["logs"]
+    assert log["name"] == "a" and log["id"] == node and log["entries"] == 3
+    assert log["bytes"] == log["written"] == int(last.split("-")[1])
+    (told,) = status["jobs"]
+    assert told["name"] == "fleet" and told["lost"] == 2048 and told["behind"] == log["bytes"] - len(block)
+    assert main(["cluster", "status", "--redis", cluster.url()]) == 0
+    text = capsys.readouterr().out
+    assert "log of messages" in text and "fleet" in text and "2.0 KiB" in text

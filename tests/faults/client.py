@@ -125,6 +125,8 @@ class FaultClient:
                 pass
         except OSError:
             self.lose()
+        if self.socket is not None and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.lose()  # the end was there before DISCONNECT, which was refused: the node had died
         if self.socket is not None:
             self.socket.close()
             self.socket = None

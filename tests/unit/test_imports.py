@@ -59,3 +59,11 @@ def test_broker_needs_no_cluster_library() -> None:
         "assert not {'redis', 'pyspark', 'locust', 'pytest'} & {name.split('.')[0] for name in sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+def test_a_node_does_not_import_the_analytics() -> None:
+    code = (
+        "import sys, cluster.cluster\n"
+        "assert not [name for name in sys.modules if name.startswith('cluster.analytics')]"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

@@ -1,0 +1,87 @@
+"""The zip file for `spark-submit --py-files`: the analytics, what they import of FlockMQ, and redis-py.
+
+What is imported is read from the sources, so nothing can be forgotten, and nothing compiled can slip in: a zip file
+can't hold that. Spark and Arrow are not in it, since executors have Spark, and `pip install pyarrow` is theirs to do.
+The same sources make the same bytes.
+"""
+
+import ast
+import io
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+from broker.errors import FlockError
+
+OURS = ("broker", "cluster")
+ROOT = Path(__file__).resolve().parents[2]
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows
+SUFFIXES = {".py", ".html", ".properties"}
+
+
+def build() -> bytes:
+    """The zip file's bytes.
+
+    Raises:
+        FlockError: redis-py is not installed, or the analytics need something compiled.
+    """
+    files = {str(PurePosixPath(path.relative_to(ROOT))): path for path in _ours()} | _redis()
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(files.items()):
+            info = zipfile.ZipInfo(name, EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, path.read_bytes())
+    return output.getvalue()
+
+
+def _ours() -> set[Path]:
+    """Files of the analytics, but for the commands, and all that they import of ours, however indirectly."""
+    here = ROOT / "cluster" / "analytics"
+    commands = here / "commands"
+    files = {path for path in here.rglob("*") if path.suffix in SUFFIXES and commands not in path.parents}
+    waiting = [path for path in files if path.suffix == ".py"]
+    while waiting:
+        for module in imported(waiting.pop()):
+            for path in _module_files(module):
+                if path not in files:
+                    files.add(path)
+                    waiting.append(path)
+    return files
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules of ours that a file imports, and perhaps names in them."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            if name.partition(".")[0] == "_speedups":
+                raise FlockError(f"{path.name} needs {name}, which is compiled and can't be in a zip file")
+            if name.partition(".")[0] in OURS:
+                yield name
+
+
+def _module_files(module: str) -> Iterator[Path]:
+    """The file of a module, and those of the packages that it is in; nothing for a name within a module."""
+    path = ROOT
+    for part in module.split("."):
+        path = path / part
+        if (path / "__init__.py").exists():
+            yield path / "__init__.py"
+        elif path.with_suffix(".py").exists():
+            yield path.with_suffix(".py")
+
+
+def _redis() -> dict[str, Path]:
+    spec = find_spec("redis")
+    if spec is None or spec.origin is None:
+        raise FlockError("the library redis is missing", "pip install 'flockmq[analytics]'")
+    place = Path(spec.origin).parent
+    return {str(PurePosixPath("redis", path.relative_to(place))): path for path in place.rglob("*.py")}

@@ -1,0 +1,60 @@
+"""Time cut into at most some hundred bins, so that a year makes no larger page than an hour."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cluster.analytics.report.curves import Times
+from cluster.analytics.report.results import Aggregation, Sums, with_column
+from cluster.analytics.report.scales import bin_width
+from cluster.analytics.times import SECOND
+
+
+class Bins:
+    """The bins of a range.
+
+    Args:
+        begin, end: of the range.
+        at_most: about how many.
+        window: the least width, of which each is a multiple.
+    """
+
+    def __init__(self, begin: int, end: int, at_most: int, window: int) -> None:
+        self.begin, self.end = begin, max(end, begin + 1)
+        self.width = bin_width(self.begin, self.end, at_most, window)
+        self.count = max(1, -(-(self.end - self.begin) // self.width))
+
+    @property
+    def times(self) -> Times:
+        """Where they are on a plot."""
+        return Times(self.begin, self.width, self.count)
+
+    def seconds(self, index: int) -> float:
+        """How long a bin is; the last one may end early."""
+        start = self.begin + index * self.width
+        return max(1, min(start + self.width, self.end) - start) / SECOND
+
+    def numbered(self, table: pa.Table, time: str = "window_start") -> pa.Table:
+        """A table with the number of each row's bin as `bin`."""
+        since = pc.subtract(table[time], self.begin)
+        places = pc.divide(pc.max_element_wise(since, 0), self.width)
+        return with_column(table, "bin", pc.min_element_wise(places, self.count - 1))
+
+    def sums(self, keys: Sequence[str], aggregations: Sequence[Aggregation]) -> Sums:
+        """Sums by bin and other keys."""
+        return Sums(["bin", *keys], aggregations)
+
+    def spread(self, rows: Sequence[dict[str, Any]], column: str, **where: object) -> list[float | None]:
+        """The value of a column for each bin, of the rows that have these values in other columns."""
+        values: list[float | None] = [None] * self.count
+        for row in rows:
+            if all(row[name] == value for name, value in where.items()):
+                values[row["bin"]] = row[column]
+        return values
+
+    def per_second(self, rows: Sequence[dict[str, Any]], column: str, **where: object) -> list[float | None]:
+        """As `spread`, per second; nothing is 0."""
+        values = self.spread(rows, column, **where)
+        return [(value or 0.0) / self.seconds(index) for index, value in enumerate(values)]

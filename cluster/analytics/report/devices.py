@@ -1,0 +1,149 @@
+"""The report's part about devices: who fell silent, and values that are unlike the others of their topic."""
+
+import heapq
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.analytics.report import bars, curves, frame, words
+from cluster.analytics.report.bars import Stretch, Stretches
+from cluster.analytics.report.frame import Cell
+from cluster.analytics.report.markup import Markup
+from cluster.analytics.report.results import Results
+from cluster.analytics.times import SECOND
+
+ROWS = 25  # of the timeline
+LISTED = 200  # rows of a table
+DOTS = 400
+EVENTS = 200_000  # that are looked at, the latest
+
+
+@dataclass
+class Silence:
+    """What is known of it."""
+
+    now: int | None = None  # devices that are silent at the end; None: not known
+    figures: list[Markup] = field(default_factory=list)
+
+
+def read_silence(results: Results, begin: int, end: int) -> Silence:
+    """Read the events, also those from before the range: a device may be silent since then."""
+    if not results.has("silence"):
+        return Silence()
+    columns = ["at", "client_id", "event", "since", "usual_interval", "silent_for"]
+    events: list[dict[str, Any]] = []
+    for table in results.read("silence", columns, since_ever=True):
+        events += table.to_pylist()
+        if len(events) > 2 * EVENTS:
+            events = heapq.nlargest(EVENTS, events, key=lambda event: event["at"])
+    stretches = _stretches(events, begin, end)
+    if not stretches:
+        return Silence(0)
+    ordered = sorted(stretches.items(), key=lambda item: (not item[1][-1][0].open, -_length(item[1]), item[0]))
+    rows = [
+        Stretches(client, _words([one for one, _ in found]), [one for one, _ in found]) for client, found in ordered
+    ]
+    now = sum(found[-1][0].open for _, found in ordered)
+    lines = [
+        [
+            client,
+            "silent" if one.open else "back",
+            Cell(words.moment(one.begin), one.begin),
+            Cell("\u2013" if one.open else words.moment(one.end), None if one.open else one.end),
+            Cell(words.duration((one.end - one.begin) / SECOND), one.end - one.begin),
+            Cell(words.duration(usual), usual),
+        ]
+        for client, found in ordered
+        for one, usual in reversed(found)
+    ]
+    head = ["client", "state", "last message", "back at", "silent for", "usual interval"]
+    more = f" The timeline has {ROWS}, those that still are silent first." if len(rows) > ROWS else ""
+    count = words.whole(len(rows))
+    about = f"{count} devices were silent for longer than is usual for them, {words.whole(now)} still are.{more}"
+    table = frame.table(head, lines[:LISTED], sortable=True)
+    return Silence(now, [bars.timeline("Silent devices", about, begin, end, rows[:ROWS], table)])
+
+
+def _stretches(events: list[dict[str, Any]], begin: int, end: int) -> dict[str, list[tuple[Stretch, float | None]]]:
+    """By client: when it was silent, and its usual interval."""
+    by_client: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for event in sorted(events, key=lambda event: event["at"]):
+        by_client[event["client_id"]][event["since"]] = event  # "back" takes the place of "silent"
+    found = {}
+    for client, last in by_client.items():
+        stretches = []
+        for index, event in enumerate(last.values()):
+            is_open = event["event"] == "silent" and index == len(last) - 1
+            until = end if is_open else event["at"]
+            if until > begin and event["since"] < end:
+                stretches.append((Stretch(event["since"], until, is_open), event["usual_interval"]))
+        if stretches:
+            found[client] = stretches
+    return found
+
+
+def _length(found: list[tuple[Stretch, float | None]]) -> int:
+    return sum(one.end - one.begin for one, _ in found)
+
+
+def _words(stretches: list[Stretch]) -> str:
+    last = stretches[-1]
+    if last.open:
+        return f"for {words.duration((last.end - last.begin) / SECOND)}"
+    total = words.duration(sum(one.end - one.begin for one in stretches) / SECOND)
+    return total if len(stretches) == 1 else f"{len(stretches)} times, {total}"
+
+
+@dataclass
+class Outliers:
+    """What is known of them."""
+
+    count: int | None = None
+    figures: list[Markup] = field(default_factory=list)
+
+
+def read_outliers(results: Results, begin: int, end: int) -> Outliers:
+    """Read the outliers; those that are farthest out are shown."""
+    if not results.has("outliers"):
+        return Outliers()
+    count = 0
+    best: list[dict[str, Any]] = []
+    columns = ["accepted_at", "topic", "field", "client_id", "value", "median", "score"]
+    for table in results.read("outliers", columns):
+        count += table.num_rows
+        best = heapq.nlargest(DOTS, [*best, *table.to_pylist()], key=lambda row: abs(row["score"] or 0.0))
+    if not count:
+        return Outliers(0)
+    points = [
+        curves.Dot(
+            row["accepted_at"],
+            abs(row["score"]),
+            f"{_what(row)}: {words.plain(row['value'])} where {words.plain(row['median'])} is usual, "
+            f"{words.moment(row['accepted_at'])}",
+        )
+        for row in best
+        if row["score"]
+    ]
+    lines = [
+        [
+            _what(row),
+            row["client_id"],
+            Cell(words.moment(row["accepted_at"]), row["accepted_at"]),
+            Cell(words.plain(row["value"]), row["value"]),
+            Cell(words.plain(row["median"]), row["median"]),
+            Cell(words.plain(round(row["score"], 1)), row["score"]),
+        ]
+        for row in best[:LISTED]
+    ]
+    few = f" The {DOTS} that are farthest out are shown." if count > len(best) else ""
+    about = (
+        f"{words.whole(count)} values were far from what their topic usually has. Height: how far, in units of the "
+        f"usual spread.{few}"
+    )
+    head = ["topic", "client", "time", "value", "median", "score"]
+    table = frame.table(head, lines, sortable=True)
+    return Outliers(count, [curves.dots("Values out of the ordinary", about, begin, end, points, table, log=True)])
+
+
+def _what(row: dict[str, Any]) -> str:
+    return f"{row['topic']} {row['field']}".rstrip()

@@ -1,0 +1,40 @@
+"""The report's part about lag: how long after a node accepted a message the job had worked on it."""
+
+from dataclasses import dataclass, field
+
+import pyarrow.compute as pc
+
+from cluster.analytics.report import curves, words
+from cluster.analytics.report.bins import Bins
+from cluster.analytics.report.markup import Markup
+from cluster.analytics.report.results import Results, with_column
+
+TITLE = "Time from acceptance to results"
+COLUMNS = ["window_start", "messages", "p50", "p99", "max"]
+
+
+@dataclass
+class Lag:
+    """What is known of it."""
+
+    typical: float | None = None  # seconds
+    figures: list[Markup] = field(default_factory=list)
+
+
+def read(results: Results, bins: Bins) -> Lag:
+    """Read the lag."""
+    sums = bins.sums([], [("messages", "sum"), ("p50", "sum"), ("p99", "max"), ("max", "max")])
+    for table in results.read("lag", COLUMNS):
+        sums.add(bins.numbered(with_column(table, "p50", pc.multiply(table["p50"], table["messages"]))))
+    rows = sums.rows()
+    if not rows:
+        return Lag()
+    messages = sum(row["messages"] for row in rows) or 1
+    typical = sum(row["p50"] for row in rows) / messages
+    for row in rows:
+        row["p50"] /= row["messages"] or 1
+    labels = {"p50": "median", "p99": "99 %", "max": "largest"}
+    series = [curves.Series(label, bins.spread(rows, name)) for name, label in labels.items()]
+    about = "From the moment a node accepted a message. Of the windows in a point the highest counts for 99 %."
+    figure = curves.over_time(TITLE, about, bins.times, series, words.duration, log=True, ramp=True, wide=True)
+    return Lag(typical, [figure])

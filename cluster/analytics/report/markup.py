@@ -1,0 +1,45 @@
+"""Elements of HTML and SVG as text. Everything that is not Markup already is escaped, so data can't become markup."""
+
+from html import escape
+
+from cluster.analytics.report import words
+
+
+class Markup(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def tag(name: str, *children: object, **attributes: object) -> Markup:
+    """An element: `tag("td", "a < b", class_="n")`.
+
+    An attribute that is None or False is left out, True has no value; `_` in a name stands for `-`, one at its end is
+    dropped. A child that is None is left out.
+    """
+    inner = "".join(text(child) for child in children)
+    return Markup(f"<{name}{''.join(_attribute(key, value) for key, value in attributes.items())}>{inner}</{name}>")
+
+
+def text(child: object) -> Markup:
+    """A child as markup."""
+    if child is None:
+        return Markup()
+    return child if isinstance(child, Markup) else Markup(escape(_safe(str(child))))
+
+
+def join(children: "list[Markup]") -> Markup:
+    """Elements one after the other."""
+    return Markup("".join(children))
+
+
+def _attribute(key: str, value: object) -> str:
+    name = key.rstrip("_").replace("_", "-")
+    if name == "viewBox" or value is None or value is False:
+        return f' {name}="{value}"' if value else ""
+    return f" {name}" if value is True else f' {name}="{escape(_safe(str(value)))}"'
+
+
+def _safe(data: str) -> str:
+    """Without what HTML may not hold or what turns text around; `words.shown` has escaped it in names already."""
+    return data if data.isprintable() else words.escaped(data)

@@ -1,0 +1,96 @@
+"""What `flockmq cluster status` tells of the log of messages, and of the jobs that read it."""
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from cluster.commands.connection import size, table, text
+from cluster.keys import Keys
+
+if TYPE_CHECKING:
+    import redis
+
+
+@dataclass(frozen=True)
+class LogStatus:
+    """A node's log; nodes that are gone have one until it is trimmed."""
+
+    name: str
+    id: str
+    entries: int
+    bytes: int  # of its blocks
+    written: int  # bytes ever
+    seconds: float | None  # since the last entry, by the clock of this machine
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job that reads the logs."""
+
+    name: str
+    seconds: float  # since it was heard of
+    behind: int  # bytes that it has yet to read
+    lost: int  # bytes that were trimmed before it read them
+
+
+def read_logs(client: "redis.Redis", keys: Keys) -> list[LogStatus]:
+    """The logs that have something, by the names of their nodes."""
+    found = []
+    for node, said in cast(dict[bytes, bytes], client.hgetall(keys.analytics_logs)).items():
+        log = _parsed(said)
+        if "last" in log:
+            continue
+        with client.pipeline(transaction=False) as pipe:
+            pipe.xlen(keys.analytics_log(node))
+            pipe.xrange(keys.analytics_log(node), count=1)
+            pipe.xrevrange(keys.analytics_log(node), count=1)
+            entries, first, last = pipe.execute()
+        if not last:
+            continue
+        (oldest, fields), (newest, _) = first[0], last[0]
+        held = _total(newest) - _total(oldest) + len(fields.get(b"b", b""))
+        age = time.time() - int(newest.partition(b"-")[0]) / 1000
+        found.append(LogStatus(str(log.get("name", "-")), text(node), entries, held, _total(newest), max(0.0, age)))
+    return sorted(found, key=lambda log: (log.name, log.id))
+
+
+def read_jobs(client: "redis.Redis", keys: Keys, logs: list[LogStatus]) -> list[JobStatus]:
+    """The jobs, by name."""
+    found = []
+    for name, said in cast(dict[bytes, bytes], client.hgetall(keys.analytics_jobs)).items():
+        job = _parsed(said)
+        positions = job.get("positions", {})
+        behind = sum(log.written - max(_total(positions.get(log.id, "0-0")), log.written - log.bytes) for log in logs)
+        seconds = max(0.0, time.time() - job.get("at", 0) / 1000)
+        found.append(JobStatus(text(name), seconds, behind, sum(job.get("lost", {}).values())))
+    return sorted(found, key=lambda job: job.name)
+
+
+def render(logs: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> list[str]:
+    """Two tables as text; nothing where there is nothing."""
+    lines = []
+    if logs:
+        rows = [(log["name"], log["id"], log["entries"], size(log["bytes"]), _ago(log["seconds"])) for log in logs]
+        lines += ["", table([("log of messages", "id", "entries", "size", "written"), *rows])]
+    if jobs:
+        told = [(job["name"], size(job["behind"]), size(job["lost"]), _ago(job["seconds"])) for job in jobs]
+        lines += ["", table([("job", "behind", "lost", "heard of"), *told])]
+    return lines
+
+
+def _total(entry_id: bytes | str) -> int:
+    """The bytes of a log up to this entry."""
+    return int(text(entry_id).rpartition("-")[2])
+
+
+def _parsed(said: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(said)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s ago"

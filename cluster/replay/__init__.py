@@ -1,0 +1,1 @@
+"""`flockmq replay`: logged messages are read again (`recording`) and published again (`player`)."""

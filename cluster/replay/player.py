@@ -1,0 +1,188 @@
+"""Publishes recorded messages at their pace, or faster: one connection, a bounded window, counts of what was done."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.client import Client
+from cluster.analytics.times import SECOND, iso
+from cluster.replay.recording import Logged
+
+GRACE = 5.0  # seconds for acknowledgements after Ctrl-C
+TOPIC_MAX = 65_535  # bytes of a topic name
+LATENESS = 0.002  # seconds that are not worth a sleep
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How messages are published."""
+
+    speed: float = 1.0  # 0: as fast as it goes
+    max_pause: float = 0.0  # seconds; 0: as long as it was
+    topic_prefix: str = ""
+    qos: int | None = None  # None: the original
+    retain: bool = True  # whether RETAIN is kept
+    with_times: bool = False
+    limit: int = 0  # messages; 0: all
+
+
+@dataclass
+class Progress:
+    """What has been done so far."""
+
+    published: int = 0
+    acknowledged: int = 0  # of QoS 1 and 2
+    expected: int = 0  # acknowledgements
+    bytes: int = 0  # of payloads
+    too_long: int = 0  # topic names that are too long with the prefix: left out
+    at: int = 0  # accepted_at of the latest
+    behind: float = 0.0  # seconds by which the pace is missed
+    interrupted: bool = False
+    unacknowledged: dict[asyncio.Future[None], int] = field(default_factory=dict)  # -> accepted_at
+
+    @property
+    def resume_at(self) -> int:
+        """Accepted_at of the first message that may not have arrived."""
+        return min(self.unacknowledged.values(), default=self.at)
+
+
+def envelope(message: Logged) -> dict[str, Any]:
+    """A message with its origin, as JSON has it."""
+    row = message.row
+    document: dict[str, Any] = {
+        "accepted_at": iso(row.accepted),
+        "node": message.node,
+        "client_id": row.client_id,
+        "topic": row.topic,
+        "qos": row.qos,
+        "retain": row.retain,
+    }
+    try:
+        document["payload"] = row.payload.decode()
+    except UnicodeDecodeError:
+        document["payload_base64"] = base64.b64encode(row.payload).decode()
+    return document
+
+
+class Player:
+    """Publishes.
+
+    Args:
+        client: connected.
+        manner: how.
+        progress: is kept up to date.
+    """
+
+    def __init__(self, client: Client, manner: Manner, progress: Progress) -> None:
+        self._client = client
+        self._manner = manner
+        self.progress = progress
+        self.stop = asyncio.Event()  # to be set when it shall end
+        self._began = 0.0  # when the first message was due, shifted by the pauses that were cut
+        self._first: int | None = None
+        self._before = 0
+
+    async def play(self, chunks: Iterator[list[Logged]]) -> None:
+        """Publish all; returns when what was published is acknowledged. Raises ClientError, FlockError."""
+        following = asyncio.ensure_future(asyncio.to_thread(next, chunks, None))
+        try:
+            while (chunk := await self._unless_stopped(following)) is not None:
+                following = asyncio.ensure_future(asyncio.to_thread(next, chunks, None))
+                for message in chunk:
+                    if not await self._publish(message):
+                        await self._settle()
+                        return
+            await self._settle()
+        finally:
+            await asyncio.wait([following])  # a thread can't be cancelled; it reads one piece at most
+            if not following.cancelled():
+                following.exception()  # seen
+
+    async def _unless_stopped(self, following: "asyncio.Future[list[Logged] | None]") -> list[Logged] | None:
+        stopped = asyncio.ensure_future(self.stop.wait())
+        both: list[asyncio.Future[Any]] = [following, stopped]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        return None if self.stop.is_set() else following.result()
+
+    async def _publish(self, message: Logged) -> bool:
+        """Publish when it is due; whether to go on."""
+        manner, progress, row = self._manner, self.progress, message.row
+        if manner.speed and not await self._wait_for(message.order):
+            return False
+        if self.stop.is_set():
+            return False
+        topic = manner.topic_prefix + row.topic
+        if manner.topic_prefix and len(topic.encode()) > TOPIC_MAX:
+            progress.too_long += 1
+            return True
+        qos = row.qos if manner.qos is None else manner.qos
+        payload = row.payload
+        if manner.with_times and (payload or not row.retain):  # an empty one with RETAIN clears what is retained
+            payload = json.dumps(envelope(message), ensure_ascii=False, separators=(",", ":")).encode()
+        done = await self._client.start_publish(topic, payload, qos, row.retain and manner.retain)
+        progress.published += 1
+        progress.bytes += len(payload)
+        progress.at = row.accepted
+        if qos:
+            progress.expected += 1
+            progress.unacknowledged[done] = row.accepted
+            done.add_done_callback(self._acknowledged)
+        return progress.published != manner.limit
+
+    def _acknowledged(self, done: "asyncio.Future[None]") -> None:
+        if not done.cancelled() and done.exception() is None:
+            self.progress.acknowledged += 1
+            del self.progress.unacknowledged[done]
+
+    async def _wait_for(self, order: int) -> bool:
+        """Sleep until a message is due; False if it shall end."""
+        loop, manner = asyncio.get_running_loop(), self._manner
+        if self._first is None:
+            self._first, self._before, self._began = order, order, loop.time()
+        pause = (order - self._before) / SECOND / manner.speed
+        if manner.max_pause and pause > manner.max_pause:
+            self._began -= pause - manner.max_pause
+        self._before = order
+        late = loop.time() - (self._began + (order - self._first) / SECOND / manner.speed)
+        self.progress.behind = max(0.0, late)
+        if late < -LATENESS:
+            try:
+                async with asyncio.timeout(-late):
+                    await self._ended()
+                return False
+            except TimeoutError:
+                return True
+        return True
+
+    async def _ended(self) -> None:
+        """Returns when it shall end. Raises ConnectionLostError when the connection is lost meanwhile."""
+        tasks = [asyncio.ensure_future(work) for work in (self.stop.wait(), self._client.wait_lost())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if not self._client.connected:
+            await self._client.receive()  # raises why
+
+    async def _settle(self) -> None:
+        """Wait for the acknowledgements; not for long if it was told to end."""
+        self.progress.interrupted = self.stop.is_set()
+        waiting = list(self.progress.unacknowledged)
+        if not waiting:
+            return
+        stopped = asyncio.ensure_future(self.stop.wait())
+        everything = asyncio.ensure_future(asyncio.wait(waiting))
+        await asyncio.wait([everything, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not everything.done():
+            self.progress.interrupted = True
+            await asyncio.wait([everything], timeout=GRACE)
+        stopped.cancel()
+        everything.cancel()
+        for done in waiting:
+            if done.done():
+                done.result()  # raises if the connection was lost

@@ -1,0 +1,124 @@
+"""A real headless Chromium, spoken with by WebDriver over HTTP: it opens pages and says what is in them."""
+
+import base64
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+DEADLINE = 60.0  # seconds that anything may take on a busy machine
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage", "--no-default-browser-check",
+)  # fmt: skip
+
+
+class Chromium:
+    """A browser with one page.
+
+    Args:
+        directory: for its files; new ones are made below it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        binary = shutil.which("chromium") or shutil.which("chromium-browser")
+        driver = shutil.which("chromedriver")
+        assert binary and driver, "`deploy/system-packages.sh test` installs chromium and chromium-driver"
+        self._process = subprocess.Popen(
+            [driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=directory
+        )
+        self._url = f"http://127.0.0.1:{self._port()}"
+        profile = directory / "profile"
+        options = {"binary": binary, "args": [*FLAGS, f"--user-data-dir={profile}"]}
+        logs = {"browser": "ALL", "performance": "ALL"}
+        capabilities = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": logs}
+        session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
+        self._url += f"/session/{session['sessionId']}"
+
+    def _port(self) -> int:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if found := re.search(r"started successfully on port (\d+)", line):
+                return int(found[1])
+        raise AssertionError("chromedriver did not start")
+
+    def __enter__(self) -> "Chromium":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        with contextlib.suppress(OSError):
+            self._ask("DELETE", "")
+        self._process.terminate()
+        self._process.wait(DEADLINE)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE) as reply:
+                return json.load(reply)["value"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(json.load(error)["value"]["message"]) from error
+
+    def command(self, name: str, **parameters: object) -> Any:
+        """A command of Chromium's own protocol."""
+        return self._ask("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
+
+    def look(self, width: int, height: int = 900, dark: bool = False) -> None:
+        """How large the page is shown, and in which colours."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.command("Emulation.setDeviceMetricsOverride", **metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.command("Emulation.setEmulatedMedia", features=[scheme])
+
+    def open(self, page: Path) -> None:
+        """Open a file."""
+        self._ask("POST", "/url", {"url": page.resolve().as_uri()})
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """What a script's `return` returns."""
+        return self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def move_to(self, x: float, y: float) -> None:
+        """The pointer, within what is shown."""
+        self.command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def press(self, key: str) -> None:
+        """A key."""
+        self.command("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
+        self.command("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
+
+    def console(self) -> list[str]:
+        """What the console has said since it was asked last."""
+        return [entry["message"] for entry in self._ask("POST", "/se/log", {"type": "browser"})]
+
+    def requests(self) -> list[str]:
+        """The URLs that were asked for since it was asked last."""
+        events = [
+            json.loads(entry["message"])["message"] for entry in self._ask("POST", "/se/log", {"type": "performance"})
+        ]
+        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+
+    def screenshot(self, file: Path) -> None:
+        """The whole page as PNG."""
+        shot = self.command("Page.captureScreenshot", captureBeyondViewport=True)
+        file.write_bytes(base64.b64decode(shot["data"]))
+
+    def clip(self, file: Path, selector: str) -> None:
+        """An element as PNG."""
+        box = self.run(
+            "const b = document.querySelector(arguments[0]).getBoundingClientRect();"
+            "return {x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height}",
+            selector,
+        )
+        shot = self.command("Page.captureScreenshot", captureBeyondViewport=True, clip={**box, "scale": 1})
+        file.write_bytes(base64.b64decode(shot["data"]))
