@@ -42,7 +42,9 @@ AT_START = {
 log = logs.get("flockmq.analytics.spark")
 
 
-def start(name: str, master: str = "", *, verbose: bool = False, short: bool = False, warehouse: str = "") -> SparkSession:
+def start(
+    name: str, master: str = "", *, verbose: bool = False, short: bool = False, warehouse: str = ""
+) -> SparkSession:
     """The session; under spark-submit the one whose JVM is there already. A `short` one is not worth much compiling.
 
     Raises:
