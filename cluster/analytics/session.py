@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -43,7 +43,7 @@ log = logs.get("flockmq.analytics.spark")
 
 
 def start(
-    name: str, master: str = "", more: Mapping[str, str] | None = None, *, verbose: bool = False, short: bool = False
+    name: str, master: str = "", *, verbose: bool = False, short: bool = False, warehouse: str = ""
 ) -> SparkSession:
     """The session; under spark-submit the one whose JVM is there already. A `short` one is not worth much compiling.
 
@@ -61,7 +61,7 @@ def start(
             builder = builder.config(key, value)
         if short:
             builder = builder.config("spark.driver.defaultJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    for key, value in {**ALWAYS, **(more or {})}.items():
+    for key, value in {**ALWAYS, **({"spark.sql.warehouse.dir": warehouse} if warehouse else {})}.items():
         builder = builder.config(key, value)
     if submitted or verbose:
         return builder.getOrCreate()

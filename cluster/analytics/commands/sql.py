@@ -38,9 +38,7 @@ def run(arguments: list[str]) -> int:
     os.environ["TZ"] = "UTC"  # else rows have timestamps in local time, while SQL computes in UTC
     time.tzset()
     with tempfile.TemporaryDirectory(prefix="flockmq-") as directory:
-        spark = session.start(
-            "flockmq analytics sql", args.master, {"spark.sql.warehouse.dir": directory}, short=True
-        )
+        spark = session.start("flockmq analytics sql", args.master, short=True, warehouse=directory)
         try:
             session.few_partitions(spark)
             answer(spark, args)
