@@ -239,7 +239,7 @@ def test_kill_9_of_the_driver_loses_and_doubles_nothing(
 ) -> None:
     a, b = writers
     rows = {"a": a.fill(200), "b": b.fill(100)}
-    stream = Stream(spark, redis_server.url, tmp_path, maxBytesPerTrigger="3k", job="killed", trimCommitted="true")
+    stream = Stream(spark, redis_server.url, tmp_path, maxBytesPerTrigger="50k", job="killed", trimCommitted="true")
 
     def done() -> int:
         return sum(1 for _ in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
