@@ -4,7 +4,7 @@ from argparse import Namespace
 
 from broker import config
 from broker.commands.parser import Parser
-from broker.config_values import Addresses, Choice, Integer, Kind, Name, RedisUrlKind
+from broker.config_values import Addresses, Choice, Integer, Kind, Name, RedisUrlKind, TopicFilters
 from broker.errors import UsageError
 
 
@@ -19,7 +19,7 @@ def add_settings(parser: Parser) -> None:
             group.add_argument(
                 key.flag,
                 dest=key.name,
-                action="append" if isinstance(key.kind, Addresses) else "store",
+                action="append" if isinstance(key.kind, (Addresses, TopicFilters)) else "store",
                 metavar=metavar(key.kind),
                 help=f"{key.help}{shown(key.field.default)}",
             )
@@ -38,7 +38,9 @@ def metavar(kind: Kind) -> str:
     """What stands for a value in the help."""
     if isinstance(kind, Choice):
         return "|".join(kind.words)
-    words: dict[type[Kind], str] = {Addresses: "HOST:PORT", Integer: "N", Name: "NAME", RedisUrlKind: "URL"}
+    words: dict[type[Kind], str] = {
+        Addresses: "HOST:PORT", Integer: "N", Name: "NAME", RedisUrlKind: "URL", TopicFilters: "FILTER",
+    }  # fmt: skip
     return words.get(type(kind), "memory|sqlite:PATH")
 
 

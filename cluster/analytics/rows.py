@@ -27,7 +27,7 @@ def slim(messages: DataFrame, options: Options) -> DataFrame:
         F.col("qos"),
         F.octet_length("payload").alias("size"),
     ]
-    if options.results & {"values", "outliers"}:
+    if options.results & {"numbers", "outliers"}:
         short = F.when(F.octet_length("payload") <= NUMBER_MAX, F.col("payload").cast("string"))
         columns.append(number(short).alias("value"))
         if options.fields:

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cluster.analytics.files import Files
 from cluster.analytics.tables import time_of
 
-LARGE = ("messages", "clients", "values")  # one file for each task that made it; of the rest one for each hour
+LARGE = ("messages", "clients", "numbers")  # one file for each task that made it; of the rest one for each hour
 
 
 class Sink:

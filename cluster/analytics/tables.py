@@ -18,7 +18,8 @@ TABLES = {
     "top_clients": f"{WINDOW}, rank int, client_id string, messages bigint, bytes bigint, share double",
     "top_topics": f"{WINDOW}, rank int, topic string, messages bigint, bytes bigint, share double",
     # Numeric payloads. field is empty for a payload that is a number, else the path in a JSON document.
-    "values": f"{WINDOW}, topic string, field string, count bigint, mean double, min double, max double, stddev double",
+    "numbers": f"{WINDOW}, topic string, field string, count bigint, mean double, min double, max double, "
+    "stddev double",
     # Seconds from accepted to written, of the messages that the window has.
     "lag": f"{WINDOW}, node string, messages bigint, p50 double, p99 double, max double",
     # event is "silent" or "back"; since is the message before the silence; seconds.
@@ -30,7 +31,7 @@ TABLES = {
 }
 # Which time decides about a row's date and hour.
 TIMES = {"messages": "accepted_at", "silence": "at", "outliers": "accepted_at"}
-WINDOWED = ("rates", "clients", "top_clients", "top_topics", "values", "lag")
+WINDOWED = ("rates", "clients", "top_clients", "top_topics", "numbers", "lag")
 RESULTS = tuple(name for name in TABLES if name != "messages")
 
 

@@ -17,7 +17,7 @@ from cluster.analytics.sinks import Sink
 from cluster.analytics.tables import TABLES
 from cluster.analytics.top import top
 
-PARTS = {"cube": CUBE, "lags": lag.LAGS, "values": values.VALUES}
+PARTS = {"cube": CUBE, "lags": lag.LAGS, "numbers": values.VALUES}
 STATES = {"devices": silence.DEVICES, "histories": outliers.HISTORIES}
 FROM_CUBE = {"rates", "clients", "top_clients", "top_topics"}
 
@@ -122,9 +122,9 @@ class Version:
         results = self._options.results
         if results & FROM_CUBE:
             self._keep_part("cube", cube(rows))
-        if results & {"values", "outliers"}:
+        if results & {"numbers", "outliers"}:
             found = numbers(rows, self._options)
-            self._keep_part("values", values.parts(found))
+            self._keep_part("numbers", values.parts(found))
             histories = self.state("histories")
             if "outliers" in results and histories is not None:
                 scored = outliers.outliers(found, histories, self._options.outlier_score)
@@ -179,11 +179,11 @@ class Version:
                 if name in self._options.results:
                     self._write(name, stamped(result, name, self._options))
             over.unpersist()
-        lags, found = self._over("lags"), self._over("values")
+        lags, found = self._over("lags"), self._over("numbers")
         if lags is not None:
             self._write("lag", stamped(lag.lag(lags), "lag", self._options))
-        if found is not None and "values" in self._options.results:
-            self._write("values", stamped(values.values(found), "values", self._options))
+        if found is not None and "numbers" in self._options.results:
+            self._write("numbers", stamped(values.values(found), "numbers", self._options))
         if found is not None and "outliers" in self._options.results:
             forgotten = self.watermark - self._options.forget
             self._keep_state("histories", outliers.renewed(self._state_or_nothing("histories"), found, forgotten))

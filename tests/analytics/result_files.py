@@ -132,7 +132,7 @@ class Fleet:
             drift = 0.02 * minute if index == 2 else 0.0
             mean = 20 + index + 2 * math.sin(minute / 40 + index) + drift
             for field, scale in (("", 1.0), ("$.humidity", 2.0)):
-                self.tables["values"].append(
+                self.tables["numbers"].append(
                     window
                     | {
                         "topic": f"{prefix}/hall/temp", "field": field, "count": 60 + index, "mean": mean * scale,

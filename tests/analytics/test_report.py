@@ -158,7 +158,7 @@ def test_clients_devices_values_and_lag_are_those_of_the_files(browse: Callable[
     _, *rows = page.run(TABLE, "Numbers by topic")
     for topic, count, mean, least, most, deviation in rows:
         name, _, field = topic.partition(" ")
-        own = [row for row in tables["values"] if (row["topic"], row["field"]) == (name, field)]
+        own = [row for row in tables["numbers"] if (row["topic"], row["field"]) == (name, field)]
         assert count == sum(row["count"] for row in own)
         assert mean == pytest.approx(sum(row["mean"] * row["count"] for row in own) / count)
         assert least == pytest.approx(min(row["min"] for row in own))
@@ -407,10 +407,10 @@ def test_files_as_spark_writes_them_by_itself_are_read_too(browse: Callable[...,
 # ---- what is not there ----
 
 
-@pytest.mark.parametrize("kept", ["rates", "clients", "silence", "values", "outliers", "lag", "top_topics"])
+@pytest.mark.parametrize("kept", ["rates", "clients", "silence", "numbers", "outliers", "lag", "top_topics"])
 def test_one_table_alone_makes_a_page(browse: Callable[..., Chromium], kept: str) -> None:
     page = browse({kept: Fleet(minutes=5).tables[kept]})
-    assert page.run("return document.querySelectorAll('svg.plot').length") >= 1 or kept == "values"
+    assert page.run("return document.querySelectorAll('svg.plot').length") >= 1 or kept == "numbers"
     said = page.run("return [...document.querySelectorAll('p.none')].map(p => p.textContent)")
     assert len(said) >= 3
     assert all("`flockmq analytics run --results`" in words for words in said)

@@ -137,7 +137,7 @@ def test_top(read: Read, name: str, what: str) -> None:
 
 def test_values(read: Read) -> None:
     expected = model.values(list(numbers(fleet())), MINUTE)
-    assert_same(read("values"), expected, "window_start", "topic", "field")
+    assert_same(read("numbers"), expected, "window_start", "topic", "field")
 
 
 def test_lag_counts_every_message(read: Read) -> None:

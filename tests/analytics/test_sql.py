@@ -68,14 +68,14 @@ def test_as_csv(spark: SparkSession, capsys: pytest.CaptureFixture[str], directo
 
 def test_tables_without_rows_are_there(spark: SparkSession, capsys: pytest.CaptureFixture[str], directory: str) -> None:
     assert json.loads(ask(spark, capsys, directory, "select * from outliers", "--json")) == []
-    assert json.loads(ask(spark, capsys, directory, "select * from values", "--json")) == []
+    assert json.loads(ask(spark, capsys, directory, "select * from numbers", "--json")) == []
 
 
 @pytest.mark.parametrize(
     ("query", "fault"),
     [
         ("selec 1", r"Syntax error at or near 'selec'"),
-        ("select * from rate", r"`rate` cannot be found.*there are clients, lag, messages, outliers, rates"),
+        ("select * from rate", r"`rate` cannot be found.*there are clients, lag, messages, numbers, outliers, rates"),
         ("select nope from rates", r"`nope` cannot be resolved"),
         ("select 1/0", r"the query has failed: .*Division by zero"),
     ],

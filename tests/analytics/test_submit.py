@@ -47,7 +47,7 @@ def test_the_job_on_a_standalone_spark(redis_server: RedisProcess, tmp_path: Pat
     )
     rates = pyarrow.dataset.dataset(output / "rates", format="parquet").to_table().to_pylist()
     assert sum(row["messages"] for row in rates) == len(written)
-    values = pyarrow.dataset.dataset(output / "values", format="parquet").to_table().to_pylist()
+    values = pyarrow.dataset.dataset(output / "numbers", format="parquet").to_table().to_pylist()
     assert {row["field"] for row in values} == {"$.v"}
     assert sum(row["count"] for row in values) == len(written)
     assert json.loads(client.hget("mq:analytics:results", "rates/site"))["messages"] > 0

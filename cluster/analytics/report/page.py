@@ -61,7 +61,7 @@ def page(results: Results, title: str, made_at: int | None = None) -> str:
         Part("largest", "Topics and clients", ranks.figures, _missing(results, "top_topics")),
         Part("payloads", "Payloads", flow.distribution, _missing(results, "rates")),
         Part("devices", "Devices", silence.figures, _missing(results, "silence")),
-        Part("values", "Values", [*values, *odd.figures], _missing(results, "values")),
+        Part("values", "Values", [*values, *odd.figures], _missing(results, "numbers")),
         Part("lag", "Lag", late.figures, _missing(results, "lag")),
     ]
     range_ = f"{words.moment(begin, False)} to {words.moment(end, False)} ({words.duration((end - begin) / SECOND)})"
@@ -71,7 +71,7 @@ def page(results: Results, title: str, made_at: int | None = None) -> str:
     return _document(title, [_header(title, about, parts), main, _footer()])
 
 
-NONE = {"silence": "No device fell silent", "values": "No payload is a number"}
+NONE = {"silence": "No device fell silent", "numbers": "No payload is a number"}
 
 
 def _missing(results: Results, name: str) -> str:

@@ -22,7 +22,7 @@ SUMMED = [("count", "sum"), ("mean", "sum"), ("stddev", "sum"), ("min", "min"), 
 def read(results: Results, bins: Bins) -> list[Markup]:
     """Read the values twice: for the totals, then for the curves of those that are shown."""
     sums = Sums(["key"], SUMMED)
-    for table in results.read("values", COLUMNS):
+    for table in results.read("numbers", COLUMNS):
         sums.add(_weighted(table))
     totals = sums.table()
     if totals is None:
@@ -30,7 +30,7 @@ def read(results: Results, bins: Bins) -> list[Markup]:
     rows = [_finished(row) for row in top(totals, "count", LISTED)]
     shown = [row["key"] for row in rows[:SHOWN]]
     by_bin = bins.sums(["name"], SUMMED)
-    for table in results.read("values", COLUMNS):
+    for table in results.read("numbers", COLUMNS):
         weighted = _weighted(table)
         by_bin.add(bins.numbered(with_column(weighted, "name", numbered(weighted, "key", shown))))
     binned = by_bin.rows()
