@@ -73,10 +73,13 @@ class LogBounds:
             self.size -= self._entries.popleft()[1]
         return self._entries[0][0] if self._entries else b"0-0"
 
-    def halve(self) -> None:
-        """Give up the older half."""
-        for _ in range(len(self._entries) // 2):
+    def halve(self, written: int) -> None:
+        """Give up the older half of so many entries."""
+        for _ in range(written // 2):
             self.size -= self._entries.popleft()[1]
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def renew(self) -> None:
         """Nobody could read for a while: the age of what there is begins anew."""
@@ -346,9 +349,12 @@ class RedisStore(Store):
         self._complain(reason)
         self._round += 1
         link, self._link = self._link, None
-        if link is not None and reason.startswith("OOM") and self._message_bounds.size:
+        # Those that wait take no memory there; were they given up, they would be acknowledged and not be in the log.
+        waiting = sum(waiting.entry is not None and not waiting.kept for waiting in self._waiting)
+        written = len(self._message_bounds) - waiting
+        if link is not None and reason.startswith("OOM") and written > 1:
             log.warning("Redis has no memory left: the older half of the log of messages is given up")
-            self._message_bounds.halve()
+            self._message_bounds.halve(written)
             link.call(ignore, b"XTRIM", self._log_key, b"MINID", self._message_bounds.oldest())
         if link is not None:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._again, link, self._round)
