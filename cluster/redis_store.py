@@ -261,17 +261,16 @@ class RedisStore(Store):
                 *((*entry, self._message_bounds.oldest()) if entry is not None else ()),
             )  # fmt: skip
         elif entry is not None and not waiting.kept:
-            # The id says which entry it is: a second time does no harm.
+            # The id says which entry it is: a second time does no harm, and none overtakes one that was refused.
             link.call(
                 partial(self._logged, waiting, current),
-                b"XADD", self._log_key, b"MINID", b"~", self._message_bounds.oldest(), entry[0], b"b", entry[1],
+                b"FCALL", b"flockmq_logged", b"0", self._keys.prefix, self._node, *entry, self._message_bounds.oldest(),
             )  # fmt: skip
         if not waiting.replicated:
             link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
 
     def _logged(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
-        is_there = isinstance(reply, hiredis.ReplyError) and "equal or smaller" in str(reply)
-        if is_there or self._fits(current, reply):
+        if self._fits(current, reply):
             self._takes_again()
             waiting.kept = True
             self._advance(current)
