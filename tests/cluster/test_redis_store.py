@@ -116,3 +116,20 @@ def test_what_follows_a_refused_entry_waits_for_it(link: SlowLink, commit: bytes
         assert [(entry_id, fields[1]) for entry_id, fields in found] == [first, second]
 
     asyncio.run(scenario())
+
+
+def test_what_is_known_of_a_long_log_is_little() -> None:
+    bounds = LogBounds(1 << 20, 3600)
+    for number in range(100_000):
+        bounds.add(b"%d-0" % number, 100)
+        oldest = int(bounds.oldest().split(b"-")[0])
+        kept = (number + 1 - oldest) * 100
+        assert kept == bounds.size <= 1 << 20
+        assert oldest == 0 or kept > (1 << 20) * 0.99
+    assert len(bounds._stretches) < 1000
+    written, waiting = bounds.size, 200_000
+    assert bounds.halve(waiting)
+    assert 0 <= bounds.size - (written + waiting) // 2 < 5000
+    while bounds.halve(waiting):
+        assert bounds.size >= waiting
+    assert bounds.oldest() <= b"98000-0"
