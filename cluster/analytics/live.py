@@ -3,7 +3,7 @@
     rates/PREFIX      the last window of a topic prefix
     top/clients       the last window's ranking; top/topics likewise
     lag               the last window's seconds from accepted to written
-    silent/CLIENT     since when, and the usual interval; removed when the device is back
+    silent/CLIENT     since when, and the usual interval; removed when the device is back or forgotten
     outliers/TOPIC    the last outlier of a topic name
 
 Payloads are JSON. What is no part of a topic level in a client id, and `%`, is percent-encoded. There are at most
@@ -118,7 +118,7 @@ class Live:
 
     def _silence(self, rows: list[Row]) -> None:
         for row in sorted(rows, key=lambda row: row.at):
-            result = None if row.event == "back" else _plain(row, leave=("event", "silent_for"))
+            result = None if row.event != "silent" else _plain(row, leave=("event", "silent_for"))
             self.set(f"silent/{escaped(row.client_id)}", result)
 
     def _window(self, name: str, rows: list[Row]) -> None:
