@@ -24,6 +24,7 @@ cdef enum:
     ROWS_ENOUGH = 2048         # rows, or ...
     BYTES_ENOUGH = 262144      # ... bytes of payloads, with which a block is full at the end of a turn
     BYTES_MOST = 1048576       # with which it is full at once
+    BLOCK_MOST = 16777216      # likewise one that a commit takes
 
 cdef int64_t microseconds() noexcept:
     cdef timespec t
@@ -102,8 +103,11 @@ cdef class MessageLog(Session):
         if needed:
             self.required = True
             return self.turn.journal.logged(topic_length + payload_length)
-        if not self.required and buffer_size(&self.payloads) > BYTES_MOST:
-            self.close()
+        if buffer_size(&self.payloads) > BYTES_MOST:
+            if not self.required:
+                self.close()
+            elif buffer_size(&self.payloads) > BLOCK_MOST:
+                self.turn.seal()                  # the commit takes it now: a turn may bring more than Redis takes
         return 0
 
     cdef int32_t client(self, object publisher) except -1:

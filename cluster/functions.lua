@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 3
+-- revision 4
 -- The atomic steps of a cluster. Loaded into Redis by every node that starts; the protocol is in deploy/docs/CLUSTER.md.
 --
 -- Every function takes the key prefix as its first argument. What changes the truth checks that the caller is a live
@@ -200,6 +200,37 @@ local function release(prefix, node, cid, epoch, sent)
   end
 end
 
+-- Why an entry of the log of messages can't be added, if so: it is there already, or what came before it is not. An id
+-- counts the bytes of all blocks up to its own.
+local function hindrance(prefix, node, id, block)
+  local logged = tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'logged') or 0)
+  local total = tonumber(id:match('%d+$'))
+  if total <= logged then
+    return 'again'
+  end
+  if total - #block ~= logged then
+    return 'gap'
+  end
+end
+
+local function log_entry(prefix, node, id, block, oldest)
+  redis.call('XADD', prefix .. 'analytics:log:' .. node, 'MINID', '~', oldest, id, 'b', block)
+  redis.call('HSET', prefix .. 'node:' .. node, 'logged', id:match('%d+$'))
+end
+
+-- args: prefix, node, id of an entry of the log of messages, the entry, the oldest entry to keep: one that no commit takes.
+redis.register_function('flockmq_logged', function(_, args)
+  local prefix, node = args[1], args[2]
+  if not live(prefix, node) then
+    return {'gone'}
+  end
+  local hindered = hindrance(prefix, node, args[3], args[4])
+  if not hindered then
+    log_entry(prefix, node, args[3], args[4], args[5])
+  end
+  return {hindered or 'ok'}
+end)
+
 -- args: prefix, node, seq, block, most queued messages, most queued bytes, 1 = drop the oldest, oldest entry of the log
 -- to keep; for the log of messages: id of an entry, the entry, the oldest entry to keep. (An argument of its own: what
 -- is inside of the block is copied once more.)
@@ -214,6 +245,10 @@ redis.register_function('flockmq_commit', function(_, args)
     return {'again'}
   end
   if seq ~= last + 1 then
+    return {'gap', last}
+  end
+  local hindered = args[9] and hindrance(prefix, node, args[9], args[10])
+  if hindered == 'gap' then
     return {'gap', last}
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
@@ -259,8 +294,8 @@ redis.register_function('flockmq_commit', function(_, args)
       redis.call('PUBLISH', prefix .. 'to:' .. target[1], header .. (target[2] == '' and log or target[2]))
     end
   end
-  if args[9] then
-    redis.call('XADD', prefix .. 'analytics:log:' .. node, 'MINID', '~', args[11], args[9], 'b', args[10])
+  if args[9] and not hindered then
+    log_entry(prefix, node, args[9], args[10], args[11])
   end
   if changes ~= '' then
     firsts[1] = apply(prefix, node, changes)

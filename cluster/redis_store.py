@@ -26,6 +26,7 @@ from cluster.link import Link, LinkLost, Reply, ignore
 RETRY_SECONDS = 0.3
 WAIT_MILLISECONDS = 1000  # for replicas, until asked again
 COMPLAIN_SECONDS = 30.0
+STRETCHES = 512  # of a full log
 
 log = logs.get("flockmq.cluster")
 
@@ -52,36 +53,60 @@ class Unconfirmed:
         return len(self.entry[1]) if self.entry is not None else 0
 
 
+@dataclass(eq=False, slots=True)
+class Stretch:
+    """Entries of a log that are given up together."""
+
+    first: bytes  # id of the first
+    size: int
+    began: float
+    ended: float
+
+
 class LogBounds:
-    """What of a log that the node writes is still to be kept, by bytes and by age."""
+    """What of a log that the node writes is still to be kept, by bytes and by age.
+
+    A log may have millions of entries, so what is known of them is by stretches.
+    """
 
     def __init__(self, most_bytes: int, most_seconds: float) -> None:
         self.most_bytes = most_bytes
         self.most_seconds = most_seconds
-        self._entries: deque[tuple[bytes, int, float]] = deque()
+        self._stretches: deque[Stretch] = deque()
         self.size = 0
 
     def add(self, entry_id: bytes, size: int) -> None:
         """An entry will be written."""
-        self._entries.append((entry_id, size, time.monotonic()))
+        now = time.monotonic()
         self.size += size
+        if self._stretches:
+            last = self._stretches[-1]
+            if last.size + size <= self.most_bytes / STRETCHES and now - last.began <= self.most_seconds / STRETCHES:
+                last.size += size
+                last.ended = now
+                return
+        self._stretches.append(Stretch(entry_id, size, now, now))
 
     def oldest(self) -> bytes:
         """The id of the oldest entry to keep."""
-        now = time.monotonic()
-        while len(self._entries) > 1 and (self.size > self.most_bytes or now - self._entries[0][2] > self.most_seconds):
-            self.size -= self._entries.popleft()[1]
-        return self._entries[0][0] if self._entries else b"0-0"
+        now, known = time.monotonic(), self._stretches
+        while len(known) > 1 and (self.size > self.most_bytes or now - known[0].ended > self.most_seconds):
+            self.size -= known.popleft().size
+        return known[0].first if known else b"0-0"
 
-    def halve(self) -> None:
-        """Give up the older half."""
-        for _ in range(len(self._entries) // 2):
-            self.size -= self._entries.popleft()[1]
+    def halve(self, waiting: int) -> bool:
+        """Give up the older half of what is written, all but so many bytes; whether that is anything."""
+        kept = self.size - (self.size - waiting) // 2
+        before = self.size
+        while len(self._stretches) > 1 and self.size - self._stretches[0].size >= kept:
+            self.size -= self._stretches.popleft().size
+        return self.size < before
 
     def renew(self) -> None:
         """Nobody could read for a while: the age of what there is begins anew."""
         now = time.monotonic()
-        self._entries = deque((entry_id, size, now) for entry_id, size, _ in self._entries)
+        for stretch in self._stretches:
+            stretch.ended = now
 
 
 class RedisStore(Store):
@@ -258,17 +283,16 @@ class RedisStore(Store):
                 *((*entry, self._message_bounds.oldest()) if entry is not None else ()),
             )  # fmt: skip
         elif entry is not None and not waiting.kept:
-            # The id says which entry it is: a second time does no harm.
+            # The id says which entry it is: a second time does no harm, and none overtakes one that was refused.
             link.call(
                 partial(self._logged, waiting, current),
-                b"XADD", self._log_key, b"MINID", b"~", self._message_bounds.oldest(), entry[0], b"b", entry[1],
+                b"FCALL", b"flockmq_logged", b"0", self._keys.prefix, self._node, *entry, self._message_bounds.oldest(),
             )  # fmt: skip
         if not waiting.replicated:
             link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
 
     def _logged(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
-        is_there = isinstance(reply, hiredis.ReplyError) and "equal or smaller" in str(reply)
-        if is_there or self._fits(current, reply):
+        if self._fits(current, reply):
             self._takes_again()
             waiting.kept = True
             self._advance(current)
@@ -346,9 +370,9 @@ class RedisStore(Store):
         self._complain(reason)
         self._round += 1
         link, self._link = self._link, None
-        if link is not None and reason.startswith("OOM") and self._message_bounds.size:
+        # Those that wait take no memory there; were they given up, they would be acknowledged and not be in the log.
+        if link is not None and reason.startswith("OOM") and self._message_bounds.halve(self._unlogged):
             log.warning("Redis has no memory left: the older half of the log of messages is given up")
-            self._message_bounds.halve()
             link.call(ignore, b"XTRIM", self._log_key, b"MINID", self._message_bounds.oldest())
         if link is not None:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._again, link, self._round)

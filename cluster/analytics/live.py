@@ -3,7 +3,7 @@
     rates/PREFIX      the last window of a topic prefix
     top/clients       the last window's ranking; top/topics likewise
     lag               the last window's seconds from accepted to written
-    silent/CLIENT     since when, and the usual interval; removed when the device is back
+    silent/CLIENT     since when, and the usual interval; removed when the device is back or forgotten
     outliers/TOPIC    the last outlier of a topic name
 
 Payloads are JSON. What is no part of a topic level in a client id, and `%`, is percent-encoded. There are at most
@@ -11,6 +11,7 @@ Payloads are JSON. What is no part of a topic level in a client id, and `%`, is 
 """
 
 import json
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -68,6 +69,7 @@ class Live:
             self._send()
         except (redis.RedisError, OSError) as error:
             log.warning("results are not in Redis", waiting=len(self._waiting), reason=error)
+            self._loaded = False  # which of them Redis took, and which removals, it will say
             for topic in list(self._waiting)[: -self._most]:
                 del self._waiting[topic]
             return False
@@ -116,7 +118,7 @@ class Live:
 
     def _silence(self, rows: list[Row]) -> None:
         for row in sorted(rows, key=lambda row: row.at):
-            result = None if row.event == "back" else _plain(row, leave=("event", "silent_for"))
+            result = None if row.event != "silent" else _plain(row, leave=("event", "silent_for"))
             self.set(f"silent/{escaped(row.client_id)}", result)
 
     def _window(self, name: str, rows: list[Row]) -> None:
@@ -139,4 +141,11 @@ class Live:
 def _plain(row: Row, leave: tuple[str, ...] = ()) -> dict[str, object]:
     """A row for JSON."""
     values = {name: value for name, value in row.asDict().items() if name not in leave}
-    return {name: iso(value) if isinstance(value, datetime) else value for name, value in values.items()}
+    return {name: _fit(value) for name, value in values.items()}
+
+
+def _fit(value: object) -> object:
+    """A value for JSON, which has no infinity."""
+    if isinstance(value, datetime):
+        return iso(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

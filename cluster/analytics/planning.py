@@ -4,11 +4,13 @@ Logs are looked at with small questions (the first entry after a place, the numb
 times a second whether there is something new.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cluster.analytics.cut import Backlog, cut
+from cluster.analytics.errors import BlockError
 from cluster.analytics.jobs import reads
 from cluster.analytics.log import (
     Entry,
@@ -170,7 +172,8 @@ class Planner:
             last = one_entry(reply)
             if last is None:
                 continue  # trimmed this moment: the next batch sees it
-            self.lacking[node] = last.header().lacking
+            with contextlib.suppress(BlockError):  # who reads it tells
+                self.lacking[node] = last.header().lacking
             end = last.position if target is None else min(last.position, target.get(node, START))
             start, first = begun[node]
             if end >= first:

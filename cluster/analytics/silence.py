@@ -5,6 +5,9 @@ message. Its usual interval is what three of four of its last KNOWN intervals do
 It is silent when nothing came for `factor` times that, and for `least`. The clock is the logs': how far they have been
 read. While nothing comes from anybody the job's own clock takes its place, so a fleet that is all silent is reported.
 
+One that has been silent for `forget` is no longer known, and that is an event too: else it would be told as silent for
+ever, also when it is back.
+
 Which events there are is decided by the times of messages alone, however they were cut into batches.
 """
 
@@ -41,7 +44,7 @@ def seen(rows: DataFrame) -> DataFrame:
 def renewed(devices: DataFrame, new: DataFrame, clock: int, options: Options) -> DataFrame:
     """The devices after a batch, with the `events` that it brought."""
     limit = f"{options.silent_factor}D", str(options.silent_least)
-    joined = devices.join(new, "client_id", "full_outer")
+    joined = devices.where("size(marks) > 0").join(new, "client_id", "full_outer")
     return (
         joined.withColumn("known", F.expr("coalesce(size(marks), 0)"))
         .withColumn("marks", F.expr(_appended()))
@@ -51,18 +54,21 @@ def renewed(devices: DataFrame, new: DataFrame, clock: int, options: Options) ->
         .withColumn("usual", F.expr(f"case when grown then {_usual('marks')} else usual end"))
         .withColumn("last", F.expr("marks[size(marks) - 1].last"))
         .withColumn("deadline", F.expr(f"last + {_patience('usual', *limit)}"))
-        .withColumn("falls", F.expr(f"deadline < {clock} and not (silent and not grown)"))
-        .withColumn("events", F.expr(_events(*limit)))
+        .withColumn("gone", F.expr(f"last < {clock - options.forget}"))
+        .withColumn("forgotten", F.expr("gone and silent and not grown"))
+        .withColumn("falls", F.expr(f"deadline < {clock} and not (silent and not grown) and not gone"))
+        .withColumn("events", F.expr(_events(*limit, clock)))
+        .where("not gone or forgotten")
         .select(
             "client_id",
             F.coalesce("new_node", "node").alias("node"),
-            F.expr(f"slice(marks, greatest(1, size(marks) - {KNOWN}), {KNOWN + 1})").alias("marks"),
-            "usual",
-            "last",
-            F.expr("coalesce(falls, false) or (silent and not grown)").alias("silent"),
+            # What is forgotten is there once more, without a mark, to be told.
+            F.expr(f"slice(marks, greatest(1, size(marks) - {KNOWN}), if(forgotten, 0, {KNOWN + 1}))").alias("marks"),
+            F.expr("if(forgotten, null, usual)").alias("usual"),
+            F.expr("if(forgotten, null, last)").alias("last"),
+            F.expr("coalesce(falls, false) or (silent and not grown and not gone)").alias("silent"),
             "events",
         )
-        .where(F.col("last") >= clock - options.forget)
     )
 
 
@@ -119,15 +125,17 @@ def _gaps(factor: str, least: str) -> str:
     return f"filter({with_usual}, g -> {told.format('g.i')} or coalesce({broken}, false))"
 
 
-def _events(factor: str, least: str) -> str:
-    """`silent` and `back` of each such silence, `silent` alone of one that goes on."""
+def _events(factor: str, least: str, clock: int) -> str:
+    """`silent` and `back` of each such silence, `silent` alone of one that goes on, `forgotten` at its end."""
     since, back = "marks[g.i - 1].last", "marks[g.i].first"
     deadline = f"{since} + {_patience('g.usual', factor, least)}"
     fell = _event(deadline, "silent", since, "g.usual", "cast(null as double)")
     returned = _event(back, "back", since, "g.usual", f"({back} - {since}) / 1e6D")
     ended = f"transform(gaps, g -> if(silent and g.i = known, array({returned}), array({fell}, {returned})))"
     falling = _event("deadline", "silent", "last", "usual", "cast(null as double)")
-    return f"concat(flatten({ended}), if(coalesce(falls, false), array({falling}), cast(array() as {EVENTS})))"
+    forgotten = _event(str(clock), "forgotten", "last", "usual", f"({clock} - last) / 1e6D")
+    one = f"case when falls then array({falling}) when forgotten then array({forgotten}) else array() end"
+    return f"concat(flatten({ended}), cast({one} as {EVENTS}))"
 
 
 def _event(at: str, event: str, since: str, usual: str, silent_for: str) -> str:

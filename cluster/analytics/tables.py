@@ -22,7 +22,7 @@ TABLES = {
     "stddev double",
     # Seconds from accepted to written, of the messages that the window has.
     "lag": f"{WINDOW}, node string, messages bigint, p50 double, p99 double, max double",
-    # event is "silent" or "back"; since is the message before the silence; seconds.
+    # event is "silent", "back" or "forgotten"; since is the message before the silence; seconds.
     "silence": "at timestamp, client_id string, event string, since timestamp, usual_interval double, "
     "silent_for double, node string",
     # score is the robust z-score: the distance from the median in units of the spread (1.4826 MAD).

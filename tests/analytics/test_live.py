@@ -112,3 +112,29 @@ def test_what_redis_does_not_take_is_sent_later(redis_of_a_cluster: RedisProcess
 )
 def test_client_ids_as_levels(client_id: str, level: str) -> None:
     assert escaped(client_id) == level
+
+
+def test_what_has_no_place_in_json_is_null(redis_of_a_cluster: RedisProcess) -> None:
+    """A broken sensor's number is finite, its distance from the median in units of the spread need not be."""
+    shown = live(redis_of_a_cluster)
+    shown.show("outliers", [Row(accepted_at=NOON, topic="t", value=1e308, score=float("inf"), spread=float("nan"))])
+    shown.flush()
+    with redis_of_a_cluster.client() as client:
+        said = client.hget("mq:analytics:results", "outliers/t")
+    assert json.loads(said, parse_constant=pytest.fail)["score"] is None
+
+
+def test_topics_stay_bounded_when_redis_was_away(redis_of_a_cluster: RedisProcess) -> None:
+    """What had to go meanwhile goes later."""
+    shown = live(redis_of_a_cluster, most=3)
+    for n in range(3):
+        shown.set(f"outliers/{n}", {})
+    assert shown.flush()
+    with redis_of_a_cluster.client() as client:
+        client.function_flush()
+        for n in range(3, 6):
+            shown.set(f"outliers/{n}", {})
+        assert not shown.flush()
+    load(redis_of_a_cluster)
+    assert shown.flush()
+    assert set(results(redis_of_a_cluster)) == {f"outliers/{n}" for n in range(3, 6)}

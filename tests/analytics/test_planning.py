@@ -383,6 +383,10 @@ def test_a_damaged_block_is_told_or_passed_over(redis_server: RedisProcess, writ
     query = Query(redis_server, failOnDataLoss="false", job="j")
     assert query.batch() == payloads(a)
     assert job(redis_server, "j")["lost"] == {"n0": 96}
+    a.bytes += 80
+    a.client.xadd(a.key, {"b": b"FQ\2\0" + bytes(76)}, id=f"{a.ms}-{a.bytes}")  # the newest, of another layout
+    assert query.batch() == []
+    assert job(redis_server, "j")["lost"] == {"n0": 96 + 80}
 
 
 # ---- jobs ----

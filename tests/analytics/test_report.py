@@ -476,3 +476,17 @@ def test_where_it_is_written(report: Report, tmp_path: Path) -> None:
 def test_wrong_usage_is_one_line(report: Report, flags: list[str], words: str) -> None:
     status, told = report(*flags)
     assert (status, len(told.splitlines()), words in told) == (2, 1, True)
+
+
+def test_numbers_of_any_size(report: Report, tmp_path: Path) -> None:
+    """What a broken sensor sends does not keep the page from being made."""
+    window = {"window_start": T0, "window_end": T0 + MINUTE, "field": "", "count": 2, "stddev": 0.0}
+    values = [
+        window | {"topic": f"t/{number:g}", "mean": number, "min": number, "max": number}
+        for number in (1.7e18, 1e200, -1.7e308)
+    ]
+    outlier = {"topic": "t", "field": "", "client_id": "c", "node": "n", "value": 1e308, "median": 0.0, "spread": 1e-9}
+    for number, scores in enumerate(([1.7e308], [1.2e308, 4.0], [float("inf"), -1e300])):
+        outliers = [outlier | {"accepted_at": T0 + at * SECOND, "score": score} for at, score in enumerate(scores)]
+        directory = write(tmp_path / f"results-{number}", {"values": values, "outliers": outliers})
+        assert report(str(directory))[0] == 0

@@ -139,3 +139,15 @@ def test_the_brokers_own_messages_are_not_logged() -> None:
     log.log.close()
     assert log.entries == []
     assert log.turn.counted()["publish_unrouted"] == 1
+
+
+def test_a_block_with_something_to_acknowledge_is_bounded_too() -> None:
+    """QoS 0 that follows in the same turn does not make it as large as the turn."""
+    log = Log()
+    log.publish("c", "t", b"x", 1, False)
+    for _ in range(50):
+        log.publish("c", "t", bytes(1_000_000), 0, False)
+    log.turn.end()
+    log.log.close()
+    assert len(log.rows()) == 51
+    assert max(len(block) for _, block in log.entries) < 20_000_000

@@ -148,7 +148,8 @@ def sparkline(times: Times, values: Values, *, low: Values = (), high: Values = 
     if from_zero:
         least = min(0.0, least)
     if most <= least:
-        least, most = least - 1, most + (0 if from_zero else 1)
+        margin = max(1.0, abs(least) / 1000)  # 1 is nothing to a time in nanoseconds
+        least, most = least - margin, most + (0 if from_zero else margin)
     scale = Scale.__new__(Scale)
     scale.log, scale.low, scale.high = False, least, most
     parts = []

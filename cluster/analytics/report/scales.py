@@ -27,6 +27,7 @@ class Scale:
         self.ticks: list[float]
         if self.log:
             step = 10.0 if base == 10 else 4.0
+            low, high = min(max(low, 1e-100), 1e199), min(high, 1e200)  # powers beyond are no numbers
             first = math.floor(math.log(low, step) + 1e-9)
             last = max(first + 1, math.ceil(math.log(high, step) - 1e-9))
             every = math.ceil((last - first) / 5)

@@ -1,0 +1,135 @@
+"""The store of a cluster when Redis refuses some commands of a pipeline and takes others behind them."""
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hiredis
+import pytest
+
+from cluster.connecting import FUNCTIONS
+from cluster.keys import Keys
+from cluster.redis_store import RETRY_SECONDS, LogBounds, RedisStore
+from tests.redis_process import RedisProcess
+
+NODE = b"n1"
+
+
+class SlowLink:
+    """A link whose commands are carried out by `work`, so that a test decides what happens between two of them."""
+
+    def __init__(self, port: int) -> None:
+        self.open = True
+        self.commands: deque[tuple[Callable[[Any], object], tuple[Any, ...]]] = deque()
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+
+    def call(self, callback: Callable[[Any], object], *command: Any) -> None:
+        self.commands.append((callback, command))
+
+    def ask(self, *command: Any) -> Any:
+        self._socket.sendall(hiredis.pack_command(tuple(command)))
+        reader = hiredis.Reader()
+        while (reply := reader.gets()) is False:
+            reader.feed(self._socket.recv(1 << 16))
+        return reply
+
+    def work(self, most: int = 1000) -> None:
+        """Carry out what waits, `most` commands at most."""
+        while self.commands and most:
+            callback, command = self.commands.popleft()
+            callback(self.ask(*command))
+            most -= 1
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Commit:
+    """A block of the ledger, as far as the store looks at it."""
+
+    acks = b""
+    log_size = 0
+    changes: tuple[()] = ()
+
+    def __init__(self, entry: tuple[bytes, bytes], commit: bytes = b"") -> None:
+        self.entry = entry
+        self.commit = commit
+
+    def unnumbered(self) -> list[Any]:
+        return []
+
+    def numbered(self, numbers: list[Any]) -> None:
+        pass
+
+
+@pytest.fixture
+def link(redis_server: RedisProcess) -> Iterator[SlowLink]:
+    made = SlowLink(redis_server.port)
+    made.ask("FUNCTION", "LOAD", FUNCTIONS.read_text())
+    made.ask("FCALL", "flockmq_join", 0, "mq:", NODE, 1, "name", "a")
+    yield made
+    made.close()
+
+
+def block(size: int, before: int) -> tuple[bytes, bytes]:
+    """An entry: its id, and so many bytes."""
+    return b"%d-%d" % (1000 + before, before + size), struct.pack("<24s", b"block") + bytes(size - 24)
+
+
+EMPTY_COMMIT = b"\x9a\x90\x90\xa0\xa0\x90\xa0\x90\x90\x90\x90"
+
+
+@pytest.mark.parametrize("commit", [b"", EMPTY_COMMIT], ids=["an entry alone", "a commit"])
+@pytest.mark.parametrize("then", ["an entry", "a commit"])
+def test_what_follows_a_refused_entry_waits_for_it(link: SlowLink, commit: bytes, then: str) -> None:
+    """Memory is there again between two commands of a pipeline: the first was refused, the second must not overtake."""
+
+    async def scenario() -> None:
+        confirmed, displaced = [], []
+        store = RedisStore(
+            Keys("mq:"), NODE, limits=lambda: (10, 1000, False), bounds=LogBounds(1 << 20, 60), replicas=0,
+            changed=lambda *_: None, dropped=lambda _: None, unnumbered=lambda _: None, displaced=displaced.append,
+        )  # fmt: skip
+        store.start(confirmed.append, lambda *_: None)
+        store.bound_log(1 << 20, 60, 1 << 20)
+        store.flow(link, 0)  # type: ignore[arg-type]
+        first, second = block(100, 0), block(60, 100)
+        store.commit(Commit(first, commit))
+        if then == "an entry":
+            store.log(*second)
+        else:
+            store.commit(Commit(second, EMPTY_COMMIT))
+        link.ask("CONFIG", "SET", "maxmemory", 1)
+        link.work(1)
+        assert not confirmed
+        link.ask("CONFIG", "SET", "maxmemory", 0)
+        link.work()
+        for _ in range(3):
+            await asyncio.sleep(RETRY_SECONDS * 1.2)
+            link.work()
+        assert not displaced
+        assert sum(confirmed) == (1 if then == "an entry" else 2)
+        found = link.ask("XRANGE", "mq:analytics:log:n1", "-", "+")
+        assert [(entry_id, fields[1]) for entry_id, fields in found] == [first, second]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_known_of_a_long_log_is_little() -> None:
+    bounds = LogBounds(1 << 20, 3600)
+    for number in range(100_000):
+        bounds.add(b"%d-0" % number, 100)
+        oldest = int(bounds.oldest().split(b"-")[0])
+        kept = (number + 1 - oldest) * 100
+        assert kept == bounds.size <= 1 << 20
+        assert oldest == 0 or kept > (1 << 20) * 0.99
+    assert len(bounds._stretches) < 1000
+    written, waiting = bounds.size, 200_000
+    assert bounds.halve(waiting)
+    assert 0 <= bounds.size - (written + waiting) // 2 < 5000
+    while bounds.halve(waiting):
+        assert bounds.size >= waiting
+    assert bounds.oldest() <= b"98000-0"
