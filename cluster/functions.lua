@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 4
+-- revision 5
 -- The atomic steps of a cluster. Loaded into Redis by every node that starts; the protocol is in deploy/docs/CLUSTER.md.
 --
 -- Every function takes the key prefix as its first argument. What changes the truth checks that the caller is a live
@@ -229,6 +229,16 @@ redis.register_function('flockmq_logged', function(_, args)
     log_entry(prefix, node, args[3], args[4], args[5])
   end
   return {hindered or 'ok'}
+end)
+
+-- args: prefix, node, bytes of its log of messages that Redis had confirmed. If it has lost some of them since, as when a
+-- replica takes over, the log goes on after the gap, which readers see.
+redis.register_function('flockmq_log_from', function(_, args)
+  local key = args[1] .. 'node:' .. args[2]
+  if live(args[1], args[2]) and tonumber(redis.call('HGET', key, 'logged') or 0) < tonumber(args[3]) then
+    redis.call('HSET', key, 'logged', args[3])
+  end
+  return 'ok'
 end)
 
 -- args: prefix, node, seq, block, most queued messages, most queued bytes, 1 = drop the oldest, oldest entry of the log

@@ -248,9 +248,19 @@ class RedisStore(Store):
                 waiting.kept = True
                 self._unnumbered(waiting.block.unnumbered())
         self._probing = False
+        if self._message_log is not None:
+            link.call(ignore, b"FCALL", b"flockmq_log_from", b"0", self._keys.prefix, self._node, self._log_from())
         self._resend()
         self._advance(self._round)
         self._weigh(0)
+
+    def _log_from(self) -> int:
+        """The bytes of the log of messages before the oldest entry that is not confirmed."""
+        assert self._message_log is not None
+        for waiting in self._waiting:
+            if waiting.entry is not None and not waiting.kept:
+                return int(waiting.entry[0].rpartition(b"-")[2]) - len(waiting.entry[1])
+        return self._message_log.bytes_before
 
     def stop_flowing(self) -> None:
         """The link is gone: keep what comes."""

@@ -13,7 +13,7 @@ from tests.broker_process import until
 from tests.cluster_process import ClusterNode, ClusterProcess
 from tests.conftest import StartCluster, StartRedis
 from tests.logs import entries, logged_rows
-from tests.model.log_block import HEADER
+from tests.model.log_block import HEADER, decode
 from tests.socket_client import SocketClient
 
 EVERYTHING = {"analytics.topics": "#"}
@@ -326,3 +326,24 @@ def test_status_tells_of_logs_and_jobs(
     assert main(["cluster", "status", "--redis", cluster.url()]) == 0
     text = capsys.readouterr().out
     assert "log of messages" in text and "fleet" in text and "2.0 KiB" in text
+
+
+def test_redis_that_has_lost_the_end_of_a_log_costs_nobody_a_connection(start_cluster: StartCluster) -> None:
+    """As when a replica takes over: what it lacks is a gap that readers see; clients stay, and the log goes on."""
+    cluster = start_cluster(EVERYTHING, nodes="a", proxies=True)
+    client = SocketClient(cluster.port, "c")
+    for number in range(3):
+        client.send(Publish("t", b"%d" % number))
+        until(lambda number=number: payloads(cluster).total() == number + 1)
+    (node, _, _), (_, second, _), (_, third, _) = entries(cluster)
+    cluster["a"].proxy.partition()
+    cluster.wait_for_log("Redis is away")
+    redis = cluster.redis.client()
+    redis.xdel(f"mq:analytics:log:{node}", third)
+    redis.hset(f"mq:node:{node}", "logged", second.split("-")[1])
+    client.send(Publish("t", b"while it is away", qos=1, packet_id=1))
+    cluster["a"].proxy.resume()
+    assert client.receive() == Puback(packet_id=1)
+    found = [row.payload for _, _, block in entries(cluster) for row in decode(block)]
+    assert found == [b"0", b"1", b"while it is away"]
+    assert client.ping() == []
