@@ -139,7 +139,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.analytics", description=__doc__)
     parser.add_argument("--messages", type=int, default=4_000_000)
     parser.add_argument("--payload", type=int, default=64, help="bytes of each, at least 32")
-    parser.add_argument("--trigger-bytes", default="64m", help="maxBytesPerTrigger")
+    parser.add_argument("--trigger-bytes", default="256m", help="maxBytesPerTrigger")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, help="also write the table there")
     parser.add_argument("--json", type=Path, help="also write all figures there")

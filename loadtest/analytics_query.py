@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--register", required=True, help="MODULE:FUNCTION that makes the format known to a session")
     parser.add_argument("--redis", required=True)
     parser.add_argument("--directory", type=Path, required=True, help="for what is written")
-    parser.add_argument("--trigger-bytes", default="64m")
+    parser.add_argument("--trigger-bytes", default="256m")
     parser.add_argument("--conf", action="append", default=[], help="NAME=VALUE for the session")
     parser.add_argument("runs", nargs="+", help="SOURCE-SINK: log-noop, log-parquet, files-noop, files-parquet")
     args = parser.parse_args()

@@ -29,7 +29,7 @@ class SourceOptions:
     prefix: str = "mq:"
     # Where a new query begins: EARLIEST, LATEST, microseconds since 1970, or positions by node id.
     starting_offsets: str | int | dict[str, Position] = EARLIEST
-    max_bytes_per_trigger: int = 64 * MIB
+    max_bytes_per_trigger: int = 256 * MIB
     bytes_per_partition: int = 32 * MIB  # smaller ones are no faster but for more cores
     min_partitions: int = 1
     fail_on_data_loss: bool = True

@@ -13,7 +13,7 @@ REDIS = {"redis": "redis://:sesame@h:1"}
 def test_defaults() -> None:
     options = parse_options(REDIS)
     assert str(options.redis) == "redis://:***@h:1/0"
-    assert (options.prefix, options.starting_offsets, options.max_bytes_per_trigger) == ("mq:", "earliest", 64 * MIB)
+    assert (options.prefix, options.starting_offsets, options.max_bytes_per_trigger) == ("mq:", "earliest", 256 * MIB)
     assert (options.fail_on_data_loss, options.trim_committed, options.job) == (True, False, "")
     assert "sesame" not in repr(options)
 
