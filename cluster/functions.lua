@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 5
+-- revision 6
 -- The atomic steps of a cluster. Loaded into Redis by every node that starts; the protocol is in deploy/docs/CLUSTER.md.
 --
 -- Every function takes the key prefix as its first argument. What changes the truth checks that the caller is a live
@@ -760,9 +760,12 @@ redis.register_function{function_name = 'flockmq_tidy_logs', flags = {'allow-oom
   local ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   local known = redis.call('HGETALL', logs)
   for i = 1, #known, 2 do
-    local node, log = known[i], cjson.decode(known[i + 1])
+    local node = known[i]
+    local readable, log = pcall(cjson.decode, known[i + 1])
     local key = prefix .. 'analytics:log:' .. node
-    if log.ended then
+    if not readable or type(log) ~= 'table' or not log.seconds then
+      redis.log(redis.LOG_WARNING, 'FlockMQ can not read what ' .. logs .. ' says of ' .. node)
+    elseif log.ended then
       if ms - log.ended > REMEMBERED then
         redis.call('HDEL', logs, node)
       end

@@ -85,6 +85,18 @@ class Commits:
                 raise FlockError(f"{self.directory}/commits/{name} is damaged: {error}") from error
         return Commit()
 
+    def check_place(self) -> None:
+        """Spark would count its batches from 0 again, and those that are done are not done twice.
+
+        Raises:
+            FlockError: Spark's part of the checkpoint is gone.
+        """
+        if self.last.batch >= 0 and not self._files.names(f"{self.directory}/spark/offsets"):
+            raise FlockError(
+                f"{self.directory}/spark is gone, and with it the place in the logs where the job was",
+                "put it back, or begin anew with another --checkpoint and --output",
+            )
+
     def sweep(self) -> int:
         """Remove what versions left that were not committed, and state that is no longer needed; returns how many."""
         removed = 0

@@ -12,7 +12,11 @@ from cluster.redis_url import RedisAddress
 TIMEOUT = 20.0  # seconds for a connection, and for a reply of some megabytes
 PAUSE = 0.25  # seconds between attempts
 Command = tuple[Any, ...]
-AWAY = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.BusyLoadingError, OSError)
+# What may pass by itself; without memory Redis takes nothing until nodes have given up some of their logs.
+AWAY = (
+    redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.BusyLoadingError, redis.OutOfMemoryError,
+    OSError,
+)  # fmt: skip
 
 
 class Connection:

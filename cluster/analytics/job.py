@@ -130,6 +130,7 @@ def run_in(spark: SparkSession, options: Options) -> int:
     job = Job(spark, options)
     with stopped_by_signals(job):
         last = job.batches.commits.last
+        job.batches.commits.check_place()
         log.info("begins", output=options.output, job=job.batches.commits.id, version=last.version)
         try:
             source = {**options.source, "job": f"analytics-{job.batches.commits.id}"}

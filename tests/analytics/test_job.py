@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -62,6 +63,10 @@ def test_live_job_from_start_to_end(redis_server: RedisProcess, tmp_path: Path) 
     again = JobProcess(redis_server.url, output, [*arguments, "--window", "1 min"], tmp_path / "again.log")
     assert again.wait() == 2
     assert "--window can't change: it was 5 seconds" in again.log.read_text()
+    shutil.rmtree(output / "_checkpoint" / "spark")
+    lost = JobProcess(redis_server.url, output, arguments, tmp_path / "lost.log")
+    assert lost.wait() == 1
+    assert "_checkpoint/spark is gone" in lost.log.read_text()
 
 
 def options(*arguments: str) -> job_options.Options:
