@@ -13,7 +13,7 @@ import pyspark
 
 DEADLINE = 120.0
 SPARK_HOME = Path(pyspark.__path__[0])
-LIBRARIES = ("pyarrow", "google")  # what is installed beside Spark on its machines
+LIBRARIES = ("pyarrow",)  # what is installed beside Spark on its machines
 STARTED = re.compile(r"Starting Spark master at (spark://\S+)|Successfully registered with master")
 
 

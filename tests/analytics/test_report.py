@@ -488,5 +488,5 @@ def test_numbers_of_any_size(report: Report, tmp_path: Path) -> None:
     outlier = {"topic": "t", "field": "", "client_id": "c", "node": "n", "value": 1e308, "median": 0.0, "spread": 1e-9}
     for number, scores in enumerate(([1.7e308], [1.2e308, 4.0], [float("inf"), -1e300])):
         outliers = [outlier | {"accepted_at": T0 + at * SECOND, "score": score} for at, score in enumerate(scores)]
-        directory = write(tmp_path / f"results-{number}", {"values": values, "outliers": outliers})
+        directory = write(tmp_path / f"results-{number}", {"numbers": values, "outliers": outliers})
         assert report(str(directory))[0] == 0
