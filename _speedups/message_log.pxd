@@ -37,7 +37,6 @@ cdef class MessageLog(Session):
                     const uint8_t* payload, Py_ssize_t payload_length, uint8_t flags) except -1
     cdef int32_t client(self, object publisher) except -1
     cdef int32_t topic(self, Plan* plan, const uint8_t* topic, Py_ssize_t n) except -1
-    cdef Py_ssize_t size(self) noexcept
     cdef tuple take_block(self)
     cdef object put_header(self, uint8_t* p, uint32_t rows, uint32_t topics)
     cdef tuple next_entry(self, Py_ssize_t rows, bytes block)

@@ -155,10 +155,6 @@ cdef class MessageLog(Session):
         if buffer_size(&self.rows) and not self.required:
             self.write(*self.take_block())
 
-    cdef Py_ssize_t size(self) noexcept:
-        """Bytes of the block being filled, about."""
-        return buffer_size(&self.rows) + buffer_size(&self.payloads) + buffer_size(&self.topics)
-
     cdef tuple take_block(self):
         """(id of the entry, block), and a new one is begun."""
         cdef Py_ssize_t rows = buffer_size(&self.rows) // <Py_ssize_t>sizeof(Row)
