@@ -12,20 +12,10 @@ from cluster.analytics.block import SCHEMA, Selection, record_batch
 from cluster.analytics.errors import BlockError
 from cluster.analytics.header import find_columns, parse_header
 from cluster.analytics.topic_filter import TopicFilters
+from tests.analytics.log_rows import rows
 from tests.model.log_block import HEADER, Row, decode, encode
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
-rows = st.builds(
-    Row,
-    accepted=st.integers(0, 4_000_000_000_000_000),
-    client_id=names,
-    topic=names,
-    qos=st.integers(0, 2),
-    retain=st.booleans(),
-    dup=st.booleans(),
-    payload=st.binary(max_size=40),
-)
 blocks = st.lists(rows, max_size=12)
 
 

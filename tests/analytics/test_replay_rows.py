@@ -10,19 +10,9 @@ from hypothesis import strategies as st
 from cluster.analytics.errors import BlockError
 from cluster.analytics.header import parse_header
 from cluster.replay import rows
+from tests.analytics.log_rows import rows as messages
 from tests.model import log_block
 
-names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
-messages = st.builds(
-    log_block.Row,
-    accepted=st.integers(0, 1 << 53),
-    client_id=names,
-    topic=names,
-    qos=st.integers(0, 2),
-    retain=st.booleans(),
-    dup=st.booleans(),
-    payload=st.binary(max_size=40),
-)
 batches = st.lists(messages, max_size=30)
 
 
