@@ -11,6 +11,7 @@ from libc.string cimport memcmp
 
 from _speedups.buffers cimport buffer_size
 from _speedups.cursor cimport varint_size
+from _speedups.journal cimport BLOCK_MOST
 from _speedups.messages cimport Message, message_new, message_release
 from _speedups.packets cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
                                 UNSUBSCRIBE, decode_body)
@@ -23,7 +24,6 @@ from _speedups.turn cimport (MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, 
 from _speedups.packets import MalformedPacket, ProtocolError, UnacceptableProtocol
 
 cdef enum:
-    BLOCK_MOST = 16777216      # bytes of a turn's block for the store: past it another is begun
     CONNECT_MOST = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
 
 

@@ -8,6 +8,7 @@ from _speedups.messages cimport Message
 
 cdef enum:
     LAYOUT = 1                 # version of the records; raise it when one changes
+    BLOCK_MOST = 16777216      # bytes that a turn's block may refer to: past it another is begun
 
 cdef enum RecordKind:
     MESSAGE = 1

@@ -15,6 +15,7 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pool_free
+from _speedups.journal cimport BLOCK_MOST
 from _speedups.session cimport LOG
 from _speedups.turn cimport LOGGED, NOT_LOGGED, Turn
 
@@ -24,7 +25,6 @@ cdef enum:
     ROWS_ENOUGH = 2048         # rows, or ...
     BYTES_ENOUGH = 262144      # ... bytes of payloads, with which a block is full at the end of a turn
     BYTES_MOST = 1048576       # with which it is full at once
-    BLOCK_MOST = 16777216      # likewise one that a commit takes
 
 cdef int64_t microseconds() noexcept:
     cdef timespec t
