@@ -5,12 +5,15 @@
     unix://[[USER]:PASSWORD@]/PATH[?db=DB]
     redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]/MASTER[/DB][?OPTION=VALUE&...]
 
-Options with TLS: ca_file, cert_file, key_file, verify (full, ca = whatever its name, none). With Sentinel: tls (true or
-false: Redis and the Sentinels), sentinel_username, sentinel_password. USER, PASSWORD and VALUE may be percent-encoded.
+Options of all: password_file, in place of a password. With TLS: ca_file, cert_file, key_file, verify (full, ca =
+whatever its name, none). With Sentinel: tls (true or false: Redis and the Sentinels), sentinel_username,
+sentinel_password. USER, PASSWORD and VALUE may be percent-encoded. A password file is read when the URL is; the end of
+its line is no part of the password.
 """
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
@@ -18,8 +21,10 @@ REDIS_PORT, SENTINEL_PORT = 6379, 26379
 DB_MAX = 65_535
 KINDS = {"redis": "tcp", "rediss": "tls", "unix": "unix", "redis+sentinel": "sentinel"}
 VERIFY = ("full", "ca", "none")
-TLS_OPTIONS = {"ca_file", "cert_file", "key_file", "verify"}
+ALL_OPTIONS = {"password_file"}
+TLS_OPTIONS = {"ca_file", "cert_file", "key_file", "verify", *ALL_OPTIONS}
 SENTINEL_OPTIONS = {"tls", "sentinel_username", "sentinel_password", *TLS_OPTIONS}
+OPTIONS = {"tcp": ALL_OPTIONS, "tls": TLS_OPTIONS, "unix": {"db", *ALL_OPTIONS}, "sentinel": SENTINEL_OPTIONS}
 EXPECTED = (
     "redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss:// for TLS, unix:///PATH, "
     "or redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]"
@@ -62,9 +67,9 @@ class RedisUrl:
         rest, _, query = rest.partition("?")
         user_info, _, place = rest.rpartition("@")
         username, _, password = user_info.partition(":")
-        known = {"tcp": set(), "tls": TLS_OPTIONS, "unix": {"db"}, "sentinel": SENTINEL_OPTIONS}[kind]
-        options = _options(query, known)
-        fields: dict[str, object] = {"username": unquote(username), "password": unquote(password), "kind": kind}
+        options = _options(query, OPTIONS[kind])
+        password = _password(unquote(password), options.pop("password_file", ""))
+        fields: dict[str, object] = {"username": unquote(username), "password": password, "kind": kind}
         if username and not password:
             raise ValueError("a password after the user name: USER:PASSWORD@, or :PASSWORD@ for the default user")
         if kind == "unix":
@@ -110,9 +115,25 @@ def _options(query: str, known: set[str]) -> dict[str, str]:
         name, _, value = part.partition("=")
         if name not in known:
             # Not named: it may be what follows a question mark in a password.
-            raise ValueError(f"after ? only {', '.join(sorted(known))}" if known else "no ? in such a URL")
+            raise ValueError(f"after ? only {', '.join(sorted(known))}")
         options[name] = unquote(value)
     return options
+
+
+def _password(written: str, file: str) -> str:
+    """The password: as written in the URL, or what the file holds."""
+    if not file:
+        return written
+    if written:
+        raise ValueError("a password or a password_file, not both")
+    try:
+        password = Path(file).read_text("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ValueError(f"a password_file that can be read, but {file}: {reason}") from None
+    if not password:
+        raise ValueError(f"a password in password_file, but {file} is empty")
+    return password
 
 
 def _db(text: str) -> int:

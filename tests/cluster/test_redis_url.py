@@ -70,6 +70,12 @@ def test_a_wrong_password(start_redis: StartRedis) -> None:
         RedisAddress.parse(f"redis://:wrong@127.0.0.1:{server.port}").client().ping()
 
 
+def test_a_password_from_a_file(start_redis: StartRedis, tmp_path: Path) -> None:
+    server = start_redis(["--requirepass", "ses@me/1"], {"password": "ses@me/1"})
+    (tmp_path / "password").write_text("ses@me/1\n")
+    check(f"redis://127.0.0.1:{server.port}?password_file={tmp_path}/password")
+
+
 def test_an_acl_user(redis_server: RedisProcess) -> None:
     redis_server.client().acl_setuser("node", enabled=True, passwords=["+sesame"], categories=["+@all"], keys=["*"])
     check(f"redis://node:sesame@127.0.0.1:{redis_server.port}")

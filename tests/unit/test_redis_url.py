@@ -1,5 +1,7 @@
 """Redis URLs: what each form means, one clear sentence for the rest, and no password in either."""
 
+from pathlib import Path
+
 import pytest
 
 from broker.redis_url import RedisUrl, masked
@@ -47,7 +49,10 @@ def test_what_a_url_means(url: str, fields: dict[str, object]) -> None:
         ("redis://h/65536", "number of a database"),
         ("redis://a,b", "redis+sentinel://"),
         ("redis://user@h", "password after the user name"),
-        ("redis://h?verify=none", "no ?"),
+        ("redis://h?verify=none", "only password_file"),
+        ("redis://:p@h?password_file=/f", "not both"),
+        ("redis://h?password_file=/nowhere/f", "/nowhere/f: No such file"),
+        ("redis://h?password_file=/dev/null", "is empty"),
         ("rediss://h?verify=no", "full, ca, none"),
         ("rediss://h?cert_file=c", "together"),
         ("rediss://h?cafile=c", "ca_file"),
@@ -81,3 +86,19 @@ def test_no_password_is_shown(url: str, shown: str) -> None:
     assert str(parsed) == shown
     assert "sesame" not in repr(parsed)
     assert "sesame" not in masked(url)
+
+
+@pytest.mark.parametrize("url", ["redis://h", "redis://u@h/1", "rediss://h", "unix:///r.sock", "redis+sentinel://h/m"])
+def test_a_password_from_a_file(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "pass word"
+    file.write_text("ses@me/1\n")
+    parsed = RedisUrl.parse(f"{url}?password_file={str(file).replace(' ', '%20')}")
+    assert parsed.password == "ses@me/1"
+    assert parsed.username == ("u" if "u@" in url else "")
+    assert "ses@me" not in str(parsed) + repr(parsed)
+
+
+def test_a_password_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="not UTF-8"):
+        RedisUrl.parse(f"redis://h?password_file={tmp_path}/f")
