@@ -1,0 +1,20 @@
+#!/bin/sh
+# Makes the passwords of docker-compose.yml at its first run; then there is nothing to do. Each is in a volume of its
+# own, readable by its owner only. How to change one: deploy/docs/COMPOSE.md.
+set -eu
+umask 277
+
+# Standard input becomes a file: whole, or not at all.
+keep() {
+    rm -f "$1.new"
+    cat >"$1.new"
+    mv "$1.new" "$1"
+}
+
+new_password() { head -c 24 /dev/urandom | base64 | tr '+/' '-_'; }
+
+redis=/volumes/redis-password
+grafana=/volumes/grafana-password
+[ -e $redis/password ] || new_password | keep $redis/password
+[ -e $redis/redis.conf ] || sed 's/^/requirepass /' $redis/password | keep $redis/redis.conf
+[ -e $grafana/password ] || new_password | keep $grafana/password
