@@ -115,7 +115,8 @@ def test_announced_connects_are_refused(start_broker: StartBroker) -> None:
 
 @pytest.mark.soak
 def test_the_largest_packet_of_the_standard(start_broker: StartBroker) -> None:
-    broker = start_broker({"limits.max_packet_size": 268_435_460, "limits.max_outgoing_bytes": 300 * MIB})
+    patience = {"cluster.timeout": 20, "cluster.lease": 40}  # Redis and nodes say nothing while they copy
+    broker = start_broker({"limits.max_packet_size": 268_435_460, "limits.max_outgoing_bytes": 300 * MIB, **patience})
     with Wire(broker.port, name="s") as reader, Wire(broker.port, name="p") as writer:
         reader.connect().subscribe("t:0")
         writer.connect()
