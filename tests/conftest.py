@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.balanced_cluster import BalancedCluster
 from tests.cluster_process import KINDS, Broker, ClusterProcess, make_broker
 from tests.redis_process import RedisProcess
 
 StartBroker = Callable[..., Broker]
 StartRedis = Callable[..., RedisProcess]
 StartCluster = Callable[..., ClusterProcess]
+StartBalanced = Callable[..., BalancedCluster]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -118,3 +120,20 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
 def cluster(start_cluster: StartCluster) -> ClusterProcess:
     """Three nodes a, b and c with default settings."""
     return start_cluster()
+
+
+@pytest.fixture
+def start_balanced(tmp_path: Path) -> Iterator[StartBalanced]:
+    """Starts nodes behind a load balancer: `start_balanced({"log.level": "debug"})`. All are stopped and checked."""
+    started: list[BalancedCluster] = []
+
+    def start(settings: dict[str, object] | None = None, **more: object) -> BalancedCluster:
+        directory = tmp_path / f"balanced-{len(started)}"
+        directory.mkdir()
+        balanced = BalancedCluster(directory, settings, **more)  # type: ignore[arg-type]
+        started.append(balanced)
+        return balanced.start()
+
+    yield start
+    for balanced in started:
+        balanced.close()

@@ -11,14 +11,17 @@ class SocketClient:
     """A connection to a node.
 
     Args:
-        port: of the node, on 127.0.0.1.
+        port: of the node.
         client_id: send CONNECT with it, and take CONNACK; None does neither.
         level: protocol level.
+        host: of the node.
         connect: more fields of CONNECT.
     """
 
-    def __init__(self, port: int, client_id: str | None = None, *, level: int = 4, **connect: Any) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+    def __init__(
+        self, port: int, client_id: str | None = None, *, level: int = 4, host: str = "127.0.0.1", **connect: Any
+    ) -> None:
+        self.socket = socket.create_connection((host, port), timeout=10)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = port
         self.level = level

@@ -1,0 +1,97 @@
+"""Base images without a registry: Debian's packages stand in for the public images; wheels are served from here.
+
+`base` has Python, Redis and HAProxy (one image stands for three), `build` a compiler on top. Made once, by debootstrap;
+kept in build/test-images/ until `make clean`.
+"""
+
+import hashlib
+import http.server
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+from tests.broker_process import ROOT
+
+CACHE = ROOT / "build" / "test-images"
+SUITE, PYTHON = "bookworm", "3.11"
+BASE = ["python3", "python3-venv", "redis-server", "haproxy"]
+BUILD = ["gcc", "libc6-dev", "python3-dev"]
+# What the image `node` needs of others; the last for a Python 3.11.2, as Debian's is.
+WHEELS = ["setuptools", "wheel", "cython", "uvloop", "redis", "hiredis", "async-timeout"]
+LEFT_OUT = ["./dev/*", "./var/cache/apt/*.bin", "./var/cache/apt/archives/*.deb", "./var/lib/apt/lists/*"]
+
+
+class NotPossible(Exception):
+    """What an image is made of can't be had here."""
+
+
+def run(*command: str | Path, **more: object) -> None:
+    """Run a command; its last words if it fails."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)  # type: ignore[call-overload]
+    if done.returncode:
+        raise NotPossible(f"{command[0]} failed: {done.stdout[-500:]}")
+
+
+def root_file_systems() -> dict[str, Path]:
+    """The tar files of `base` and `build`."""
+    names = f"{SUITE}-{platform.machine()}-{hashlib.sha256(repr((BASE, BUILD)).encode()).hexdigest()[:12]}"
+    tars = {kind: CACHE / f"{names}-{kind}.tar" for kind in ("base", "build")}
+    if not all(tar.exists() for tar in tars.values()):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        root = CACHE / f"root-{os.getpid()}"
+        try:
+            _make(root, tars)
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+    return tars
+
+
+def _make(root: Path, tars: dict[str, Path]) -> None:
+    run("debootstrap", "--variant=minbase", f"--include={','.join(BASE)}", SUITE, root)
+    # As in Redis' public image: a new volume there would be Redis' own, and not ours.
+    (root / "data").mkdir()
+    os.chown(root / "data", 999, 999)
+    _pack(root, tars["base"])
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *BUILD]
+    run("chroot", root, *install, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    _pack(root, tars["build"])
+
+
+def _pack(root: Path, tar: Path) -> None:
+    half = tar.with_suffix(f".{os.getpid()}")
+    run("tar", "-C", root, *(f"--exclude={path}" for path in LEFT_OUT), "-cf", half, ".")
+    half.rename(tar)
+
+
+def download_wheels(directory: Path) -> None:
+    """The packages that a build installs, for the images' Python, in the versions that the project names."""
+    run(
+        sys.executable, "-m", "pip", "download", "--quiet", "--dest", directory, "--no-deps",
+        "--only-binary", ":all:", "--python-version", PYTHON, "--constraint", ROOT / "constraints.txt", *WHEELS,
+        "packaging",
+    )  # fmt: skip
+
+
+class WheelServer:
+    """Serves a directory over HTTP, as `PIP_FIND_LINKS` understands it."""
+
+    class _Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def __init__(self, directory: Path, host: str) -> None:
+        self._server = http.server.ThreadingHTTPServer((host, 0), partial(self._Handler, directory=str(directory)))
+        self.url = f"http://{host}:{self._server.server_port}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

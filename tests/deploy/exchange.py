@@ -1,0 +1,32 @@
+"""What clients do with a cluster that was deployed, whichever way: messages of every QoS, from one node to another."""
+
+import asyncio
+
+from broker.client import Client, Options
+
+DEADLINE = 20.0  # seconds
+
+
+def exchange(host: str, port: int, subscriber_id: str, publisher_id: str) -> None:
+    """A subscriber gets what a publisher, who connects after it, publishes at QoS 0, 1 and 2; each message once."""
+    asyncio.run(asyncio.wait_for(_exchange(host, port, subscriber_id, publisher_id), DEADLINE))
+
+
+async def _exchange(host: str, port: int, subscriber_id: str, publisher_id: str) -> None:
+    topic_name = f"exchange/{subscriber_id}"
+    async with (
+        Client(Options(host, port, subscriber_id)) as subscriber,
+        Client(Options(host, port, publisher_id)) as publisher,
+    ):
+        assert await subscriber.subscribe([(topic_name, 2)]) == [2]
+        for qos in (0, 1, 2):
+            for number in range(5):
+                await publisher.publish(topic_name, f"{qos}/{number}".encode(), qos)
+        got = [await subscriber.receive() for _ in range(15)]
+        # In order at each QoS; of different ones either may be first.
+        assert sorted(((message.qos, message.payload) for message in got), key=lambda one: one[0]) == [
+            (qos, f"{qos}/{number}".encode()) for qos in (0, 1, 2) for number in range(5)
+        ]
+        # Nothing more: what comes next is what is published next.
+        await publisher.publish(topic_name, b"end", 1)
+        assert (await subscriber.receive()).payload == b"end"

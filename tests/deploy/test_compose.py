@@ -1,0 +1,233 @@
+"""docker-compose.yml, for real: images are built, containers run, and clients see of it only the load balancer.
+
+One story, because each start costs: a first run, messages between nodes, a node that is stopped and one that is killed,
+five in place of three, a stop, and a start with what was kept.
+"""
+
+import re
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from _speedups.packets import Publish
+from tests.broker_process import until
+from tests.deploy.debian_images import NotPossible, WheelServer, download_wheels, root_file_systems
+from tests.deploy.engine import Engine, NoEngine, why_not
+from tests.deploy.exchange import exchange
+from tests.deploy.newcomers import Newcomers
+from tests.socket_client import SocketClient
+
+USER = "10001:10001"
+SERVICES = ("credentials", "redis", "node", "haproxy")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    """An engine that has base images and knows where packages are; or a word why there is none."""
+    reason = why_not() or ("" if shutil.which("debootstrap") else "not installed: debootstrap")
+    if reason:
+        pytest.skip(reason)
+    engine = Engine()
+    server = None
+    try:
+        engine.start()
+        for kind, tar in root_file_systems().items():
+            engine.docker("import", tar, f"flockmq-test/{kind}:1")
+        wheels = tmp_path / "wheels"
+        download_wheels(wheels)
+        server = WheelServer(wheels, engine.gateway)
+        engine.set(**variables(engine, server))
+        yield engine
+    except (NoEngine, NotPossible) as reason:
+        pytest.skip(str(reason))
+    finally:
+        if server is not None:
+            server.close()
+        engine.close()
+
+
+def variables(engine: Engine, server: WheelServer) -> dict[str, str]:
+    """What differs from a deployment: images and packages come from here, and the machine may allow fewer files."""
+    files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 131_072)
+    return {
+        "BUILD_IMAGE": "flockmq-test/build:1",
+        "BASE_IMAGE": "flockmq-test/base:1",
+        "REDIS_IMAGE": "flockmq-test/base:1",
+        "HAPROXY_IMAGE": "flockmq-test/base:1",
+        "PIP_FIND_LINKS": server.url,
+        "PIP_NO_INDEX": "1",
+        "PIP_TRUSTED_HOST": engine.gateway,
+        "MQTT_PUBLISH": f"{engine.address}:1883",
+        "NODE_LOG_LEVEL": "debug",
+        "NOFILE": str(files),
+        "MAXCONN": str(files // 2 - 500),
+    }
+
+
+class Story:
+    """What the test asks of the deployment again and again."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.place = (engine.address, 1883)
+
+    def connect(self, client_id: str, **connect: object) -> SocketClient:
+        """A client, which comes through the load balancer."""
+        return SocketClient(1883, client_id, host=self.engine.address, **connect)
+
+    def node_of(self, client_id: str, client: SocketClient | None = None) -> str:
+        """The container of the node that has a client, by the node's log: it sees the client's own address."""
+        port = client.socket.getsockname()[1] if client else r"\d+"
+        pattern = rf"^(node\S+) .*client connected .*client_id={client_id} address={self.engine.gateway}:{port} "
+        found = until(lambda: re.search(pattern, self.engine.compose("logs", "--no-color", "node"), re.M), client_id)
+        return f"flockmq_{found[1]}"
+
+    def up(self, *arguments: str) -> None:
+        """Start what is missing, and wait until all is healthy."""
+        self.engine.compose("up", "--detach", *arguments)
+        until(lambda: set(map(health, self.running())) == {"healthy"}, "all containers are healthy", 60)
+
+    def running(self) -> list[dict[str, Any]]:
+        """The containers that should go on."""
+        return [found for service in SERVICES[1:] for found in self.engine.containers(service)]
+
+
+def health(container: dict[str, Any]) -> str:
+    return str(container["State"].get("Health", {}).get("Status"))
+
+
+@pytest.mark.timeout(900)  # machines differ in how fast they unpack Debian and compile
+def test_the_compose_file(engine: Engine) -> None:
+    story = Story(engine)
+    engine.compose("build")
+    check_image(engine)
+    story.up()
+    assert len(engine.containers("node")) == 3
+    check_containers(story)
+    check_secrets(engine)
+    exchange(*story.place, "first", "second")
+    assert story.node_of("first") != story.node_of("second")
+    keep_something(story)
+    stop_a_node(story)
+    kill_a_node(story)
+    story.up("--scale", "node=5")
+    check_five_nodes(story)
+    engine.compose("stop")
+    ended = {found["Name"]: found["State"]["ExitCode"] for found in engine.containers()}
+    assert len(ended) == 8 and set(ended.values()) == {0}, ended
+    story.up()
+    find_it_again(story)
+    engine.compose("down", "--volumes")
+
+
+def check_image(engine: Engine) -> None:
+    """What runs can't compile, install or become root; its size is said."""
+    run = ["run", "--rm", "--entrypoint", "sh", "flockmq", "-c"]
+    assert engine.docker(*run, "command -v gcc pip; id -u; flockmq --version").split()[0] == "10001"
+    layers = engine.docker("history", "--format", "{{.CreatedBy}}|{{.Size}}", "flockmq")
+    print("the image's own layer:", re.findall(r"COPY.*\|(.*)", layers))
+
+
+def check_containers(story: Story) -> None:
+    """Hardened as the file says, and as the engine has understood it."""
+    for container in [*story.running(), *story.engine.containers("credentials")]:
+        host, name = container["HostConfig"], container["Name"]
+        assert container["Config"]["User"] == USER, name
+        assert host["ReadonlyRootfs"] and host["CapDrop"] == ["ALL"] and not host["Privileged"], name
+        assert "no-new-privileges:true" in host["SecurityOpt"], name
+        assert host["Memory"] and host["PidsLimit"], name
+        assert host["LogConfig"]["Config"]["max-size"], name
+        assert set(host["PortBindings"] or ()) <= {"1883/tcp"}, name
+    for service in SERVICES[1:]:
+        container = story.engine.containers(service)[0]["Id"]
+        assert story.engine.docker("exec", container, "id", "-u").strip() == "10001"
+        status = story.engine.docker("exec", container, "cat", "/proc/1/status")
+        assert re.search(r"CapEff:\s+0+$", status, re.M) and re.search(r"NoNewPrivs:\s+1$", status, re.M)
+
+
+def check_secrets(engine: Engine) -> None:
+    """Redis asks for a password, which was made here and stands nowhere where others look."""
+    redis = engine.containers("redis")[0]["Id"]
+    assert "NOAUTH" in engine.docker("exec", redis, "redis-cli", "ping")
+    password = engine.docker("exec", redis, "cat", "/run/redis-password/password").strip()
+    assert len(password) == 32
+    mode = engine.docker("exec", redis, "stat", "--format", "%a %u", "/run/redis-password/password")
+    assert mode.split() == ["400", "10001"]
+    seen = str(engine.containers()) + engine.compose("logs", "--no-color")
+    seen += "".join(engine.docker("top", container["Id"]) for container in engine.containers("node"))
+    assert password not in seen
+
+
+def keep_something(story: Story) -> None:
+    """A retained message, and a session with a message in its queue."""
+    with story.connect("absent", clean_start=False) as absent:
+        absent.subscribe(("kept/#", 1))
+    with story.connect("keeper") as keeper:
+        keeper.send(Publish("kept/value", b"21.5", 1, retain=True, packet_id=1))
+        keeper.receive()
+
+
+def find_it_again(story: Story) -> None:
+    """What `keep_something` left: the volume of Redis has outlived its container's stop."""
+    with story.connect("absent", clean_start=False) as absent:
+        assert absent.connack is not None and absent.connack.session_present
+        queued = absent.receive()
+        assert isinstance(queued, Publish) and queued.payload == b"21.5"
+    with story.connect("reader") as reader:
+        reader.subscribe(("kept/value", 0))
+        retained = reader.receive()
+        assert isinstance(retained, Publish) and retained.retain and retained.payload == b"21.5"
+
+
+def stop_a_node(story: Story) -> None:
+    """SIGTERM: while the node drains, whoever comes gets in at another one."""
+    with story.connect("early"), Newcomers(*story.place) as newcomers:
+        newcomers.wait_for_more()
+        node = story.node_of("early")
+        story.engine.docker("stop", "--time", "60", node)
+        newcomers.wait_for_more()
+    state = {container["Name"]: container["State"] for container in story.engine.containers("node")}[f"/{node}"]
+    assert (state["Status"], state["ExitCode"]) == ("exited", 0)
+    story.up()
+
+
+def kill_a_node(story: Story) -> None:
+    """kill -9: its clients are cut off, come back through another node, and have lost nothing."""
+    durable = story.connect("durable", clean_start=False)
+    durable.subscribe(("kept/durable", 1))
+    node = story.node_of("durable", durable)
+    story.engine.docker("kill", node)
+    assert durable.receive() is None
+    with story.connect("witness") as witness:
+        witness.send(Publish("kept/durable", b"while away", 1, packet_id=1))
+        witness.receive()
+    with story.connect("durable", clean_start=False) as durable:
+        assert durable.connack is not None and durable.connack.session_present
+        message = durable.receive()
+        assert isinstance(message, Publish) and message.payload == b"while away"
+        assert story.node_of("durable", durable) != node
+    exchange(*story.place, "third", "fourth")
+
+
+def check_five_nodes(story: Story) -> None:
+    """All five get clients, and hear of each other."""
+    clients: list[SocketClient] = []
+    nodes: set[str] = set()
+    while len(nodes) < 5:
+        assert len(clients) < 60, nodes
+        clients.append(story.connect(f"one-of-many-{len(clients)}"))
+        clients[-1].subscribe(("news", 1))
+        nodes.add(story.node_of(f"one-of-many-{len(clients) - 1}"))
+    clients[0].send(Publish("news", b"hello", 1, packet_id=9))
+    for client in clients:
+        message = (
+            client.receive()
+            if client is not clients[0]
+            else until(lambda: next((p for p in [clients[0].receive()] if isinstance(p, Publish)), None))
+        )
+        assert isinstance(message, Publish) and message.payload == b"hello"
+        client.close()
