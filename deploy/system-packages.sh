@@ -52,6 +52,14 @@ if [ "$what" = test ]; then
     has redis-server || need redis-server
     has redis-sentinel || need redis-sentinel
     has ss || need iproute2
+    has haproxy || need haproxy
+    # What is deployed in containers is tried with a Docker engine of the tests' own, which only root can start.
+    if [ "$(id -u)" = 0 ]; then
+        has dockerd || need docker.io
+        has docker-compose || need docker-compose
+        has debootstrap || need debootstrap
+        has iptables || need iptables
+    fi
     # Spark 4 runs on Java 17 and 21; an older one counts as missing.
     case $(java -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p') in
     17 | 21) ;;
@@ -99,11 +107,12 @@ if ! { $root apt-get update && $root env DEBIAN_FRONTEND=noninteractive $command
 fi
 rm -f "$log"
 
-# Not started now, and not at the next boot either: the tests start their own.
-for daemon in mosquitto redis-server redis-sentinel; do
+# Not started now, and not at the next boot either: the tests start their own. PACKAGE:UNIT where the names differ.
+for daemon in mosquitto redis-server redis-sentinel haproxy \
+    docker.io:docker.service docker.io:docker.socket docker.io:containerd; do
     case "$missing " in
-    *" $daemon "*)
-        if has systemctl; then $root systemctl disable "$daemon.service" >/dev/null 2>&1 || true; fi
+    *" ${daemon%%:*} "*)
+        if has systemctl; then $root systemctl disable "${daemon##*:}" >/dev/null 2>&1 || true; fi
         ;;
     esac
 done

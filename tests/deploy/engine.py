@@ -160,8 +160,11 @@ class Engine:
 
     def containers(self, service: str = "") -> list[dict[str, Any]]:
         """What the engine knows of the project's containers, running or not."""
-        found = self.compose("ps", "--all", "--quiet", *([service] if service else [])).split()
-        return list(json.loads(self.docker("inspect", *found))) if found else []
+        return self.inspect(*self.compose("ps", "--all", "--quiet", *([service] if service else [])).split())
+
+    def inspect(self, *names: str) -> list[dict[str, Any]]:
+        """What the engine knows of containers."""
+        return list(json.loads(self.docker("inspect", *names))) if names else []
 
     def _run(self, *command: str | Path) -> str:
         done = subprocess.run(command, env=self._environment, cwd=self.directory, capture_output=True, text=True)

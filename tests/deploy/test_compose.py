@@ -82,9 +82,9 @@ class Story:
     def node_of(self, client_id: str, client: SocketClient | None = None) -> str:
         """The container of the node that has a client, by the node's log: it sees the client's own address."""
         port = client.socket.getsockname()[1] if client else r"\d+"
-        pattern = rf"^(node\S+) .*client connected .*client_id={client_id} address={self.engine.gateway}:{port} "
+        pattern = rf"^node([-_])(\d+) .*client connected .*client_id={client_id} address={self.engine.gateway}:{port} "
         found = until(lambda: re.search(pattern, self.engine.compose("logs", "--no-color", "node"), re.M), client_id)
-        return f"flockmq_{found[1]}"
+        return f"flockmq{found[1]}node{found[1]}{found[2]}"
 
     def up(self, *arguments: str) -> None:
         """Start what is missing, and wait until all is healthy."""
@@ -125,9 +125,15 @@ def test_the_compose_file(engine: Engine) -> None:
 
 
 def check_image(engine: Engine) -> None:
-    """What runs can't compile, install or become root; its size is said."""
+    """What runs can't compile or install, and is not root. Alone it is a broker; its size is said."""
     run = ["run", "--rm", "--entrypoint", "sh", "flockmq", "-c"]
-    assert engine.docker(*run, "command -v gcc pip; id -u; flockmq --version").split()[0] == "10001"
+    assert engine.docker(*run, "command -v gcc pip; id -u").split() == ["10001"]
+    alone = engine.docker("run", "--detach", "--publish", f"{engine.address}:1884:1883", "flockmq").strip()
+    until(lambda: health(engine.inspect(alone)[0]) == "healthy", "a node alone is healthy")
+    with SocketClient(1884, "alone", host=engine.address, clean_start=False) as client:
+        assert client.subscribe(("#", 2)) == [2]
+    engine.docker("stop", alone)
+    assert engine.inspect(alone)[0]["State"]["ExitCode"] == 0
     layers = engine.docker("history", "--format", "{{.CreatedBy}}|{{.Size}}", "flockmq")
     print("the image's own layer:", re.findall(r"COPY.*\|(.*)", layers))
 
