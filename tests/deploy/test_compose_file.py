@@ -17,7 +17,8 @@ PROFILES = {
     "analytics": {"analytics"},
     "load": {"locust", "load-worker"},
 }
-SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text())["services"]
+DOCUMENT = yaml.safe_load(FILE.read_text())
+SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
 ONCE = {"credentials"}  # runs, and is done
 
 
@@ -51,7 +52,7 @@ def test_a_service_is_hardened(name: str) -> None:
     if name not in ONCE:
         assert service["restart"] == "unless-stopped" and service["stop_grace_period"]
         # The image of nodes has its own.
-        assert "healthcheck" in service or service["build"]["target"] in ("node", "loadtest")
+        assert "healthcheck" in service or service["build"]["target"] == "node"
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -67,6 +68,17 @@ def test_what_is_mounted_is_there(name: str) -> None:
             path, _, more = volume.partition(":")
             assert (ROOT / path).exists(), path
             assert more.endswith(":ro")
+
+
+def test_volumes_belong_to_the_user_of_all() -> None:
+    """A new volume takes over whose the directory is that it is mounted on first: in the image of `credentials`."""
+    first = {volume.split(":")[1] for volume in SERVICES["credentials"]["volumes"] if not volume.startswith("./")}
+    assert first == {f"/volumes/{name}" for name in DOCUMENT["volumes"]}
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert all(re.search(rf"{place}[ ;]", dockerfile) for place in first)
+    for name in SERVICES.keys() - ONCE:
+        for volume in SERVICES[name].get("volumes", []):
+            assert volume.startswith("./") or volume.endswith((":ro", ":nocopy"))
 
 
 @pytest.mark.parametrize("name", SERVICES)
