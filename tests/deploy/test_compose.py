@@ -194,7 +194,7 @@ def stop_a_node(story: Story) -> None:
     with story.connect("early"), Newcomers(*story.place) as newcomers:
         newcomers.wait_for_more()
         node = story.node_of("early")
-        story.engine.docker("stop", "--time", "60", node)
+        story.engine.docker("stop", "-t", "60", node)
         newcomers.wait_for_more()
     state = {container["Name"]: container["State"] for container in story.engine.containers("node")}[f"/{node}"]
     assert (state["Status"], state["ExitCode"]) == ("exited", 0)
