@@ -22,7 +22,7 @@ from typing import cast
 import uvloop
 
 from broker import config as configuration
-from broker import logs
+from broker import logs, service_manager
 from broker.admin.health import HealthServer
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
@@ -332,6 +332,7 @@ async def _serve(config: Config, reload: Callable[[], Config]) -> None:
         await node.start()
         if node.addresses:
             banner(node)
+            service_manager.tell("READY=1")
         await node.run()
     finally:
         await node.stop()
