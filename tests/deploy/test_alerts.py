@@ -141,15 +141,15 @@ def promtool_test(scenario: Scenario) -> dict[str, Any]:
         "name": scenario.name,
         "interval": f"{INTERVAL}s",
         "input_series": [
-            {"series": name, "values": values.format(n=60 * scenario.minutes // INTERVAL)} for name, values in series.items() if values
+            {"series": name, "values": values.format(n=60 * scenario.minutes // INTERVAL)}
+            for name, values in series.items()
+            if values
         ],
         "promql_expr_test": [
             {
                 "expr": 'group by (alertname) (ALERTS{alertstate="firing"})',
                 "eval_time": f"{scenario.minutes}m",
-                "exp_samples": [
-                    {"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(scenario.fires)
-                ],
+                "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(scenario.fires)],
             }
         ],
     }
@@ -175,7 +175,9 @@ def test_every_alert_has_a_scenario() -> None:
     assert set().union(*(scenario.fires for scenario in SCENARIOS)) == set(alerts())
 
 
-@pytest.mark.parametrize("command", (["config", "prometheus.yml"], ["rules", "--lint=all", "--lint-fatal", "alerts.yml"]))
+@pytest.mark.parametrize(
+    "command", (["config", "prometheus.yml"], ["rules", "--lint=all", "--lint-fatal", "alerts.yml"])
+)
 def test_promtool_finds_nothing_wrong(command: list[str]) -> None:
     done = subprocess.run(
         ["promtool", "check", *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
