@@ -64,7 +64,7 @@ NOW = (
     Panel("Out", "mps", "PUBLISH packets to clients.", (count_of("publish_sent"),), GOOD),
     Panel("Dropped", "mps", "Messages dropped for a receiver, for any reason. Anything but 0 is worth a look.",
           (count_of("publish_dropped"),), GOOD_AT_0),
-    Panel("Redis", "none", "Whether every node has its Redis. A node without one shows nothing.",
+    Panel("Redis", "none", "Whether every node reaches its Redis. A node alone needs none, and counts as connected.",
           (whole("flockmq_redis_connected", function="min"),), GOOD_AT_1, words=("away", "connected")),
     Panel("Loop lag", "s", "Longest delay of any node's loop in the last 15 s: for so long its clients waited.",
           (whole("flockmq_loop_lag_seconds", function="max"),), ((None, "good"), (0.1, "odd"), (0.25, "bad"))),
