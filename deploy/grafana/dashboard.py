@@ -107,7 +107,7 @@ QUEUES = (
           (by_node("flockmq_inflight_messages"),), stacked=True),
     Panel("Sessions and subscriptions", "short",
           "Of the node that knows most: each knows all persistent sessions, and the clean ones of its own clients.",
-          (whole("flockmq_clients_total", "sessions", "max"), whole("flockmq_subscriptions", "subscriptions", "max"))),
+          (whole("flockmq_sessions", "sessions", "max"), whole("flockmq_subscriptions", "subscriptions", "max"))),
     Panel("Retained messages", "short", "Every node holds all of them, and its own $SYS: both lines are one, nearly.",
           (whole("flockmq_retained", "most", "max"), whole("flockmq_retained", "fewest", "min"))),
     Panel("Unrouted and again", "mps",

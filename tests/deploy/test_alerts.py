@@ -106,7 +106,6 @@ SCENARIOS = (
     Scenario("descriptors run out", one("process_open_fds", "60000x120"), {"FlockMQDescriptorsRunningOut"}),
     Scenario("a node lets nobody in", one("flockmq_accept_pauses_total", "3x117 4x3"), {"FlockMQAcceptPauses"}),
     Scenario("Redis is away", all_of("flockmq_redis_connected", "1x40 0x80"), {"FlockMQRedisAway"}),
-    Scenario("a node alone has no Redis", all_of("flockmq_redis_connected", None), set()),
     Scenario("the disk is slow", one("flockmq_store_latency_seconds", "0.002x40 0.8x80"), {"FlockMQStoreSlow"}),
     Scenario("publishers wait", one("flockmq_read_pauses_total", "7x40 8+1x80"), {"FlockMQPublishersHeldBack"}),
     Scenario("the log lacks messages", one("flockmq_not_logged_total", "5x40 6+100x80"), {"FlockMQNotLogging"}),
