@@ -324,6 +324,18 @@ class ProxyConfig:
 
 
 @dataclass(frozen=True)
+class OtelConfig:
+    """The figures of /metrics, sent to an OpenTelemetry collector (pip install 'flockmq[otel]')."""
+
+    endpoint: str = option(
+        "",
+        "Where a collector takes OTLP over HTTP, such as http://collector:4318; empty = nothing is sent.",
+        Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
+    )
+    interval: float = option(15.0, "Seconds between exports.", Duration(0.1, DAY))
+
+
+@dataclass(frozen=True)
 class Config:
     """The whole configuration of one node."""
 
@@ -348,6 +360,7 @@ class Config:
     analytics: AnalyticsConfig = AnalyticsConfig()
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
+    otel: OtelConfig = OtelConfig()
 
 
 def environment() -> dict[str, str]:

@@ -25,6 +25,7 @@ from broker import config as configuration
 from broker import logs, service_manager
 from broker.admin import prometheus
 from broker.admin.http_server import HttpServer, Page, check
+from broker.admin.otel import Exporter
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
 from broker.auth.authenticator import AllowAll
@@ -68,6 +69,7 @@ class Node:
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
         self.http = HttpServer(self._pages())
+        self._exporter: Exporter | None = None
         self._build()
 
     def _build(self) -> None:
@@ -76,12 +78,15 @@ class Node:
         self.sys_topics = SysTopics(self.broker, package_version())
 
     def _pages(self) -> dict[str, Page]:
-        version, name = package_version(), self.config.cluster.node_name or host_name()
+        version, name = package_version(), self._name()
         return {
             "/healthz": check(lambda: (True, "the process works")),
             "/readyz": check(lambda: self.broker.ready() if self.addresses else (False, "the node is starting")),
             "/metrics": lambda: prometheus.page(self.broker, version, name),
         }
+
+    def _name(self) -> str:
+        return self.config.cluster.node_name or host_name()
 
     # ---- start ----
 
@@ -96,6 +101,8 @@ class Node:
         for address in self.config.proxy.listen:
             self._proxied.append(bind(address, self.config.listen_shared))
         await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
+        if self.config.otel.endpoint:
+            self._exporter = Exporter(self.config.otel, lambda: self.broker, package_version(), self._name())
         for signum in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(signum, self._stopped.set)
         self._loop.add_signal_handler(signal.SIGHUP, self.reload)
@@ -256,6 +263,8 @@ class Node:
             listener.close()
         await self.coordinator.stop()
         await self.http.close()
+        if self._exporter is not None:
+            await asyncio.to_thread(self._exporter.stop)
         if self.addresses:
             log.info("stopped")
 

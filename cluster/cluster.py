@@ -162,7 +162,7 @@ class Cluster(Coordinator):
     async def _tell_durability(self) -> None:
         client = self._address.async_client()
         try:
-            found = await inspect(client, self._config.cluster.replicas)
+            found = await inspect(client, self._config.cluster.replicas, self._config.limits.max_packet_size)
         except Exception as error:  # it only informs
             log.warning("how Redis keeps what it holds could not be read", reason=error)
         else:

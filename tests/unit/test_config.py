@@ -177,6 +177,7 @@ def test_toml_values(tmp_path: Path, toml: str, key: str, value: object) -> None
         ("http.listen", "8080"),
         ("proxy.trusted", "10.0.0.1/8"),
         ("proxy.trusted", "all"),
+        ("otel.endpoint", "collector:4318"),
     ],
 )
 def test_bad_text_is_one_clear_line(key: str, text: str) -> None:
@@ -282,7 +283,7 @@ def test_diff_sorts_what_a_running_node_can_follow() -> None:
 
 def test_what_is_opened_at_start_is_not_reloadable() -> None:
     fixed = {key.name for key in KEYS.values() if not key.reloadable}
-    sections = {name for name in KEYS if name.startswith(("cluster.", "proxy."))}
+    sections = {name for name in KEYS if name.startswith(("cluster.", "proxy.", "otel."))}
     top = {"listen", "listen_shared", "store.url", "store.sync", "log.format", "limits.max_connections", "http.listen"}
     assert fixed == top | sections
 
