@@ -70,7 +70,7 @@ def restored(port: int) -> tuple[list[int], int]:
 
 @contextmanager
 def frozen(broker: BrokerProcess) -> Iterator[None]:
-    """The node stands still, as with `systemctl freeze`."""
+    """The node stands still."""
     broker.signal(signal.SIGSTOP)
     until(lambda: re.search(r"\) T ", Path(f"/proc/{broker.pid}/stat").read_text()))
     try:

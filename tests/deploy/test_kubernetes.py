@@ -225,6 +225,15 @@ def test_redis_starts_with_its_password_and_keeps_what_it_has(tmp_path: Path) ->
         process.wait(20)
 
 
+def test_redis_has_memory_to_spare_for_rewriting_its_file() -> None:
+    conf = build()["ConfigMap", "flockmq-redis"]["data"]["redis.conf"]
+    most = re.search(r"^maxmemory (\d+)mb$", conf, re.MULTILINE)
+    limit = re.fullmatch(r"(\d+)Gi", pod(build(), "StatefulSet", "flockmq-redis")[1]["resources"]["limits"]["memory"])
+    assert most
+    assert limit
+    assert int(most[1]) <= int(limit[1]) * 1024 * 2 / 3
+
+
 def answers(client: redis.Redis) -> bool:
     """Whether Redis does."""
     with contextlib.suppress(redis.ConnectionError):

@@ -95,6 +95,11 @@ def start_systemd(tmp_path: Path) -> Iterator[StartSystemd]:
         systemd.close()
 
 
+def status_of(systemd: SystemdProcess) -> str:
+    """What the kernel says of the service's process."""
+    return systemd.run("cat", f"/proc/{systemd.show('flockmq', 'MainPID')}/status").stdout
+
+
 def test_a_node_lives_in_the_sandbox(start_systemd: StartSystemd, tmp_path: Path) -> None:
     """Started means ready; it keeps what it has over kill -9, reloads, and stops cleanly."""
     port = free_port()
@@ -104,6 +109,9 @@ def test_a_node_lives_in_the_sandbox(start_systemd: StartSystemd, tmp_path: Path
         client.receive()
     assert systemd.run("systemctl", "reload", "flockmq").returncode == 0
     until(lambda: "configuration read" in (tmp_path / "log").read_text())
+    for signum, state in (("STOP", "T"), ("CONT", "S")):  # as for a backup
+        assert systemd.run("systemctl", "kill", "--signal", signum, "flockmq").returncode == 0
+        until(lambda state=state: f"State:\t{state}" in status_of(systemd))
     systemd.run("systemctl", "kill", "--signal", "KILL", "flockmq")
     until(lambda: systemd.show("flockmq", "NRestarts") == "1" and systemd.show("flockmq", "ActiveState") == "active")
     with SocketClient(port, "b") as client:
