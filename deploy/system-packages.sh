@@ -53,6 +53,8 @@ if [ "$what" = test ]; then
     has redis-sentinel || need redis-sentinel
     has ss || need iproute2
     has haproxy || need haproxy
+    { has prometheus && has promtool; } || need prometheus
+    { [ -x /lib/systemd/systemd ] && has systemd-analyze; } || need systemd
     # What is deployed in containers is tried with a Docker engine of the tests' own, which only root can start.
     if [ "$(id -u)" = 0 ]; then
         has dockerd || need docker.io
@@ -108,7 +110,7 @@ fi
 rm -f "$log"
 
 # Not started now, and not at the next boot either: the tests start their own. PACKAGE:UNIT where the names differ.
-for daemon in mosquitto redis-server redis-sentinel haproxy \
+for daemon in mosquitto redis-server redis-sentinel haproxy prometheus prometheus-node-exporter \
     docker.io:docker.service docker.io:docker.socket docker.io:containerd; do
     case "$missing " in
     *" ${daemon%%:*} "*)
