@@ -12,6 +12,8 @@ import logging
 from pathlib import PurePath
 from typing import Any
 
+import gevent
+from locust import stats
 from locust.env import Environment
 from locust.runners import STATE_INIT, STATE_STOPPED, MasterRunner, WorkerRunner
 
@@ -117,6 +119,8 @@ class Conductor:
             self.swarm = None
         if self._conducts and self.scenario is not None:
             self._judge(self.scenario)
+            if self.options.csv_prefix:
+                gevent.sleep(1.1 * stats.CSV_STATS_INTERVAL_SEC)  # locust writes so often, but not at the end
 
     def quitting(self) -> None:
         """Locust ends; the exit status is about to be read."""

@@ -12,8 +12,7 @@ from loadtest.swarm.verdict import with_changes
 
 def add_to(parser: Any) -> None:
     """Add them to locust's parser."""
-    group = parser.add_argument_group("MQTT", "What simulated clients do (see deploy/docs/LOADTEST.md)")
-    group.add_argument(
+    parser.add_argument(  # of a group's locust's form would not know
         "--scenario",
         type=checked(lambda name: parse(read(name), name)),
         default="fleet",
@@ -21,7 +20,7 @@ def add_to(parser: Any) -> None:
         metavar="NAME-OR-FILE",
         help=f"one of {', '.join(names())}, or a file (default: fleet). It says how many users, unless --users does",
     )
-    group.add_argument(
+    parser.add_argument(
         "--thresholds",
         type=checked(lambda text: with_changes(Thresholds(), text)),
         default="",
@@ -29,7 +28,7 @@ def add_to(parser: Any) -> None:
         metavar="NAME=MOST,...",
         help='in place of the scenario\'s: "lost=0, disconnected=any, deliver qos1 p99=500ms". Beyond one: exit code 1',
     )
-    group.add_argument(
+    parser.add_argument(
         "--source",
         type=checked(hosts.sources),
         default="",

@@ -128,7 +128,8 @@ class MqttUser(User):
             return  # a state, or what was published before
         now = stamp.now()
         seconds = (now - mark.sent_at) / 1e6 if mark.here else None
-        queued = " queued" if mark.here and mark.sent_at < self.ready_at else ""  # it was sent while we were away
+        away = self.persistent and mark.here and mark.sent_at < self.ready_at  # when it was sent
+        queued = " queued" if away else ""
         self.swarm.fire(f"deliver qos{packet.qos}{queued}", seconds, len(packet.payload))
         self.subscriber.observe(mark, packet, now)
 
