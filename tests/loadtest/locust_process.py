@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.broker_process import ROOT, environment
+from tests.redis_process import free_port
 
 LOCUSTFILE = ROOT / "loadtest" / "locustfile.py"
 DEADLINE = 120.0  # seconds for the end of a test
@@ -24,15 +25,20 @@ class LocustProcess:
         scenario: the text of a scenario.
         hosts: as for `--host`.
         arguments: more of the command line.
+        processes: how many; 0 is one without a master.
     """
 
-    def __init__(self, directory: Path, scenario: str, hosts: str, *arguments: str) -> None:
+    def __init__(self, directory: Path, scenario: str, hosts: str, *arguments: str, processes: int = 0) -> None:
         directory.mkdir(exist_ok=True)
         self.directory = directory
         (directory / "scenario.toml").write_text(scenario)
         self._output = (directory / "output.txt").open("w")
         command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", hosts]
         command += ["--scenario", "scenario.toml", "--csv", "result", *arguments]
+        if processes:
+            port = str(free_port())
+            command += ["--processes", str(processes), "--master-port", port]
+            command += ["--master-bind-host", "127.0.0.1", "--master-bind-port", port]
         self.process = subprocess.Popen(
             command, cwd=directory, env=environment(), stdin=subprocess.DEVNULL, stdout=self._output,
             stderr=subprocess.STDOUT, start_new_session=True,

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import socket
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from _speedups.packets import Publish
 from tests.broker_process import BrokerProcess, until
 from tests.loadtest.locust_process import LocustProcess
 from tests.loadtest.wrong_relay import Fault, WrongRelay, double, lose, lose_all, swap
+from tests.redis_process import free_port
 from tests.socket_client import SocketClient
 from tests.tcp_proxy import TcpProxy
 
@@ -93,8 +93,9 @@ def start_locust(tmp_path: Path) -> Iterator[StartLocust]:
     """Starts locusts: `start_locust(scenario, "mqtt://...", "--headless")`. All are ended."""
     started: list[LocustProcess] = []
 
-    def start(scenario: str, hosts: str, *arguments: str) -> LocustProcess:
-        started.append(LocustProcess(tmp_path / f"locust-{len(started)}", scenario, hosts, *arguments))
+    def start(scenario: str, hosts: str, *arguments: str, processes: int = 0) -> LocustProcess:
+        directory = tmp_path / f"locust-{len(started)}"
+        started.append(LocustProcess(directory, scenario, hosts, *arguments, processes=processes))
         return started[-1]
 
     yield start
@@ -135,10 +136,8 @@ def test_every_user_class_does_what_it_is_for(node: BrokerProcess, start_locust:
     assert locust.failures() == {}
 
 
-def test_processes_share_one_scenario_and_files_name_the_events(
-    node: BrokerProcess, start_locust: StartLocust
-) -> None:
-    locust = start_locust(PAIRS, url(node.port), *HEADLESS, "--processes", "2", "--html", "report.html")
+def test_processes_share_one_scenario_and_files_name_the_events(node: BrokerProcess, start_locust: StartLocust) -> None:
+    locust = start_locust(PAIRS, url(node.port), *HEADLESS, "--html", "report.html", processes=2)
     assert locust.wait() == 0, locust.output
     events = locust.events()
     assert events["connect"] == 10
@@ -156,8 +155,7 @@ def test_a_wrong_broker_is_found_and_named(
     node: BrokerProcess, start_locust: StartLocust, fault: Fault, words: str, processes: int
 ) -> None:
     with WrongRelay(node.port, fault, "/2") as relay:
-        more = ["--processes", str(processes)] if processes else []
-        locust = start_locust(PAIRS, url(relay.port), *HEADLESS, *more)
+        locust = start_locust(PAIRS, url(relay.port), *HEADLESS, processes=processes)
         assert locust.wait() == 1, locust.output
     assert set(locust.failures()) == {("deliver qos1", words)}
     assert f"FAILED: {locust.events()['connect']} connect" in locust.output
@@ -253,8 +251,3 @@ def test_ctrl_c_ends_a_test_as_its_duration_would(node: BrokerProcess, start_loc
 def post(address: str, form: str) -> Any:
     with urllib.request.urlopen(address, form.encode(), timeout=10) as answer:
         return json.loads(answer.read())
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -38,9 +38,9 @@ def hosts(cluster: ClusterProcess) -> str:
 def run(cluster: ClusterProcess, directory: Path, clients: int, seconds: int, processes: int) -> dict[str, int]:
     """Run that many clients, kill -9 a node in the middle; returns the events of a test that has passed."""
     scenario = FLEET.format(seconds=seconds, sensors=clients - 100)
-    locust = LocustProcess(
-        directory, scenario, hosts(cluster), "--headless", "--only-summary", "--processes", str(processes)
-    )
+    # From addresses of their own, so that they take no port that another test's server wants back.
+    arguments = ("--headless", "--only-summary", "--source", "127.1.0.0/28")
+    locust = LocustProcess(directory, scenario, hosts(cluster), *arguments, processes=processes)
     try:
         until(lambda: "All users spawned" in locust.output, locust.output, 120)
         before = until(lambda: "deliver qos2" in (events := locust.events()) and events)
