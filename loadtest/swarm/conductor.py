@@ -95,12 +95,13 @@ class Conductor:
             self.swarm = MqttUser.swarm = Swarm(self.environment, self.scenario, self._roster)
 
     def _set_counts(self, scenario: Scenario) -> None:
-        """As many of each class as the scenario says, or in proportion if there are to be more or fewer."""
-        exactly = self.runner.target_user_count == scenario.clients
+        """As many of each class as the scenario says, or in proportion, but one, if there are to be more or fewer."""
+        scale = self.runner.target_user_count / scenario.clients
         for user_class in USER_CLASSES:
             group = scenario.groups.get(user_class.kind)
             clients = group.clients if group else 0
-            user_class.weight, user_class.fixed_count = clients, clients if exactly else 0
+            user_class.weight = clients
+            user_class.fixed_count = clients if scale == 1 else int(0 < clients * scale < 1)
 
     def spawning_complete(self) -> None:
         """All users have been started."""

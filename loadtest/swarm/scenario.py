@@ -58,7 +58,7 @@ class Group:
 class SensorGroup(Group):
     """Publishes; with `command` it also answers commanders."""
 
-    topic: str = key(MISSING, topic_name)
+    topic: str = key("", topic_name)  # none: it only keeps its connection
     interval: float = key(10, seconds)
     jitter: float = key(0.2, share)  # of the interval, either way
     qos: dict[int, float] = key(0, qos_mix)

@@ -26,7 +26,7 @@ class Sensor(MqttUser):
     role: SensorGroup
 
     def prepare(self) -> None:
-        self._publish_to = self.topic(self.role.topic)
+        self._publish_to = self.topic(self.role.topic) if self.role.topic else ""
         self._first = True
 
     def topic_filters(self) -> list[tuple[str, int]]:
@@ -46,7 +46,8 @@ class Sensor(MqttUser):
             if self.role.wait:
                 self.swarm.all_started.wait()
             return
-        self.publish(self._publish_to, pick(self.role.qos), pick(self.role.payload), self.role.retain)
+        if self._publish_to:
+            self.publish(self._publish_to, pick(self.role.qos), pick(self.role.payload), self.role.retain)
 
     def delivered(self, packet: Publish) -> None:
         """A request: the reply goes to the commander that the topic's last level names."""

@@ -199,7 +199,7 @@ def test_a_flash_crowd_comes_back(node: BrokerProcess, start_locust: StartLocust
 @pytest.mark.parametrize(
     ("scenario", "message"),
     [
-        ("[sensor]\nclients = 1", "scenario.toml: sensor.topic is missing"),
+        ("[dashboard]\nclients = 1", "scenario.toml: dashboard.filters is missing"),
         ("[sensor]\nclients = 'x'\ntopic = 'a'", "sensor.clients is 'x'; expected a whole number, at least 0"),
     ],
 )
