@@ -3,7 +3,7 @@
 Owns when to connect, again after a loss, and when to give up on an unanswered ping. What happens is told to a
 `Listener`, from the loop: it may not block. Rules:
 - An open client wants to be connected: lost or refused, it tries again, later each time, at another broker each time.
-- It is `ready` when CONNACK has come and, unless the broker still has the session, SUBACK.
+- It is `ready` when CONNACK has come and, unless the broker still has a session with its subscriptions, SUBACK.
 - One `Pulse` a process looks after all clients once a second: keep alive, and time-outs.
 """
 
@@ -74,7 +74,7 @@ class Client:
 
     __slots__ = (
         "_accepted", "_began_at", "_connection", "_listener", "_network", "_pause", "_pulse", "_retry", "_sent_at",
-        "_session", "_topic_filters", "ready",
+        "_session", "_subscribed", "_topic_filters", "ready",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +94,7 @@ class Client:
         self._connection: Connection | None = None  # None: closed, or waiting for the next attempt
         self._retry: Any = None  # the timer of the next attempt
         self._accepted = False
+        self._subscribed = not topic_filters  # in the session that the broker has
         self._pause = FIRST_PAUSE
         self._began_at = 0.0
         self._sent_at = 0.0
@@ -203,7 +204,8 @@ class Client:
 
     def _handle_accepted(self, session_present: bool) -> None:
         self._accepted = True
-        if self._topic_filters and not session_present:
+        if self._topic_filters and not (session_present and self._subscribed):
+            self._subscribed = False
             self._session.subscribe(self._topic_filters)
             self._flush()
         else:
@@ -213,6 +215,7 @@ class Client:
         if 0x80 in codes:
             self._give_up("subscription refused")
         else:
+            self._subscribed = True
             self._become_ready(False)
 
     def _become_ready(self, session_present: bool) -> None:

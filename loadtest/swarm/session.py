@@ -210,7 +210,7 @@ class Session:
 
     def _handle_connack(self, packet: Connack) -> Event:
         if packet.reason_code:
-            return Refused(REFUSALS.get(packet.reason_code, f"return code {packet.reason_code}"))
+            return Refused(REFUSALS[packet.reason_code])
         self._accepted = True
         if not packet.session_present:
             self._received.clear()

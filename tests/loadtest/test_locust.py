@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from _speedups.packets import Publish
+from loadtest.swarm.scenario import read
 from tests.broker_process import BrokerProcess, until
 from tests.loadtest.locust_process import LocustProcess
 from tests.loadtest.wrong_relay import Fault, WrongRelay, double, lose, lose_all, swap
@@ -145,6 +146,23 @@ def test_processes_share_one_scenario_and_files_name_the_events(node: BrokerProc
     assert events["publish qos1"] == events["deliver qos1"] > 5 * 10, events
     report = (locust.directory / "report.html").read_text()
     assert "deliver qos1" in report and "publish qos1" in report
+
+
+@pytest.mark.parametrize("case", ["p2p", "fan-out", "fan-in", "connections"])
+def test_cases_of_the_open_benchmark_with_fewer_clients(
+    node: BrokerProcess, start_locust: StartLocust, case: str
+) -> None:
+    locust = start_locust(read(f"{case}-1k"), url(node.port), *HEADLESS, "--users", "30", "--run-time", "3s")
+    assert locust.wait() == 0, locust.output
+    events = locust.events()
+    assert events["connect"] == 30
+    published, delivered = events.get("publish qos1", 0), events.get("deliver qos1", 0)
+    if case == "connections":
+        assert published == 0
+    elif case == "fan-in":
+        assert 0 < delivered < published, "one of its subscribers is there"
+    else:
+        assert delivered == published * (29 if case == "fan-out" else 1) > 0
 
 
 @pytest.mark.parametrize(
