@@ -11,6 +11,7 @@ Nothing is asked of another process while the test runs. At its end every proces
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from itertools import count
 
@@ -19,15 +20,20 @@ from _speedups.topics import matches
 from loadtest.swarm import stamp
 from loadtest.swarm.streams import LOST, NOT_ACKNOWLEDGED, SESSION_LOST, Published, Seen, Summary
 
+TOLD = 10  # subscribers and streams whose losses the log names
+_log = logging.getLogger(__name__)
 Report = Callable[[str, str, int], None]  # of which event ("deliver qos1"), which fault, how many
 
 
 class Subscriber:
     """What one client with one topic filter should receive."""
 
-    __slots__ = ("_gaps", "_report", "persistent", "qos", "seen", "since", "topic_filter")
+    __slots__ = ("_gaps", "_report", "client_id", "persistent", "qos", "seen", "since", "topic_filter")
 
-    def __init__(self, topic_filter: str, qos: int, persistent: bool, gaps: set[Seen], report: Report) -> None:
+    def __init__(
+        self, client_id: str, topic_filter: str, qos: int, persistent: bool, gaps: set[Seen], report: Report
+    ) -> None:
+        self.client_id = client_id
         self.topic_filter = topic_filter
         self.qos = qos
         self.persistent = persistent
@@ -101,9 +107,9 @@ class Ledger:
         self._published.append(published)
         return published
 
-    def subscriber(self, topic_filter: str, qos: int, *, persistent: bool) -> Subscriber:
+    def subscriber(self, client_id: str, topic_filter: str, qos: int, *, persistent: bool) -> Subscriber:
         """A new subscription."""
-        subscriber = Subscriber(topic_filter, qos, persistent, self._gaps, self._report)
+        subscriber = Subscriber(client_id, topic_filter, qos, persistent, self._gaps, self._report)
         self._subscribers.add(subscriber)
         return subscriber
 
@@ -159,8 +165,17 @@ class Ledger:
 
     def report_lost(self, pairs: list[tuple[Subscriber, Summary]]) -> None:
         """Tell of all that has not come."""
-        for subscriber, stream in pairs:
+        for told, (subscriber, stream) in enumerate(pairs):
             lost = subscriber.outstanding(stream)
             if lost:
                 self._report(f"deliver qos{min(stream.qos, subscriber.qos)}", LOST, lost)
+                if told < TOLD:
+                    _log.warning("lost: %d of %d messages of %s", lost, stream.last, describe(subscriber, stream))
         self._gaps.clear()
+
+
+def describe(subscriber: Subscriber, stream: Summary) -> str:
+    """Which messages, to whom: where to begin to look."""
+    seen = subscriber.seen.get(stream.stream)
+    known = f"{seen.first} to {seen.next - 1} were seen" if seen else "none was seen"
+    return f"{stream.topic_name} at QoS {stream.qos} to {subscriber.client_id}, of which {known}"

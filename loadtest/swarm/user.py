@@ -51,7 +51,7 @@ class MqttUser(User):
         state = self.topic(self.role.state) if self.role.state else ""
         will = Will(state, b"offline", 1, True) if state and self.role.will else None
         options = Options(
-            client_id=f"{self.swarm.run}-{self.name}",
+            client_id=self.client_id,
             clean_session=not self.persistent,
             keep_alive=self.swarm.scenario.keep_alive,
             will=will,
@@ -74,6 +74,11 @@ class MqttUser(User):
         """What a class does before its client is made."""
 
     @property
+    def client_id(self) -> str:
+        """Other than that of any client of any test."""
+        return f"{self.swarm.run}-{self.name}"
+
+    @property
     def persistent(self) -> bool:
         """Whether its session outlives its connections."""
         return self.role.persistent
@@ -88,7 +93,8 @@ class MqttUser(User):
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
         """What it receives is checked."""
-        self.subscriber = self.swarm.ledger.subscriber(self.topic(topic_filter), qos, persistent=self.persistent)
+        ledger = self.swarm.ledger
+        self.subscriber = ledger.subscriber(self.client_id, self.topic(topic_filter), qos, persistent=self.persistent)
 
     def publish(self, topic_name: str, qos: int, size: int, retain: bool = False) -> None:
         """Publish a message that is checked, if there is a connection and room in its window."""

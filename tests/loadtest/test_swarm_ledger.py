@@ -17,7 +17,7 @@ class Pair:
         self.faults: Counter[tuple[str, str]] = Counter()
         self.sender, self.receiver = (Ledger(process, 0.0, self.report) for process in (0, 1))
         self.qos = min(qos, filter_qos)
-        self.subscriber = self.receiver.subscriber("t/+", filter_qos, persistent=persistent)
+        self.subscriber = self.receiver.subscriber("c", "t/+", filter_qos, persistent=persistent)
         self.published = self.sender.publisher("t/1", qos)
 
     def report(self, name: str, fault: str, count: int) -> None:
