@@ -9,6 +9,7 @@ judges; one process alone, or each worker, has clients. Rules:
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import PurePath
 from typing import Any
 
@@ -53,6 +54,11 @@ class Conductor:
         self._settling = Settling(self.runner, lambda: self.swarm)
         self._conducts = not isinstance(self.runner, WorkerRunner)
         if self._conducts:
+            try:
+                hosts.addresses(environment.host or "")
+            except ValueError as error:
+                print(f"--host: {error}", file=sys.stderr)
+                sys.exit(2)
             self._plan()
         if not isinstance(self.runner, MasterRunner):
             self.runner.register_message(STORM, self._handle_storm)
@@ -66,10 +72,12 @@ class Conductor:
             self.options.num_users = self.scenario.clients
         if self.options.spawn_rate is None:
             self.options.spawn_rate = self.scenario.spawn_rate
-        if self.options.headless and not self.options.run_time:
+        if (self.options.headless or self.options.autostart) and not self.options.run_time:
             self.options.run_time = self.scenario.duration
-        if self.scenario.storm:
-            self.environment.shape_class = FlashCrowd(self.runner, self.scenario.storm, self._strike)
+        self._set_shape(self.scenario)
+
+    def _set_shape(self, scenario: Scenario) -> None:
+        self.environment.shape_class = FlashCrowd(self.runner, scenario.storm, self._strike) if scenario.storm else None
 
     def _strike(self) -> None:
         _log.info("all connections break")
@@ -152,6 +160,7 @@ class Conductor:
             with_changes(scenario.thresholds, request.form.get("thresholds", ""))
             hosts.sources(request.form.get("source", ""))
             hosts.addresses(request.form.get("host", ""))
+            self._set_shape(scenario)  # locust looks at it next
         except (ScenarioError, ValueError) as error:
             return jsonify({"success": False, "message": str(error), "host": self.environment.host})
         return None

@@ -96,7 +96,7 @@ class Ledger:
     def __init__(self, process: int, lost_after: float, report: Report) -> None:
         self.lost_after = int(lost_after * 1e6)
         self._report = report
-        self._streams = count((process & 0xFFF) << 20)
+        self._streams = count(((process & 0xFFF) << 20) + 1)
         self._published: list[Published] = []
         self._subscribers: set[Subscriber] = set()
         self._gaps: set[Seen] = set()  # streams in which something is missing

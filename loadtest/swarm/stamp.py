@@ -3,6 +3,7 @@
 Owns the layout. Rules:
 - The time is the machine's monotonic clock in microseconds, which all processes of one machine share; `here` says
   whether the message comes from this machine. From another one it is checked, but its latency isn't known.
+- Streams are numbered from 1; a message of stream 0 has a time and a number, and is not checked.
 - A message that is sent again in a way that may make two of it is marked `resent`, so that whoever receives both knows
   without asking whose fault that is.
 """

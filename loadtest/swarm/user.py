@@ -130,8 +130,8 @@ class MqttUser(User):
 
     def delivered(self, packet: Publish) -> None:
         mark = stamp.read(packet.payload)
-        if mark is None or packet.retain or self.subscriber is None:
-            return  # a state, or what was published before
+        if mark is None or not mark.stream or packet.retain or self.subscriber is None:
+            return  # a state, a command, or what was published before
         now = stamp.now()
         seconds = (now - mark.sent_at) / 1e6 if mark.here else None
         away = self.persistent and mark.here and mark.sent_at < self.ready_at  # when it was sent

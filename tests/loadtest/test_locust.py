@@ -38,7 +38,7 @@ will = true
 command = "{root}/site-{site}/{client}/command"
 [dashboard]
 clients = 4
-filters = ["{root}/site-{site}/+/temperature"]
+filters = ["{root}/site-{site}/#"]
 qos = 2
 [commander]
 clients = 2
@@ -215,16 +215,24 @@ def test_a_flash_crowd_comes_back(node: BrokerProcess, start_locust: StartLocust
 
 
 @pytest.mark.parametrize(
-    ("scenario", "message"),
+    ("arguments", "message"),
     [
-        ("[dashboard]\nclients = 1", "scenario.toml: dashboard.filters is missing"),
-        ("[sensor]\nclients = 'x'\ntopic = 'a'", "sensor.clients is 'x'; expected a whole number, at least 0"),
+        (["--scenario", "wrong.toml"], "error: argument --scenario: wrong.toml: dashboard.filters is missing"),
+        (["--thresholds", "lost=few"], "error: argument --thresholds: 'lost=few': expected a whole number, or \"any\""),
+        (["--thresholds", "p99=5"], "error: argument --thresholds: 'p99=5': expected one of lost, "),
+        (["--source", "home"], "error: argument --source: 'home' is no address; expected one such as 10.0.0.7"),
+        (["--host", "http://a"], "--host: 'http://a' is no host; expected mqtt://HOST[:PORT]"),
     ],
 )
-def test_a_wrong_scenario_is_told_in_one_line(start_locust: StartLocust, scenario: str, message: str) -> None:
-    locust = start_locust(scenario, "mqtt://127.0.0.1:1", *HEADLESS)
+def test_mistakes_are_told_in_one_line(
+    start_locust: StartLocust, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "locust-0").mkdir()
+    (tmp_path / "locust-0" / "wrong.toml").write_text("[dashboard]\nclients = 1")
+    locust = start_locust(PAIRS, "mqtt://127.0.0.1:1", *HEADLESS, *arguments)
     assert locust.wait() == 2
-    assert message in locust.output and len(locust.output.splitlines()) == 1
+    told = [line for line in locust.output.splitlines() if "INFO" not in line]
+    assert len(told) == 1 and message in told[0], locust.output
 
 
 def test_the_page_shows_our_events(node: BrokerProcess, start_locust: StartLocust) -> None:
