@@ -1,7 +1,7 @@
 # An application message that more than one place holds: queues, windows, the retained tree, wills.
 # One allocation, counted references, never changed after it is made. QoS 0 deliveries never make one.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -48,3 +48,8 @@ cdef inline void message_release(Message* m) noexcept nogil:
 
 cdef inline const uint8_t* message_payload(const Message* m) noexcept nogil:
     return m.data + m.topic_length
+
+
+cdef inline int64_t message_size(const Message* m) noexcept nogil:
+    """Bytes of topic name and payload: what limits and figures count."""
+    return <int64_t>m.topic_length + m.payload_length

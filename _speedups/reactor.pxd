@@ -40,7 +40,9 @@ cdef class Connection(Channel):
     cdef public bint unsettled         # its end would tell the client what is not stored yet: it is to be a reset
     cdef str reason                    # of the end
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6
+    cdef bint proxied                  # a PROXY protocol header must come first
 
+    cdef int move(self, int family, bytes address, int port) except -1
     cdef int ask(self, uint32_t interest) except -1
     cdef int parse(self) except -1
     cdef int check(self) except -1
@@ -57,6 +59,7 @@ cdef class Reactor:
     cdef dict connections              # fd -> Connection: owns them
     cdef dict expected                 # those that have not sent CONNECT, oldest first
     cdef dict listeners                # fd -> socket
+    cdef dict trusts                   # fd of a listener for proxies -> callable: is this address one?
     cdef set paused                    # fds of listeners that are not asked for new connections
     cdef uint32_t paused_at            # tick
     cdef bint starved                  # the handler was told that nobody is accepted
@@ -85,8 +88,9 @@ cdef class Reactor:
     cdef bint nap(self) noexcept
     cdef bint has_room(self) except -1
     cdef int accept(self, int listener) except -1
-    cdef int open(self, int fd, const uint8_t* peer, uint32_t size) except -1
+    cdef int open(self, int fd, const uint8_t* peer, uint32_t size, trusts) except -1
     cdef int readable(self, Connection c) except -1
+    cdef Py_ssize_t unwrap(self, Connection c, Py_ssize_t n) except -1
     cdef int doom(self, Connection c, str reason) except -1
     cdef int bury(self) except -1
     cdef int schedule(self, Connection c) except -1

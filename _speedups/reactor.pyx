@@ -26,6 +26,8 @@ from _speedups.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_
 import os
 import socket
 
+from _speedups.proxy_header import HEADER_MOST, read_proxy_header
+
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
         uint64_t u64
@@ -100,6 +102,16 @@ cdef class Connection(Channel):
         if family == socket.AF_INET:
             return f"{socket.inet_ntop(family, self.peer[4:8])}:{port}"
         return f"[{socket.inet_ntop(socket.AF_INET6, self.peer[8:24])}]:{port}"
+
+    cdef int move(self, int family, bytes address, int port) except -1:
+        """The client is there, as its proxy says, and not where the connection comes from."""
+        cdef int at = 4 if family == socket.AF_INET else 8
+        self.peer[0] = family & 0xFF
+        self.peer[1] = family >> 8
+        self.peer[2] = port >> 8
+        self.peer[3] = port & 0xFF
+        memcpy(self.peer + at, <const uint8_t*>address, min(len(address), <Py_ssize_t>sizeof(self.peer) - at))
+        return 0
 
     cdef int ask(self, uint32_t interest) except -1:
         """Be told of these events."""
@@ -254,6 +266,7 @@ cdef class Reactor:
         self.connections = {}
         self.expected = {}
         self.listeners = {}
+        self.trusts = {}
         self.paused = set()
         self.buried = []
         self.wheeled = self.turn.tick
@@ -288,9 +301,15 @@ cdef class Reactor:
 
     # ---- listeners ----
 
-    def listen(self, listener not None):
-        """Accept connections from a bound, listening, non-blocking socket."""
+    def listen(self, listener not None, trusts=None):
+        """Accept connections from a bound, listening, non-blocking socket.
+
+        With `trusts` they are those of proxies, and begin with a PROXY protocol header: `trusts(address)` says of each,
+        by HOST:PORT, whether it is one.
+        """
         self.listeners[listener.fileno()] = listener
+        if trusts is not None:
+            self.trusts[listener.fileno()] = trusts
         self.watch(listener.fileno())
 
     def stop_listening(self):
@@ -298,6 +317,7 @@ cdef class Reactor:
         for listener in self.listeners.values():
             listener.close()
         self.listeners.clear()
+        self.trusts.clear()
         self.paused.clear()
 
     cdef object watch(self, int fd):
@@ -355,10 +375,10 @@ cdef class Reactor:
                 if errno == ECONNABORTED or errno == EINTR:
                     continue
                 return 0
-            self.open(fd, peer, size)
+            self.open(fd, peer, size, self.trusts.get(listener))
         return 0
 
-    cdef int open(self, int fd, const uint8_t* peer, uint32_t size) except -1:
+    cdef int open(self, int fd, const uint8_t* peer, uint32_t size, trusts) except -1:
         cdef Connection c = Connection(self.router, self.handler)
         cdef epoll_event event
         c.reactor = self
@@ -376,6 +396,11 @@ cdef class Reactor:
             self.handler.accepting(True)
         self.turn.counters[CONNECTIONS_OPENED] += 1
         self.schedule(c)
+        if trusts is not None:
+            c.proxied = True
+            if not trusts(c.address):
+                c.refuse("not from a trusted proxy")
+                c.check()
         return 0
 
     # ---- a turn ----
@@ -495,14 +520,31 @@ cdef class Reactor:
         if have:
             memcpy(self.shared, c.incoming.data + c.incoming.start, have)
             buffer_free(&c.incoming, &self.turn.pool)
-        used = c.feed(self.shared, have + got)
-        c.heard_connect()
+        used = self.unwrap(c, have + got) if c.proxied else 0
+        if not c.proxied:
+            used += c.feed(self.shared + used, have + got - used)
+            c.heard_connect()
         if used < have + got and not c.closed:
             if buffer_append(&c.incoming, &self.turn.pool, self.shared + used, have + got - used) < 0:
                 return self.doom(c, "out of memory")
         if c.fault is not None or not c.parsing:
             c.check()
         return 0
+
+    cdef Py_ssize_t unwrap(self, Connection c, Py_ssize_t n) except -1:
+        """Take the PROXY protocol header, if all of it has come in the `n` bytes read; returns its size, or 0."""
+        cdef Py_ssize_t size
+        try:
+            size, client = read_proxy_header(self.shared[:min(n, <Py_ssize_t>HEADER_MOST)])
+        except ValueError as error:
+            c.refuse(str(error))
+            return 0
+        if size:
+            c.proxied = False
+            if client is not None:
+                family, address, port = client
+                c.move(family, address, port)
+        return size
 
     cdef int doom(self, Connection c, str reason) except -1:
         """End the connection at the end of the turn."""

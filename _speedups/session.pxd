@@ -1,6 +1,6 @@
 # The state of one client id: subscriptions, queue, packets in flight. See session.pyx.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.messages cimport Message
 from _speedups.turn cimport Outlet, Sender, Turn

@@ -17,7 +17,7 @@ import struct
 from _speedups cimport journal as j
 from _speedups.buffers cimport buffer_size
 from _speedups.cursor cimport varint_size, write_u16, write_varint
-from _speedups.messages cimport Message, message_hold, message_new, message_payload, message_release
+from _speedups.messages cimport Message, message_hold, message_new, message_payload, message_release, message_size
 from _speedups.turn cimport (DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, Outlet,
                              Sender, Turn)
 
@@ -43,6 +43,20 @@ cdef class Source:
 
 cdef inline uint16_t packet_id_of(uint64_t n) noexcept nogil:
     return <uint16_t>((n - 1) % PACKET_IDS + 1)
+
+
+cdef inline void count_queued(Session session, int64_t messages, int64_t size) noexcept:
+    """The session's queue has so many more messages, and bytes of them; the node's totals follow."""
+    session.queued += <uint32_t>messages
+    session.queued_bytes += <uint64_t>size
+    session.turn.queued += messages
+    session.turn.queued_bytes += size
+
+
+cdef inline void count_inflight(Session session, int64_t messages) noexcept:
+    """So many more have been sent to the session and are not acknowledged."""
+    session.inflight += <uint32_t>messages
+    session.turn.inflight += messages
 
 
 cdef class Session(Sender):
@@ -91,8 +105,11 @@ cdef class Session(Sender):
         self.awaiting = NULL
         self.awaiting_mask = self.awaiting_count = 0
         self.awaiting_bytes = 0
-        self.mask = self.inflight = self.queued = self.pending = 0
-        self.queued_bytes = self.droppable = 0
+        if self.turn is not None:                 # it may have gone first
+            count_queued(self, -<int64_t>self.queued, -<int64_t>self.queued_bytes)
+            count_inflight(self, -<int64_t>self.inflight)
+        self.mask = self.pending = 0
+        self.droppable = 0
 
     cdef bint recorded(self) noexcept:
         """Whether changes go into the journal."""
@@ -191,7 +208,7 @@ cdef class Session(Sender):
             n += 1
         self.sent = max(self.sent, self.next)
         self.next = self.head
-        self.inflight = 0
+        count_inflight(self, -<int64_t>self.inflight)
         self.turn.pump(self)
 
     def resend_if_older(self, uint32_t ticks):
@@ -232,7 +249,7 @@ cdef class Session(Sender):
         `retain`: it is a retained one, drawn from a source.
         """
         cdef Entry* e
-        cdef uint64_t size = message.topic_length + message.payload_length
+        cdef uint64_t size = <uint64_t>message_size(message)
         if self.kind == SHARED:
             self.pending += self.outlet is not None
             return self.turn.journal.queued(self, self.number, 0, message, qos | retain << 2)
@@ -255,8 +272,7 @@ cdef class Session(Sender):
             self.turn.journal.queued(self, self.number, self.tail, message, qos | retain << 2)
             self.turn.touch(self)
         self.tail += 1
-        self.queued += 1
-        self.queued_bytes += size
+        count_queued(self, 1, size)
         if self.outlet is not None:
             self.turn.pump(self)
         return 0
@@ -271,8 +287,7 @@ cdef class Session(Sender):
             return 0
         e = self.restored_entry(n)
         e[0] = Entry(message_hold(message), 0, flags & 3, WAITING, False, flags >> 2 & 1)
-        self.queued += 1
-        self.queued_bytes += message.topic_length + message.payload_length
+        count_queued(self, 1, message_size(message))
         if self.turn.limits.drop_oldest and not self.restoring:
             while (self.queued > self.turn.limits.max_queued_messages
                    or (self.queued > 1 and self.queued_bytes > self.turn.limits.max_queued_bytes)):
@@ -293,7 +308,7 @@ cdef class Session(Sender):
         # Those dropped wait as GONE for what is in flight. If that is never acknowledged it has to go in the end.
         while self.tail - self.head > GONE_MOST + <uint64_t>self.queued:
             self.turn.counters[DROPPED_QUEUE_FULL] += 1
-            self.inflight -= self.head < self.next
+            count_inflight(self, -<int64_t>(self.head < self.next))
             self.finish(self.head)
         return True
 
@@ -301,11 +316,11 @@ cdef class Session(Sender):
         """Entry n needs no more attention."""
         cdef Entry* e = &self.queue[n & self.mask]
         if e.message != NULL:
-            self.queued_bytes -= e.message.topic_length + e.message.payload_length
+            count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
             e.message = NULL
         e.state = GONE
-        self.queued -= 1
+        count_queued(self, -1, 0)
         if not self.restoring:                    # then others that are before it may still come
             self.skip_gone()
         if self.recorded():
@@ -355,7 +370,7 @@ cdef class Session(Sender):
             if e.state == WAITING:
                 self.send_publish(n, e)
             elif e.state == GOT_PUBREC:
-                self.inflight += 1
+                count_inflight(self, 1)
                 outlet.acknowledge(PUBREL, packet_id_of(n), False)
 
     cdef int send_publish(self, uint64_t n, Entry* e) except -1:
@@ -374,7 +389,7 @@ cdef class Session(Sender):
             self.turn.counters[REDELIVERED] += 1
         e.state = SENT
         e.sent_tick = self.turn.tick
-        self.inflight += 1
+        count_inflight(self, 1)
         self.turn.counters[PACKETS_SENT] += 1
         self.turn.counters[PUBLISH_SENT] += 1
         self.turn.counters[PUBLISH_BYTES_SENT] += m.payload_length
@@ -406,7 +421,7 @@ cdef class Session(Sender):
             return True                           # late or repeated: harmless
         if e.qos != 1:
             return False
-        self.inflight -= n < self.next
+        count_inflight(self, -<int64_t>(n < self.next))
         self.finish(n)
         self.turn.pump(self)
         return True
@@ -420,7 +435,7 @@ cdef class Session(Sender):
             if e.qos != 2:
                 return False
             e.state = GOT_PUBREC
-            self.queued_bytes -= e.message.topic_length + e.message.payload_length
+            count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
             e.message = NULL
             e.sent_tick = self.turn.tick
@@ -438,7 +453,7 @@ cdef class Session(Sender):
             return True
         if e.state != GOT_PUBREC:
             return False
-        self.inflight -= n < self.next
+        count_inflight(self, -<int64_t>(n < self.next))
         self.finish(n)
         self.turn.pump(self)
         return True
@@ -476,7 +491,7 @@ cdef class Session(Sender):
             free(before)
         self.find_awaiting(packet_id)[0] = Awaiting(message, packet_id)
         self.awaiting_count += 1
-        self.awaiting_bytes += message.topic_length + message.payload_length
+        self.awaiting_bytes += message_size(message)
         if self.recorded():
             self.turn.journal.awaiting(self, self.number, packet_id, message)
         return 0
@@ -490,7 +505,7 @@ cdef class Session(Sender):
             return NULL
         message = found.message
         self.awaiting_count -= 1
-        self.awaiting_bytes -= message.topic_length + message.payload_length
+        self.awaiting_bytes -= message_size(message)
         # Move back those that had been pushed on past this place.
         i = k = <uint32_t>(found - self.awaiting)
         while True:
@@ -602,8 +617,7 @@ cdef class Session(Sender):
         if e.state != GONE:
             return
         e[0] = Entry(message_hold(message.message), 0, qos, WAITING, False, retain)
-        self.queued += 1
-        self.queued_bytes += e.message.topic_length + e.message.payload_length
+        count_queued(self, 1, message_size(e.message))
 
     def restore_done(self, uint64_t n):
         """Take a DONE record back."""
@@ -617,9 +631,9 @@ cdef class Session(Sender):
             return
         e = self.restored_entry(n)
         if e.state == GONE:
-            self.queued += 1
+            count_queued(self, 1, 0)
         if e.message != NULL:
-            self.queued_bytes -= e.message.topic_length + e.message.payload_length
+            count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
         e[0] = Entry(NULL, 0, 2, GOT_PUBREC, True, False)
 

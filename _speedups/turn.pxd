@@ -1,6 +1,6 @@
 # One turn of the loop: what it gathers, and what it then sends, stores and releases. See turn.pyx.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.buffers cimport Buffer, Pointers, Pool
 from _speedups.journal cimport Journal
@@ -81,11 +81,14 @@ cdef class Turn:
     cdef object commits               # deque of Commit: blocks that the store has not confirmed, in order
     cdef object store                 # callable that takes a block
     cdef object report                # callable that takes an exception
-    cdef Py_ssize_t uncommitted       # bytes of those blocks, and of all that waits
+    cdef readonly Py_ssize_t uncommitted  # bytes of those blocks, and of all that waits
     cdef readonly uint64_t sealed     # blocks given to the store
     cdef readonly uint64_t committed  # blocks that the store has confirmed
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running
     cdef uint64_t counters[COUNTER_COUNT]
+    cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
+    cdef readonly int64_t queued_bytes  # ... bytes of them ...
+    cdef readonly int64_t inflight      # ... and how many of them were sent and are not acknowledged
 
     cdef int touch(self, Sender sender) except -1
     cdef int pump(self, Sender sender) except -1

@@ -18,6 +18,10 @@ class Turn:
     sealed: int
     committed: int
     tick: int
+    uncommitted: int
+    queued: int
+    queued_bytes: int
+    inflight: int
     def __init__(
         self,
         journal: Journal,

@@ -19,6 +19,7 @@ from broker.config import Config
 from broker.coordinator import Coordinator
 from broker.handlers import connect, disconnect, subscribe, unsubscribe
 from broker.session.registry import Sessions
+from broker.vitals import Vitals
 
 # What follows CONNECT, and is not hot: one row a packet.
 HANDLERS: dict[type, Callable[["Broker", Connection, Session, Any], None]] = {
@@ -56,6 +57,8 @@ class Broker:
         self.sessions = Sessions(self.turn, self.router.filters)
         self.authenticator = authenticator
         self.reactor = Reactor(self.router, self, wake)
+        self.vitals = Vitals(self.turn)
+        self.draining = False  # the node is to stop, and lets load balancers notice
         self._tasks: set[asyncio.Task[None]] = set()
         self.configure(config)
 
@@ -79,6 +82,10 @@ class Broker:
         self.reactor.max_pending = limits.max_pending_connects
         self.reactor.connect_ticks = max(1, round(limits.connect_timeout * TICKS_PER_SECOND))
         self.reactor.retry_ticks = round(config.mqtt.retry_interval * TICKS_PER_SECOND)
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether new clients are welcome, and why."""
+        return (False, "the node is stopping") if self.draining else self.coordinator.ready()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Let something go on beside the packets, and keep it alive until it is done."""

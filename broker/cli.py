@@ -19,13 +19,20 @@ COMMANDS = {
     "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
     "analytics": "`analytics run|sql|report|package`: every message, queryable with Spark SQL",
     "replay": "publish logged messages again",
+    "bench": "how fast is a broker, and does it lose anything?",
 }
-# Commands of `cluster`, which this package doesn't import but by name: they need libraries that one node doesn't.
-CLUSTER_COMMANDS = ("cluster", "session", "analytics", "replay")
+# Commands of other packages, which this one doesn't import but by name: they need what one node doesn't.
+ELSEWHERE = {
+    "cluster": "cluster",
+    "session": "cluster",
+    "analytics": "cluster",
+    "replay": "cluster",
+    "bench": "loadtest",
+}
 HELP = """\
 usage: flockmq [COMMAND] [OPTION...]
 
-An MQTT 3.1 and 3.1.1 broker, and the two clients one wants beside it.
+An MQTT 3.1 and 3.1.1 broker, the two clients one wants beside it, and a load generator.
 
 commands:
 {commands}
@@ -84,7 +91,7 @@ def run(arguments: list[str]) -> int:
         hint = f"did you mean {near[0]}?" if near else "`flockmq --help` lists them"
         raise UsageError(f"unknown command {first!r}", hint)
     name, *rest = arguments or ["serve"]
-    package = "cluster" if name in CLUSTER_COMMANDS else "broker"
+    package = ELSEWHERE.get(name, "broker")
     module = import_module(f"{package}.commands.{name.replace('-', '_')}")
     return int(module.run(rest))
 

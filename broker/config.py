@@ -29,6 +29,7 @@ from broker.config_values import (
     Integer,
     Kind,
     Name,
+    Networks,
     RedisUrlKind,
     Size,
     StoreUrl,
@@ -287,14 +288,51 @@ class AnalyticsConfig:
 
 @dataclass(frozen=True)
 class HttpConfig:
-    """Health for load balancers and orchestrators: /healthz (the process works) and /readyz (send it clients)."""
+    """Over HTTP: /healthz (the process works), /readyz (send it clients), /metrics (for Prometheus)."""
 
     listen: tuple[str, ...] = option(
         (),
-        "Addresses to answer GET /healthz and /readyz on, HOST:PORT each; none unless given.",
+        "Addresses to answer GET /healthz, /readyz and /metrics on, HOST:PORT each; none unless given.",
         Addresses(may_be_empty=True),
         flag="--http",
     )
+    drain: float = option(
+        0.0,
+        "Seconds at a stop for which /readyz says no while clients are still served and let in; load balancers that "
+        "look every two seconds need about five.",
+        Duration(0, 3600),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
+class ProxyConfig:
+    """Clients that come through a load balancer which tells their addresses by the PROXY protocol, version 1 or 2."""
+
+    listen: tuple[str, ...] = option(
+        (),
+        "Addresses to accept MQTT from load balancers on, HOST:PORT each: every connection must begin with a PROXY "
+        "header there. `listen` takes none.",
+        Addresses(may_be_empty=True),
+        flag="--proxy-listen",
+    )
+    trusted: tuple[str, ...] = option(
+        ("127.0.0.0/8", "::1/128"),
+        "Networks that the load balancers are in; whoever else connects to `proxy.listen` is closed.",
+        Networks(),
+    )
+
+
+@dataclass(frozen=True)
+class OtelConfig:
+    """The figures of /metrics, sent to an OpenTelemetry collector (pip install 'flockmq[otel]')."""
+
+    endpoint: str = option(
+        "",
+        "Where a collector takes OTLP over HTTP, such as http://collector:4318; empty = nothing is sent.",
+        Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
+    )
+    interval: float = option(15.0, "Seconds between exports.", Duration(0.1, DAY))
 
 
 @dataclass(frozen=True)
@@ -321,6 +359,8 @@ class Config:
     cluster: ClusterConfig = ClusterConfig()
     analytics: AnalyticsConfig = AnalyticsConfig()
     http: HttpConfig = HttpConfig()
+    proxy: ProxyConfig = ProxyConfig()
+    otel: OtelConfig = OtelConfig()
 
 
 def environment() -> dict[str, str]:

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from ipaddress import ip_network
 
 from _speedups.topics import InvalidTopic, validate_topic_filter
 from broker.redis_url import EXPECTED as REDIS_EXPECTED
@@ -217,21 +218,31 @@ class Addresses(Kind):
     expected: str = 'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883"'
 
     def read(self, raw: object, *, is_text: bool) -> object:
-        if is_text and isinstance(raw, str):
-            raw = [part.strip() for part in raw.split(",")] if raw.strip() or not self.may_be_empty else []
-        elif isinstance(raw, str):
-            raw = [raw]
-        if not isinstance(raw, (list, tuple)) or not (raw or self.may_be_empty):
+        addresses = texts(raw, is_text=is_text)
+        if not (addresses or self.may_be_empty):
             raise ValueError
         seen = set()
-        for address in raw:
-            if not isinstance(address, str):
-                raise ValueError
+        for address in addresses:
             host, port = split_address(address)
             if port and (host, port) in seen:
                 raise ValueError(f"each address once, {address} stands there twice")
             seen.add((host, port))
-        return tuple(raw)
+        return addresses
+
+
+class Networks(Kind):
+    """Networks of IP addresses; as text separated by commas."""
+
+    expected = 'networks such as "10.0.0.0/8" or "::1/128"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        networks = texts(raw, is_text=is_text)
+        for network in networks:
+            try:
+                ip_network(network)
+            except ValueError as error:
+                raise ValueError(f"{self.expected}: {error}") from None
+        return networks
 
 
 class TopicFilters(Kind):
@@ -240,20 +251,24 @@ class TopicFilters(Kind):
     expected = 'topic filters such as "#" or "site/+/temp"'
 
     def read(self, raw: object, *, is_text: bool) -> object:
-        if is_text and isinstance(raw, str):
-            raw = [part.strip() for part in raw.split(",")] if raw.strip() else []
-        elif isinstance(raw, str):
-            raw = [raw]
-        if not isinstance(raw, (list, tuple)):
-            raise ValueError
-        for topic_filter in raw:
-            if not isinstance(topic_filter, str):
-                raise ValueError
+        filters = texts(raw, is_text=is_text)
+        for topic_filter in filters:
             try:
                 validate_topic_filter(topic_filter)
             except InvalidTopic as fault:
                 raise ValueError(f"topic filters; {topic_filter!r} is none: {fault}") from fault
-        return tuple(dict.fromkeys(raw))
+        return tuple(dict.fromkeys(filters))
+
+
+def texts(raw: object, *, is_text: bool) -> tuple[str, ...]:
+    """A list of texts: separated by commas, TOML's list, or one alone. Raises ValueError."""
+    if is_text and isinstance(raw, str):
+        raw = [part.strip() for part in raw.split(",")] if raw.strip() else []
+    elif isinstance(raw, str):
+        raw = [raw]
+    if not isinstance(raw, (list, tuple)) or not all(isinstance(text, str) for text in raw):
+        raise ValueError
+    return tuple(raw)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -27,6 +27,12 @@ class Coordinator(ABC):
     journal: Journal
     store: Store
     broker: "Broker"
+    connected = True  # the cluster's Redis answers
+
+    @property
+    def nodes(self) -> int:
+        """Of the cluster, this one included."""
+        return 1
 
     # ---- life ----
 

@@ -1,6 +1,6 @@
 """What a node counts and shows. One row a figure: adding one is a row here and an increment where it happens.
 
-$SYS topics, and later Prometheus names, are derived from the rows.
+$SYS topics and Prometheus names are derived from the rows.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Metric(NamedTuple):
     kind: str  # "counter" only grows; "gauge" is what is now
     topic: str  # below $SYS/broker/
     help: str
-    read: Callable[["Broker", Figures], int]
+    read: Callable[["Broker", Figures], float]
 
 
 def counter(name: str, topic: str, help: str, *counters: str) -> Metric:  # noqa: A002
@@ -28,7 +28,7 @@ def counter(name: str, topic: str, help: str, *counters: str) -> Metric:  # noqa
     return Metric(name, "counter", topic, help, lambda _, figures: sum(figures[n] for n in names))
 
 
-def gauge(name: str, topic: str, help: str, read: Callable[["Broker"], int]) -> Metric:  # noqa: A002
+def gauge(name: str, topic: str, help: str, read: Callable[["Broker"], float]) -> Metric:  # noqa: A002
     """Something that can be looked up at any time."""
     return Metric(name, "gauge", topic, help, lambda broker, _: read(broker))
 
@@ -43,7 +43,7 @@ METRICS: tuple[Metric, ...] = (
         "Persistent sessions whose client is away.",
         lambda b: len(b.sessions) - b.sessions.connected,
     ),
-    gauge("clients_total", "clients/total", "Sessions, connected or not.", lambda b: len(b.sessions)),
+    gauge("sessions", "clients/total", "Sessions, connected or not.", lambda b: len(b.sessions)),
     gauge(
         "clients_maximum", "clients/maximum", "Most clients connected at a time.", lambda b: b.sessions.most_connected
     ),
@@ -57,6 +57,42 @@ METRICS: tuple[Metric, ...] = (
         "retained messages/bytes",
         "Bytes of their topics and payloads.",
         lambda b: b.router.retained.size,
+    ),
+    gauge(
+        "queued_messages",
+        "queues/messages",
+        "QoS 1 and 2 messages that clients have not acknowledged, sent or not.",
+        lambda b: b.turn.queued,
+    ),
+    gauge("queued_bytes", "queues/bytes", "Bytes of their topics and payloads.", lambda b: b.turn.queued_bytes),
+    gauge(
+        "inflight_messages", "queues/in flight", "Those sent, that wait for an answer.", lambda b: b.turn.inflight
+    ),
+    gauge("ready", "ready", "1 while new clients are welcome.", lambda b: int(b.ready()[0])),
+    gauge("cluster_nodes", "cluster/nodes", "Nodes of the cluster, this one included.", lambda b: b.coordinator.nodes),
+    gauge(
+        "redis_connected",
+        "cluster/redis connected",
+        "1 while the cluster's Redis answers; of a node alone, always.",
+        lambda b: int(b.coordinator.connected),
+    ),
+    gauge(
+        "store_waiting_bytes",
+        "store/waiting bytes",
+        "Bytes given to the store and not yet confirmed.",
+        lambda b: b.turn.uncommitted,
+    ),
+    gauge(
+        "store_latency_seconds",
+        "store/latency",
+        "The longest that the store took to keep something, of the last 15 seconds.",
+        lambda b: b.vitals.store_latency.read(),
+    ),
+    gauge(
+        "loop_lag_seconds",
+        "loop lag",
+        "The longest that the node was busy when its clock was due, of the last 15 seconds.",
+        lambda b: b.vitals.loop_lag.read(),
     ),
     counter("bytes_received", "bytes/received", "Bytes read from clients."),
     counter("bytes_sent", "bytes/sent", "Bytes written to clients."),

@@ -23,14 +23,17 @@ import uvloop
 
 from broker import config as configuration
 from broker import logs
-from broker.admin.health import HealthServer
+from broker.admin import prometheus
+from broker.admin.http_server import HttpServer, Page, check
+from broker.admin.otel import Exporter
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
 from broker.auth.authenticator import AllowAll
 from broker.broker import TICKS_PER_SECOND, Broker
-from broker.config import Config, split_address
+from broker.config import Config
 from broker.coordinator import Coordinator
-from broker.errors import ConfigError, FlockError, ListenError, NotNow, UsageError
+from broker.errors import ConfigError, FlockError, NotNow, UsageError
+from broker.listening import address_of, bind, host_name, is_loopback, truster
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
@@ -59,16 +62,31 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._listeners: list[socket.socket] = []
-        self.addresses: list[str] = []
+        self._proxied: list[socket.socket] = []  # those for load balancers that speak the PROXY protocol
+        self.addresses: list[str] = []  # once clients are let in
+        self.proxy_addresses: list[str] = []
+        self._hurried = asyncio.Event()  # nothing is gained by serving on until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
-        self.health = HealthServer(lambda: (True, "the process works"), self._ready)
+        self.http = HttpServer(self._pages())
+        self._exporter: Exporter | None = None
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
         self.broker = Broker(self.config, self.coordinator, AllowAll(), self._wake)
         self.sys_topics = SysTopics(self.broker, package_version())
+
+    def _pages(self) -> dict[str, Page]:
+        version, name = package_version(), self._name()
+        return {
+            "/healthz": check(lambda: (True, "the process works")),
+            "/readyz": check(lambda: self.broker.ready() if self.addresses else (False, "the node is starting")),
+            "/metrics": lambda: prometheus.page(self.broker, version, name),
+        }
+
+    def _name(self) -> str:
+        return self.config.cluster.node_name or host_name()
 
     # ---- start ----
 
@@ -80,7 +98,11 @@ class Node:
         """
         for address in self.config.listen:  # a taken port is told before a long read
             self._listeners.append(bind(address, self.config.listen_shared))
-        await self.health.start(self.config.http.listen, shared=self.config.listen_shared)
+        for address in self.config.proxy.listen:
+            self._proxied.append(bind(address, self.config.listen_shared))
+        await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
+        if self.config.otel.endpoint:
+            self._exporter = Exporter(self.config.otel, lambda: self.broker, package_version(), self._name())
         for signum in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(signum, self._stopped.set)
         self._loop.add_signal_handler(signal.SIGHUP, self.reload)
@@ -92,12 +114,13 @@ class Node:
             starting.cancel()
             return
         starting.result()
-        for listener in self._listeners:
+        for listener in self._listeners + self._proxied:
             listener.listen(BACKLOG)
-            self.addresses.append(address_of(listener))
+        self.addresses = [address_of(listener) for listener in self._listeners]
+        self.proxy_addresses = [address_of(listener) for listener in self._proxied]
         self._started = self._last_tick = self._last_sys = time.monotonic()
         self._open()
-        self._clock = self._loop.call_later(1 / TICKS_PER_SECOND, self._tick)
+        self._set_clock()
         gc.collect()
         gc.freeze()  # what was read lives long: collections need not look at it again
 
@@ -117,19 +140,20 @@ class Node:
             wait = min(wait * 2, WAIT_SECONDS_MOST)
             self._build()
 
-    def _ready(self) -> tuple[bool, str]:
-        return self.coordinator.ready() if self.addresses else (False, "the node is starting")
-
     def _open(self) -> None:
         """Let clients in."""
         self.broker.reactor.max_connections = self._connection_limit()
         self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
         for listener in self._listeners:
             self.broker.reactor.listen(listener)
+        trusts = truster(self.config.proxy.trusted)
+        for listener in self._proxied:
+            self.broker.reactor.listen(listener, trusts)
         self._update_sys(0.0)
 
     def _restart(self, reason: str) -> None:
         """Close all clients, forget all state, and begin anew: the cluster goes on without what this node knew."""
+        self._hurried.set()
         if self._restarting is None and not self._stopped.is_set():
             log.error("all clients are closed, and the node starts anew", reason=reason)
             self._loop.remove_reader(self.broker.reactor.fileno())
@@ -169,6 +193,7 @@ class Node:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        self.broker.vitals.tick(now - self._due)
         ticks = int((now - self._last_tick) * TICKS_PER_SECOND)
         if ticks:
             self._last_tick += ticks / TICKS_PER_SECOND
@@ -178,9 +203,12 @@ class Node:
         if interval and now - self._last_sys >= interval:
             self._update_sys(now - self._last_sys)
             self._last_sys = now
-        self._clock = self._loop.call_later(
-            max(0.001, self._last_tick + 1 / TICKS_PER_SECOND - time.monotonic()), self._tick
-        )
+        self._set_clock()
+
+    def _set_clock(self) -> None:
+        now = time.monotonic()
+        self._due = max(now + 0.001, self._last_tick + 1 / TICKS_PER_SECOND)
+        self._clock = self._loop.call_later(self._due - now, self._tick)
 
     def _update_sys(self, elapsed: float) -> None:
         if self.config.mqtt.sys_interval:
@@ -222,15 +250,21 @@ class Node:
             self._loop.remove_signal_handler(signum)
         if self._restarting is not None:
             self._restarting.cancel()
+        self.broker.draining = True
+        if self.addresses and self.config.http.drain:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurried.wait(), self.config.http.drain)
         self.broker.reactor.stop_listening()
         if self.addresses:
             self._clock.cancel()
             await self.coordinator.drain()
             self._loop.remove_reader(self.broker.reactor.fileno())
-        for listener in self._listeners:
+        for listener in self._listeners + self._proxied:
             listener.close()
         await self.coordinator.stop()
-        await self.health.close()
+        await self.http.close()
+        if self._exporter is not None:
+            await asyncio.to_thread(self._exporter.stop)
         if self.addresses:
             log.info("stopped")
 
@@ -261,47 +295,6 @@ def make_store(config: Config) -> Store:
     return MemoryStore() if kind == "memory" else SqliteStore(Path(path), sync=config.store.sync)
 
 
-def bind(address: str, shared: bool = False) -> socket.socket:
-    """A socket bound to HOST:PORT; `shared` as configuration key `listen_shared`.
-
-    Raises:
-        ListenError: with what to do about it.
-    """
-    host, port = split_address(address)
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
-    except OSError as error:
-        raise ListenError(f"can't listen on {address}: {error.strerror}", "check the host name") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(where)
-        listener.listen(1)  # the port is ours from here on: bind alone doesn't say that it is taken
-    except OSError as error:
-        listener.close()
-        hints = {
-            98: "another program has the port: stop it, or choose another with --listen",
-            13: "ports below 1024 need a privilege",
-        }
-        raise ListenError(
-            f"can't listen on {address}: {error.strerror}", hints.get(error.errno or 0, "check the address")
-        ) from error
-    return listener
-
-
-def address_of(listener: socket.socket) -> str:
-    """HOST:PORT of a bound socket."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def package_version() -> str:
     """The version that is installed."""
     try:
@@ -315,15 +308,12 @@ def banner(node: Node) -> None:
     where = ", ".join(f"mqtt://{address}" for address in node.addresses)
     log.info(f"FlockMQ {package_version()} is ready", listen=where)
     log.info(node.coordinator.describe())
-    if node.health.addresses:
-        log.info("health is told over HTTP", listen=", ".join(f"http://{a}/readyz" for a in node.health.addresses))
-    if all(is_loopback(address) for address in node.addresses):
+    if node.proxy_addresses:
+        log.info("load balancers that speak the PROXY protocol connect here", listen=", ".join(node.proxy_addresses))
+    if node.http.addresses:
+        log.info("health and figures are told over HTTP", listen=", ".join(f"http://{a}" for a in node.http.addresses))
+    if all(is_loopback(address) for address in node.addresses + node.proxy_addresses):
         log.info("only this machine can connect; --listen 0.0.0.0:1883 opens it to the network")
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches the address."""
-    return address.startswith(("127.", "[::1]"))
 
 
 async def _serve(config: Config, reload: Callable[[], Config]) -> None:

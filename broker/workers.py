@@ -11,7 +11,6 @@ kernel spreads connections). Rules:
 
 import ctypes
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from broker import logs
 from broker.cli import fail
 from broker.config import Config, environment
 from broker.errors import ListenError
+from broker.listening import address_of, bind, host_name
 
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds until a node that died is started again
@@ -158,12 +158,12 @@ def supervise(config: Config, arguments: list[str]) -> int:
     """
     logs.configure(config.log.level, config.log.format)
     try:
-        reserved = [reserve(address) for address in (*config.listen, *config.http.listen)]
+        asked = {"listen": config.listen, "proxy.listen": config.proxy.listen, "http.listen": config.http.listen}
+        reserved = {key: [reserve(address) for address in addresses] for key, addresses in asked.items()}
     except ListenError as error:
         return fail(error, 2)
-    addresses = [address for address, _ in reserved]
-    mqtt, http = addresses[: len(config.listen)], addresses[len(config.listen) :]
-    shared = {"listen": ",".join(mqtt), "listen_shared": "true", "http.listen": ",".join(http), "cluster.workers": "1"}
+    shared = {key: ",".join(address for address, _ in places) for key, places in reserved.items()}
+    shared |= {"listen_shared": "true", "cluster.workers": "1"}
     base = config.cluster.node_name or host_name()
     commands = {}
     for number in range(1, config.cluster.workers + 1):
@@ -172,7 +172,7 @@ def supervise(config: Config, arguments: list[str]) -> int:
         more = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         # -P: what is called `broker` in the working directory is not ours.
         commands[name] = [sys.executable, "-P", "-m", "broker.cli", "serve", *arguments, *more]
-    where = ", ".join(f"mqtt://{address}" for address in mqtt)
+    where = ", ".join(f"mqtt://{address}" for address, _ in reserved["listen"])
     log.info(f"{config.cluster.workers} workers share the addresses", listen=where)
     return Supervisor(commands, _environment()).run()
 
@@ -183,8 +183,6 @@ def reserve(address: str) -> tuple[str, socket.socket]:
     Raises:
         ListenError: somebody else has it, or it isn't ours to have.
     """
-    from broker.node import address_of, bind  # late: as heavy as the broker
-
     with bind(address) as probe:  # alone: shared, it would not notice that others listen
         real, family, where = address_of(probe), probe.family, probe.getsockname()
     reserved = socket.socket(family, socket.SOCK_STREAM)
@@ -195,11 +193,6 @@ def reserve(address: str) -> tuple[str, socket.socket]:
     reserved.bind(where)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # it was for connections that ended lately
     return real, reserved
-
-
-def host_name() -> str:
-    """This machine's name, as far as a node's name may hold it."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64] or "node"
 
 
 def _environment() -> dict[str, str]:

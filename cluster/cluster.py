@@ -96,7 +96,6 @@ class Cluster(Coordinator):
         self.connected = False
         self._begun = False  # it has joined
         self._ended = False  # displaced or stopped: nothing is done any more
-        self._draining = False
         self._suspended = False  # clients are not served until it is known whether the node is still one
         self._unanswered: asyncio.TimerHandle | None = None  # ends the link if that stays unknown
         self._own_change = 0  # number of this node's last change
@@ -154,7 +153,7 @@ class Cluster(Coordinator):
         log.info(
             "joined the cluster",
             node=self.me.decode(),
-            nodes=len(self.members) + 1,
+            nodes=self.nodes,
             subscriptions=self.broker.router.filters.count,
             retained=self.broker.router.retained.count,
             seconds=f"{time.monotonic() - began:.2f}",
@@ -163,7 +162,7 @@ class Cluster(Coordinator):
     async def _tell_durability(self) -> None:
         client = self._address.async_client()
         try:
-            found = await inspect(client, self._config.cluster.replicas)
+            found = await inspect(client, self._config.cluster.replicas, self._config.limits.max_packet_size)
         except Exception as error:  # it only informs
             log.warning("how Redis keeps what it holds could not be read", reason=error)
         else:
@@ -673,7 +672,6 @@ class Cluster(Coordinator):
     # ---- the end ----
 
     async def drain(self) -> None:
-        self._draining = True
         if self.connected:
             self._link.call(ignore, "HSET", self.keys.node(self.me), "state", "leaving")
         connections = list(self.broker.reactor)
@@ -703,12 +701,14 @@ class Cluster(Coordinator):
         self._store.close()
         self._link.close()
 
+    @property
+    def nodes(self) -> int:
+        return len(self.members) + 1
+
     def describe(self) -> str:
         return f"node {self.name} of the cluster at {self._address}; {self._durability or 'Redis keeps the state'}"
 
     def ready(self) -> tuple[bool, str]:
-        if self._draining:
-            return False, "the node is stopping"
         if self._ended or not self._begun:
             return False, "the node is joining the cluster"
         if not self.connected:

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-CONFIG_KEYS = ("appendfsync", "save", "no-appendfsync-on-rewrite")
+CONFIG_KEYS = ("appendfsync", "save", "no-appendfsync-on-rewrite", "client-output-buffer-limit")
 # What loss of power takes with an append-only file, by its appendfsync; and a warning.
 LOSS_OF_POWER = {
     "everysec": ("can take the last second or two", ""),
@@ -45,10 +45,16 @@ class Facts:
     replicas: int = 0  # connected
     mode: str = "standalone"
     write_failed: str = ""  # what Redis could not write lately
+    most_waiting: int = 0  # bytes for one subscriber, above which Redis ends its connection; 0 = no limit
 
 
-async def inspect(client: redis.asyncio.Redis, replicas: int = 0) -> Durability:
-    """Ask Redis; `replicas` is the configuration key `cluster.replicas`.
+async def inspect(client: redis.asyncio.Redis, replicas: int = 0, largest: int = 0) -> Durability:
+    """Ask Redis.
+
+    Args:
+        client: of the Redis.
+        replicas: the configuration key `cluster.replicas`.
+        largest: the configuration key `limits.max_packet_size`.
 
     Raises:
         redis.RedisError: Redis can't be asked; that a question is forbidden isn't an error.
@@ -61,7 +67,7 @@ async def inspect(client: redis.asyncio.Redis, replicas: int = 0) -> Durability:
         settings = await client.config_get(*CONFIG_KEYS)
     except redis.ResponseError:
         settings = None
-    return describe(facts(info, settings), replicas)
+    return describe(facts(info, settings), replicas, largest)
 
 
 def inspect_now(client: redis.Redis, replicas: int = 0) -> Durability:
@@ -98,11 +104,12 @@ def facts(info: Mapping[str, Any], settings: Mapping[Any, Any] | None) -> Facts:
         replicas=int(info.get("connected_slaves", 0)),
         mode=str(info.get("redis_mode", "standalone")),
         write_failed=" and ".join(failed),
+        most_waiting=_most_waiting(read.get("client-output-buffer-limit", "")),
     )
 
 
-def describe(found: Facts, replicas: int = 0) -> Durability:
-    """The words for these facts."""
+def describe(found: Facts, replicas: int = 0, largest: int = 0) -> Durability:
+    """The words for these facts; the other arguments are those of `inspect`."""
     sentence, warning = _kept(found)
     warnings = [warning] if warning else []
     if found.aof and found.fsync != "no" and not found.fsync_on_rewrite:
@@ -127,6 +134,11 @@ def describe(found: Facts, replicas: int = 0) -> Durability:
         warnings.append(
             f"DANGER: Redis deletes sessions, queues and retained messages when its memory is full (maxmemory-policy "
             f"{found.policy}): set maxmemory-policy noeviction"
+        )
+    if found.most_waiting and largest * 2 > found.most_waiting:
+        warnings.append(
+            f"Redis ends the connection of a node for which {found.most_waiting >> 20} MiB wait, and messages may have "
+            f"{largest >> 20} MiB: set client-output-buffer-limit pubsub {largest * 4} {largest * 4} 60"
         )
     if found.write_failed:
         warnings.append(f"Redis could not write its {found.write_failed}: look into its log and at its disk")
@@ -156,6 +168,12 @@ def _kept(found: Facts) -> tuple[str, str]:
         f"{begin} {at_best}in its next snapshot: the death of Redis loses what came after the last one",
         f"Redis keeps {at_best}snapshots only: set appendonly yes and appendfsync everysec or always",
     )
+
+
+def _most_waiting(limits: str) -> int:
+    """The hard limit of class `pubsub` in "normal 0 0 0 ... pubsub 33554432 8388608 60"."""
+    words = limits.split()
+    return int(words[words.index("pubsub") + 1]) if "pubsub" in words else 0
 
 
 def _count(replicas: int) -> str:

@@ -8,6 +8,8 @@ not take waits in `Connection.out`, and while something waits the publisher does
 the loop runs: a connection that fails is closed and counted, and the first reason is kept for the report.
 """
 
+from ipaddress import AddressValueError, IPv4Address
+
 from libc.errno cimport EAGAIN, EINPROGRESS, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
@@ -21,6 +23,7 @@ from loadtest.shapes cimport (
     FANOUT,
     METRICS,
     PAIRS,
+    PREFIX_SIZE,
     TOPIC_SIZE,
     WILD,
     Shape,
@@ -226,12 +229,20 @@ cdef inline bint make_room(uint8_t **data, size_t *room, size_t need) noexcept n
     return True
 
 
+def ipv4(str host):
+    """The address as a number. Raises ValueError."""
+    try:
+        return int(IPv4Address(host))
+    except AddressValueError:
+        raise ValueError(f"{host!r} is not an IPv4 address") from None
+
+
 cdef class Generator:
-    """Clients of one broker on this machine.
+    """Clients of one broker.
 
     Args:
-        host, port: the broker; `host` must be in 127.0.0.0/8.
-        publish_port: where publishers connect; 0 is `port`. Hoppers go to and fro between the two.
+        host, port: the broker, by its IPv4 address.
+        publish_host, publish_port: where publishers connect; "" and 0 are the same. Hoppers go to and fro.
         shape: "pairs", "fanout", "fanin" or "wild"; see `shapes.pxd`.
         publishers, subscribers: numbers of clients.
         topics, filters: of "wild": topics in all, filters per subscriber.
@@ -249,6 +260,7 @@ cdef class Generator:
         parallel: handshakes under way at once.
         keep_alive: seconds; a ping is sent after three quarters of it.
         client_prefix: at most 16 ASCII characters, the start of every client identifier.
+        topic_prefix: at most 32 ASCII characters, the start of every topic name and filter.
         run_id: a 32-bit number that tells this run's messages from others'.
     """
 
@@ -258,6 +270,7 @@ cdef class Generator:
         sockaddr_in targets[2]      # of subscribers and others; of publishers
         int qos, epoll, timer, keep_alive, phase
         bint clean_session, subscribe
+        bint local                  # the broker is at 127.0.0.0/8: there are as many source addresses as one likes
         uint32_t payload, batch, window, cyclers, hoppers, parallel, run_id, total, prefix_size, stream_count
         uint64_t backlog, count
         double rate
@@ -289,15 +302,13 @@ cdef class Generator:
         uint32_t topics=1000000, uint32_t filters=50, int qos=0, uint32_t payload=64, uint32_t batch=1, uint32_t window=20,
         uint64_t backlog=20000, double rate=0.0, uint64_t count=0, bint clean_session=True, uint32_t idlers=0,
         bint subscribe=False, uint32_t cyclers=0, uint32_t parallel=100, int keep_alive=60, str client_prefix="load",
-        uint32_t run_id=0, int publish_port=0, uint32_t hoppers=0,
+        uint32_t run_id=0, str publish_host="", int publish_port=0, uint32_t hoppers=0, str topic_prefix="",
     ):
         cdef bytes prefix = client_prefix.encode("ascii")
+        cdef bytes topics_begin = topic_prefix.encode("ascii")
         cdef int which
         if self.connections != NULL:
             raise RuntimeError("a generator is initialised once")
-        parts = [int(part) for part in host.split(".")] if host.replace(".", "").isdigit() else []
-        if len(parts) != 4 or parts[0] != 127 or max(parts) > 255:
-            raise ValueError(f"host {host!r} is not in 127.0.0.0/8; this generator loads brokers of its own machine only")
         if shape not in ("pairs", "fanout", "fanin", "wild"):
             raise ValueError(f"unknown shape {shape!r}")
         if shape == "pairs" and publishers != subscribers:
@@ -308,16 +319,16 @@ cdef class Generator:
             raise ValueError("publish_port is out of range")
         if not STAMP_SIZE <= payload <= 1 << 24 or keep_alive < 1 or parallel < 1 or rate < 0:
             raise ValueError("payload (at least 32 bytes), keep_alive, parallel or rate is out of range")
-        if len(prefix) > 16:
-            raise ValueError("client_prefix is longer than 16 characters")
+        if len(prefix) > 16 or len(topics_begin) > PREFIX_SIZE:
+            raise ValueError("client_prefix is longer than 16 characters, or topic_prefix than 32")
         self.total = publishers + subscribers + idlers + 2 * hoppers + cyclers
         if not 1 <= self.total <= 1000000:
             raise ValueError("the number of connections is out of range")
         for which in range(2):
             self.targets[which].sin_family = AF_INET
             self.targets[which].sin_port = htons(<uint16_t> (publish_port if which and publish_port else port))
-            self.targets[which].sin_addr.s_addr = htonl(
-                <uint32_t> (parts[0] << 24 | parts[1] << 16 | parts[2] << 8 | parts[3]))
+            self.targets[which].sin_addr.s_addr = htonl(<uint32_t> ipv4(publish_host or host if which else host))
+        self.local = ipv4(host) >> 24 == 127 and ipv4(publish_host or host) >> 24 == 127
         self.qos, self.payload, self.batch, self.window = qos, payload, batch, window
         self.backlog, self.rate, self.count = backlog, rate, count
         self.clean_session, self.subscribe = clean_session, subscribe
@@ -326,7 +337,7 @@ cdef class Generator:
         self.prefix_size = <uint32_t> len(prefix)
         memcpy(self.prefix, <const char *> prefix, len(prefix))
         self.phase = -1
-        self.make_shape(("pairs", "fanout", "fanin", "wild").index(shape), publishers, subscribers, topics, filters)
+        self.make_shape(("pairs", "fanout", "fanin", "wild").index(shape), publishers, subscribers, topics, filters, topics_begin)
         self.make_buffers()
         self.make_connections(idlers)
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
@@ -334,10 +345,14 @@ cdef class Generator:
         if self.epoll < 0 or self.timer < 0 or not self.watch(self.timer, NULL):
             raise OSError(errno, "cannot make epoll and timer")
 
-    cdef object make_shape(self, int kind, uint32_t publishers, uint32_t subscribers, uint32_t topics, uint32_t filters):
+    cdef object make_shape(
+        self, int kind, uint32_t publishers, uint32_t subscribers, uint32_t topics, uint32_t filters, bytes prefix
+    ):
         cdef Shape *shape = &self.shape
         cdef uint16_t *tables[3]
         cdef uint32_t subscriber, which, side
+        shape.prefix_size = len(prefix)
+        memcpy(shape.prefix, <const char *> prefix, len(prefix))
         shape.kind, shape.publishers, shape.subscribers, shape.filters = kind, publishers, subscribers, filters
         if kind != WILD:
             shape.topics = 1 if kind == FANOUT else publishers
@@ -481,20 +496,15 @@ cdef class Generator:
         self.latency_from = monotonic_ns()
         memset(self.histogram, 0, BUCKETS * sizeof(uint64_t))
 
-    def latency(self, double fraction):
-        """Return the latency in nanoseconds that `fraction` of the deliveries did not exceed; 0 when there is none."""
-        cdef uint64_t total = 0, below = 0
+    def latencies(self):
+        """Return the deliveries since then by their latency: nanoseconds (the middle of a bucket) -> how many."""
         cdef int bucket, power
+        found = {}
         for bucket in range(BUCKETS):
-            total += self.histogram[bucket]
-        for bucket in range(BUCKETS):
-            below += self.histogram[bucket]
-            if below and below >= fraction * total:
-                if bucket < 128:
-                    return float(bucket)
+            if self.histogram[bucket]:
                 power = bucket // 64 - 1
-                return (bucket - power * 64 + 0.5) * 2.0 ** power
-        return 0.0
+                found[float(bucket) if bucket < 128 else (bucket - power * 64 + 0.5) * 2.0 ** power] = self.histogram[bucket]
+        return found
 
     def disconnect(self):
         """Send DISCONNECT on every connection that is ready and close all."""
@@ -681,7 +691,9 @@ cdef class Generator:
         address = self.dials % CYCLE_ADDRESSES if connection.role >= HOPPER else connection.slot // PORTS_PER_ADDRESS
         memset(&source, 0, sizeof(source))
         source.sin_family = AF_INET
-        source.sin_addr.s_addr = htonl(<uint32_t> (0x7F000101 + (address // 200 << 8) + address % 200))  # 127.0.1.1 ...
+        if self.local:  # from 127.x.1.1 on, x by run, so that those of several processes don't share ports
+            address = (self.run_id % 200 << 16) + (address // 200 << 8) + address % 200
+            source.sin_addr.s_addr = htonl(<uint32_t> (0x7F000101 + address))
         setsockopt(connection.fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one))
         if bind(connection.fd, <sockaddr *> &source, sizeof(source)):
             self.fail(connection, "bind", errno)

@@ -10,10 +10,11 @@ import os
 import random
 import resource
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from loadtest.generator import CONNECTING, CYCLING, DRAINING, HOLDING, HOPPING, PUBLISHING, Generator
+from loadtest.latency import Latencies
 from loadtest.process import Cost, Counts, Figures, Groups, ProcessMeter
 
 SHAPES = ("pairs", "fanout", "fanin", "wild")
@@ -31,6 +32,16 @@ _CHECKED = (
 )
 
 
+class Watch(NamedTuple):
+    """What somebody beside wants to know and say while a run goes on."""
+
+    look: Callable[[str, float, int], object] = lambda phase, share, done: None  # a few times a second
+    ready: Callable[[], object] = lambda: None  # all is connected: may wait for other processes
+
+
+UNWATCHED = Watch()
+
+
 class LoadError(Exception):
     """The run could not start: connections were refused, or the open-file limit is too low."""
 
@@ -39,11 +50,14 @@ def publish_load(
     shape: str = "pairs",
     *,
     port: int,
+    publish_host: str = "",
     publish_port: int = 0,
     host: str = "127.0.0.1",
     pids: Sequence[int] = (),
     groups: Groups | None = None,
     counts: Counts | None = None,
+    topic_prefix: str = "",
+    watch: Watch = UNWATCHED,
     publishers: int = 10,
     subscribers: int = 10,
     topics: int = 1_000_000,
@@ -67,11 +81,13 @@ def publish_load(
     Args:
         shape: "pairs" (topic i: publisher i, subscriber i), "fanout" (one topic, all subscribe), "fanin" (a topic per
             publisher, all subscribe with `+`), "wild" (topics drawn at random, subscribers with many wildcard filters).
-        port, host: the broker, on this machine.
-        publish_port: where publishers connect, when that is another node than the subscribers'.
-        pids: the broker's processes; without them nothing is known of CPU time.
+        port, host: the broker, by its IPv4 address.
+        publish_host, publish_port: where publishers connect, when that is another node than the subscribers'.
+        pids: the broker's processes, on this machine; without them nothing is known of CPU time.
         groups: some of its processes, to be told apart; the figure `x` of group "redis" is `x_redis`.
         counts: read before and after; the growth of counter `c` is `c_per_s`, and `c_per_delivery`.
+        topic_prefix: of all topics, so that runs side by side don't meet.
+        watch: told of the progress.
         publishers, subscribers: clients; pairs need as many of both.
         topics, filters: of "wild": topics in all, filters per subscriber.
         qos: of PUBLISH and SUBSCRIBE.
@@ -94,9 +110,11 @@ def publish_load(
     generator = Generator(
         host=host, port=port, shape=shape, publishers=publishers, subscribers=subscribers, topics=topics,
         filters=filters, qos=qos, payload=payload, batch=batch, window=window, backlog=backlog, rate=rate, count=count,
-        clean_session=not persistent, publish_port=publish_port, **_identity(),
+        clean_session=not persistent, publish_host=publish_host, publish_port=publish_port, topic_prefix=topic_prefix,
+        **_identity(),
     )  # fmt: skip
-    _connect(generator, publishers + subscribers, connect_limit)
+    _connect(generator, publishers + subscribers, connect_limit, watch)
+    watch.ready()
     generator.run(HOLDING, settle)
     cost = Cost("delivery", pids, groups, counts)
     if warm_up > 0 and not count:
@@ -105,7 +123,7 @@ def publish_load(
     cost.begin(before["received"])
     began = time.monotonic()
     generator.forget_latencies()
-    _publish(generator, cost, seconds)
+    _publish(generator, cost, seconds, watch)
     published_for = time.monotonic() - began
     published = generator.figures()
     _drain(generator, drain_limit)
@@ -122,6 +140,7 @@ def publish_load(
         "received": after["received"],
         "acknowledged": after["acknowledged"],
         "lost": max(0, after["expected"] - after["received"]),
+        "delivered": delivered,
         "publish_s": published_for,
         "elapsed_s": elapsed,
         "published_per_s": (published["published"] - before["published"]) / published_for,
@@ -143,6 +162,7 @@ def hold_connections(
     pids: Sequence[int] = (),
     groups: Groups | None = None,
     counts: Counts | None = None,
+    watch: Watch = UNWATCHED,
     subscribe: bool = False,
     seconds: float = 5.0,
     settle: float = 1.0,
@@ -150,12 +170,14 @@ def hold_connections(
     parallel: int = 100,
     connect_limit: float = 120.0,
 ) -> Figures:
-    """Open idle connections, from many addresses in 127.0.0.0/8, hold them with pings, measure the broker.
+    """Open idle connections, hold them with pings, measure the broker.
+
+    To this machine they come from many addresses in 127.0.0.0/8.
 
     Args:
         connections: how many; this process opens a file for each.
-        port, host, pids, groups, counts: as in `publish_load`; CPU of groups and counts are those while held. Memory
-            means something only for a broker that was just started.
+        port, host, pids, groups, counts, watch: as in `publish_load`; CPU of groups and counts are those while held.
+            Memory means something only for a broker that was just started.
         subscribe: one subscription of its own for each.
         seconds: to hold them, after `settle` seconds, in which the broker comes to rest.
         keep_alive: seconds; each connection pings once in three quarters of it, all of them spread evenly.
@@ -172,13 +194,16 @@ def hold_connections(
         **_identity(),
     )  # fmt: skip
     memory_before, cpu_before, began = meter.resident_bytes(), meter.cpu_seconds(), time.monotonic()
-    _connect(generator, connections, connect_limit)
+    _connect(generator, connections, connect_limit, watch)
     connected_in, cpu_connecting = time.monotonic() - began, meter.cpu_seconds() - cpu_before
+    watch.ready()
     generator.run(HOLDING, settle)
     cost = Cost("connection", (), groups, counts)
     cost.begin(0)
     cpu_before, began = meter.cpu_seconds(), time.monotonic()
-    generator.run(HOLDING, seconds)
+    while (left := began + seconds - time.monotonic()) > 0:
+        generator.run(HOLDING, min(left, INTERVAL))
+        watch.look("holding", 1 - left / seconds, connections)
     cpu_idle, held = meter.cpu_seconds() - cpu_before, time.monotonic() - began
     cost.end()
     memory = meter.resident_bytes()
@@ -208,6 +233,7 @@ def connect_load(
     host: str = "127.0.0.1",
     pids: Sequence[int] = (),
     groups: Groups | None = None,
+    watch: Watch = UNWATCHED,
     parallel: int = 50,
     persistent: bool = False,
     seconds: float = 3.0,
@@ -216,7 +242,7 @@ def connect_load(
     """Connect, wait for CONNACK, disconnect, wait until the broker closes, and again.
 
     Args:
-        port, host, pids, groups: as in `publish_load`.
+        port, host, pids, groups, watch: as in `publish_load`.
         parallel: how many do so at once, each with a client identifier of its own.
         persistent: sessions are not clean: each is made once and found again ever after.
         seconds: after `warm_up` seconds.
@@ -224,13 +250,16 @@ def connect_load(
     _raise_file_limit(parallel)
     cost = Cost("connect", pids, groups)
     generator = Generator(host=host, port=port, cyclers=parallel, clean_session=not persistent, **_identity())
+    watch.ready()
     generator.run(CYCLING, warm_up)
     before = generator.figures()["cycles"]
     cost.begin(before)
     began = time.monotonic()
     while (left := began + seconds - time.monotonic()) > 0:
         generator.run(CYCLING, min(left, INTERVAL))
-        cost.look(generator.figures()["cycles"])
+        cycles = generator.figures()["cycles"]
+        cost.look(cycles)
+        watch.look("connecting and disconnecting", 1 - left / seconds, cycles)
     elapsed = time.monotonic() - began
     cost.end()
     figures = generator.figures()
@@ -251,10 +280,12 @@ def connect_load(
 def take_over_load(
     *,
     port: int,
+    publish_host: str = "",
     publish_port: int = 0,
     host: str = "127.0.0.1",
     pids: Sequence[int] = (),
     groups: Groups | None = None,
+    watch: Watch = UNWATCHED,
     clients: int = 1000,
     rate: float = 300.0,
     persistent: bool = False,
@@ -264,8 +295,8 @@ def take_over_load(
     """Connect clients that are connected already, at the one port and at the other in turn; time CONNECT to CONNACK.
 
     Args:
-        port, publish_port: two nodes, or one (0: the same as `port`).
-        host, pids, groups: as in `publish_load`.
+        port, host, publish_host, publish_port: two nodes, or one.
+        pids, groups, watch: as in `publish_load`.
         clients: how many, in turn; each is taken over again only after its old connection was closed. A broker may
             make clients wait that take each other's session over and over, so let there be many.
         rate: take-overs per second in all; 0 is as many as possible.
@@ -279,16 +310,19 @@ def take_over_load(
     _raise_file_limit(2 * clients)
     cost = Cost("take_over", pids, groups)
     generator = Generator(
-        host=host, port=port, publish_port=publish_port, hoppers=clients, rate=rate, clean_session=not persistent,
-        subscribe=persistent, **_identity(),
+        host=host, port=port, publish_host=publish_host, publish_port=publish_port, hoppers=clients, rate=rate,
+        clean_session=not persistent, subscribe=persistent, **_identity(),
     )  # fmt: skip
-    _connect(generator, clients, connect_limit)
+    _connect(generator, clients, connect_limit, watch)
+    watch.ready()
     generator.run(HOLDING, 0.2)
     cost.begin(0)
     began = time.monotonic()
     while (left := began + seconds - time.monotonic()) > 0:
         generator.run(HOPPING, min(left, INTERVAL))
-        cost.look(generator.figures()["cycles"])
+        cycles = generator.figures()["cycles"]
+        cost.look(cycles)
+        watch.look("taking over", 1 - left / seconds, cycles)
     generator.run(HOLDING, 0.2)  # for those under way
     elapsed = time.monotonic() - began
     cost.end()
@@ -314,13 +348,15 @@ def find_faults(figures: Figures) -> list[str]:
     return faults
 
 
-def _publish(generator: Generator, cost: Cost, seconds: float) -> None:
+def _publish(generator: Generator, cost: Cost, seconds: float, watch: Watch) -> None:
     """Publish for `seconds`."""
     end = time.monotonic() + seconds
     done = False
     while not done and (left := end - time.monotonic()) > 0:
         done = generator.run(PUBLISHING, min(left, INTERVAL))
-        cost.look(generator.figures()["received"], whole=left >= INTERVAL and not done)
+        received = generator.figures()["received"]
+        cost.look(received, whole=left >= INTERVAL and not done)
+        watch.look("publishing", 1 - left / seconds, received)
 
 
 def _drain(generator: Generator, limit: float) -> None:
@@ -337,10 +373,11 @@ def _drain(generator: Generator, limit: float) -> None:
             break
 
 
-def _connect(generator: Generator, connections: int, limit: float) -> None:
+def _connect(generator: Generator, connections: int, limit: float, watch: Watch) -> None:
     end = time.monotonic() + limit
     while not (done := generator.run(CONNECTING, 0.25)) and time.monotonic() < end:
-        pass
+        ready = generator.figures()["ready"]
+        watch.look("connecting", ready / connections, ready)
     ready = generator.figures()["ready"]
     if not done or ready < connections:
         reason = generator.first_error() or f"not done after {limit:g} s"
@@ -358,11 +395,8 @@ def _common(generator: Generator, figures: dict[str, int]) -> Figures:
 
 
 def _latencies(generator: Generator) -> Figures:
-    return {
-        "latency_p50_us": generator.latency(0.5) / 1e3,
-        "latency_p99_us": generator.latency(0.99) / 1e3,
-        "latency_max_us": generator.latency(1.0) / 1e3,
-    }
+    latencies = Latencies(generator.latencies())
+    return {**latencies.figures(), "latencies": latencies}
 
 
 def _identity() -> dict[str, Any]:

@@ -11,7 +11,8 @@ cdef enum:
     FANIN = 2       # topic i: publisher i; all subscribers with one `+` filter
     WILD = 3        # topics drawn at random; each subscriber has many filters of one kind
     METRICS = 10    # WILD: per device
-    TOPIC_SIZE = 64  # bytes at most, filters too
+    TOPIC_SIZE = 96  # bytes at most, filters too
+    PREFIX_SIZE = 32  # bytes at most of them
 
 
 cdef enum:          # WILD: kinds of subscriber
@@ -30,6 +31,8 @@ cdef struct Shape:
     uint32_t sites          # WILD, as all below
     uint32_t devices        # per site
     uint32_t filters        # per subscriber; those of one subscriber never overlap
+    char prefix[PREFIX_SIZE]  # of every topic name and filter
+    size_t prefix_size
     uint16_t *of_device     # filters of kind DEVICE by device; owned by the generator, as the next two
     uint16_t *of_metric     # of kind METRIC by metric * sites + site
     uint16_t *of_station    # of kind STATION by device * sites + site
@@ -117,6 +120,7 @@ cdef inline bint is_subscribed(const Shape *shape, uint32_t subscriber, uint32_t
 
 
 cdef inline uint8_t *put_topic(const Shape *shape, uint32_t topic, uint8_t *at) noexcept nogil:
+    at = put_bytes(at, shape.prefix, shape.prefix_size)
     if shape.kind != WILD:
         return put_decimal(put_bytes(at, b"load/topic/", 11), topic)
     at = put_decimal(put_bytes(at, b"site/", 5), topic_site(shape, topic))
@@ -131,10 +135,11 @@ cdef inline uint32_t filter_count(const Shape *shape) noexcept nogil:
 cdef inline uint8_t *put_filter(const Shape *shape, uint32_t subscriber, uint32_t which, uint8_t *at) noexcept nogil:
     cdef uint32_t number
     cdef int kind
+    if shape.kind == PAIRS or shape.kind == FANOUT:
+        return put_topic(shape, 0 if shape.kind == FANOUT else subscriber, at)
+    at = put_bytes(at, shape.prefix, shape.prefix_size)
     if shape.kind == FANIN:
         return put_bytes(at, b"load/topic/+", 12)
-    if shape.kind != WILD:
-        return put_topic(shape, 0 if shape.kind == FANOUT else subscriber, at)
     number = filter_number(shape, subscriber, which)
     kind = subscriber_kind(shape, subscriber)
     if kind == DEVICE:

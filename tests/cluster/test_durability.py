@@ -93,6 +93,13 @@ def test_a_disk_that_fails() -> None:
     assert "could not write its append-only file" in found.warnings[0]
 
 
+@pytest.mark.parametrize(("most_waiting", "largest", "warned"), [(32, 2, False), (32, 17, True), (0, 256, False)])
+def test_messages_too_large_for_a_subscriber(most_waiting: int, largest: int, warned: bool) -> None:
+    found = describe(Facts(aof=True, fsync="always", most_waiting=most_waiting << 20), largest=largest << 20)
+    assert bool(found.warnings) == warned
+    assert all(f"pubsub {4 * largest << 20} " in warning for warning in found.warnings)
+
+
 def test_nobody_to_ask(redis_server: RedisProcess) -> None:
     redis_server.kill()
     with pytest.raises(redis.ConnectionError):

@@ -13,7 +13,7 @@ import pytest
 
 from _speedups.packets import Publish, encode
 from tests.broker_process import until
-from tests.cluster_process import Broker
+from tests.cluster_process import Broker, ClusterProcess
 from tests.protocol.wire import Wire
 
 StartBroker = Callable[..., Broker]
@@ -115,7 +115,11 @@ def test_announced_connects_are_refused(start_broker: StartBroker) -> None:
 
 @pytest.mark.soak
 def test_the_largest_packet_of_the_standard(start_broker: StartBroker) -> None:
-    broker = start_broker({"limits.max_packet_size": 268_435_460, "limits.max_outgoing_bytes": 300 * MIB})
+    patience = {"cluster.timeout": 20, "cluster.lease": 40}  # Redis and nodes say nothing while they copy
+    broker = start_broker({"limits.max_packet_size": 268_435_460, "limits.max_outgoing_bytes": 300 * MIB, **patience})
+    if isinstance(broker, ClusterProcess):
+        broker.wait_for_log("set client-output-buffer-limit pubsub 1073741840 1073741840 60")
+        broker.redis.set(client_output_buffer_limit="pubsub 1073741840 1073741840 60")
     with Wire(broker.port, name="s") as reader, Wire(broker.port, name="p") as writer:
         reader.connect().subscribe("t:0")
         writer.connect()

@@ -45,8 +45,8 @@ def test_every_key_has_help_and_a_variable() -> None:
         assert key.help.endswith("."), key.name
     flags = [key.flag for key in KEYS.values() if key.flag]
     assert sorted(flags) == [
-        "--analytics", "--http", "--listen", "--log-format", "--log-level", "--node-name", "--redis", "--store",
-        "--sync", "--workers",
+        "--analytics", "--http", "--listen", "--log-format", "--log-level", "--node-name", "--proxy-listen", "--redis",
+        "--store", "--sync", "--workers",
     ]  # fmt: skip
 
 
@@ -104,6 +104,8 @@ def test_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> 
         ("cluster.lease", "0.5", 0.5),
         ("mqtt.session_expiry", "14d", 14 * 86400.0),
         ("http.listen", "", ()),
+        ("proxy.trusted", "10.0.0.0/8, ::1/128,192.0.2.7", ("10.0.0.0/8", "::1/128", "192.0.2.7")),
+        ("proxy.trusted", "", ()),
         ("http.listen", "0.0.0.0:8080,[::]:8080", ("0.0.0.0:8080", "[::]:8080")),
         ("listen_shared", "yes", True),
     ],
@@ -173,6 +175,9 @@ def test_toml_values(tmp_path: Path, toml: str, key: str, value: object) -> None
         ("cluster.prefix", "{mq}"),
         ("cluster.lease", "0.4"),
         ("http.listen", "8080"),
+        ("proxy.trusted", "10.0.0.1/8"),
+        ("proxy.trusted", "all"),
+        ("otel.endpoint", "collector:4318"),
     ],
 )
 def test_bad_text_is_one_clear_line(key: str, text: str) -> None:
@@ -278,9 +283,9 @@ def test_diff_sorts_what_a_running_node_can_follow() -> None:
 
 def test_what_is_opened_at_start_is_not_reloadable() -> None:
     fixed = {key.name for key in KEYS.values() if not key.reloadable}
-    cluster = {name for name in KEYS if name.startswith("cluster.")}
+    sections = {name for name in KEYS if name.startswith(("cluster.", "proxy.", "otel."))}
     top = {"listen", "listen_shared", "store.url", "store.sync", "log.format", "limits.max_connections", "http.listen"}
-    assert fixed == top | cluster
+    assert fixed == top | sections
 
 
 def test_more_workers_need_redis(tmp_path: Path) -> None:

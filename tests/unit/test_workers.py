@@ -15,6 +15,7 @@ import pytest
 
 from broker import workers
 from broker.errors import ListenError
+from broker.listening import bind, host_name
 from tests.broker_process import DEADLINE, BrokerProcess, environment, until
 from tests.protocol.wire import Wire
 from tests.redis_process import RedisProcess
@@ -190,7 +191,6 @@ def test_workers_do_not_outlive_it(supervise: Callable[..., Supervised]) -> None
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
 def test_a_reserved_port_is_for_sharing_only(host: str) -> None:
-    from broker.node import bind
 
     address, reserved = workers.reserve(f"{host}:0")
     with reserved:
@@ -208,7 +208,7 @@ def test_a_reserved_port_is_for_sharing_only(host: str) -> None:
 def test_host_name() -> None:
     from broker.config import KEYS
 
-    assert KEYS["cluster.node_name"].kind.read(workers.host_name(), is_text=True)
+    assert KEYS["cluster.node_name"].kind.read(host_name(), is_text=True)
 
 
 # ---- nodes ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""/healthz and /readyz: what they answer, and what a peer that misbehaves gets."""
+"""The HTTP server: what its pages answer, and what a peer that misbehaves gets."""
 
 import asyncio
 import socket
@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from broker.admin import health
-from broker.admin.health import HealthServer
+from broker.admin import http_server
+from broker.admin.http_server import HttpServer, Page, check
 from broker.errors import ListenError
 
 DEADLINE = 20.0
@@ -29,8 +29,11 @@ class State:
 
         return answer
 
+    def pages(self) -> dict[str, Page]:
+        return {"/healthz": check(self.check("healthy")), "/readyz": check(self.check("ready"))}
 
-Scenario = Callable[[HealthServer, State, str, int], Awaitable[None]]
+
+Scenario = Callable[[HttpServer, State, str, int], Awaitable[None]]
 
 
 def run(scenario: Scenario) -> None:
@@ -38,7 +41,7 @@ def run(scenario: Scenario) -> None:
 
     async def main() -> None:
         state = State()
-        server = HealthServer(state.check("healthy"), state.check("ready"))
+        server = HttpServer(state.pages())
         await server.start(["127.0.0.1:0"])
         host, _, port = server.addresses[0].rpartition(":")
         try:
@@ -73,7 +76,7 @@ def get(path: str, method: str = "GET") -> bytes:
 
 
 def test_good_and_bad() -> None:
-    async def scenario(server: HealthServer, state: State, host: str, port: int) -> None:
+    async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         assert (await exchange(host, port, get("/healthz")))[::2] == (200, b"ok\n")
         assert (await exchange(host, port, get("/readyz?full=1")))[::2] == (200, b"ready, 3 clients\n")
         state.ready = (False, "Redis is away\nsince 5 s")
@@ -81,7 +84,7 @@ def test_good_and_bad() -> None:
         assert (await exchange(host, port, get("/healthz")))[0] == 200
         state.healthy = ValueError("secret")
         status, _, body = await exchange(host, port, get("/healthz"))
-        assert status == 503
+        assert status == 500
         assert b"secret" not in body
         assert b"log" in body
 
@@ -89,7 +92,7 @@ def test_good_and_bad() -> None:
 
 
 def test_one_byte_at_a_time() -> None:
-    async def scenario(server: HealthServer, state: State, host: str, port: int) -> None:
+    async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         request = get("/healthz")
         assert (await exchange(host, port, *(request[n : n + 1] for n in range(len(request)))))[0] == 200
 
@@ -111,7 +114,7 @@ def test_one_byte_at_a_time() -> None:
     ],
 )
 def test_other_requests(request_: bytes, status: int) -> None:
-    async def scenario(server: HealthServer, state: State, host: str, port: int) -> None:
+    async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         found, head, _ = await exchange(host, port, request_)
         assert found == status
         assert (b"Allow: GET, HEAD" in head) == (status == 405)
@@ -120,7 +123,7 @@ def test_other_requests(request_: bytes, status: int) -> None:
 
 
 def test_head_has_no_body() -> None:
-    async def scenario(server: HealthServer, state: State, host: str, port: int) -> None:
+    async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         status, head, body = await exchange(host, port, get("/healthz", "HEAD"))
         assert (status, body) == (200, b"")
         assert b"Content-Length: 3" in head
@@ -129,18 +132,18 @@ def test_head_has_no_body() -> None:
 
 
 def test_a_large_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "REQUEST_MAX", 100)
+    monkeypatch.setattr(http_server, "REQUEST_MAX", 100)
 
-    async def scenario(server: HealthServer, state: State, host: str, port: int) -> None:
+    async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         assert (await exchange(host, port, b"GET /healthz HTTP/1.1\r\n" + b"x" * 100))[0] == 431
 
     run(scenario)
 
 
 def test_a_slow_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.05)
 
-    async def scenario(server: HealthServer, state: State, host: str, port: int) -> None:
+    async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         assert await exchange(host, port, b"GET /healthz HTTP/1.1\r\n") == (0, b"", b"")
         assert not server.connections
 
@@ -148,9 +151,9 @@ def test_a_slow_request(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 2)
 
-    async def scenario(server: HealthServer, state: State, host: str, port: int) -> None:
+    async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         idle = [await asyncio.open_connection(host, port) for _ in range(2)]
         assert await exchange(host, port, get("/healthz")) == (0, b"", b"")
         idle[0][1].close()
@@ -167,8 +170,8 @@ def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_taken_port_and_a_shared_one() -> None:
-    async def scenario(server: HealthServer, state: State, host: str, port: int) -> None:
-        second = HealthServer(state.check("healthy"), state.check("ready"))
+    async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
+        second = HttpServer(state.pages())
         with pytest.raises(ListenError, match=f"can't listen on 127.0.0.1:{port}: .*--http"):
             await second.start(["127.0.0.1:0", f"127.0.0.1:{port}"])
         assert second.addresses == []

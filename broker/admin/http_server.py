@@ -1,14 +1,14 @@
-"""GET /healthz and /readyz over HTTP, for load balancers and orchestrators; nothing else.
+"""GET over HTTP, for load balancers, orchestrators and Prometheus: a few pages that are made when asked for.
 
-One request a connection, answered from memory and closed: 200 or 503 and one line of text. Whoever connects costs
-little: requests are small and prompt or refused, and there are at most `CONNECTIONS_MAX` at a time.
+One request a connection, answered and closed. Whoever connects costs little: requests are small and prompt or refused,
+and there are at most `CONNECTIONS_MAX` at a time.
 """
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import cast
+from typing import NamedTuple, cast
 
 from broker import logs
 from broker.config_values import split_address
@@ -22,22 +22,41 @@ HINTS = {
     errno.EACCES: "ports below 1024 need a privilege",
 }
 
-# Whether all is well, and one line that says why or what is missing.
-Check = Callable[[], tuple[bool, str]]
+PLAIN = "text/plain; charset=utf-8"
 
-log = logs.get("flockmq.health")
+log = logs.get("flockmq.http")
 
 
-class HealthServer:
+class Answer(NamedTuple):
+    """What a page says now."""
+
+    text: str
+    status: HTTPStatus = HTTPStatus.OK
+    kind: str = PLAIN
+
+
+Page = Callable[[], Answer]
+
+
+def check(is_well: Callable[[], tuple[bool, str]]) -> Page:
+    """A page that says 200 or 503, and in one line why or what is missing."""
+
+    def answer() -> Answer:
+        good, reason = is_well()
+        return Answer(logs.escaped(reason) + "\n", HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return answer
+
+
+class HttpServer:
     """Answers on the addresses given to `start`.
 
     Args:
-        healthy: whether the process works; if not, it should be started again.
-        ready: whether clients should be sent here.
+        pages: by path.
     """
 
-    def __init__(self, healthy: Check, ready: Check) -> None:
-        self.checks = {b"/healthz": healthy, b"/readyz": ready}
+    def __init__(self, pages: Mapping[str, Page]) -> None:
+        self._pages = {path.encode(): page for path, page in pages.items()}
         self.connections: set[_Connection] = set()
         self.addresses: list[str] = []  # where it listens; ports are real ones
         self._servers: list[asyncio.Server] = []
@@ -76,25 +95,24 @@ class HealthServer:
         method, _, rest = request.partition(b"\r\n")[0].partition(b" ")
         target, _, version = rest.partition(b" ")
         if not version.startswith(b"HTTP/1.") or not method:
-            return _response(HTTPStatus.BAD_REQUEST, "not an HTTP/1 request")
-        check = self.checks.get(target.partition(b"?")[0])
-        if check is None:
-            return _response(HTTPStatus.NOT_FOUND, "there are /healthz and /readyz")
+            return _refusal(HTTPStatus.BAD_REQUEST, "not an HTTP/1 request")
+        page = self._pages.get(target.partition(b"?")[0])
+        if page is None:
+            return _refusal(HTTPStatus.NOT_FOUND, f"there are {b', '.join(self._pages).decode()}")
         if method not in (b"GET", b"HEAD"):
-            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD")
+            return _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD")
         try:
-            good, reason = check()
+            answer = page()
         except Exception:
-            log.exception("internal error: a health check failed")
-            good, reason = False, "the check failed; the log says why"
-        status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
-        return _response(status, reason, with_body=method == b"GET")
+            log.exception("internal error: a page failed")
+            return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log says why")
+        return _response(answer, with_body=method == b"GET")
 
 
 class _Connection(asyncio.Protocol):
     """One request and its response."""
 
-    def __init__(self, server: HealthServer) -> None:
+    def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._request = bytearray()
 
@@ -114,7 +132,7 @@ class _Connection(asyncio.Protocol):
         if end >= 0:
             self._respond(self._server.answer(bytes(self._request[:end])))
         elif len(self._request) > REQUEST_MAX:
-            self._respond(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too large"))
+            self._respond(_refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too large"))
 
     def _respond(self, response: bytes) -> None:
         self._transport.write(response)
@@ -130,11 +148,15 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
 
-def _response(status: HTTPStatus, text: str, *, with_body: bool = True) -> bytes:
-    body = logs.escaped(text).encode() + b"\n"
-    allow = "Allow: GET, HEAD\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+def _refusal(status: HTTPStatus, text: str) -> bytes:
+    return _response(Answer(text + "\n", status))
+
+
+def _response(answer: Answer, *, with_body: bool = True) -> bytes:
+    body = answer.text.encode()
+    allow = "Allow: GET, HEAD\r\n" if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
     head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\n{allow}Content-Type: text/plain; charset=utf-8\r\n"
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n{allow}Content-Type: {answer.kind}\r\n"
         f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (body if with_body else b"")

@@ -1,0 +1,3 @@
+HEADER_MOST: int
+
+def read_proxy_header(data: bytes) -> tuple[int, tuple[int, bytes, int] | None]: ...

@@ -1,0 +1,80 @@
+"""The PROXY protocol: what a load balancer sends before a client's first byte, versions 1 and 2.
+
+The format is HAProxy's (https://www.haproxy.org/download/2.8/doc/proxy-protocol.txt). Only the client's address is taken
+from it; TLVs are skipped. Called once for each connection, with the bytes that have come so far.
+"""
+
+import re
+import socket
+import struct
+
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"         # of version 2
+HEADER_MOST = 4096                            # bytes; more TLVs than any balancer sends
+LINE_MOST = 107                               # bytes of a header of version 1, CRLF included
+FIXED = 16                                    # bytes of version 2 before the addresses: signature, command, family, size
+LINE = re.compile(rb"PROXY (TCP[46]) (\S+) (\S+) (\d{1,5}) (\d{1,5})")
+LOCAL, PROXY = 0x20, 0x21                     # version and command: the balancer itself speaks, or for a client
+STREAM = {                                    # family and transport -> address family, bytes of an address
+    0x11: (socket.AF_INET, 4),
+    0x21: (socket.AF_INET6, 16),
+}
+
+
+def read_proxy_header(bytes data not None):
+    """The header at the begin of `data`: how many bytes it has, and the client's (address family, address, port).
+
+    The size is 0 while the header is incomplete. The address is packed, in network order. There is none where the
+    balancer tells of none: it speaks for itself, or for a client that it can't name.
+
+    Raises:
+        ValueError: the bytes are not a PROXY header.
+    """
+    if data[:len(SIGNATURE)] == SIGNATURE:
+        return _read_binary(data)
+    if data[:6] == b"PROXY ":
+        return _read_line(data)
+    if SIGNATURE.startswith(data) or b"PROXY ".startswith(data):
+        return 0, None
+    raise ValueError("no PROXY protocol header")
+
+
+cdef _read_binary(bytes data):
+    if len(data) < FIXED:
+        return 0, None
+    command, family, length = struct.unpack_from(">BBH", data, len(SIGNATURE))
+    size = FIXED + length
+    if command not in (LOCAL, PROXY):
+        raise ValueError(f"PROXY protocol version and command {command:#04x}")
+    if size > HEADER_MOST:
+        raise ValueError(f"a PROXY protocol header of {size} bytes")
+    if len(data) < size:
+        return 0, None
+    if command == LOCAL or family not in STREAM:
+        return size, None
+    kind, n = STREAM[family]
+    if length < 2 * n + 4:
+        raise ValueError("a PROXY protocol header too short for its addresses")
+    port = struct.unpack_from(">H", data, FIXED + 2 * n)[0]
+    return size, (kind, data[FIXED:FIXED + n], port)
+
+
+cdef _read_line(bytes data):
+    end = data.find(b"\r\n", 0, LINE_MOST)
+    if end < 0:
+        if len(data) >= LINE_MOST:
+            raise ValueError("a PROXY protocol line without an end")
+        return 0, None
+    if data[:end].split(b" ", 2)[1] == b"UNKNOWN":
+        return end + 2, None
+    match = LINE.fullmatch(data, 0, end)
+    if match is None:
+        raise ValueError("a PROXY protocol line that can't be read")
+    kind = socket.AF_INET if match[1] == b"TCP4" else socket.AF_INET6
+    port = int(match[4])
+    try:
+        address = socket.inet_pton(kind, match[2].decode("ascii"))
+    except (OSError, ValueError):
+        raise ValueError("a PROXY protocol line with no address") from None
+    if port > 0xFFFF:
+        raise ValueError("a PROXY protocol line with no port")
+    return end + 2, (kind, address, port)

@@ -1,0 +1,1 @@
+"""The subcommands of `flockmq`: one module each, with `run(arguments) -> exit status`."""

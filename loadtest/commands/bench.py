@@ -1,0 +1,201 @@
+"""`flockmq bench SHAPE`: how fast is a broker, and does it lose anything?
+
+Exit status: 0 all is well; 1 it could not run; 2 the command line is wrong; 3 something was lost (QoS 1 and 2),
+duplicated, reordered, misrouted or disconnected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from loadtest.commands.bench_report import Progress, as_json, describe
+from loadtest.listeners import listening_pids
+from loadtest.load import LoadError, Watch, connect_load, find_faults, hold_connections, publish_load, take_over_load
+from loadtest.process import Figures, ProcessMeter
+from loadtest.processes import own_topics, run_in
+
+EXAMPLES = """\
+shapes:
+  pairs         publisher i to subscriber i [10 and 10]
+  fan-out       one publisher to all subscribers [1 and 1000]
+  fan-in        all publishers to one subscriber [100 and 1]
+  wild          a million topics, subscribers with many wildcard filters [10 and 100]
+  connections   open idle connections and hold them [5000]
+  connects      connect and disconnect, over and over [50 at a time]
+  take-overs    connect clients that are connected already [1000]
+
+examples:
+  flockmq bench                                        as many messages as the broker on this machine takes
+  flockmq bench --qos 1 --processes 2                  twice, side by side
+  flockmq bench fan-out --subscribers 5000 --rate 100  latency of a load that is known
+  flockmq bench connections --connections 15000
+  flockmq bench --host 10.0.0.5 --publish-host 10.0.0.6 --json > result.json
+"""
+QUEUED = 500  # messages of QoS 1 and 2 that may wait for each subscriber: half of what Mosquitto allows
+GENERAL = ("shape", "host", "publish_host", "processes", "pids", "seconds", "json", "hdr")
+MESSAGES = (
+    "publishers", "subscribers", "qos", "payload", "batch", "window", "backlog", "rate", "count", "warm_up",
+    "persistent",
+)  # fmt: skip
+
+
+class Shape(NamedTuple):
+    """One thing to be measured: what runs, which options concern it, and what holds unless they say otherwise."""
+
+    run: Callable[..., Figures]
+    concerned: tuple[str, ...]
+    defaults: dict[str, Any]
+
+
+def messages(kind: str, publishers: int, subscribers: int, *concerned: str) -> Shape:
+    """A shape that publishes."""
+    defaults = {"shape": kind, "publishers": publishers, "subscribers": subscribers, "qos": 0, "payload": 64}
+    return Shape(publish_load, MESSAGES + concerned, defaults)
+
+
+SHAPES = {
+    "pairs": messages("pairs", 10, 10),
+    "fan-out": messages("fanout", 1, 1000),
+    "fan-in": messages("fanin", 100, 1),
+    "wild": messages("wild", 10, 100, "topics", "filters"),
+    "connections": Shape(hold_connections, ("connections", "subscribe", "keep_alive"), {"connections": 5000}),
+    "connects": Shape(connect_load, ("parallel", "persistent", "warm_up"), {"parallel": 50}),
+    "take-overs": Shape(take_over_load, ("clients", "rate", "persistent"), {"clients": 1000}),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """A wrong command line is one line, as everywhere in `flockmq`."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"flockmq: error: {message}; `flockmq bench --help` explains", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def run(arguments: list[str]) -> int:
+    """Do what the command line says; returns the exit status."""
+    parser = make_parser()
+    asked = parser.parse_args(arguments)
+    quiet = asked.json or not sys.stderr.isatty()
+    progress = Progress(sys.stderr)
+    watch = Watch() if quiet else Watch(progress.look, progress.begin)
+    try:
+        options = make_options(asked)
+        figures = run_in(asked.processes, SHAPES[asked.shape].run, options, watch)
+    except (LoadError, ValueError, OSError) as error:
+        progress.clear()
+        print(f"flockmq: error: {error}", file=sys.stderr)
+        return 1
+    progress.clear()
+    if asked.hdr and "latencies" in figures:
+        asked.hdr.write_text("\n".join(figures["latencies"].lines()) + "\n")
+    print(as_json(figures, options) if asked.json else describe(asked, options, figures))
+    faults = [fault for fault in find_faults(figures) if figures.get("qos") or not fault.startswith("lost")]
+    for fault in faults:
+        print(f"flockmq: fault: {fault}", file=sys.stderr)
+    return 3 if faults else 0
+
+
+def make_options(asked: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of the run.
+
+    Raises:
+        LoadError: an option doesn't concern the shape, or a host can't be found.
+    """
+    shape = SHAPES[asked.shape]
+    given = {name: value for name, value in vars(asked).items() if name not in GENERAL and value is not None}
+    for name in given:
+        if name not in shape.concerned:
+            raise LoadError(f"--{name.replace('_', '-')} says nothing to {asked.shape}")
+    if asked.shape == "pairs":  # as many of both, whichever was said
+        clients = given.get("publishers", given.get("subscribers"))
+        given |= {"publishers": clients, "subscribers": clients} if clients else {}
+    host, port = resolve(asked.host)
+    options = {"host": host, "port": port, "seconds": asked.seconds, **shape.defaults, **given}
+    places = [(host, port)]
+    if shape.run is publish_load:
+        options["topic_prefix"] = own_topics()
+        if options["qos"]:  # a queue that overflows by our own doing would be counted as loss
+            options.setdefault("backlog", min(20_000, QUEUED * options["subscribers"]))
+    if asked.publish_host:
+        places.append(resolve(asked.publish_host))
+        options["publish_host"], options["publish_port"] = places[1]
+    ProcessMeter(asked.pids or ())  # are they there?
+    options["pids"] = asked.pids or sorted({pid for place in places for pid in pids_at(*place)})
+    return options
+
+
+def resolve(address: str) -> tuple[str, int]:
+    """The IPv4 address and the port of [mqtt://]HOST[:PORT]. Raises LoadError."""
+    host, _, port = address.removeprefix("mqtt://").rstrip("/").partition(":")
+    if not host or (port and not (port.isdigit() and 0 < int(port) < 65536)):
+        raise LoadError(f"{address!r} is not HOST or HOST:PORT")
+    try:
+        return socket.gethostbyname(host), int(port or 1883)
+    except OSError as error:
+        raise LoadError(f"{host}: {error.strerror or error}") from error
+
+
+def pids_at(host: str, port: int) -> list[int]:
+    """Who listens there, if it is this machine."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return []
+    return listening_pids(port)
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="flockmq bench",
+        description="Load an MQTT broker, check every message, measure.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("shape", nargs="?", default="pairs", choices=SHAPES, metavar="SHAPE", help="see below [pairs]")
+    add("--host", default="127.0.0.1:1883", metavar="HOST[:PORT]", help="the broker [127.0.0.1:1883]")
+    add("--publish-host", metavar="HOST[:PORT]", help="another node, for publishers")
+    add("--processes", type=_number(1), default=1, metavar="N", help="the shape N times side by side, one a core [1]")
+    add("--pid", type=_number(1), action="append", dest="pids", help="a process of the broker [who listens there]")
+    add("--seconds", type=float, default=5.0, help="how long, after the warm-up [5]")
+    add("--json", action="store_true", help="all figures, as one JSON object")
+    add("--hdr", type=Path, metavar="FILE", help="write latencies as HdrHistogram's percentile distribution")
+    add = parser.add_argument_group("clients and messages").add_argument
+    add("--publishers", type=_number(1), metavar="N")
+    add("--subscribers", type=_number(1), metavar="N")
+    add("--qos", type=int, choices=(0, 1, 2), help="of PUBLISH and SUBSCRIBE [0]")
+    add("--payload", type=_number(32), metavar="BYTES", help="of each message, at least 32 [64]")
+    add("--rate", type=float, help="messages or take-overs a second in all [as many as possible; take-overs 300]")
+    add("--count", type=_number(1), metavar="N", help="stop after so many messages [no limit]")
+    add("--batch", type=_number(1), metavar="N", help="messages per write [1]")
+    add("--window", type=_number(1), metavar="N", help="unacknowledged messages per publisher [20]")
+    add("--backlog", type=_number(0), metavar="N", help="pause at so many undelivered ones [20000, less at QoS 1, 2]")
+    add("--warm-up", type=float, metavar="SECONDS", help="left out of the figures [0.5]")
+    add("--persistent", action="store_true", default=None, help="sessions that are not clean")
+    add("--topics", type=_number(1), metavar="N", help="wild: in all [1000000]")
+    add("--filters", type=_number(1), metavar="N", help="wild: of each subscriber [50]")
+    add = parser.add_argument_group("connections, connects, take-overs").add_argument
+    add("--connections", type=_number(1), metavar="N", help="how many [5000]")
+    add("--subscribe", action="store_true", default=None, help="connections: one subscription each")
+    add("--keep-alive", type=_number(1), metavar="SECONDS", help="connections: of each [60]")
+    add("--parallel", type=_number(1), metavar="N", help="connects: at a time [50]")
+    add("--clients", type=_number(1), metavar="N", help="take-overs: how many [1000]")
+    return parser
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        return value
+
+    return number

@@ -1,0 +1,118 @@
+"""What `flockmq bench` says: a line that moves while it works, then its figures as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from loadtest.listeners import process_name
+from loadtest.process import Figures
+
+BAR = 24  # characters
+CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """The line that moves.
+
+    Args:
+        stream: a terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = False
+        self._last = (time.monotonic(), 0)
+
+    def begin(self) -> None:
+        """All is connected."""
+        self._last = (time.monotonic(), 0)
+
+    def look(self, phase: str, share: float, done: int) -> None:
+        """So far `share` of the time has passed, and so much is done."""
+        now = time.monotonic()
+        since, before = self._last
+        rate = (done - before) / (now - since) if now > since else 0.0
+        self._last = (now, done)
+        filled = "#" * round(BAR * min(share, 1.0))
+        told = f"{rate:,.0f} /s" if phase not in ("connecting", "holding") else f"{done:,}"
+        self._stream.write(f"{CLEAR}{phase} [{filled:<{BAR}}] {told}")
+        self._stream.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        """It has done its work."""
+        if self._shown:
+            self._stream.write(CLEAR)
+            self._stream.flush()
+
+
+def as_json(figures: Figures, options: dict[str, Any]) -> str:
+    """All figures and what was asked for."""
+    shown = dict(figures)
+    if "latencies" in shown:
+        shown["latencies"] = {f"{nanoseconds / 1e3:.3f}": n for nanoseconds, n in shown["latencies"].counts.items()}
+    return json.dumps({"options": options, "figures": shown}, indent=2)
+
+
+def describe(asked: argparse.Namespace, options: dict[str, Any], figures: Figures) -> str:
+    """The figures for people."""
+    rows = list(_rows(asked.shape, figures))
+    rows += _cost(options["pids"], figures)
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([_title(asked, options), *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
+def _title(asked: argparse.Namespace, options: dict[str, Any]) -> str:
+    copies = f" in each of {asked.processes} processes" if asked.processes > 1 else ""
+    if asked.shape == "connections":
+        return f"connections: {options['connections']:,} idle{copies}"
+    if asked.shape == "connects":
+        return f"connects: {options['parallel']} at a time{copies}"
+    if asked.shape == "take-overs":
+        return f"take-overs: {options['clients']:,} clients{copies}"
+    clients = f"{options['publishers']:,} to {options['subscribers']:,} clients"
+    return f"{asked.shape}: {clients}{copies}, QoS {options['qos']}, {options['payload']} bytes"
+
+
+def _rows(shape: str, figures: Figures) -> Iterator[tuple[str, str]]:
+    if shape == "connections":
+        yield "connected", f"{figures['connections']:,} in {figures['connect_s']:.2f} s"
+        yield "pings", f"{figures['pings']:,} sent, {figures['pongs']:,} answered"
+        return
+    if shape == "connects":
+        yield "connects", f"{figures['connects_per_s']:,.0f} /s"
+        return
+    if shape == "take-overs":
+        yield "take-overs", f"{figures['take_overs_per_s']:,.0f} /s"
+    else:
+        yield "published", f"{figures['published_per_s']:,.0f} /s"
+        yield "delivered", f"{figures['delivered_per_s']:,.0f} /s"
+        wrong = ", ".join(
+            f"{figures[name]:,} {word}"
+            for name, word in (("lost", "lost"), ("duplicates", "twice"), ("reordered", "out of order"))
+            if figures[name]
+        )
+        yield "checked", f"{figures['received']:,} messages: {wrong or 'none lost, none twice, all in order'}"
+    named = ("p50", "p90", "p99", "p999", "max")
+    yield "latency", ", ".join(f"{name} {_time(figures[f'latency_{name}_us'])}" for name in named)
+
+
+def _cost(pids: list[int], figures: Figures) -> Iterator[tuple[str, str]]:
+    if not pids:
+        return
+    for name, what in (("delivery", "message"), ("connect", "connect"), ("take_over", "take-over")):
+        if f"cpu_us_per_{name}" in figures:
+            share = f", {figures['cpu_share']:.0%} of a core" if "cpu_share" in figures else ""
+            yield "broker's CPU", f"{figures[f'cpu_us_per_{name}']:.3g} us a {what}{share}"
+    if "idle_cpu_share" in figures:
+        yield "while idle", f"{figures['idle_cpu_share']:.2%} of a core"
+        yield "memory", f"{figures['memory_per_connection_bytes']:,.0f} bytes more a connection"
+    yield "measured", ", ".join(f"{process_name(pid)} ({pid})" for pid in pids)
+
+
+def _time(microseconds: float) -> str:
+    return f"{microseconds:.0f} us" if microseconds < 1000 else f"{microseconds / 1000:.2f} ms"

@@ -1,0 +1,90 @@
+"""`make dist`: the wheel serves in an empty environment where nothing can be compiled, the sdist has what builds it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import DEADLINE, ROOT, until
+
+SOURCES = ("_speedups", "broker", "cluster", "loadtest", "deploy")
+BESIDE = (
+    "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt",
+)  # fmt: skip
+EXTRAS = {"cluster", "analytics", "loadtest", "otel", "test"}
+BUILT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "node_modules")
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make dist` makes, from a copy of the sources: a wheel, from the sdist beside it."""
+    tree = tmp_path_factory.mktemp("tree") / "flockmq"
+    tree.mkdir()
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, tree / name, ignore=BUILT)
+    for name in BESIDE:
+        shutil.copy(ROOT / name, tree / name)
+    subprocess.run([sys.executable, "-m", "build", "--no-isolation"], cwd=tree, check=True, capture_output=True)
+    return tree / "dist"
+
+
+def test_the_wheel_has_no_sources_of_compiled_code(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = Parser().parsestr(archive.read(next(n for n in names if n.endswith("METADATA"))).decode())
+    assert not [name for name in names if name.endswith((".c", ".pyx")) or name.startswith(("tests", "deploy"))]
+    assert {"broker/cli.py", "cluster/functions.lua", "loadtest/locustfile.py"} <= set(names)
+    assert any(re.fullmatch(r"_speedups/channel\..*\.so", name) for name in names)
+    assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
+
+
+def test_the_sdist_has_what_builds_it(dist: Path) -> None:
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {"setup.py", "constraints.txt", "deploy/flockmq.toml", "_speedups/channel.pyx", "_speedups/channel.pxd"}
+    assert needed <= names
+    assert not [name for name in names if name.endswith((".c", ".so", ".db"))]
+
+
+def test_the_wheel_serves_where_nothing_can_be_compiled(dist: Path, tmp_path: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    place = tmp_path / "venv"
+    venv.create(place, with_pip=True)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FLOCKMQ_", "PYTHON"))}
+    variables |= {"PATH": str(place / "bin"), "CC": "/nonexistent", "CXX": "/nonexistent"}
+
+    def run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        words = [str(place / "bin" / command[0]), *command[1:]]
+        return subprocess.run(
+            words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=5 * DEADLINE, check=check
+        )
+
+    run("pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel))
+    log = tmp_path / "log"
+    with log.open("w") as stream:
+        node = subprocess.Popen(
+            [place / "bin" / "flockmq"], cwd=tmp_path, env=variables | {"FLOCKMQ_LISTEN": "127.0.0.1:0"}, stderr=stream
+        )
+    try:
+        said = until(lambda: re.search(r"is ready +listen=mqtt://127\.0\.0\.1:(\d+)", log.read_text()), "is ready")
+        port = said[1]
+        run("flockmq", "pub", "-p", port, "-t", "a/b", "-m", "hello", "-q", "1", "-r")
+        assert run("flockmq", "sub", "-p", port, "-t", "a/#", "-v", "-C", "1").stdout == "a/b hello\n"
+        assert "none lost" in run("flockmq", "bench", "--host", f"127.0.0.1:{port}", "--count", "100").stdout
+    finally:
+        node.terminate()
+        assert node.wait(DEADLINE) == 0
+    assert (tmp_path / "flockmq.db").exists()
+    refused = run("flockmq", "serve", "--redis", "redis://127.0.0.1", check=False)
+    assert refused.returncode == 2
+    assert "pip install 'flockmq[cluster]'" in refused.stderr

@@ -1,0 +1,199 @@
+"""`flockmq bench` against real nodes: every shape, what it says, and that it finds what is wrong."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli import main
+from loadtest.commands.bench import SHAPES
+from loadtest.listeners import listening_pids, process_name
+from tests.broker_process import DEADLINE, ROOT, BrokerProcess, environment
+from tests.protocol.wire import frame_size
+
+SMALL = {
+    "pairs": ["--publishers", "3"],
+    "fan-out": ["--subscribers", "20"],
+    "fan-in": ["--publishers", "20"],
+    "wild": ["--topics", "10000", "--filters", "20", "--subscribers", "20"],
+    "connections": ["--connections", "200", "--subscribe", "--keep-alive", "1"],
+    "connects": ["--parallel", "5"],
+    "take-overs": ["--clients", "20", "--rate", "100"],
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path_factory.mktemp("node"))
+    broker.start()
+    yield broker
+    assert broker.stop() == 0
+    broker.check()
+
+
+def bench(port: int, *arguments: str) -> tuple[int, str, str]:
+    """Exit status, output and errors."""
+    command = [sys.executable, "-m", "broker.cli", "bench", *arguments, "--host", f"localhost:{port}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5 * DEADLINE, env=environment(), cwd=ROOT)
+    return done.returncode, done.stdout, done.stderr
+
+
+def figures(port: int, *arguments: str) -> dict[str, Any]:
+    status, output, errors = bench(port, *arguments, "--json")
+    assert (status, errors) == (0, "")
+    found = json.loads(output)["figures"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_small_covers_every_shape() -> None:
+    assert SMALL.keys() == SHAPES.keys()
+
+
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+@pytest.mark.parametrize("shape", ["pairs", "fan-out", "fan-in", "wild"])
+def test_messages(node: BrokerProcess, shape: str, qos: str) -> None:
+    found = figures(node.port, shape, "--qos", qos, "--count", "1000", "--seconds", "20", *SMALL[shape])
+    assert found["published"] == 1000
+    assert found["received"] == found["expected"] > 0
+    assert found["lost"] == found["duplicates"] == found["reordered"] == 0
+    assert sum(found["latencies"].values()) == found["received"]
+    assert found["cpu_us_per_delivery"] > 0
+
+
+@pytest.mark.parametrize("shape", ["connections", "connects", "take-overs"])
+def test_connections(node: BrokerProcess, shape: str) -> None:
+    found = figures(node.port, shape, "--seconds", "1", *SMALL[shape])
+    done = {"connections": "pongs", "connects": "connects", "take-overs": "take_overs"}[shape]
+    assert found[done] > 0
+    assert found["refused"] == found["closed"] == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_table(node: BrokerProcess, shape: str, tmp_path: Path) -> None:
+    hdr = tmp_path / "latency.hgrm"
+    status, output, errors = bench(node.port, shape, "--seconds", "0.5", "--hdr", str(hdr), *SMALL[shape])
+    assert (status, errors) == (0, "")
+    assert output.startswith(f"{shape}: ")
+    assert f"({node.pid})" in output
+    assert re.search(r"broker's CPU +[\d.e+-]+ us a ", output)
+    if SHAPES[shape].defaults.get("shape"):
+        assert "none lost, none twice, all in order" in output
+        assert hdr.read_text().splitlines()[-1].startswith("#[Max")
+
+
+def test_processes_side_by_side(node: BrokerProcess) -> None:
+    one = ["pairs", "--publishers", "2", "--qos", "1", "--count", "500", "--seconds", "20"]
+    found = figures(node.port, *one, "--processes", "2")
+    assert found["published"] == found["received"] == found["acknowledged"] == 1000
+    assert found["qos"] == 1
+    assert sum(found["latencies"].values()) == 1000
+    assert found["cpu_us_per_delivery"] == pytest.approx(found["cpu_s"] * 1e6 / found["delivered"])
+
+
+def test_two_nodes(node: BrokerProcess, tmp_path: Path) -> None:
+    """Nothing published at a node that knows nothing of the other arrives: it is told as lost."""
+    other = BrokerProcess(tmp_path)
+    other.start()
+    pids = node.pid, other.pid
+    try:
+        there = f"127.0.0.1:{other.port}"
+        status, output, errors = bench(node.port, "pairs", "--qos", "1", "--count", "50", "--publish-host", there)
+    finally:
+        other.stop()
+    assert status == 3
+    assert "50 lost" in output
+    assert "fault: lost: 50" in errors
+    assert all(f"({pid})" in output for pid in pids)
+
+
+class Meddler:
+    """Between the generator and the node: every tenth PUBLISH to a client is dropped or sent twice."""
+
+    def __init__(self, port: int, *, twice: bool) -> None:
+        self._target = port
+        self._twice = twice
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            node = socket.create_connection(("127.0.0.1", self._target), DEADLINE)
+            threading.Thread(target=self._copy, args=(client, node, False), daemon=True).start()
+            threading.Thread(target=self._copy, args=(node, client, True), daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket, meddle: bool) -> None:
+        data = bytearray()
+        seen = 0
+        with source, target:
+            try:
+                while piece := source.recv(65536):
+                    data += piece
+                    while (size := frame_size(data)) and size <= len(data):
+                        frame, data = bytes(data[:size]), data[size:]
+                        seen += meddle and frame[0] >> 4 == 3
+                        if meddle and frame[0] >> 4 == 3 and seen % 10 == 0:
+                            frame = frame * 2 if self._twice else b""
+                        target.sendall(frame)
+            except OSError:
+                pass
+
+
+@pytest.mark.parametrize(("twice", "words"), [(False, "100 lost"), (True, "100 twice")])
+def test_what_is_wrong_is_found(node: BrokerProcess, twice: bool, words: str) -> None:
+    meddler = Meddler(node.port, twice=twice)
+    try:
+        arguments = ("pairs", "--publishers", "1", "--count", "1000", "--seconds", "20", "--batch", "10")
+        status, output, errors = bench(meddler.port, *arguments, "--qos", "0")
+    finally:
+        meddler.close()
+    assert words in output
+    assert status == (3 if twice else 0)  # QoS 0 may be lost
+    assert bool(errors) == twice
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["nonsense"], 2, "invalid choice: 'nonsense'"),
+        (["--payload", "3"], 2, "3 is less than 32"),
+        (["connects", "--qos", "1"], 1, "--qos says nothing to connects"),
+        (["--host", "localhost:http"], 1, "'localhost:http' is not HOST or HOST:PORT"),
+        (["--host", "nowhere.invalid"], 1, "nowhere.invalid"),
+        (["--pid", "99999999"], 1, "no process 99999999"),
+    ],
+)
+def test_mistakes(arguments: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *arguments]) == status
+    error = capsys.readouterr().err
+    assert error.startswith("flockmq: error: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert main(["bench", "--host", f"127.0.0.1:{port}"]) == 1
+    assert "Connection refused" in capsys.readouterr().err
+
+
+def test_who_listens(node: BrokerProcess) -> None:
+    assert listening_pids(node.port) == [node.pid]
+    assert process_name(node.pid).startswith(("python", "flockmq"))
+    assert process_name(1 << 30) == str(1 << 30)
