@@ -1,1 +1,1 @@
-"""Load generator, yardstick relay, micro-benchmarks, report: `_speedups` and the standard library; `swarm/`: locust too."""
+"""Load generator, yardstick relay, micro-benchmarks, report, on `_speedups` and the standard library; `swarm`: locust."""
