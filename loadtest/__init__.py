@@ -1,1 +1,1 @@
-"""Load generator, yardstick relay, micro-benchmarks, report, on `_speedups` and the standard library; `swarm`: locust."""
+"""Load generator, yardstick relay, micro-benchmarks, report; only `swarm` needs more than `_speedups`: locust."""
