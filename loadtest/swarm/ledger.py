@@ -122,7 +122,7 @@ class Ledger:
     @property
     def unacknowledged(self) -> int:
         """How many messages wait for their acknowledgement."""
-        return sum(len(published.unacknowledged) for published in self._published)
+        return sum(len(published.unacknowledged) for published in self._published if not published.left)
 
     def look_for_losses(self) -> None:
         """Tell of what has been missing for too long."""
@@ -143,7 +143,7 @@ class Ledger:
     def report_unacknowledged(self) -> None:
         """Tell of what was published and never acknowledged."""
         for published in self._published:
-            if published.unacknowledged:
+            if published.unacknowledged and not published.left:
                 self._report(f"publish qos{published.qos}", NOT_ACKNOWLEDGED, len(published.unacknowledged))
 
     def expected(self, streams: Iterable[Summary]) -> list[tuple[Subscriber, Summary]]:

@@ -34,7 +34,7 @@ class Summary(NamedTuple):
 class Published:
     """The publisher's end."""
 
-    __slots__ = ("first_sent_at", "last", "qos", "stream", "topic_name", "unacknowledged")
+    __slots__ = ("first_sent_at", "last", "left", "qos", "stream", "topic_name", "unacknowledged")
 
     def __init__(self, stream: int, topic_name: str, qos: int) -> None:
         self.stream = stream
@@ -43,6 +43,7 @@ class Published:
         self.first_sent_at = 0
         self.last = 0
         self.unacknowledged: set[int] = set()
+        self.left = False  # the publisher is gone for good, and waits for nothing
 
     def next(self, now: int) -> int:
         """The number of the message that is sent now."""

@@ -67,6 +67,8 @@ class MqttUser(User):
             self.client.close()
         if self.subscriber is not None:
             self.swarm.ledger.remove(self.subscriber)
+        for published in self.publications.values():
+            published.left = True
         if self.index >= 0:
             self.swarm.roster.discharge(self.kind, self.index)
 
