@@ -1,5 +1,6 @@
 """A simulated client, with its socket, against a real node and a bad network."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from _speedups.packets import Publish
 from loadtest.swarm.client import Client, Network, Pulse
+from loadtest.swarm.connection import Connection
 from loadtest.swarm.session import Options, Will
 from tests.broker_process import DEADLINE, BrokerProcess
 from tests.socket_client import SocketClient
@@ -106,13 +108,17 @@ def test_messages_of_every_qos_both_ways(node: BrokerProcess, test: Test) -> Non
 
 
 def test_a_large_message_that_the_socket_does_not_take_at_once(node: BrokerProcess, test: Test) -> None:
-    client = test.client(node.port, ("t", 1))
-    assert client.ready.wait(DEADLINE)
-    payloads = [bytes([number]) * 1_500_000 for number in range(4)]
-    for payload in payloads:
-        client.publish("t", payload, 1)
-    until(lambda: len(heard(client).messages) == 4)
-    assert [packet.payload for packet in heard(client).messages] == payloads
+    with TcpProxy(node.port) as proxy:
+        client = test.client(proxy.port, ("t", 1))
+        assert client.ready.wait(DEADLINE)
+        proxy.stall()
+        payloads = [bytes([number]) * 1_500_000 for number in range(6)]
+        for payload in payloads:
+            client.publish("t", payload, 1)
+        assert client._connection is not None and client._connection._to_send
+        proxy.resume()
+        until(lambda: len(heard(client).messages) == len(payloads))
+        assert [packet.payload for packet in heard(client).messages] == payloads
 
 
 def test_a_will_is_left_by_who_vanishes_and_not_by_who_closes(node: BrokerProcess, test: Test) -> None:
@@ -127,6 +133,21 @@ def test_a_will_is_left_by_who_vanishes_and_not_by_who_closes(node: BrokerProces
         abrupt.vanish()
         packet = witness.receive()
         assert isinstance(packet, Publish) and packet.topic_name == "will/abrupt"
+
+
+def test_the_end_of_a_connection_is_not_a_reset_though_something_is_unread() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        opened: list[bool] = []
+        address = ("127.0.0.1", server.getsockname()[1])
+        connection = Connection(address, "", lambda: opened.append(True), lambda data: None, lambda reason: None)
+        until(lambda: opened)
+        other, _ = server.accept()
+        with other:
+            other.sendall(bytes(100_000))
+            connection.send(b"bye")
+            connection.finish()
+            assert [other.recv(100), other.recv(100)] == [b"bye", b""]
+        until(lambda: connection.ended)
 
 
 def test_it_comes_back_and_sends_again_what_was_not_acknowledged(node: BrokerProcess, test: Test) -> None:

@@ -128,6 +128,21 @@ def test_a_clean_session_misses_what_is_published_while_it_is_away(pair: Pair) -
     assert pair.settle() == {}
 
 
+def test_who_is_not_subscribed_at_the_end_expects_nothing(pair: Pair) -> None:
+    pair.subscriber.disconnected()
+    pair.receiver.subscriber("never", "t/+", 1, persistent=True)
+    pair.publish()
+    assert pair.settle() == {}
+
+
+def test_who_left_early_is_not_told_of(pair: Pair) -> None:
+    pair.publish(acknowledged=False)
+    assert pair.sender.unacknowledged == 1
+    pair.published.left = True
+    pair.sender.report_unacknowledged()
+    assert pair.sender.unacknowledged == 0 and pair.settle() == {}
+
+
 def test_a_persistent_session_misses_nothing() -> None:
     pair = Pair(persistent=True)
     pair.subscriber.subscribed(session_present=False)
