@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 import gevent
-from locust import stats
+from locust import runners, stats
 from locust.env import Environment
 from locust.runners import STATE_INIT, STATE_STOPPED, MasterRunner, WorkerRunner
 
@@ -31,6 +31,9 @@ STORM = "flockmq-storm"
 USER_CLASSES: tuple[type[MqttUser], ...] = (
     users.Sensor, users.Dashboard, users.Commander, users.Churn, users.Offline,
 )  # fmt: skip
+# Seconds without a word after which locust gives a worker's users to others. A busy worker is not a dead one, and who
+# runs twice takes its own connections over.
+runners.HEARTBEAT_LIVENESS = 30
 _log = logging.getLogger(__name__)
 
 
