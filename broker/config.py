@@ -364,7 +364,7 @@ class Config:
 
 
 def environment() -> dict[str, str]:
-    """The process's environment, for the processes that it starts."""
+    """The process's environment: for the processes that it starts, and for what others than we have set in it."""
     return dict(os.environ)
 
 

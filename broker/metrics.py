@@ -40,7 +40,7 @@ METRICS: tuple[Metric, ...] = (
     gauge(
         "clients_disconnected",
         "clients/disconnected",
-        "Persistent sessions whose client is away.",
+        "Persistent sessions whose client is not at this node.",
         lambda b: len(b.sessions) - b.sessions.connected,
     ),
     gauge("sessions", "clients/total", "Sessions, connected or not.", lambda b: len(b.sessions)),

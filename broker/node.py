@@ -22,7 +22,7 @@ from typing import cast
 import uvloop
 
 from broker import config as configuration
-from broker import logs
+from broker import logs, service_manager
 from broker.admin import prometheus
 from broker.admin.http_server import HttpServer, Page, check
 from broker.admin.otel import Exporter
@@ -322,6 +322,7 @@ async def _serve(config: Config, reload: Callable[[], Config]) -> None:
         await node.start()
         if node.addresses:
             banner(node)
+            service_manager.tell("READY=1")
         await node.run()
     finally:
         await node.stop()

@@ -36,8 +36,9 @@ from cluster.claims import Claims
 from cluster.connecting import Connector, Refused
 from cluster.durability import inspect
 from cluster.keys import LAYOUT, Keys
+from cluster.lease import Lease
 from cluster.link import Link, LinkError, LinkLost, Reply, ignore
-from cluster.members import CREDIT, CREDIT_STEP, HOLD_SECONDS, Member, Members
+from cluster.members import CREDIT_STEP, HOLD_SECONDS, Member, Members
 from cluster.message_log import LoggedMessages
 from cluster.processes import is_gone, process_name
 from cluster.reading import AT_ONCE, Behind, Reader, pairs
@@ -48,7 +49,6 @@ from cluster.routes import Routes
 
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, give or take a half
 BEATS_PER_LEASE = 4
-LEASE_USED = 0.9  # of the lease, after which a node that was not heard counts itself as dead
 PATIENCE_LEASES = 3  # without Redis, though its machine answers, until persistent clients are sent away
 TIDY_SECONDS = 5.0
 STOP_SECONDS = 10.0
@@ -93,16 +93,18 @@ class Cluster(Coordinator):
         self._patience = max(3.0, config.cluster.timeout)  # with a Redis that says nothing, while it is asked
         self._link = Link(self._pushed, self._settle, self._lost, self._patience)
         self._connector = Connector(self._address, self.me, self._patience)
+        self._lease = Lease(
+            config.cluster.lease, config.cluster.timeout, loop, reactor=lambda: self.broker.reactor,
+            ask=lambda judge: self._link.hold_until(judge, *self._command("beat", True, ())),
+            hang_up=lambda: self._link.close(), displaced=self.displaced,
+        )  # fmt: skip
         self.connected = False
         self._begun = False  # it has joined
         self._ended = False  # displaced or stopped: nothing is done any more
-        self._suspended = False  # clients are not served until it is known whether the node is still one
-        self._unanswered: asyncio.TimerHandle | None = None  # ends the link if that stays unknown
         self._own_change = 0  # number of this node's last change
         self._gone: dict[bytes, Member] = {}  # those that left while there was no link, until what they sent is taken
         self._to_confirm: dict[bytes, int] = {}  # node -> its last change that was applied here
         self._beat_due = self._tidy_due = self._expire_due = 0.0
-        self._valid_until = 0.0  # monotonic; the lease
         self._away_since = 0.0
         self._reconnecting: asyncio.Task[None] | None = None
         self._durability = ""
@@ -226,7 +228,7 @@ class Cluster(Coordinator):
         """The node is one of the cluster, and up to date."""
         self.connected = True
         self._away_since = 0.0
-        self._renew(now)
+        self._lease.renew(now)
         self._store.flow(self._link, self._store.confirmed_seq)
 
     # ---- the link is lost, and comes back ----
@@ -243,8 +245,7 @@ class Cluster(Coordinator):
         self._away_since = time.monotonic()
         self._store.stop_flowing()
         self.claims.without_link()
-        self.broker.reactor.valid_for(0)  # what needs nobody goes on; the rest waits
-        self._go_on()
+        self._lease.without_link()
         log.error("Redis is away: messages for persistent sessions and other nodes wait", redis=str(self._address))
         self._reconnecting = self._loop.create_task(self._reconnect())
 
@@ -296,7 +297,7 @@ class Cluster(Coordinator):
         self.results.replace(results)
         self.members.forget_beats()
         self._own_change = max(self._own_change, change)
-        self._renew(sent_at)
+        self._lease.renew(sent_at)
         self.connected = True
         away = time.monotonic() - self._away_since
         self._away_since = 0.0
@@ -304,7 +305,7 @@ class Cluster(Coordinator):
         self._store.flow(link, seq)
         self.claims.reclaim()
         for member in self.members:
-            self._let_go(member)
+            member.has_taken(member.sent)
         link.call(ignore, "PUBLISH", self.keys.all, wire.back(self.me, self.changes.last))
         link.release()
         self._gone.clear()
@@ -338,40 +339,11 @@ class Cluster(Coordinator):
             if self._begun:  # else starting has failed, and is tried again
                 self._restart(reason)
 
-    # ---- the lease ----
-
-    def _renew(self, heard_at: float) -> None:
-        self._valid_until = heard_at + self._config.cluster.lease * LEASE_USED
-        self.broker.reactor.valid_for(self._valid_until - time.monotonic())
+    # ---- heartbeats ----
 
     def _overdue(self) -> None:
-        """The lease ran out before anything else was noticed: this process stood still. Ask before serving anybody."""
-        if self._suspended or self._ended or not self.connected:
-            return
-        self._suspended = True
-        log.warning("this node stood still for longer than its lease; asking whether it is still one of the cluster")
-        self._loop.remove_reader(self.broker.reactor.fileno())
-        self._link.hold_until(partial(self._judge, time.monotonic()), *self._command("beat", True, ()))
-        self._unanswered = self._loop.call_later(self._config.cluster.timeout, self._link.close)
-
-    def _judge(self, asked_at: float, reply: Reply) -> bool:
-        """Whether what came while the node stood still may be acted on."""
-        if isinstance(reply, list) and reply[0] != b"gone":
-            self._renew(asked_at)
-            self._go_on()
-            return True
-        if isinstance(reply, list):
-            self.displaced("it stood still, and the others took it for dead")
-        else:
-            self._link.close()
-        return False
-
-    def _go_on(self) -> None:
-        if self._suspended and not self._ended:
-            self._suspended = False
-            if self._unanswered is not None:
-                self._unanswered.cancel()
-            self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
+        if self.connected and not self._ended:
+            self._lease.suspend()
 
     async def _beat_now(self) -> None:
         self._beat_due = time.monotonic() + self._config.cluster.lease / BEATS_PER_LEASE
@@ -390,7 +362,7 @@ class Cluster(Coordinator):
             return
         if not self._begun and not self.connected:
             return
-        self._renew(sent_at)
+        self._lease.renew(sent_at)
         found = dict(zip(beats[::2], beats[1::2], strict=True))
         del found[self.me]
         for node, count in self.members.heard(found, self._config.cluster.lease):
@@ -438,11 +410,12 @@ class Cluster(Coordinator):
         if self._ended:
             return
         if not self.connected:
-            patient_until = self._away_since + lease * PATIENCE_LEASES if self._connector.reached else self._valid_until
+            reached = self._connector.reached
+            patient_until = self._away_since + lease * PATIENCE_LEASES if reached else self._lease.valid_until
             if self._away_since and now > patient_until:
                 self.claims.close_persistent("this node has lost the others")
             return
-        if self._suspended or now > self._valid_until:
+        if self._lease.suspended or now > self._lease.valid_until:
             self._overdue()
             return
         self.broker.turn.seal()  # acknowledgements that nobody waited for
@@ -463,7 +436,7 @@ class Cluster(Coordinator):
             self.function(ignore, "expire", int(expiry), AT_ONCE)
         for member in self.members:
             if member.held_at and now - member.held_at > HOLD_SECONDS:
-                self._let_go(member)
+                member.has_taken(member.sent)
 
     def _tidied(self, reply: Reply) -> None:
         if isinstance(reply, int) and reply:
@@ -544,18 +517,9 @@ class Cluster(Coordinator):
         if not self.connected:
             self.broker.turn.count(DROPPED_SLOW)
             return
-        member.sent += len(packets)
-        header = wire.batch_header(wire.QOS_0, self.me, member.sent)
+        header = wire.batch_header(wire.QOS_0, self.me, member.sent + len(packets))
         self._link.call(ignore, "PUBLISH", self.keys.to(member.node), header + packets)
-        if member.sent - member.taken > CREDIT and not member.held_at:
-            member.held_at = time.monotonic()
-            member.peer.hold(True)
-
-    def _let_go(self, member: Member) -> None:
-        member.taken = member.sent
-        if member.held_at:
-            member.held_at = 0.0
-            member.peer.hold(False)
+        member.was_sent(len(packets))
 
     def _take_batch(self, batch: wire.Batch) -> None:
         member = self.members.get(batch.node) or self._gone.get(batch.node)
@@ -609,10 +573,7 @@ class Cluster(Coordinator):
     def _take_credit(self, node: bytes, position: int) -> None:
         member = self.members.get(node)
         if member is not None:
-            member.taken = max(member.taken, position)
-            if member.held_at and member.sent - member.taken <= CREDIT:
-                member.held_at = 0.0
-                member.peer.hold(False)
+            member.has_taken(position)
 
     def _purge(self, client_id: bytes) -> None:
         if self.claims.close(client_id, "purged by the operator"):

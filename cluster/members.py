@@ -28,6 +28,20 @@ class Member:
         self.process = b""  # where it runs, for those on the same machine
         self.held_at = 0.0  # since when we send nothing; 0 = we send
 
+    def was_sent(self, size: int) -> None:
+        """So many bytes of QoS 0 more are on their way to it: nothing more for now, if that is much."""
+        self.sent += size
+        if self.sent - self.taken > CREDIT and not self.held_at:
+            self.held_at = time.monotonic()
+            self.peer.hold(True)
+
+    def has_taken(self, position: int) -> None:
+        """It has taken what was sent up to there, or shall be tried again."""
+        self.taken = max(self.taken, position)
+        if self.held_at and self.sent - self.taken <= CREDIT:
+            self.held_at = 0.0
+            self.peer.hold(False)
+
 
 class Members:
     """The nodes that take part.

@@ -34,6 +34,18 @@ def process_name(pid: int) -> str:
 
 def is_gone(name: bytes) -> bool:
     """Whether this process ran here, and runs no more."""
-    where, _, rest = name.decode("utf-8", "replace").rpartition("/")[0].rpartition("/")
-    pid = rest
-    return bool(where) and where == _here() and pid.isdigit() and process_name(int(pid)) != name.decode()
+    where, _, pid = name.decode("utf-8", "replace").rpartition("/")[0].rpartition("/")
+    if not where or where != _here() or not pid.isdigit():
+        return False
+    return not _exists(int(pid)) or process_name(int(pid)) not in ("", name.decode())
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process; its /proc may be hidden from us, as systemd's ProtectProc does with other users'."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True

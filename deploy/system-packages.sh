@@ -52,6 +52,9 @@ if [ "$what" = test ]; then
     has redis-server || need redis-server
     has redis-sentinel || need redis-sentinel
     has ss || need iproute2
+    has haproxy || need haproxy
+    { has prometheus && has promtool; } || need prometheus
+    { [ -x /lib/systemd/systemd ] && has systemd-analyze; } || need systemd
     # Spark 4 runs on Java 17 and 21; an older one counts as missing.
     case $(java -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p') in
     17 | 21) ;;
@@ -100,7 +103,7 @@ fi
 rm -f "$log"
 
 # Not started now, and not at the next boot either: the tests start their own.
-for daemon in mosquitto redis-server redis-sentinel; do
+for daemon in mosquitto redis-server redis-sentinel haproxy prometheus prometheus-node-exporter; do
     case "$missing " in
     *" $daemon "*)
         if has systemctl; then $root systemctl disable "$daemon.service" >/dev/null 2>&1 || true; fi

@@ -11,8 +11,6 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-import pytest
-
 from tests.broker_process import DEADLINE, ROOT, until
 
 SOURCES = ("_speedups", "broker", "cluster", "loadtest", "deploy")
@@ -23,21 +21,24 @@ EXTRAS = {"cluster", "analytics", "loadtest", "otel", "test"}
 BUILT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "node_modules")
 
 
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make dist` makes, from a copy of the sources: a wheel, from the sdist beside it."""
-    tree = tmp_path_factory.mktemp("tree") / "flockmq"
+def test_make_dist(tmp_path: Path) -> None:
+    """One test, because what it begins with takes a minute: a wheel is made from an sdist of a copy of the sources."""
+    tree = tmp_path / "flockmq"
     tree.mkdir()
     for name in SOURCES:
         shutil.copytree(ROOT / name, tree / name, ignore=BUILT)
     for name in BESIDE:
         shutil.copy(ROOT / name, tree / name)
     subprocess.run([sys.executable, "-m", "build", "--no-isolation"], cwd=tree, check=True, capture_output=True)
-    return tree / "dist"
+    (sdist,) = (tree / "dist").glob("*.tar.gz")
+    (wheel,) = (tree / "dist").glob("*.whl")
+    check_sdist(sdist)
+    check_wheel(wheel)
+    serve_from(wheel, tmp_path)
 
 
-def test_the_wheel_has_no_sources_of_compiled_code(dist: Path) -> None:
-    (wheel,) = dist.glob("*.whl")
+def check_wheel(wheel: Path) -> None:
+    """It has what runs, and not what it was compiled from."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = Parser().parsestr(archive.read(next(n for n in names if n.endswith("METADATA"))).decode())
@@ -47,8 +48,8 @@ def test_the_wheel_has_no_sources_of_compiled_code(dist: Path) -> None:
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
 
 
-def test_the_sdist_has_what_builds_it(dist: Path) -> None:
-    (sdist,) = dist.glob("*.tar.gz")
+def check_sdist(sdist: Path) -> None:
+    """It has what builds it."""
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"setup.py", "constraints.txt", "deploy/flockmq.toml", "_speedups/channel.pyx", "_speedups/channel.pxd"}
@@ -56,8 +57,8 @@ def test_the_sdist_has_what_builds_it(dist: Path) -> None:
     assert not [name for name in names if name.endswith((".c", ".so", ".db"))]
 
 
-def test_the_wheel_serves_where_nothing_can_be_compiled(dist: Path, tmp_path: Path) -> None:
-    (wheel,) = dist.glob("*.whl")
+def serve_from(wheel: Path, tmp_path: Path) -> None:
+    """Install it into an empty environment where nothing can be compiled; serve, publish, subscribe, measure."""
     place = tmp_path / "venv"
     venv.create(place, with_pip=True)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FLOCKMQ_", "PYTHON"))}

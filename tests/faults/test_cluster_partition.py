@@ -1,6 +1,7 @@
 """Partitions by the kernel, in network namespaces: packets vanish, and no connection is told (F7, F8).
 
-One bridge, a namespace for Redis and one for each node. Needs root.
+One bridge, in a namespace of its own, where no firewall of this machine judges what passes; a namespace for Redis and
+one for each node. Needs root.
 """
 
 import itertools
@@ -45,20 +46,28 @@ class Network:
     def __init__(self, names: list[str]) -> None:
         self.id = f"{os.getpid() % 100_000}{next(NUMBERS)}"
         self.subnet = f"10.{200 + os.getpid() % 50}.{int(self.id) % 250}"
-        self.bridge = f"mb{self.id}"
         self.names = names
-        ip("link", "add", self.bridge, "type", "bridge")
-        ip("addr", "add", f"{self.subnet}.1/24", "dev", self.bridge)
-        ip("link", "set", self.bridge, "up")
-        for number, name in enumerate(names, 2):
-            space, leg = self.space(name), f"mv{number}{self.id}"
+        self.hub = self.space("hub")
+        self.host_leg = f"mh{self.id}"
+        ip("netns", "add", self.hub)
+        ip("-n", self.hub, "link", "add", "bridge", "type", "bridge")
+        ip("-n", self.hub, "link", "set", "bridge", "up")
+        ip("link", "add", self.host_leg, "type", "veth", "peer", "name", "to-host", "netns", self.hub)
+        self._connect("to-host")
+        ip("addr", "add", f"{self.subnet}.1/24", "dev", self.host_leg)
+        ip("link", "set", self.host_leg, "up")
+        for name in names:
+            space = self.space(name)
             ip("netns", "add", space)
-            ip("link", "add", leg, "type", "veth", "peer", "name", "eth0", "netns", space)
-            ip("link", "set", leg, "master", self.bridge)
-            ip("link", "set", leg, "up")
+            ip("-n", self.hub, "link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", space)
+            self._connect(f"to-{name}")
             ip("-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
             ip("-n", space, "link", "set", "eth0", "up")
             ip("-n", space, "link", "set", "lo", "up")
+
+    def _connect(self, leg: str) -> None:
+        ip("-n", self.hub, "link", "set", leg, "master", "bridge")
+        ip("-n", self.hub, "link", "set", leg, "up")
 
     def space(self, name: str) -> str:
         """The namespace of a member."""
@@ -74,13 +83,11 @@ class Network:
 
     def plug(self, name: str, state: str) -> None:
         """Have a member's leg `up` or `down`: what is sent vanishes."""
-        number = 2 + self.names.index(name)
-        ip("link", "set", f"mv{number}{self.id}", state)
+        ip("-n", self.hub, "link", "set", f"to-{name}", state)
 
     def close(self) -> None:
-        for name in self.names:
+        for name in (*self.names, "hub"):
             subprocess.run(["ip", "netns", "del", self.space(name)], check=False, capture_output=True)
-        subprocess.run(["ip", "link", "del", self.bridge], check=False, capture_output=True)
 
 
 @pytest.fixture
