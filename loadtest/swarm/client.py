@@ -4,7 +4,7 @@ Owns when to connect, again after a loss, and when to give up on an unanswered p
 `Listener`, from the loop: it may not block. Rules:
 - An open client wants to be connected: lost or refused, it tries again, later each time, at another broker each time.
 - It is `ready` when CONNACK has come and, unless the broker still has a session with its subscriptions, SUBACK.
-- One `Pulse` a process looks after all clients once a second: keep alive, and time-outs.
+- The process's `Pulse` looks after it once a second: keep alive, and time-outs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gevent.event import Event
 
 from _speedups.packets import Publish
 from loadtest.swarm.connection import Address, Connection
+from loadtest.swarm.pulse import Pulse
 from loadtest.swarm.session import Accepted, Acknowledged, BrokenProtocol, Options, Refused, Session, Subscribed
 from loadtest.swarm.stamp import mark_resent
 
@@ -246,29 +247,3 @@ class Client:
             if not self._session.pings:
                 self._sent_at = time.monotonic()
             self._connection.send(self._session.take())
-
-
-class Pulse:
-    """Looks after all clients of a process."""
-
-    def __init__(self) -> None:
-        self.clients: set[Client] = set()  # that want to be connected
-        self.finishing: set[Connection] = set()  # that have said DISCONNECT
-
-    def run(self) -> None:
-        """Beat for ever, in a greenlet."""
-        while True:
-            gevent.sleep(1.0)
-            now = time.monotonic()
-            for client in list(self.clients):
-                client.beat(now)
-            self.finishing = {connection for connection in self.finishing if not connection.ended}
-
-    def wait_finished(self, seconds: float) -> None:
-        """Return when the connections that were closed are gone, or after so long."""
-        end = time.monotonic() + seconds
-        while any(not connection.ended for connection in self.finishing) and time.monotonic() < end:
-            gevent.sleep(0.02)
-        for connection in self.finishing:
-            connection.abort()
-        self.finishing.clear()

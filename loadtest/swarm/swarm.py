@@ -13,8 +13,9 @@ from gevent.event import Event
 from locust.env import Environment
 
 from loadtest.swarm import hosts
-from loadtest.swarm.client import Network, Pulse
+from loadtest.swarm.client import Network
 from loadtest.swarm.ledger import Ledger
+from loadtest.swarm.pulse import Pulse
 from loadtest.swarm.roster import Roster
 from loadtest.swarm.scenario import Scenario
 

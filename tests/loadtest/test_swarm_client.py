@@ -10,8 +10,9 @@ import gevent
 import pytest
 
 from _speedups.packets import Publish
-from loadtest.swarm.client import Client, Network, Pulse
+from loadtest.swarm.client import Client, Network
 from loadtest.swarm.connection import Connection
+from loadtest.swarm.pulse import Pulse
 from loadtest.swarm.session import Options, Will
 from tests.broker_process import DEADLINE, BrokerProcess
 from tests.socket_client import SocketClient
