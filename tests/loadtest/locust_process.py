@@ -33,7 +33,9 @@ class LocustProcess:
         self.directory = directory
         (directory / "scenario.toml").write_text(scenario)
         self._output = (directory / "output.txt").open("w")
-        command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", hosts]
+        # What a shell runs in the background ignores SIGINT, and so do its children, unless told otherwise.
+        command = ["env", "--default-signal=INT", sys.executable, "-m", "locust"]
+        command += ["-f", str(LOCUSTFILE), "--host", hosts]
         command += ["--scenario", "scenario.toml", "--csv", "result", *arguments]
         if processes:
             port = str(free_port())
