@@ -49,6 +49,7 @@ class Subscriber:
                 self._report("connect", SESSION_LOST, 1)
             self._forget()
             self.since = stamp.now()
+        self._forget_qos_0()
 
     def disconnected(self) -> None:
         """The client is not connected any more."""
@@ -78,6 +79,13 @@ class Subscriber:
             first = 1 if self.expects(stream) else seen.first
             return seen.outstanding(first, stream.last, stream.unacknowledged)
         return stream.last - len(stream.unacknowledged) if self.expects(stream) else 0
+
+    def _forget_qos_0(self) -> None:
+        """No session keeps QoS 0 for a client that is away."""
+        for stream, seen in list(self.seen.items()):
+            if not seen.qos:
+                del self.seen[stream]
+                self._gaps.discard(seen)
 
     def _forget(self) -> None:
         self._gaps.difference_update(self.seen.values())

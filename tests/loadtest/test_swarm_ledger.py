@@ -154,6 +154,16 @@ def test_a_persistent_session_misses_nothing() -> None:
     assert pair.settle() == {("deliver qos1", "lost"): 1}
 
 
+def test_a_persistent_session_misses_qos_0_while_it_is_away() -> None:
+    pair = Pair(qos=0, persistent=True)
+    pair.subscriber.subscribed(session_present=False)
+    pair.deliver(pair.publish())
+    pair.publish()
+    pair.subscriber.subscribed(session_present=True)
+    pair.deliver(pair.publish())
+    assert pair.settle() == {}
+
+
 def test_a_persistent_session_that_the_broker_forgot_is_told() -> None:
     pair = Pair(persistent=True)
     pair.subscriber.subscribed(session_present=False)
