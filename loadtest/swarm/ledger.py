@@ -5,7 +5,7 @@ Nothing is asked of another process while the test runs. At its end every proces
 (`settle`), so that those whose last messages, or all of them, were lost are found too. Rules:
 - A subscription that ends with its connection begins anew with the next: nothing is promised for the time between.
   One of a persistent session goes on, and misses nothing.
-- A stream that began after SUBACK is expected from its first number on, another one from the first that comes.
+- A stream is expected from the first number on that was surely sent after SUBACK, or that has come.
 - QoS 0 promises nothing: a gap is told, as lost, but not waited for.
 """
 
@@ -68,17 +68,19 @@ class Subscriber:
         if seen.missing:
             self._gaps.add(seen)
 
-    def expects(self, stream: Summary) -> bool:
-        """Whether a stream began after SUBACK; the clocks of two machines can't tell."""
-        return bool(self.since) and stream.machine == stamp.MACHINE and stream.first_sent_at > self.since
+    def first(self, stream: Summary) -> int:
+        """A number that was sent after SUBACK; 0 if it isn't known: the clocks of two machines can't tell."""
+        if not self.since or stream.machine != stamp.MACHINE:
+            return 0
+        return next((number for number, sent_at in stream.marks if sent_at > self.since), 0)
 
     def outstanding(self, stream: Summary) -> int:
         """How many messages of a finished stream have yet to come."""
-        seen = self.seen.get(stream.stream)
+        seen, first = self.seen.get(stream.stream), self.first(stream)
         if seen is not None:
-            first = 1 if self.expects(stream) else seen.first
-            return seen.outstanding(first, stream.last, stream.unacknowledged)
-        return stream.last - len(stream.unacknowledged) if self.expects(stream) else 0
+            return seen.outstanding(first or seen.first, stream.last, stream.unacknowledged)
+        unacknowledged = sum(number >= first for number in stream.unacknowledged)
+        return stream.last + 1 - first - unacknowledged if first else 0
 
     def _forget_qos_0(self) -> None:
         """No session keeps QoS 0 for a client that is away."""

@@ -17,6 +17,7 @@ DUPLICATE = "duplicate"
 OUT_OF_ORDER = "out of order"
 NOT_ACKNOWLEDGED = "not acknowledged"
 SESSION_LOST = "session lost"
+MARKS = 16  # of a stream, at most
 
 
 class Summary(NamedTuple):
@@ -26,7 +27,7 @@ class Summary(NamedTuple):
     topic_name: str
     qos: int
     machine: int  # whose clock it is
-    first_sent_at: int  # as in stamps
+    marks: list[tuple[int, int]]  # some numbers, the first among them, and when they were sent, as in stamps
     last: int  # the number sent last
     unacknowledged: list[int]  # numbers of which it isn't known whether the broker has them
 
@@ -34,13 +35,14 @@ class Summary(NamedTuple):
 class Published:
     """The publisher's end."""
 
-    __slots__ = ("first_sent_at", "last", "left", "qos", "stream", "topic_name", "unacknowledged")
+    __slots__ = ("_due", "_step", "last", "left", "marks", "qos", "stream", "topic_name", "unacknowledged")
 
     def __init__(self, stream: int, topic_name: str, qos: int) -> None:
         self.stream = stream
         self.topic_name = topic_name
         self.qos = qos
-        self.first_sent_at = 0
+        self.marks: list[tuple[int, int]] = []
+        self._due, self._step = 1, 1  # the number that is marked next, and how far apart they are
         self.last = 0
         self.unacknowledged: set[int] = set()
         self.left = False  # the publisher is gone for good, and waits for nothing
@@ -48,10 +50,17 @@ class Published:
     def next(self, now: int) -> int:
         """The number of the message that is sent now."""
         self.last += 1
-        self.first_sent_at = self.first_sent_at or now
+        if self.last == self._due:
+            self._mark(now)
         if self.qos:
             self.unacknowledged.add(self.last)
         return self.last
+
+    def _mark(self, now: int) -> None:
+        self.marks.append((self.last, now))
+        if len(self.marks) > MARKS:
+            self.marks, self._step = self.marks[::2], self._step * 2
+        self._due = self.last + self._step
 
     def summary(self) -> Summary:
         """What others must know."""
@@ -60,7 +69,7 @@ class Published:
             self.topic_name,
             self.qos,
             MACHINE,
-            self.first_sent_at,
+            self.marks,
             self.last,
             sorted(self.unacknowledged),
         )

@@ -135,6 +135,18 @@ def test_who_is_not_subscribed_at_the_end_expects_nothing(pair: Pair) -> None:
     assert pair.settle() == {}
 
 
+@pytest.mark.parametrize("before", [1, 3, 100])
+def test_a_stream_that_began_before_suback_and_never_comes_is_lost(before: int) -> None:
+    pair = Pair()
+    for _ in range(before):
+        pair.publish()
+    pair.subscriber.subscribed(session_present=False)
+    for _ in range(200):
+        pair.publish()
+    lost = pair.settle()[("deliver qos1", "lost")]
+    assert 150 < lost <= 200, "nearly all: only some numbers are marked with their time"
+
+
 def test_who_left_early_is_not_told_of(pair: Pair) -> None:
     pair.publish(acknowledged=False)
     assert pair.sender.unacknowledged == 1
