@@ -1,1 +1,1 @@
-"""Load generator, yardstick relay, micro-benchmarks, report. Imports `_speedups` and the standard library only."""
+"""Load generator, yardstick relay, micro-benchmarks, report; only `swarm` needs more than `_speedups`: locust."""

@@ -1,0 +1,1 @@
+"""Load tests with locust: simulated clients, what they check, scenarios; `loadtest/locustfile.py` is the entrance."""

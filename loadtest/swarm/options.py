@@ -1,0 +1,57 @@
+"""Our options beside locust's: on the command line, in its configuration file, as variables, and in its web form."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from typing import Any
+
+from loadtest.swarm import hosts
+from loadtest.swarm.scenario import Scenario, ScenarioError, Thresholds, names, parse, read
+from loadtest.swarm.verdict import with_changes
+
+
+def add_to(parser: Any) -> None:
+    """Add them to locust's parser."""
+    parser.add_argument(  # of a group's locust's form would not know
+        "--scenario",
+        type=checked(lambda name: parse(read(name), name)),
+        default="fleet",
+        env_var="FLOCKMQ_SCENARIO",
+        metavar="NAME-OR-FILE",
+        help=f"one of {', '.join(names())}, or a file (default: fleet). It says how many users, unless --users does",
+    )
+    parser.add_argument(
+        "--thresholds",
+        type=checked(lambda text: with_changes(Thresholds(), text)),
+        default="",
+        env_var="FLOCKMQ_THRESHOLDS",
+        metavar="NAME=MOST,...",
+        help='in place of the scenario\'s: "lost=0, disconnected=any, deliver qos1 p99=500ms". Beyond one: exit code 1',
+    )
+    parser.add_argument(
+        "--source",
+        type=checked(hosts.sources),
+        default="",
+        env_var="FLOCKMQ_SOURCE",
+        metavar="ADDRESS,...",
+        help="where clients come from, in turn, for more connections than one address has ports: 127.0.1.0/24",
+    )
+
+
+def checked(read_it: Any) -> Any:
+    """A type for argparse that keeps the text, if it can be read."""
+
+    def check(text: str) -> str:
+        try:
+            read_it(text)
+        except (ScenarioError, ValueError) as error:
+            raise ArgumentTypeError(str(error)) from None
+        return text
+
+    return check
+
+
+def chosen(options: Any) -> Scenario:
+    """The scenario of the options; its text goes with them to workers, which need not have the file."""
+    options.scenario_text = read(options.scenario)
+    return parse(options.scenario_text, options.scenario)

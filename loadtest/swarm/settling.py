@@ -1,0 +1,131 @@
+"""The end of a test, before its clients leave: nothing new is published, what is under way arrives, the rest is lost.
+
+Owns that exchange between the master and its workers (one process alone is both): "be quiet" - "this is what my
+publishers have sent" - "this is what all have sent" - "checked, and in my statistics".
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from locust.env import Environment
+from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, Runner, WorkerRunner
+
+from loadtest.swarm.streams import Summary
+from loadtest.swarm.swarm import Swarm
+
+QUIET, PUBLISHED, EXPECTED, CHECKED = ("flockmq-quiet", "flockmq-published", "flockmq-expected", "flockmq-checked")
+PATIENCE = 120.0  # seconds for a worker to answer
+STEP = 0.25  # seconds between looks
+_log = logging.getLogger(__name__)
+
+
+def fall_quiet(swarm: Swarm) -> list[Summary]:
+    """Publish nothing new and wait for acknowledgements; returns what was published."""
+    swarm.quiet.set()
+    wait_while(lambda: swarm.ledger.unacknowledged, swarm.scenario.lost_after)
+    swarm.ledger.report_unacknowledged()
+    return swarm.ledger.summaries()
+
+
+def check(swarm: Swarm, streams: list[Summary]) -> None:
+    """Wait for what was published and has not arrived; what does not come is lost."""
+    pairs = swarm.ledger.expected(streams)
+
+    def outstanding() -> int:
+        pairs[:] = [(subscriber, stream) for subscriber, stream in pairs if subscriber.outstanding(stream)]
+        return sum(subscriber.outstanding(stream) for subscriber, stream in pairs)
+
+    wait_while(outstanding, swarm.scenario.lost_after)
+    swarm.ledger.report_lost(pairs)
+
+
+def wait_while(count: Callable[[], int], patience: float) -> None:
+    """Wait until there is nothing to count, or the count has not changed for so many seconds."""
+    last, changed_at = count(), time.monotonic()
+    while last and time.monotonic() - changed_at < patience:
+        gevent.sleep(STEP)
+        number = count()
+        if number != last:
+            last, changed_at = number, time.monotonic()
+
+
+class Settling:
+    """The exchange, as one process takes part in it.
+
+    Args:
+        runner: locust's.
+        current: the swarm of the test that runs.
+    """
+
+    def __init__(self, runner: Runner, current: Callable[[], Swarm | None]) -> None:
+        self.silent: list[str] = []  # workers that did not answer: what they know is missing
+        self._runner = runner
+        self._current = current
+        self._published: dict[str, list[Any]] = {}
+        self._checked: set[str] = set()
+        self._reported: set[str] = set()
+        if isinstance(runner, WorkerRunner):
+            runner.register_message(QUIET, self._handle_quiet, concurrent=True)
+            runner.register_message(EXPECTED, self._handle_expected, concurrent=True)
+        elif isinstance(runner, MasterRunner):
+            runner.register_message(PUBLISHED, self._handle_published)
+            runner.register_message(CHECKED, self._handle_checked)
+            runner.environment.events.worker_report.add_listener(self._handle_report)
+
+    def run(self) -> None:
+        """Settle; returns when all faults are in locust's statistics."""
+        runner, swarm = self._runner, self._current()
+        if isinstance(runner, MasterRunner):
+            self._run_master(runner)
+        elif swarm is not None and not isinstance(runner, WorkerRunner):
+            check(swarm, fall_quiet(swarm))
+
+    # ---- the master's side ----
+
+    def _run_master(self, runner: MasterRunner) -> None:
+        workers = [node.id for node in runner.clients.all if node.state in (STATE_RUNNING, STATE_SPAWNING)]
+        self._published.clear()
+        self._checked.clear()
+        self._reported.clear()
+        for worker in workers:
+            runner.send_message(QUIET, None, worker)
+        self._await(workers, self._published.keys)
+        streams = [stream for published in self._published.values() for stream in published]
+        for worker in workers:
+            runner.send_message(EXPECTED, {"streams": streams}, worker)
+        self._await(workers, lambda: self._reported)
+        self.silent = [worker for worker in workers if worker not in self._reported]
+        if self.silent:
+            _log.error("workers that did not say what they have received: %s", ", ".join(self.silent))
+
+    def _await(self, workers: list[str], answered: Callable[[], Any]) -> None:
+        wait_while(lambda: len(set(workers) - set(answered())), PATIENCE)
+
+    def _handle_published(self, environment: Environment, msg: Any) -> None:
+        self._published[msg.node_id] = msg.data["streams"]
+
+    def _handle_checked(self, environment: Environment, msg: Any) -> None:
+        self._checked.add(msg.node_id)
+
+    def _handle_report(self, client_id: str, data: dict[str, Any]) -> None:
+        """The first statistics after the check have its faults."""
+        if client_id in self._checked:
+            self._reported.add(client_id)
+
+    # ---- a worker's side ----
+
+    def _handle_quiet(self, environment: Environment, msg: Any) -> None:
+        swarm = self._current()
+        streams = fall_quiet(swarm) if swarm is not None else []
+        self._runner.send_message(PUBLISHED, {"streams": streams})
+
+    def _handle_expected(self, environment: Environment, msg: Any) -> None:
+        swarm = self._current()
+        if swarm is not None:
+            check(swarm, [Summary(*stream) for stream in msg.data["streams"]])
+        self._runner.send_message(CHECKED, None)

@@ -1,0 +1,168 @@
+"""The user classes: what each kind of client does. What the keys of its table mean stands in `scenario`."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import gevent
+from locust import task
+
+from _speedups.packets import Publish
+from loadtest.swarm import stamp
+from loadtest.swarm.scenario import ChurnGroup, CommanderGroup, DashboardGroup, OfflineGroup, SensorGroup
+from loadtest.swarm.user import FOREVER, MqttUser
+
+
+def pick(mix: dict[int, float]) -> int:
+    """A number out of a mix."""
+    return random.choices(list(mix), list(mix.values()))[0] if len(mix) > 1 else next(iter(mix))
+
+
+class Sensor(MqttUser):
+    """Publishes, and answers commanders."""
+
+    kind = "sensor"
+    role: SensorGroup
+
+    def prepare(self) -> None:
+        self._publish_to = self.topic(self.role.topic) if self.role.topic else ""
+        self._first = True
+
+    def topic_filters(self) -> list[tuple[str, int]]:
+        return [(self.topic(self.role.command) + "/+", 1)] if self.role.command else []
+
+    def wait_time(self) -> float:
+        """The interval, more or less; the first of all clients are spread over it."""
+        role = self.role
+        if self._first:
+            self._first = False
+            return random.uniform(0, role.interval)
+        return role.interval * random.uniform(1 - role.jitter, 1 + role.jitter)
+
+    @task
+    def read(self) -> None:
+        if self._first:
+            if self.role.wait:
+                self.swarm.all_started.wait()
+            return
+        if self._publish_to:
+            self.publish(self._publish_to, pick(self.role.qos), pick(self.role.payload), self.role.retain)
+
+    def delivered(self, packet: Publish) -> None:
+        """A request: the reply goes to the commander that the topic's last level names."""
+        commander = packet.topic_name.rpartition("/")[2]
+        if self.client is not None and self.client.ready.is_set() and not packet.retain:
+            self.client.publish(f"{self.swarm.root}/reply/{commander}", packet.payload, 1)
+
+
+class Dashboard(MqttUser):
+    """Subscribes, and looks at what comes."""
+
+    kind = "dashboard"
+    role: DashboardGroup
+
+    def prepare(self) -> None:
+        filters = self.role.filters
+        self.subscribe(filters[self.index % len(filters)], self.role.qos)
+
+    @task
+    def look(self) -> None:
+        """What there is to do is done in `delivered`."""
+
+
+class Commander(MqttUser):
+    """Sends requests to the sensors that are online, and measures the round trip."""
+
+    kind = "commander"
+    role: CommanderGroup
+
+    def prepare(self) -> None:
+        self._devices: list[str] = []  # the topics of those online, without their last level
+        self._asked: dict[int, float] = {}
+        self._last = 0
+
+    def wait_time(self) -> float:
+        return self.role.interval * random.uniform(0.8, 1.2)
+
+    def topic_filters(self) -> list[tuple[str, int]]:
+        return [(self.topic(self.role.devices), 1), (f"{self.swarm.root}/reply/{self.name}", 1)]
+
+    @task
+    def ask(self) -> None:
+        self._give_up()
+        if self.client is None or not self.client.may_publish or self.swarm.quiet.is_set() or not self._devices:
+            return
+        self._last += 1
+        self._asked[self._last] = time.monotonic()
+        payload = stamp.payload(0, self._last, pick(self.role.payload), stamp.now())
+        self.client.publish(f"{random.choice(self._devices)}/command/{self.name}", payload, 1)
+
+    def _give_up(self) -> None:
+        before = time.monotonic() - self.role.timeout
+        for number in [number for number, asked_at in self._asked.items() if asked_at < before]:
+            del self._asked[number]
+            self.swarm.fail("request/reply", "no reply")
+
+    def delivered(self, packet: Publish) -> None:
+        mark = stamp.read(packet.payload)
+        if mark is None:
+            self._hear_of(packet.topic_name.rpartition("/")[0], packet.payload == b"online")
+            return
+        asked_at = self._asked.pop(mark.number, None)
+        if asked_at is not None:
+            self.swarm.fire("request/reply", time.monotonic() - asked_at, len(packet.payload))
+
+    def _hear_of(self, device: str, online: bool) -> None:
+        if online and device not in self._devices:
+            self._devices.append(device)
+        elif not online and device in self._devices:
+            self._devices.remove(device)
+
+
+class Churn(MqttUser):
+    """Connects, subscribes, and vanishes."""
+
+    kind = "churn"
+    role: ChurnGroup
+
+    def topic_filters(self) -> list[tuple[str, int]]:
+        return [(self.topic(self.role.topic_filter), 0)]
+
+    def wait_time(self) -> float:
+        return self.role.away * random.uniform(0.5, 1.5)
+
+    @task
+    def come_and_go(self) -> None:
+        assert self.client is not None
+        self.client.open()
+        self.client.ready.wait()
+        gevent.sleep(self.role.stay * random.uniform(0.5, 1.5))
+        self.client.vanish()
+
+
+class Offline(MqttUser):
+    """Goes away and comes back, and misses nothing: its session is persistent."""
+
+    kind = "offline"
+    role: OfflineGroup
+    persistent = True
+
+    def prepare(self) -> None:
+        self.subscribe(self.role.topic_filter, self.role.qos)
+
+    def wait_time(self) -> float:
+        return 0.0
+
+    @task
+    def come_and_go(self) -> None:
+        assert self.client is not None
+        self.client.open()
+        self.client.ready.wait()
+        if self.swarm.quiet.wait(self.role.stay * random.uniform(0.5, 1.5)):
+            gevent.sleep(FOREVER)
+        if random.random() < 0.5:
+            self.client.close()
+        else:
+            self.client.vanish()
+        self.swarm.quiet.wait(self.role.away * random.uniform(0.5, 1.5))

@@ -1,0 +1,81 @@
+"""Thousands of simulated clients on a cluster of which a node is killed: nothing acknowledged is lost."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import until
+from tests.cluster_process import ClusterProcess
+from tests.conftest import StartCluster
+from tests.loadtest.locust_process import LocustProcess
+
+# Whoever loses its connection has a persistent session: it misses nothing, and makes no message two.
+FLEET = """
+duration = "10 h"
+spawn_rate = {rate}
+sites = 50
+lost_after = "20 s"
+[sensor]
+clients = {sensors}
+interval = "{interval} s"
+topic = "{{root}}/site-{{site}}/{{client}}/temperature"
+qos = {{ 0 = 0.2, 1 = 0.5, 2 = 0.3 }}
+persistent = true
+[dashboard]
+clients = 100
+filters = ["{{root}}/site-{{site}}/+/temperature"]
+qos = 2
+persistent = true
+"""
+
+
+def hosts(cluster: ClusterProcess) -> str:
+    """Where clients connect: every node, as there is no load balancer before them."""
+    return ",".join(f"mqtt://127.0.0.1:{node.port}" for node in cluster.nodes)
+
+
+def run(cluster: ClusterProcess, directory: Path, clients: int, rate: int, seconds: int = 0) -> None:
+    """Run that many clients, kill -9 a node, go on, at least for so many seconds: the test has to pass."""
+    # Some 500 messages a second, each to two subscribers.
+    scenario = FLEET.format(sensors=clients - 100, interval=clients // 500, rate=rate)
+    # From addresses of their own, so that they take no port that another test's server wants back.
+    arguments = ("--headless", "--only-summary", "--source", "127.1.0.0/28")
+    locust = LocustProcess(directory, scenario, hosts(cluster), *arguments, processes=2)
+    try:
+        until(lambda: re.search("All users spawned|Spawning is complete", locust.output), deadline=240)
+        until(lambda: locust.events().get("deliver qos2"))
+        cluster.nodes[0].kill()
+        before = locust.events()
+        until(lambda: all(went_on(locust.events(), before, qos) for qos in (1, 2)), deadline=120)
+        time.sleep(seconds)
+        locust.process.send_signal(signal.SIGINT)
+        assert locust.process.wait(200) == 0
+    finally:
+        print(locust.output)
+        locust.close()
+    broken = sum(number for (name, _), number in locust.failures().items() if name == "connection")
+    assert broken > clients // 10, "a third of them, if all had been ready"
+    assert locust.events()["connect"] >= clients + broken
+    names = {name for name, _ in locust.failures()}
+    assert names <= {"connection", "connect", "deliver qos0"}, locust.failures()
+
+
+def went_on(events: dict[str, int], before: dict[str, int], qos: int) -> bool:
+    """Whether the clients have gone on publishing."""
+    name = f"publish qos{qos}"
+    return events.get(name, 0) > before.get(name, 0) + 500
+
+
+def test_no_acknowledged_message_is_lost_when_a_node_is_killed(start_cluster: StartCluster, tmp_path: Path) -> None:
+    run(start_cluster(), tmp_path / "locust", clients=2000, rate=400)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_no_acknowledged_message_of_20000_clients_is_lost(start_cluster: StartCluster, tmp_path: Path) -> None:
+    seconds = int(os.environ.get("FLOCKMQ_TEST_SECONDS", 600))
+    run(start_cluster(), tmp_path / "locust", clients=20_000, rate=200, seconds=seconds)
