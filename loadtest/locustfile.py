@@ -5,9 +5,12 @@ Owns nothing: what locust finds here are the user classes and the events that th
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
+import gevent
 from locust import events
+from locust.runners import STATE_RUNNING, STATE_SPAWNING, WorkerRunner
 
 from loadtest.swarm import options
 from loadtest.swarm.conductor import Conductor
@@ -28,6 +31,16 @@ def begin(environment: Any, web_ui: Any, **_: Any) -> None:
         method = getattr(conductor, name)
         getattr(environment.events, name).add_listener(lambda method=method, **_: method())
     environment.events.quit.add_listener(lambda **_: conductor.verdict and print(conductor.verdict))
+    gevent.signal_handler(signal.SIGINT, interrupt, environment.runner)
+
+
+def interrupt(runner: Any) -> None:
+    """Ctrl-C: raised where locust waits for it, not in whatever runs just then, which may swallow it.
+
+    A terminal sends it to workers, too: those go on until their master, who must ask what they have seen, ends them.
+    """
+    if not isinstance(runner, WorkerRunner) or runner.state not in (STATE_SPAWNING, STATE_RUNNING):
+        gevent.get_hub().parent.throw(KeyboardInterrupt)
 
 
 events.init_command_line_parser.add_listener(add_options)

@@ -1,6 +1,7 @@
 """Real locusts against real nodes: what each user class does, what is found of a wrong broker, and the exit status."""
 
 import json
+import os
 import re
 import signal
 import urllib.request
@@ -184,7 +185,10 @@ def test_a_wrong_broker_is_found_and_named(
         scenario = SOON_LOST if words == "lost" else PAIRS
         locust = start_locust(scenario, url(relay.port), *HEADLESS, processes=processes)
         assert locust.wait() == 1, locust.output
-    assert set(locust.failures()) == {("deliver qos1", words)}
+    found = locust.failures()
+    if fault is swap:  # a message that was to come after the next, and was the last
+        assert found.pop(("deliver qos1", "lost"), 0) <= 1
+    assert set(found) == {("deliver qos1", words)}
     assert f"FAILED: {locust.events()['connect']} connect" in locust.output
     label = {"lost": "lost", "duplicate": "duplicates", "out of order": "out of order"}[words]
     assert f"- {label}: {locust.failures()['deliver qos1', words]} (at most 0)" in locust.output
@@ -274,10 +278,14 @@ def test_the_page_shows_our_events(node: BrokerProcess, start_locust: StartLocus
     assert locust.wait() == 0
 
 
-def test_ctrl_c_ends_a_test_as_its_duration_would(node: BrokerProcess, start_locust: StartLocust) -> None:
-    locust = start_locust(PAIRS.replace('"3 s"', '"1 h"'), url(node.port), *HEADLESS)
+@pytest.mark.parametrize("processes", [0, 2])
+def test_ctrl_c_ends_a_test_as_its_duration_would(
+    node: BrokerProcess, start_locust: StartLocust, processes: int
+) -> None:
+    """A terminal interrupts all processes at once."""
+    locust = start_locust(PAIRS.replace('"3 s"', '"1 h"'), url(node.port), *HEADLESS, processes=processes)
     until(lambda: locust.events().get("deliver qos1"))
-    locust.process.send_signal(signal.SIGINT)
+    os.killpg(locust.process.pid, signal.SIGINT)
     assert locust.wait() == 0, locust.output
     events = locust.events()
     assert came(events, events["publish qos1"], first=5), events
