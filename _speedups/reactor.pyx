@@ -400,7 +400,7 @@ cdef class Reactor:
             c.proxied = True
             if not trusts(c.address):
                 c.refuse("not from a trusted proxy")
-                c.check()
+                c.end(c.fault)                     # at once: it takes no place of those that have not sent CONNECT
         return 0
 
     # ---- a turn ----

@@ -9,6 +9,7 @@ leaves the queue when it is acknowledged; one acknowledged out of order waits as
 never more than 65534 entries lie between the oldest unacknowledged and the newest sent, identifiers are unique.
 """
 
+cimport cython
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
@@ -59,6 +60,7 @@ cdef inline void count_inflight(Session session, int64_t messages) noexcept:
     session.turn.inflight += messages
 
 
+@cython.no_gc_clear                       # the collector must leave it its turn: `clear` takes what it had off the totals
 cdef class Session(Sender):
     """A session, new and empty.
 
@@ -105,7 +107,7 @@ cdef class Session(Sender):
         self.awaiting = NULL
         self.awaiting_mask = self.awaiting_count = 0
         self.awaiting_bytes = 0
-        if self.turn is not None:                 # it may have gone first
+        if self.turn is not None:                 # else `__init__` has failed
             count_queued(self, -<int64_t>self.queued, -<int64_t>self.queued_bytes)
             count_inflight(self, -<int64_t>self.inflight)
         self.mask = self.pending = 0

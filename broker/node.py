@@ -65,7 +65,7 @@ class Node:
         self._proxied: list[socket.socket] = []  # those for load balancers that speak the PROXY protocol
         self.addresses: list[str] = []  # once clients are let in
         self.proxy_addresses: list[str] = []
-        self._hurried = asyncio.Event()  # nothing is gained by serving on until load balancers have noticed
+        self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
         self.http = HttpServer(self._pages())
@@ -175,6 +175,7 @@ class Node:
         gc.collect()
         gc.freeze()
         self._restarting = None
+        self._hurried.clear()
         log.info("the node is ready again")
 
     def _connection_limit(self) -> int:

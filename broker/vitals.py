@@ -8,7 +8,7 @@ SPAN = 15.0  # seconds; Prometheus looks about as often
 
 
 class Longest:
-    """The most that was noted in the last 15 to 30 seconds."""
+    """The most that was noted in the last 15 to 30 seconds. Any thread may read it."""
 
     def __init__(self) -> None:
         self._now = self._before = 0.0
@@ -16,20 +16,21 @@ class Longest:
 
     def note(self, seconds: float) -> None:
         """It took so long this time."""
-        self._turn()
-        self._now = max(self._now, seconds)
-
-    def read(self) -> float:
-        """The longest, in seconds."""
-        self._turn()
-        return max(self._now, self._before)
-
-    def _turn(self) -> None:
-        spans = (time.monotonic() - self._turned) // SPAN
+        spans = self._spans()
         if spans:
             self._before = self._now if spans == 1 else 0.0
             self._now = 0.0
             self._turned += spans * SPAN
+        self._now = max(self._now, seconds)
+
+    def read(self) -> float:
+        """The longest, in seconds."""
+        spans = self._spans()
+        return max(self._now, self._before) if spans == 0 else self._now if spans == 1 else 0.0
+
+    def _spans(self) -> float:
+        """How many have passed since what is `_now` began."""
+        return (time.monotonic() - self._turned) // SPAN
 
 
 class Vitals:

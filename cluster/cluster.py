@@ -664,7 +664,7 @@ class Cluster(Coordinator):
 
     @property
     def nodes(self) -> int:
-        return len(self.members) + 1
+        return len(self.members) + 1 if self._begun else 1
 
     def describe(self) -> str:
         return f"node {self.name} of the cluster at {self._address}; {self._durability or 'Redis keeps the state'}"

@@ -60,6 +60,8 @@ class Restorer:
         """After the journal was started: sessions know what may have been sent before."""
         for number, session in self._by_number.items():
             session.restored(number in self._connected)
+        self._by_number.clear()  # `_apply` makes a cycle of this object: what ends later would stay until it is found
+        self._messages.clear()
 
     def _message(self, number: int, qos: int, retain: int, topic: bytes, payload: bytes) -> None:
         self._messages[number] = Restored(number, qos, bool(retain), topic, payload)

@@ -92,9 +92,13 @@ def run(arguments: list[str]) -> int:
         print(f"flockmq: error: {error}", file=sys.stderr)
         return 1
     progress.clear()
-    if asked.hdr and "latencies" in figures:
-        asked.hdr.write_text("\n".join(figures["latencies"].lines()) + "\n")
     print(as_json(figures, options) if asked.json else describe(asked, options, figures))
+    if asked.hdr and "latencies" in figures:
+        try:
+            asked.hdr.write_text("\n".join(figures["latencies"].lines()) + "\n")
+        except OSError as error:
+            print(f"flockmq: error: {error}", file=sys.stderr)
+            return 1
     faults = [fault for fault in find_faults(figures) if figures.get("qos") or not fault.startswith("lost")]
     for fault in faults:
         print(f"flockmq: fault: {fault}", file=sys.stderr)
@@ -165,7 +169,7 @@ def make_parser() -> Parser:
     add("--publish-host", metavar="HOST[:PORT]", help="another node, for publishers")
     add("--processes", type=_number(1), default=1, metavar="N", help="the shape N times side by side, one a core [1]")
     add("--pid", type=_number(1), action="append", dest="pids", help="a process of the broker [who listens there]")
-    add("--seconds", type=float, default=5.0, help="how long, after the warm-up [5]")
+    add("--seconds", type=_real(0.001), default=5.0, help="how long, after the warm-up [5]")
     add("--json", action="store_true", help="all figures, as one JSON object")
     add("--hdr", type=Path, metavar="FILE", help="write latencies as HdrHistogram's percentile distribution")
     add = parser.add_argument_group("clients and messages").add_argument
@@ -173,12 +177,12 @@ def make_parser() -> Parser:
     add("--subscribers", type=_number(1), metavar="N")
     add("--qos", type=int, choices=(0, 1, 2), help="of PUBLISH and SUBSCRIBE [0]")
     add("--payload", type=_number(32), metavar="BYTES", help="of each message, at least 32 [64]")
-    add("--rate", type=float, help="messages or take-overs a second in all [as many as possible; take-overs 300]")
+    add("--rate", type=_real(0), help="messages or take-overs a second in all [as many as possible; take-overs 300]")
     add("--count", type=_number(1), metavar="N", help="stop after so many messages [no limit]")
     add("--batch", type=_number(1), metavar="N", help="messages per write [1]")
     add("--window", type=_number(1), metavar="N", help="unacknowledged messages per publisher [20]")
     add("--backlog", type=_number(0), metavar="N", help="pause at so many undelivered ones [20000, less at QoS 1, 2]")
-    add("--warm-up", type=float, metavar="SECONDS", help="left out of the figures [0.5]")
+    add("--warm-up", type=_real(0), metavar="SECONDS", help="left out of the figures [0.5]")
     add("--persistent", action="store_true", default=None, help="sessions that are not clean")
     add("--topics", type=_number(1), metavar="N", help="wild: in all [1000000]")
     add("--filters", type=_number(1), metavar="N", help="wild: of each subscriber [50]")
@@ -189,6 +193,16 @@ def make_parser() -> Parser:
     add("--parallel", type=_number(1), metavar="N", help="connects: at a time [50]")
     add("--clients", type=_number(1), metavar="N", help="take-overs: how many [1000]")
     return parser
+
+
+def _real(least: float) -> Callable[[str], float]:
+    def real(text: str) -> float:
+        value = float(text)
+        if not value >= least:  # nor is "nan"
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return value
+
+    return real
 
 
 def _number(least: int) -> Callable[[str], int]:

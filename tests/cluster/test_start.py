@@ -1,5 +1,6 @@
 """A node that can't join says why in one line, waits where waiting helps, and harms nobody."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.config import ClusterConfig, Config
+from cluster.cluster import Cluster
 from tests.broker_process import DEADLINE, environment, until
 from tests.cluster_process import ClusterProcess
 from tests.conftest import StartCluster, StartRedis
@@ -128,3 +131,11 @@ def test_what_an_acknowledgement_is_worth_is_said(start_cluster: StartCluster, k
     cluster: ClusterProcess = start_cluster(nodes="a", keeps=keeps)
     words = {"nothing": "nowhere else", "everysec": "append-only file", "always": "loss of power"}
     cluster["a"].wait_for_log(words[keeps])
+
+
+def test_a_node_that_has_not_begun_counts_itself() -> None:
+    """/metrics is answered before that."""
+    loop = asyncio.new_event_loop()
+    config = Config(cluster=ClusterConfig(redis="redis://127.0.0.1"))
+    assert Cluster(config, loop, lambda reason: None).nodes == 1
+    loop.close()

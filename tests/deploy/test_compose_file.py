@@ -3,6 +3,9 @@
 import re
 import shutil
 import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -20,6 +23,15 @@ PROFILES = {
 DOCUMENT = yaml.safe_load(FILE.read_text())
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
 ONCE = {"credentials"}  # runs, and is done
+
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="not installed: docker-compose")
@@ -87,6 +99,20 @@ def test_an_image_of_others_has_a_version(name: str) -> None:
     default = re.fullmatch(r"\$\{[A-Z]+_IMAGE:-(.+)\}", image)
     assert default, image
     assert "build" in SERVICES[name] or re.search(r":v?\d+\.\d+", default[1])
+
+
+def test_health_is_not_asked_of_a_proxy() -> None:
+    """Docker's client gives all containers http_proxy, where its user has one in ~/.docker/config.json."""
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    commands = re.findall(r"from urllib.*timeout=2\)", dockerfile + FILE.read_text())
+    assert len(commands) == 2
+    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for command in commands:
+            here = re.sub(r"(127\.0\.0\.1):\d+", rf"\1:{server.server_port}", command)
+            env = {"http_proxy": "http://127.0.0.1:9"}
+            assert subprocess.run([sys.executable, "-IS", "-c", here], env=env, timeout=60).returncode == 0
+        server.shutdown()
 
 
 def test_every_variable_is_told() -> None:

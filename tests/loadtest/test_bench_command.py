@@ -89,6 +89,14 @@ def test_the_table(node: BrokerProcess, shape: str, tmp_path: Path) -> None:
         assert hdr.read_text().splitlines()[-1].startswith("#[Max")
 
 
+def test_a_file_that_can_not_be_written_costs_no_result(node: BrokerProcess, tmp_path: Path) -> None:
+    hdr = tmp_path / "nowhere" / "latency.hgrm"
+    status, output, errors = bench(node.port, "pairs", "--count", "10", "--hdr", str(hdr), *SMALL["pairs"])
+    assert status == 1
+    assert "none lost" in output
+    assert errors.startswith("flockmq: error: ") and errors.count("\n") == 1
+
+
 def test_processes_side_by_side(node: BrokerProcess) -> None:
     one = ["pairs", "--publishers", "2", "--qos", "1", "--count", "500", "--seconds", "20"]
     found = figures(node.port, *one, "--processes", "2")
@@ -172,6 +180,9 @@ def test_what_is_wrong_is_found(node: BrokerProcess, twice: bool, words: str) ->
     [
         (["nonsense"], 2, "invalid choice: 'nonsense'"),
         (["--payload", "3"], 2, "3 is less than 32"),
+        (["--seconds", "0"], 2, "0 is less than 0.001"),
+        (["--seconds", "nan"], 2, "nan is less than 0.001"),
+        (["--rate", "-1"], 2, "-1 is less than 0"),
         (["connects", "--qos", "1"], 1, "--qos says nothing to connects"),
         (["--host", "localhost:http"], 1, "'localhost:http' is not HOST or HOST:PORT"),
         (["--host", "nowhere.invalid"], 1, "nowhere.invalid"),

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.broker_process import until
-from tests.cluster_process import Broker
+from tests.cluster_process import Broker, ClusterProcess
 from tests.protocol.wire import Wire
 
 pytestmark = pytest.mark.one_process
 StartBroker = Callable[..., Broker]
+StartCluster = Callable[..., ClusterProcess]
 
 
 def ready(url: str) -> int:
@@ -47,3 +48,18 @@ def test_without_it_the_end_is_prompt(start_broker: StartBroker) -> None:
         broker.signal(signal.SIGTERM)
         old.expect(None)
     assert broker.wait() == 0
+
+
+def test_a_node_that_began_anew_lets_them_notice_too(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"cluster.lease": "1s", "http.listen": "127.0.0.1:0", "http.drain": "1s"}, nodes="ab")
+    node = cluster["a"]
+    node.signal(signal.SIGSTOP)
+    cluster["b"].wait_for_log("a node has gone")
+    node.signal(signal.SIGCONT)
+    node.wait_for_log("is ready again")
+    url = node.wait_for_log("figures are told")["listen"]
+    node.signal(signal.SIGTERM)
+    until(lambda: ready(url) == 503)
+    with Wire(node.port, name="new") as new:
+        new.connect()
+    assert node.wait() == 0

@@ -1,5 +1,6 @@
 """Clients behind a load balancer that speaks the PROXY protocol, at a real node."""
 
+import signal
 import socket
 from collections.abc import Callable
 
@@ -80,6 +81,19 @@ def test_who_is_not_trusted_is_closed(start_broker: StartBroker) -> None:
     ended = broker.wait_for_log("connection ended before CONNECT")
     assert ended["reason"] == "not from a trusted proxy"
     assert ended["address"].startswith("127.0.0.1:")
+
+
+def test_who_is_not_trusted_keeps_nobody_waiting(start_broker: StartBroker) -> None:
+    settings = {"proxy.listen": "127.0.0.1:0", "proxy.trusted": "10.0.0.0/8", "limits.max_pending_connects": 1}
+    broker = start_broker(settings)
+    broker.wait_for_log("load balancers")
+    broker.signal(signal.SIGSTOP)  # all come in one turn
+    connections = [connect(broker) for _ in range(10)]
+    broker.signal(signal.SIGCONT)
+    for connection in connections:
+        with connection:
+            assert answer(connection) == b""
+    assert not any("accepting no connections" in entry["event"] for entry in broker.log)
 
 
 def test_a_header_has_as_much_time_as_connect(start_broker: StartBroker) -> None:

@@ -1,5 +1,6 @@
 """Sessions against a plain model: queues, packet identifiers, DUP, QoS 2 states, and what a restart makes of them."""
 
+import gc
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -339,7 +340,12 @@ class SessionMachine(RuleBasedStateMachine):
     def node_and_model_hold_the_same(self) -> None:
         if not hasattr(self, "node"):
             return
-        router = self.node.broker.router
+        router, turn = self.node.broker.router, self.node.turn
+        sessions = list(self.node.broker.sessions)
+        assert turn.queued == sum(session.queue_length for session in sessions)
+        assert turn.queued_bytes == sum(session.queue_bytes for session in sessions)
+        sent = sum(entry[1] != "waiting" for session in sessions for entry in session.entries())
+        assert 0 <= turn.inflight <= sent
         for name, one in self.clients.items():
             session = self.node.broker.sessions.get(name.encode())
             assert (session is not None) == one.exists
@@ -519,6 +525,21 @@ def test_memory_of_a_long_queue_is_returned() -> None:
     assert session.queue_capacity <= 1024
     publish(again, b"after")
     assert [entry[0] for entry in session.entries()] == [9002]
+
+
+def test_the_node_s_totals_follow_a_session_that_the_collector_finds() -> None:
+    node = Node()
+    turn, sessions = node.broker.turn, node.broker.sessions
+    session = sessions.create(b"lamp", persistent=False, level=4)
+    node.broker.router.filters.subscribe(session, b"t", 1)
+    node.broker.router.publish(b"t", b"hello", 1, False)
+    assert (turn.queued, turn.queued_bytes) == (1, 6)
+    session.owner = [session]
+    sessions.end(session)
+    del session
+    gc.collect()
+    assert (turn.queued, turn.queued_bytes) == (0, 0)
+    node.close()
 
 
 def test_messages_that_await_release_are_bounded_in_bytes() -> None:

@@ -37,6 +37,17 @@ def test_the_longest_is_forgotten(clock: Clock) -> None:
     assert longest.read() == 0
 
 
+def test_reading_changes_nothing(clock: Clock) -> None:
+    """OpenTelemetry's thread does, while the loop's notes."""
+    longest = Longest()
+    longest.note(0.5)
+    before = vars(longest).copy()
+    for expected in (0.5, 0.5, 0.0):
+        assert longest.read() == expected
+        assert vars(longest) == before
+        clock.now += 15
+
+
 def test_a_store_that_does_not_answer(clock: Clock) -> None:
     journal = Journal()
     journal.start()
