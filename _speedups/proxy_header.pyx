@@ -9,7 +9,7 @@ import socket
 import struct
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"         # of version 2
-HEADER_MOST = 4096                            # bytes; more TLVs than any balancer sends
+HEADER_MOST = 4096                            # bytes, not more than reactor.pxd's TAIL_MOST; room for many TLVs
 LINE_MOST = 107                               # bytes of a header of version 1, CRLF included
 FIXED = 16                                    # bytes of version 2 before the addresses: signature, command, family, size
 LINE = re.compile(rb"PROXY (TCP[46]) (\S+) (\S+) (\d{1,5}) (\d{1,5})")

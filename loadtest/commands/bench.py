@@ -117,8 +117,11 @@ def make_options(asked: argparse.Namespace) -> dict[str, Any]:
         if name not in shape.concerned:
             raise LoadError(f"--{name.replace('_', '-')} says nothing to {asked.shape}")
     if asked.shape == "pairs":  # as many of both, whichever was said
-        clients = given.get("publishers", given.get("subscribers"))
-        given |= {"publishers": clients, "subscribers": clients} if clients else {}
+        clients = {given[name] for name in ("publishers", "subscribers") if name in given}
+        if len(clients) > 1:
+            raise LoadError("pairs need as many publishers as subscribers: give one of the two")
+        for number in clients:
+            given |= {"publishers": number, "subscribers": number}
     host, port = resolve(asked.host)
     options = {"host": host, "port": port, "seconds": asked.seconds, **shape.defaults, **given}
     places = [(host, port)]
@@ -177,8 +180,8 @@ def make_parser() -> Parser:
     add("--subscribers", type=_number(1), metavar="N")
     add("--qos", type=int, choices=(0, 1, 2), help="of PUBLISH and SUBSCRIBE [0]")
     add("--payload", type=_number(32), metavar="BYTES", help="of each message, at least 32 [64]")
-    add("--rate", type=_real(0), help="messages or take-overs a second in all [as many as possible; take-overs 300]")
-    add("--count", type=_number(1), metavar="N", help="stop after so many messages [no limit]")
+    add("--rate", type=_real(0), help="messages or take-overs a second of each process [as many as possible; 300]")
+    add("--count", type=_number(1), metavar="N", help="stop after so many messages in each process [no limit]")
     add("--batch", type=_number(1), metavar="N", help="messages per write [1]")
     add("--window", type=_number(1), metavar="N", help="unacknowledged messages per publisher [20]")
     add("--backlog", type=_number(0), metavar="N", help="pause at so many undelivered ones [20000, less at QoS 1, 2]")
