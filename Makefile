@@ -8,7 +8,7 @@ SECONDS ?= 600
 
 help:
 	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883"
-	@echo "make test     build, install what tests need, run every check and test (about 20 minutes)"
+	@echo "make test     build, install what tests need, run every check and test (about 25 minutes)"
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 8 minutes)"
 	@echo "              and a cluster (ONLY=cluster, about 25), and Spark on its log of messages (ONLY=analytics, 3)"
 	@echo "make soak     the long forms: fuzzing, sanitizer, faults, memory; SECONDS=$(SECONDS) each"
