@@ -73,4 +73,4 @@ def truster(networks: Iterable[str]) -> Callable[[str], bool]:
         address = getattr(address, "ipv4_mapped", None) or address
         return any(address in network for network in trusted)
 
-    return lambda address: is_trusted(address.rpartition(":")[0].strip("[]"))
+    return lambda address: is_trusted(split_address(address)[0])

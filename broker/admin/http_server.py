@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 from broker import logs
 from broker.config_values import split_address
 from broker.errors import ListenError
+from broker.listening import address_of
 
 REQUEST_MAX = 8192  # bytes of request line and headers
 REQUEST_SECONDS = 5.0  # that a connection may last
@@ -77,9 +78,7 @@ class HttpServer:
                 hint = HINTS.get(error.errno or 0, "check the address")
                 raise ListenError(f"can't listen on {address}: {error.strerror or error}", hint) from error
             self._servers.append(server)
-            for listener in server.sockets:
-                host, port = listener.getsockname()[:2]
-                self.addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            self.addresses += map(address_of, server.sockets)
 
     async def close(self) -> None:
         """Stop listening and drop the connections. Harmless when not started."""

@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from loadtest.commands.bench_report import Progress, as_json, describe
 from loadtest.listeners import listening_pids
@@ -19,6 +19,7 @@ from loadtest.load import LoadError, Watch, connect_load, find_faults, hold_conn
 from loadtest.process import Figures, ProcessMeter
 from loadtest.processes import own_topics, run_in
 
+T = TypeVar("T", int, float)
 EXAMPLES = """\
 shapes:
   pairs         publisher i to subscriber i [10 and 10]
@@ -198,21 +199,19 @@ def make_parser() -> Parser:
     return parser
 
 
-def _real(least: float) -> Callable[[str], float]:
-    def real(text: str) -> float:
-        value = float(text)
+def _at_least(least: T, read: Callable[[str], T]) -> Callable[[str], T]:
+    def number(text: str) -> T:
+        value = read(text)
         if not value >= least:  # nor is "nan"
             raise argparse.ArgumentTypeError(f"{text} is less than {least}")
         return value
 
-    return real
+    return number
 
 
 def _number(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
-        return value
+    return _at_least(least, int)
 
-    return number
+
+def _real(least: float) -> Callable[[str], float]:
+    return _at_least(least, float)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from loadtest.latency import QUANTILES
 from loadtest.listeners import process_name
 from loadtest.process import Figures
 
@@ -97,8 +98,7 @@ def _rows(shape: str, figures: Figures) -> Iterator[tuple[str, str]]:
             if figures[name]
         )
         yield "checked", f"{figures['received']:,} messages: {wrong or 'none lost, none twice, all in order'}"
-    named = ("p50", "p90", "p99", "p999", "max")
-    yield "latency", ", ".join(f"{name} {_time(figures[f'latency_{name}_us'])}" for name in named)
+    yield "latency", ", ".join(f"{name} {_time(figures[f'latency_{name}_us'])}" for name in QUANTILES)
 
 
 def _cost(pids: list[int], figures: Figures) -> Iterator[tuple[str, str]]:
