@@ -19,6 +19,8 @@ Run = Callable[..., Figures]
 Options = dict[str, Any]
 _SAME = ("shape", "qos")  # in all processes
 _OF_THE_BROKER = ("cpu_", "memory_", "idle_")
+_PER_THING = ("cpu_us_per_", "memory_per_")  # of those, what was divided by what the first process has done ...
+_COUNTED = ("delivered", "connects", "take_overs", "connections")  # ... which is one of these, by what it ran
 
 
 def run_in(processes: int, run: Run, options: Options, watch: Watch) -> Figures:
@@ -129,9 +131,9 @@ def merged(parts: list[Figures]) -> Figures:
             result[name] = max(values)
     if "latencies" in result:
         result |= result["latencies"].figures()
-    for done, name in (("delivered", "cpu_us_per_delivery"), ("connects", "cpu_us_per_connect")):
-        if result.get(done) and name in result:
-            result[name] = result["cpu_s"] * 1e6 / result[done]
+    for counted in filter(result.get, _COUNTED):
+        for name in filter(lambda name: name.startswith(_PER_THING), result):
+            result[name] *= parts[0][counted] / result[counted]  # the broker did it for all
     for name in [name for name in result if name.endswith("_median")]:
         del result[name]  # of intervals of one process
     return result

@@ -15,6 +15,7 @@ import pytest
 from broker.cli import main
 from loadtest.commands.bench import SHAPES
 from loadtest.listeners import listening_pids, process_name
+from loadtest.processes import merged
 from tests.broker_process import DEADLINE, ROOT, BrokerProcess, environment
 from tests.protocol.wire import frame_size
 
@@ -104,6 +105,20 @@ def test_processes_side_by_side(node: BrokerProcess) -> None:
     assert found["qos"] == 1
     assert sum(found["latencies"].values()) == 1000
     assert found["cpu_us_per_delivery"] == pytest.approx(found["cpu_s"] * 1e6 / found["delivered"])
+
+
+@pytest.mark.parametrize(
+    ("counted", "cost"),
+    [
+        ("delivered", "cpu_us_per_delivery"),
+        ("connects", "cpu_us_per_connect"),
+        ("take_overs", "cpu_us_per_take_over"),
+        ("connections", "memory_per_connection_bytes"),
+    ],
+)
+def test_what_a_thing_costs_is_of_the_things_of_all_processes(counted: str, cost: str) -> None:
+    first = {counted: 100, cost: 8.0, f"{cost}_median": 8.0, "cpu_share": 0.5}
+    assert merged([first, {counted: 300}]) == {counted: 400, cost: 2.0, "cpu_share": 0.5}
 
 
 def test_two_nodes(node: BrokerProcess, tmp_path: Path) -> None:
