@@ -84,15 +84,6 @@ SOON_LOST = PAIRS.replace('"20 s"', '"2 s"')  # where something is: what comes l
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A node that keeps nothing on disk."""
-    node = BrokerProcess(tmp_path).start()
-    yield node
-    node.stop()
-    node.check()
-
-
-@pytest.fixture
 def start_locust(tmp_path: Path) -> Iterator[StartLocust]:
     """Starts locusts: `start_locust(scenario, "mqtt://...", "--headless")`. All are ended."""
     started: list[LocustProcess] = []

@@ -77,14 +77,6 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[BrokerProcess]:
-    node = BrokerProcess(tmp_path).start()
-    yield node
-    node.stop()
-    node.check()
-
-
-@pytest.fixture
 def test() -> Iterator[Test]:
     test = Test()
     pulse = gevent.spawn(test.pulse.run)
