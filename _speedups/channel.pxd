@@ -18,6 +18,7 @@ cdef class Channel(Outlet):
     cdef object handler                # of the node: gets what is not hot
     cdef readonly Session session      # None before CONNECT is accepted
     cdef public Session claimed        # for the handler: its session, also while CONNECT waits for the store
+    cdef public object identity        # for the handler: who the client was found to be
     cdef public object connect         # for the handler: the CONNECT packet, while it matters
     cdef readonly str fault            # why the connection must end, or None
     cdef uint8_t phase

@@ -9,6 +9,7 @@ class Channel(Outlet):
     session: Session | None
     claimed: Session | None
     connect: Connect | None
+    identity: Any
     fault: str | None
     def __init__(self, router: Router, handler: Any) -> None: ...
     @property

@@ -4,7 +4,8 @@ PUBLISH, its acknowledgements and PINGREQ never become Python objects; every oth
 node's handler. Never raises at the network: a fault is noted in `fault`, what follows is ignored, and whoever owns the
 socket closes it. Knows no socket, no clock (the turn's tick is its time), no configuration but the turn's limits.
 
-The handler is any object with `packet(channel, packet)`, called for CONNECT, SUBSCRIBE, UNSUBSCRIBE and DISCONNECT.
+The handler is any object with `packet(channel, packet)`, called for CONNECT, SUBSCRIBE, UNSUBSCRIBE and DISCONNECT, and
+`denied(channel, topic)`, called when the client first publishes what it may not.
 """
 
 from libc.string cimport memcmp
@@ -19,7 +20,7 @@ from _speedups.router cimport Router
 from _speedups.session cimport Session
 from _speedups.topics cimport fault_text
 from _speedups.turn cimport (MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED,
-                             PUBLISH_RECEIVED, Outlet)
+                             PUBLISH_DENIED, PUBLISH_RECEIVED, Outlet)
 
 from _speedups.packets import MalformedPacket, ProtocolError, UnacceptableProtocol
 
@@ -186,6 +187,15 @@ cdef class Channel(Outlet):
         if topic_length >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (topic_length == 4 or topic[4] == c'/'):
             # Only the broker publishes there [MQTT-4.7.2-1]; level 4 has no way to say so but to acknowledge.
             if qos == 1:
+                self.acknowledge(PUBACK << 4, packet_id, False)
+            elif qos == 2:
+                self.acknowledge(PUBREC << 4, packet_id, False)
+            return 0
+        if self.session.rights is not None and not self.router.may_publish(self.session.rights, topic, topic_length):
+            self.turn.counters[PUBLISH_DENIED] += 1
+            if self.session.rights.first_denial():
+                self.handler.denied(self, topic[:topic_length])
+            if qos == 1:                               # as above, no word for it [MQTT-3.3.5-2]
                 self.acknowledge(PUBACK << 4, packet_id, False)
             elif qos == 2:
                 self.acknowledge(PUBREC << 4, packet_id, False)

@@ -29,6 +29,7 @@ cdef struct Plan:
     uint32_t capacity
     uint32_t log_index         # place of the topic name ...
     uint64_t log_block         # ... in this block of the log of messages
+    uint64_t publisher         # number of the Rights that were last found to allow publishing there; or 0
     Receiver* receivers        # in the same allocation as the plan, after the topic name; or in the tree's scratch
     uint8_t topic[1]
 
@@ -38,7 +39,9 @@ cdef class FilterTree:
     cdef Plan** plans          # PLAN_SLOTS, each NULL or a plan for a topic name with that hash
     cdef uint32_t[PLAN_SLOTS] tags     # of the topic names that were last wanted
     cdef uint64_t kept         # receivers in all of them
-    cdef Plan scratch          # the plan being made
+    cdef Plan scratch          # the plan being made ...
+    cdef const uint8_t* topic  # ... and the topic name it is for
+    cdef Py_ssize_t topic_length
     cdef Node** frontier       # nodes reached at a level, while matching
     cdef Node** beyond         # nodes reached at the next
     cdef Py_ssize_t frontier_capacity, beyond_capacity

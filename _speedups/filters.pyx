@@ -13,6 +13,7 @@ A plan is used only within the call that asked for it: nothing that is called me
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
+from _speedups.acl cimport MAY_READ
 from _speedups.journal cimport SUBSCRIBED, UNSUBSCRIBED
 from _speedups.session cimport LOCAL, Session, Subscription
 from _speedups.trie cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
@@ -234,6 +235,7 @@ cdef class FilterTree:
         if self.scratch.count > PLAN_MOST or n > PLAN_TOPIC_MOST or (self.tags[slot] | 1) != tag_of(h):
             self.tags[slot] = tag_of(h) & ~1u     # the plan that is there is not used any more
             self.scratch.generation = self.generation
+            self.scratch.publisher = 0
             self.scratch.log_block = 0
             return &self.scratch
         if self.kept > PLANS_MOST:
@@ -257,6 +259,7 @@ cdef class FilterTree:
             plan.capacity = <uint32_t>(size + self.scratch.count * sizeof(Receiver))
         plan.generation = self.generation
         plan.log_block = 0
+        plan.publisher = 0
         plan.topic_length = <uint32_t>n
         plan.count = self.scratch.count
         plan.receivers = <Receiver*>(<char*>plan + size)
@@ -278,6 +281,8 @@ cdef class FilterTree:
         cdef Node** swap
         cdef bint hidden = n > 0 and topic[0] == c'$'   # not for wildcards at the first level [MQTT-4.7.2-1]
         cdef bint more = True
+        self.topic = topic
+        self.topic_length = n
         self.scratch.count = 0
         self.mark += 1
         self.widen(1)
@@ -350,6 +355,9 @@ cdef class FilterTree:
         while s < end:
             session = <Session>s.session
             qos = s.options & 3
+            if session.rights is not None and not session.rights.may(self.topic, self.topic_length, MAY_READ):
+                s += 1
+                continue
             if session.plan_mark == self.mark:
                 if self.scratch.receivers[session.plan_index].qos < qos:
                     self.scratch.receivers[session.plan_index].qos = qos
@@ -360,6 +368,10 @@ cdef class FilterTree:
                 self.scratch.count += 1
             s += 1
         return 0
+
+    def forget_plans(self):
+        """What somebody may read has changed."""
+        self.generation += 1
 
     # ---- questions ----
 

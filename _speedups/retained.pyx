@@ -218,7 +218,7 @@ cdef class RetainedSearch(Source):
         if not self.step():
             return False
         m = self.found()
-        if m == NULL:
+        if m == NULL or session.may_not_read(m):
             return True
         qos = m.qos if m.qos < self.qos else self.qos
         if qos:

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
+from _speedups.acl cimport Rights
 from _speedups.buffers cimport Buffer
 from _speedups.filters cimport FilterTree
 from _speedups.messages cimport Message
@@ -16,6 +17,7 @@ cdef class Router:
     cdef Buffer scratch                # a QoS 0 packet made from a message with a packet identifier
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1
+    cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1
     cdef const uint8_t* encode(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
                                Py_ssize_t payload_length, Py_ssize_t size) except NULL
     cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1

@@ -7,6 +7,7 @@ made only when a queue, a window or the retained tree has to hold it.
 from libc.stdint cimport uint16_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from _speedups.acl cimport MAY_PUBLISH, Rights
 from _speedups.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.cursor cimport varint_size, write_u16, write_varint
 from _speedups.filters cimport FilterTree, Plan, Receiver
@@ -47,6 +48,21 @@ cdef class Router:
         if 0 < n <= LONG_NAME and self.filters.known(topic, n, &h) != NULL:
             return 0
         return check_topic_name(topic, n, level, self.turn.limits.max_topic_levels)
+
+    cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1:
+        """Whether a client with these rights may publish to a valid topic name.
+
+        The plan of the name remembers whose rights allowed it last.
+        """
+        cdef uint64_t h
+        cdef Plan* plan = self.filters.known(topic, n, &h)
+        if plan != NULL and plan.publisher == rights.number:
+            return True
+        if not rights.may(topic, n, MAY_PUBLISH):
+            return False
+        if plan != NULL:
+            plan.publisher = rights.number
+        return True
 
     cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
                    Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message,

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from _speedups.acl cimport Rights
 from _speedups.messages cimport Message
 from _speedups.turn cimport Outlet, Sender, Turn
 
@@ -47,6 +48,7 @@ cdef class Session(Sender):
     cdef readonly uint64_t number      # its name in the journal
     cdef readonly object client_id     # bytes
     cdef public object owner           # for the Python side: what else belongs to the session
+    cdef readonly Rights rights        # of the client; None = may publish and read everything
     cdef Outlet outlet                 # of the live connection, or None
     cdef readonly bint persistent      # it outlives its connection
     cdef readonly uint8_t kind         # SessionKind
@@ -85,6 +87,7 @@ cdef class Session(Sender):
     cdef int finish(self, uint64_t n) except -1
     cdef void skip_gone(self) noexcept
     cdef Entry* restored_entry(self, uint64_t n) except NULL
+    cdef bint may_not_read(self, Message* m) noexcept
     cdef int send_publish(self, uint64_t n, Entry* e) except -1
     cdef Entry* inflight_entry(self, uint16_t packet_id, uint64_t* n) noexcept
     cdef bint puback(self, uint16_t packet_id) except -1

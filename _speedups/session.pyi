@@ -1,5 +1,6 @@
 from typing import Any
 
+from _speedups.acl import Rights
 from _speedups.turn import Outlet, Sender, Turn
 
 class Source: ...
@@ -8,6 +9,8 @@ class Session(Sender):
     number: int
     client_id: bytes
     owner: Any
+    rights: Rights | None
+    def set_rights(self, rights: Rights | None) -> bool: ...
     persistent: bool
     kind: int
     level: int

@@ -16,10 +16,11 @@ from libc.string cimport memcpy
 import struct
 
 from _speedups cimport journal as j
+from _speedups.acl cimport MAY_READ, Rights
 from _speedups.buffers cimport buffer_size
 from _speedups.cursor cimport varint_size, write_u16, write_varint
 from _speedups.messages cimport Message, message_hold, message_new, message_payload, message_release, message_size
-from _speedups.turn cimport (DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, Outlet,
+from _speedups.turn cimport (DELIVERY_DENIED, DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, Outlet,
                              Sender, Turn)
 
 from _speedups.journal import DamagedBlock
@@ -116,6 +117,15 @@ cdef class Session(Sender):
     cdef bint recorded(self) noexcept:
         """Whether changes go into the journal."""
         return self.persistent and self.turn.journal.epoch != 0 and not self.restoring
+
+    def set_rights(self, Rights rights):
+        """What its client may publish and read; None = everything. True if that is something else than before.
+
+        Then `FilterTree.forget_plans` must follow, if the session has subscriptions.
+        """
+        changed = rights != self.rights
+        self.rights = rights
+        return changed
 
     @property
     def connected(self):
@@ -370,10 +380,20 @@ cdef class Session(Sender):
             self.next = n + 1
             e = &self.queue[n & self.mask]
             if e.state == WAITING:
-                self.send_publish(n, e)
+                if self.may_not_read(e.message):
+                    self.finish(n)
+                else:
+                    self.send_publish(n, e)
             elif e.state == GOT_PUBREC:
                 count_inflight(self, 1)
                 outlet.acknowledge(PUBREL, packet_id_of(n), False)
+
+    cdef bint may_not_read(self, Message* m) noexcept:
+        """Whether it is not for this client; counts."""
+        if self.rights is None or self.rights.may(m.data, m.topic_length, MAY_READ):
+            return False
+        self.turn.counters[DELIVERY_DENIED] += 1
+        return True
 
     cdef int send_publish(self, uint64_t n, Entry* e) except -1:
         cdef Message* m = e.message

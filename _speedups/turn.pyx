@@ -25,6 +25,8 @@ COUNTERS = (
     "dropped_unsent", "redelivered", "malformed_packets", "connections_opened", "connections_closed",
     "connects_accepted", "connects_refused", "takeovers", "connect_timeouts", "keep_alive_timeouts", "wills_published",
     "accept_pauses", "read_pauses", "subscribes_refused", "commits", "committed_bytes", "logged", "not_logged",
+    "publish_denied", "delivery_denied", "subscribe_denied", "auth_failures", "connections_refused", "flapping_refused",
+    "throttled", "tls_handshakes", "tls_failures", "websocket_failures",
 )
 
 cdef enum:

@@ -131,6 +131,15 @@ class Broker:
         else:
             handler(self, connection, connection.session, packet)
 
+    def denied(self, connection: Connection, topic: bytes) -> None:
+        """A client publishes what it may not; told once for its rights, counted each time."""
+        session = connection.session
+        log.warning(
+            "publishing is denied, by the rules of access; more of it from this client is only counted",
+            client_id=session.client_id.decode() if session is not None else "",
+            topic=topic.decode(),
+        )
+
     def failed(self, connection: Connection, error: Exception) -> None:
         """Acting on a connection's packets raised what nothing here should raise."""
         self._report(error, address=connection.address)

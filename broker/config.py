@@ -16,7 +16,7 @@ import os
 import re
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -26,6 +26,7 @@ from broker.config_values import (
     Boolean,
     Choice,
     Duration,
+    FilePath,
     Integer,
     Kind,
     Name,
@@ -336,6 +337,52 @@ class OtelConfig:
 
 
 @dataclass(frozen=True)
+class TlsConfig:
+    """Certificates, for listeners and `http.listen` addresses with TLS."""
+
+    certificate: str = option(
+        "", "PEM file with the certificate, and those that vouch for it after it.", FilePath(), reloadable=True
+    )
+    key: str = option("", "PEM file with its private key.", FilePath(), reloadable=True)
+
+
+@dataclass(frozen=True)
+class AuthConfig:
+    """Who may connect, and who may publish and read what. With nothing here everybody on this machine may, and nobody
+    else can."""
+
+    allow_anonymous: bool = option(
+        False,
+        "Let clients in that show no credentials. Without it a listener that others can reach needs one of the ways "
+        "to authenticate below.",
+        Boolean(),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
+class QuotasConfig:
+    """What clients may use of the node. Who goes past a rate is read later, so that TCP slows it down; nothing is
+    dropped."""
+
+    max_connections: int = option(
+        0, "Connections of a listener at a time; 0 = no limit but `limits.max_connections`.", Integer(0, COUNT_MAX),
+        reloadable=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ListenerConfig:
+    """What one listener is: the `[listeners.NAME]` table, over the sections of the same names."""
+
+    name: str  # "default" for that of `listen`
+    listen: tuple[str, ...]
+    tls: TlsConfig
+    auth: AuthConfig
+    quotas: QuotasConfig
+
+
+@dataclass(frozen=True)
 class Config:
     """The whole configuration of one node."""
 
@@ -361,6 +408,29 @@ class Config:
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
     otel: OtelConfig = OtelConfig()
+    tls: TlsConfig = TlsConfig()
+    auth: AuthConfig = AuthConfig()
+    quotas: QuotasConfig = QuotasConfig()
+    tables: tuple[tuple[str, tuple[tuple[str, object], ...]], ...] = ()  # of [listeners.NAME]: key -> value
+
+    @property
+    def listeners(self) -> tuple[ListenerConfig, ...]:
+        """Every listener with what holds for it; the first is that of `listen`."""
+        found = [ListenerConfig("default", self.listen, self.tls, self.auth, self.quotas)]
+        for name, values in self.tables:
+            given = dict(values)
+            sections = {
+                section: replace(
+                    getattr(self, section),
+                    **{key.rpartition(".")[2]: value for key, value in values if key.startswith(section + ".")},
+                )
+                for section in PER_LISTENER
+            }
+            found.append(ListenerConfig(name, cast(Any, given["listen"]), **cast(Any, sections)))
+        return tuple(found)
+
+
+PER_LISTENER = ("tls", "auth", "quotas")  # sections whose keys a [listeners.NAME] table may have
 
 
 def environment() -> dict[str, str]:
@@ -405,13 +475,17 @@ def _keys() -> Iterator[Key]:
     for top in fields(Config):
         if "kind" in top.metadata:
             yield Key(top.name, "", top)
-        else:
+        elif top.name != "tables":
             for inner in fields(cast(Any, top.default)):
                 yield Key(f"{top.name}.{inner.name}", top.name, inner)
 
 
 KEYS = {key.name: key for key in _keys()}
-SECTIONS: dict[str, type[Any]] = {top.name: type(top.default) for top in fields(Config) if "kind" not in top.metadata}
+SECTIONS: dict[str, type[Any]] = {
+    key.section: type(getattr(Config, key.section)) for key in KEYS.values() if key.section
+}
+LISTENER_KEYS = {name: key for name, key in KEYS.items() if name == "listen" or key.section in PER_LISTENER}
+LISTENER_NAME = re.compile(r"[a-z0-9_-]{1,32}", re.ASCII)
 VARIABLES = {key.variable: key for key in KEYS.values()}
 
 
@@ -445,15 +519,20 @@ def trace(
     path = file or environment.get(FILE_VARIABLE)
     values: dict[str, object] = {}
     origins = dict.fromkeys(KEYS, "default")
+    document = _Document(Path(path)) if path else None
     sources = (
-        *(_from_file(Path(path)) if path else ()),
+        *(document.keys() if document else ()),
         *_from_environment(environment),
         *_from_overrides(overrides or {}),
     )
     for key, value, origin in sources:
         values[key.name] = value
         origins[key.name] = origin
-    loaded = Loaded(_build(values), origins)
+    tables: list[tuple[str, tuple[tuple[str, object], ...]]] = []
+    for name, found in document.listeners() if document else ():
+        tables.append((name, tuple((key.name, value) for key, value, _ in found)))
+        origins.update((f"listeners.{name}.{key.name}", origin) for key, _, origin in found)
+    loaded = Loaded(replace(_build(values), tables=tuple(tables)), origins)
     _check(loaded)
     return loaded
 
@@ -501,30 +580,58 @@ def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[Key, object, str
             raise _unknown("variable", variable, "the environment", VARIABLES)
 
 
-def _from_file(path: Path) -> Iterator[tuple[Key, object, str]]:
-    try:
-        text = path.read_text("utf-8")
-        document = tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the configuration file {path}: {error.strerror}",
-            "`flockmq sample-config` prints one to start from",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    for name, raw in _flatten(document):
-        origin = _place(path, text, name)
-        key = KEYS.get(name)
+class _Document:
+    """A configuration file that has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._text = path.read_text("utf-8")
+            self._document = tomllib.loads(self._text)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot read the configuration file {path}: {error.strerror}",
+                "`flockmq sample-config` prints one to start from",
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+    def keys(self) -> Iterator[tuple[Key, object, str]]:
+        """What it sets outside of the tables of listeners: key, value, where."""
+        for name, raw in _flatten(self._document, SECTIONS):
+            if name != "listeners":
+                yield self._key(name, raw, "", KEYS)
+
+    def listeners(self) -> Iterator[tuple[str, list[tuple[Key, object, str]]]]:
+        """Each [listeners.NAME] table: name, and what it sets."""
+        tables = self._document.get("listeners", {})
+        if not isinstance(tables, dict):
+            raise ConfigError(f"listeners ({self._path}): expected tables such as [listeners.public]")
+        for name, table in tables.items():
+            prefix = f"listeners.{name}."
+            origin = _place(self._path, self._text, prefix[:-1])
+            if not LISTENER_NAME.fullmatch(name) or name == "default" or not isinstance(table, dict):
+                raise ConfigError(
+                    f"listeners.{_cut(name)} ({origin}): expected a table named by small letters, digits, - and _",
+                    'such as [listeners.public]; "default" is that of `listen`',
+                )
+            if "listen" not in table:
+                raise ConfigError(f"listeners.{name} ({origin}) has no addresses", 'give it `listen = ["HOST:PORT"]`')
+            yield name, [self._key(key, raw, prefix, LISTENER_KEYS) for key, raw in _flatten(table, PER_LISTENER)]
+
+    def _key(self, name: str, raw: object, prefix: str, known: Mapping[str, Key]) -> tuple[Key, object, str]:
+        origin = _place(self._path, self._text, prefix + name)
+        key = known.get(name)
         if key is None:
-            raise _unknown("key", name, origin, KEYS)
-        yield key, _read(key, raw, origin, is_text=False), origin
+            raise _unknown("key", prefix + name, origin, known)
+        return key, _read(key, raw, origin, is_text=False), origin
 
 
-def _flatten(document: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def _flatten(document: Mapping[str, object], sections: Container[str]) -> Iterator[tuple[str, object]]:
     for name, value in document.items():
-        if name in SECTIONS and isinstance(value, dict):
+        if name in sections and isinstance(value, dict):
             yield from ((f"{name}.{inner}", raw) for inner, raw in value.items())
         else:
             yield name, value
@@ -617,7 +724,8 @@ def sample() -> str:
     for key in KEYS.values():
         if key.section != section:
             section = key.section
-            lines += ["", "", f"# {SECTIONS[section].__doc__}", f"[{section}]"]
+            doc = " ".join((SECTIONS[section].__doc__ or "").split())
+            lines += ["", "", *textwrap.wrap(doc, 110, initial_indent="# ", subsequent_indent="# "), f"[{section}]"]
         kind = key.kind
         choices = f" One of {', '.join(kind.words)}." if isinstance(kind, Choice) else ""
         notes = f"{key.help}{choices}{' (reloadable)' if key.reloadable else ''}"

@@ -197,6 +197,17 @@ class RedisUrlKind(Kind):
         return repr(masked(raw)) if isinstance(raw, str) else repr(raw)
 
 
+class FilePath(Kind):
+    """The path of a file, or nothing."""
+
+    expected = "the path of a file"
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str) or "\0" in raw:
+            raise ValueError
+        return raw
+
+
 @dataclass(frozen=True)
 class Name(Kind):
     """A short text of certain characters."""

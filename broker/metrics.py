@@ -129,6 +129,16 @@ METRICS: tuple[Metric, ...] = (
     counter("committed_bytes", "store/bytes", "Bytes of these blocks."),
     counter("logged", "analytics/logged", "Messages that were logged for analytics."),
     counter("not_logged", "analytics/not logged", "QoS 0 messages that were not, because Redis was slow or away."),
+    counter("publish_denied", "access/publish denied", "Messages from clients that may not publish to their topic."),
+    counter("delivery_denied", "access/delivery denied", "Messages that were queued or retained and may not be read."),
+    counter("subscribe_denied", "access/subscribe denied", "Filters refused because nothing of them may be read."),
+    counter("auth_failures", "access/authentication failures", "CONNECT packets with wrong credentials."),
+    counter("connections_refused", "access/connections refused", "Connections closed at once, by a quota."),
+    counter("flapping_refused", "access/flapping refused", "Connections of clients that came back too often."),
+    counter("throttled", "access/throttled", "Times that a connection was read later because of its rate."),
+    counter("tls_handshakes", "tls/handshakes", "TLS handshakes completed."),
+    counter("tls_failures", "tls/failures", "TLS handshakes that failed."),
+    counter("websocket_failures", "websocket/failures", "WebSocket handshakes refused and connections at fault."),
 )
 
 # What the load averages are made of: name below $SYS/broker/load/, counter.

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
+from _speedups.acl import Rights
+
 
 class ReturnCode(IntEnum):
     """Return codes of CONNACK at levels 3 and 4."""
@@ -26,17 +28,43 @@ class Credentials:
     password: bytes | None
     address: str
     protocol_level: int
+    listener: str = "default"  # name of the listener that it came to
+    certificate: str | None = None  # subject of the certificate that it showed and that was verified
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a client was found to be: its session, its rights and its quotas are bound to it."""
+
+    username: str | None = None  # verified; None = anonymous
+    rights: Rights | None = None  # None = may publish and read everything
+    expires: float | None = None  # seconds since 1970 at which the connection ends
+
+
+ANYBODY = Identity()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an authenticator says of a CONNECT."""
+
+    code: ReturnCode
+    identity: Identity = ANYBODY
+    reason: str = ""  # for the log, when it is refused
+
+
+WELCOME = Verdict(ReturnCode.ACCEPTED)
 
 
 class Authenticator(Protocol):
     """Decides over each CONNECT. May answer later; the connection's other packets wait. An exception refuses."""
 
-    def authenticate(self, credentials: Credentials) -> ReturnCode | Awaitable[ReturnCode]:
-        """ACCEPTED, or the code that the client is refused with."""
+    def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
+        """Whether the client may come in, and who it is."""
 
 
 class AllowAll:
     """Lets everybody in."""
 
-    def authenticate(self, credentials: Credentials) -> ReturnCode:
-        return ReturnCode.ACCEPTED
+    def authenticate(self, credentials: Credentials) -> Verdict:
+        return WELCOME

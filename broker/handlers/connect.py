@@ -12,7 +12,7 @@ from _speedups.session import Session
 from _speedups.topics import validate_topic_name
 from _speedups.turn import COUNTERS
 from broker import logs
-from broker.auth.authenticator import Credentials, ReturnCode
+from broker.auth.authenticator import Credentials, ReturnCode, Verdict
 
 if TYPE_CHECKING:
     from broker.broker import Broker
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ACCEPTED = COUNTERS.index("connects_accepted")
 REFUSED = COUNTERS.index("connects_refused")
 CLIENT_ID_CHARACTERS = 23  # at level 3
+
+UNAVAILABLE = Verdict(ReturnCode.SERVER_UNAVAILABLE)
 
 log = logs.get("flockmq.connect")
 _made_up = itertools.count(1)
@@ -49,23 +51,23 @@ def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> 
         answer = broker.authenticator.authenticate(credentials)
     except Exception:
         log.exception("the authenticator failed", client_id=packet.client_id)
-        answer = ReturnCode.SERVER_UNAVAILABLE
-    if isinstance(answer, int):
+        answer = UNAVAILABLE
+    if isinstance(answer, Verdict):
         decide(broker, connection, packet, answer)
     else:
         broker.run(_wait(broker, connection, packet, answer))
 
 
-async def _wait(broker: "Broker", connection: Connection, packet: Connect, answer: Awaitable[ReturnCode]) -> None:
+async def _wait(broker: "Broker", connection: Connection, packet: Connect, answer: Awaitable[Verdict]) -> None:
     try:
-        code = await answer
+        verdict = await answer
     except asyncio.CancelledError:
         raise
     except Exception:
         log.exception("the authenticator failed", client_id=packet.client_id)
-        code = ReturnCode.SERVER_UNAVAILABLE
+        verdict = UNAVAILABLE
     if not connection.closed:
-        decide(broker, connection, packet, code)
+        decide(broker, connection, packet, verdict)
         broker.settle()
 
 
@@ -77,13 +79,15 @@ def refuse(broker: "Broker", connection: Connection, code: ReturnCode, client_id
     connection.finish(f"refused: {code.name.lower()}")
 
 
-def decide(broker: "Broker", connection: Connection, packet: Connect, code: ReturnCode) -> None:
+def decide(broker: "Broker", connection: Connection, packet: Connect, verdict: Verdict) -> None:
     """The authenticator has spoken."""
-    if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not _will_is_valid(broker, packet):
+    code = verdict.code
+    if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not _will_is_valid(broker, packet, verdict):
         code = ReturnCode.NOT_AUTHORIZED
     if code != ReturnCode.ACCEPTED:
         refuse(broker, connection, code, packet.client_id)
         return
+    connection.identity = verdict.identity
     broker.coordinator.claim(connection, packet)
 
 
@@ -91,6 +95,8 @@ def admit(broker: "Broker", connection: Connection, packet: Connect, session: Se
     """The session is this connection's; it may be used after `welcome`."""
     connection.connect = packet if packet.will_topic is not None else None
     session.owner = connection
+    if session.set_rights(connection.identity.rights) and session.subscriptions_held:
+        broker.router.filters.forget_plans()
     connection.claimed = session
     broker.sessions.has_connected()
 
@@ -121,11 +127,14 @@ def welcome(broker: "Broker", connection: Connection, packet: Connect, session: 
         )
 
 
-def _will_is_valid(broker: "Broker", packet: Connect) -> bool:
+def _will_is_valid(broker: "Broker", packet: Connect, verdict: Verdict) -> bool:
     """A will may go where its client could publish."""
     topic = packet.will_topic or ""
     try:
         validate_topic_name(topic, packet.protocol_level, broker.config.limits.max_topic_levels)
     except ValueError:
         return False
-    return topic != "$SYS" and not topic.startswith("$SYS/")
+    if topic == "$SYS" or topic.startswith("$SYS/"):
+        return False
+    rights = verdict.identity.rights
+    return rights is None or rights.may_publish(topic.encode())

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SUBSCRIBES_REFUSED = COUNTERS.index("subscribes_refused")
 SEARCHES_MOST = 10_000  # filters of one session whose retained messages are still on their way
+SUBSCRIBE_DENIED = COUNTERS.index("subscribe_denied")
 FAILURE = 0x80  # in SUBACK, from level 4 on
 
 
@@ -29,6 +30,9 @@ def handle(broker: "Broker", connection: Connection, session: Session, packet: S
             validate_topic_filter(topic_filter, level, broker.config.limits.max_topic_levels)
             if session.subscriptions_held >= broker.config.limits.max_subscriptions:
                 raise ValueError("too many subscriptions")
+            if session.rights is not None and not session.rights.may_subscribe(topic_filter.encode()):
+                broker.turn.count(SUBSCRIBE_DENIED)
+                raise ValueError("nothing of this filter may be read")
         except ValueError as fault:
             broker.turn.count(SUBSCRIBES_REFUSED)
             if level == 3:  # has no word for it
