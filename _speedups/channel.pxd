@@ -32,6 +32,8 @@ cdef class Channel(Outlet):
     cdef int refuse(self, str reason) except -1
     cdef int take(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
     cdef int take_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
+    cdef int take_for_nobody(self, uint8_t qos, uint16_t packet_id, const uint8_t* topic, Py_ssize_t topic_length,
+                             const uint8_t* payload, Py_ssize_t size, str reason) except -1
     cdef int take_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1
     cdef int take_pubrel(self, uint16_t packet_id) except -1
     cdef int hand_up(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1

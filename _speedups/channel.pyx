@@ -184,22 +184,19 @@ cdef class Channel(Outlet):
             payload += 2
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += end - payload
+        if self.turn.tracer is not None:
+            self.turn.tracer.received(self, self.session.client_id, topic, topic_length, payload, end - payload, qos,
+                                      packet_id, first_byte & 8 != 0)
         if topic_length >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (topic_length == 4 or topic[4] == c'/'):
             # Only the broker publishes there [MQTT-4.7.2-1]; level 4 has no way to say so but to acknowledge.
-            if qos == 1:
-                self.acknowledge(PUBACK << 4, packet_id, False)
-            elif qos == 2:
-                self.acknowledge(PUBREC << 4, packet_id, False)
-            return 0
+            return self.take_for_nobody(qos, packet_id, topic, topic_length, payload, end - payload,
+                                        "only the broker publishes there")
         if self.session.rights is not None and not self.router.may_publish(self.session.rights, topic, topic_length):
             self.turn.counters[PUBLISH_DENIED] += 1
             if self.session.rights.first_denial():
                 self.handler.denied(self, topic[:topic_length])
-            if qos == 1:                               # as above, no word for it [MQTT-3.3.5-2]
-                self.acknowledge(PUBACK << 4, packet_id, False)
-            elif qos == 2:
-                self.acknowledge(PUBREC << 4, packet_id, False)
-            return 0
+            return self.take_for_nobody(qos, packet_id, topic, topic_length, payload, end - payload,
+                                        "the client may not publish there")
         if qos == 0:
             # The packet as it came is what receivers get, if it has no flags and no longer header than needed.
             if first_byte != 0x30 or body - packet != 1 + varint_size(<uint32_t>n):
@@ -224,6 +221,15 @@ cdef class Channel(Outlet):
             raise MemoryError
         self.session.await_release(packet_id, message)
         return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded())
+
+    cdef int take_for_nobody(self, uint8_t qos, uint16_t packet_id, const uint8_t* topic, Py_ssize_t topic_length,
+                             const uint8_t* payload, Py_ssize_t size, str reason) except -1:
+        """Acknowledge a message that goes nowhere: below level 5 there is no word for a refusal [MQTT-3.3.5-2]."""
+        if self.turn.tracer is not None:
+            self.turn.tracer.tell("dropped", self.session.client_id, topic, topic_length, payload, size, qos, reason)
+        if qos == 0:
+            return 0
+        return self.acknowledge((PUBACK if qos == 1 else PUBREC) << 4, packet_id, False)
 
     cdef int take_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
         cdef int kind = first_byte >> 4

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 from _speedups.journal import Journal
+from _speedups.tracer import Tracer
 
 COUNTERS: tuple[str, ...]
 
@@ -18,6 +19,7 @@ class Turn:
     sealed: int
     committed: int
     tick: int
+    tracer: Tracer | None
     uncommitted: int
     queued: int
     queued_bytes: int
