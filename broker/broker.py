@@ -18,6 +18,7 @@ from broker.auth.authenticator import Authenticator
 from broker.config import Config
 from broker.coordinator import Coordinator
 from broker.handlers import connect, disconnect, subscribe, unsubscribe
+from broker.questions import Questions
 from broker.session.registry import Sessions
 from broker.vitals import Vitals
 
@@ -56,6 +57,7 @@ class Broker:
         self.router = Router(self.turn)
         self.sessions = Sessions(self.turn, self.router.filters)
         self.authenticator = authenticator
+        self.questions: Questions = {}  # what the nodes of a cluster may ask this one
         self.reactor = Reactor(self.router, self, wake)
         self.vitals = Vitals(self.turn)
         self.draining = False  # the node is to stop, and lets load balancers notice
