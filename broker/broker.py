@@ -20,6 +20,7 @@ from broker.coordinator import Coordinator
 from broker.handlers import connect, disconnect, subscribe, unsubscribe
 from broker.questions import Questions
 from broker.session.registry import Sessions
+from broker.tracer import Traces
 from broker.vitals import Vitals
 
 # What follows CONNECT, and is not hot: one row a packet.
@@ -60,6 +61,7 @@ class Broker:
         self.questions: Questions = {}  # what the nodes of a cluster may ask this one
         self.reactor = Reactor(self.router, self, wake)
         self.vitals = Vitals(self.turn)
+        self.traces = Traces(self)
         self.draining = False  # the node is to stop, and lets load balancers notice
         self._tasks: set[asyncio.Task[None]] = set()
         self.configure(config)

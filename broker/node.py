@@ -200,6 +200,7 @@ class Node:
             self._last_tick += ticks / TICKS_PER_SECOND
             self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
         self.coordinator.tick()
+        self.broker.traces.forget()
         interval = self.config.mqtt.sys_interval
         if interval and now - self._last_sys >= interval:
             self._update_sys(now - self._last_sys)
