@@ -86,6 +86,7 @@ class Traces:
         if follower is None:
             follower = self._followers[who] = _Follower(_bytes(arguments["client"]), _bytes(arguments["topic"]))
             self._retune()
+            follower.told.update(number for number, _ in self._events)  # what was before
         follower.asked = time.monotonic()
         self._take()
         follower.names.update(arguments["names"])
