@@ -17,7 +17,7 @@ from _speedups.retained cimport RetainedSearch, RetainedTree
 from _speedups.session cimport LOCAL, LOG, PEER, Session
 from _speedups.topics cimport check_topic_name
 from _speedups.tracer cimport Tracer
-from _speedups.turn cimport (DROPPED_QUEUE_FULL, DROPPED_SLOW, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT,
+from _speedups.turn cimport (DELIVERY_DENIED, DROPPED_QUEUE_FULL, DROPPED_SLOW, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT,
                              PUBLISH_UNROUTED, Outlet, Turn)
 
 cdef enum:
@@ -89,6 +89,7 @@ cdef class Router:
         cdef uint64_t sent = 0
         cdef uint32_t logs = 0
         cdef Tracer tracer = self.turn.tracer
+        cdef object hears = self.turn.hears_deliver
         if plan == NULL or plan.generation != self.filters.generation:
             plan = self.filters.plan(topic, topic_length, h)
         count = plan.count
@@ -128,6 +129,13 @@ cdef class Router:
                     session.enqueue(message, qos if qos < receiver.qos else receiver.qos, False)
                     continue
                 outlet = session.outlet
+                if hears is not None and outlet is not None and session.kind != PEER and not hears(
+                        session, topic[:topic_length], payload[:payload_length], 0, False):
+                    self.turn.counters[DELIVERY_DENIED] += 1
+                    if tracer is not None:
+                        tracer.tell("dropped", session.client_id, topic, topic_length, payload, payload_length, 0,
+                                    "a hook keeps it from the client")
+                    continue
                 if outlet is None or outlet.closed:
                     if tracer is not None:
                         tracer.tell("dropped", session.client_id, topic, topic_length, payload, payload_length, 0,

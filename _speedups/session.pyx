@@ -395,10 +395,14 @@ cdef class Session(Sender):
 
     cdef bint may_not_read(self, Message* m) except -1:
         """Whether it is not for this client; counts."""
-        if self.rights is None or self.rights.may(m.data, m.topic_length, MAY_READ):
+        if self.rights is not None and not self.rights.may(m.data, m.topic_length, MAY_READ):
+            self.trace("dropped", m, m.qos, "the client may not read it")
+        elif self.turn.hears_deliver is not None and not self.turn.hears_deliver(
+                self, m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos, m.retain):
+            self.trace("dropped", m, m.qos, "a hook keeps it from the client")
+        else:
             return False
         self.turn.counters[DELIVERY_DENIED] += 1
-        self.trace("dropped", m, m.qos, "the client may not read it")
         return True
 
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1:

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 from _speedups.journal import Journal
+from _speedups.session import Session
 from _speedups.tracer import Tracer
 
 COUNTERS: tuple[str, ...]
@@ -19,6 +20,8 @@ class Turn:
     sealed: int
     committed: int
     tick: int
+    hears_publish: bool
+    hears_deliver: Callable[[Session, bytes, bytes, int, bool], bool] | None
     tracer: Tracer | None
     uncommitted: int
     queued: int

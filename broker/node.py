@@ -22,7 +22,7 @@ from typing import cast
 import uvloop
 
 from broker import config as configuration
-from broker import logs, service_manager
+from broker import hooks, logs, service_manager
 from broker.admin import prometheus
 from broker.admin.http_server import HttpServer, Page, check
 from broker.admin.otel import Exporter
@@ -68,6 +68,7 @@ class Node:
         self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
+        self._hooks = hooks.load(config.hooks.load)
         self.http = HttpServer(self._pages())
         self._exporter: Exporter | None = None
         self._build()
@@ -75,6 +76,7 @@ class Node:
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
         self.broker = Broker(self.config, self.coordinator, AllowAll(), self._wake)
+        self.broker.use(self._hooks, self.config.hooks.timeout)
         self.sys_topics = SysTopics(self.broker, package_version())
 
     def _pages(self) -> dict[str, Page]:
