@@ -11,6 +11,7 @@ the connection whose packet it is waits, the others go on. Rules:
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from importlib import import_module
@@ -204,6 +205,8 @@ def load(names: Iterable[str]) -> list[Hooks]:
     """
     found = []
     for name in names:
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # the directory in which the node was started
         module, _, path = name.partition(":")
         try:
             thing: Any = import_module(module)

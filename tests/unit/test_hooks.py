@@ -1,4 +1,4 @@
-"""Hooks: what they hear and decide, sync and async, and that one that fails harms nobody but whom it was asked about."""
+"""Hooks: what they hear and decide, sync and async, and that one that fails harms nobody else."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
