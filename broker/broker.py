@@ -15,6 +15,7 @@ from _speedups.session import Session
 from _speedups.turn import Turn
 from broker import logs
 from broker.auth.authenticator import Authenticator
+from broker.auth.principals import Principals
 from broker.config import Config
 from broker.coordinator import Coordinator
 from broker.handlers import connect, disconnect, publish, subscribe, unsubscribe
@@ -60,6 +61,7 @@ class Broker:
         self.sessions = Sessions(self.turn, self.router.filters)
         self.authenticator = authenticator
         self.questions: Questions = {}  # what the nodes of a cluster may ask this one
+        self.principals = Principals(self)
         self.reactor = Reactor(self.router, self, wake)
         self.vitals = Vitals(self.turn)
         self.traces = Traces(self)
@@ -71,6 +73,7 @@ class Broker:
     def configure(self, config: Config) -> None:
         """Use a configuration, at start and when it is read again."""
         self.config = config
+        self.listeners = {listener.name: listener for listener in config.listeners}
         limits = config.limits
         self.turn.set_limits(
             max_packet_size=limits.max_packet_size,
@@ -199,5 +202,6 @@ class Broker:
         connection.detach()
         session.owner = None
         self.sessions.has_disconnected()
+        self.principals.went(connection)
         self.coordinator.ended(connection, session)
         log_ended("connection ended", client_id=session.client_id.decode(), address=connection.address, reason=reason)

@@ -32,6 +32,7 @@ from broker.config_values import (
     Name,
     Networks,
     PythonObjects,
+    Rate,
     RedisUrlKind,
     Size,
     StoreUrl,
@@ -372,6 +373,33 @@ class AuthConfig:
         Boolean(),
         reloadable=True,
     )
+    password_file: str = option(
+        "",
+        "File of users and hashes of their passwords: `flockmq passwd FILE USER` writes it; Mosquitto's will do, too.",
+        FilePath(),
+        reloadable=True,
+        flag="--password-file",
+    )
+    acl_file: str = option(
+        "",
+        "File of rules of access, in Mosquitto's format: what it does not allow is denied.",
+        FilePath(),
+        reloadable=True,
+        flag="--acl-file",
+    )
+    remember: float = option(
+        300.0,
+        "Seconds for which a right password is remembered, so that who comes back costs no hashing. 0 = none is.",
+        Duration(0, DAY),
+        reloadable=True,
+    )
+    failure_delay: float = option(
+        0.5,
+        "Seconds until wrong credentials are answered; twice as long for each further one from an address, up to 8. "
+        "0 = at once.",
+        Duration(0, 8),
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -383,6 +411,15 @@ class QuotasConfig:
         0, "Connections of a listener at a time; 0 = no limit but `limits.max_connections`.", Integer(0, COUNT_MAX),
         reloadable=True,
     )  # fmt: skip
+    max_connections_per_user: int = option(
+        0, "Connections of a user to this node at a time; 0 = no limit.", Integer(0, COUNT_MAX), reloadable=True
+    )
+    flapping: str = option(
+        "",
+        'How often a client may come back: "15 in 60 s"; who does more often is refused for as long. Empty = no limit.',
+        Rate(),
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True)

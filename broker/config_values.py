@@ -221,6 +221,25 @@ class Name(Kind):
         return raw
 
 
+class Rate(Kind):
+    """So often in so long, or nothing."""
+
+    expected = 'a number and a duration such as "15 in 60 s"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str) or (raw and min(rate(raw)) <= 0):
+            raise ValueError
+        return raw
+
+
+def rate(text: str) -> tuple[int, float]:
+    """Number and seconds of "15 in 60 s". Raises ValueError."""
+    number, _, duration = text.partition(" in ")
+    if not WHOLE_NUMBER.fullmatch(number):
+        raise ValueError
+    return int(number), float(scaled(duration, DURATION_UNITS))
+
+
 @dataclass(frozen=True)
 class Addresses(Kind):
     """One or more HOST:PORT; as text separated by commas."""

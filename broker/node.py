@@ -28,7 +28,7 @@ from broker.admin.http_server import HttpServer, Page, check
 from broker.admin.otel import Exporter
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
-from broker.auth.authenticator import AllowAll
+from broker.auth.access import Access
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config
 from broker.coordinator import Coordinator
@@ -43,6 +43,7 @@ SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listener
 WAIT_SECONDS = 0.1  # until starting is tried again; twice as long each time ...
 WAIT_SECONDS_MOST = 2.0  # ... up to this
 COMPLAIN_SECONDS = 60.0  # between lines in the log about it
+FILES_SECONDS = 2.0  # between looks whether files of users and rules have changed
 TICKS_AT_ONCE = TICKS_PER_SECOND  # a process that was stopped must not find all its clients timed out
 
 log = logs.get("flockmq.node")
@@ -73,11 +74,12 @@ class Node:
         self._hooks = hooks.load(config.hooks.load)
         self.http = HttpServer(self._pages())
         self._exporter: Exporter | None = None
+        self.access = Access(config)
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
-        self.broker = Broker(self.config, self.coordinator, AllowAll(), self._wake)
+        self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
         self.broker.use(self._hooks, self.config.hooks.timeout)
         self.sys_topics = SysTopics(self.broker, package_version())
 
@@ -126,7 +128,7 @@ class Node:
             listener.listen(BACKLOG)
         self.addresses = [address_of(listener) for listener in self._listeners]
         self.proxy_addresses = [address_of(listener) for listener in self._proxied]
-        self._started = self._last_tick = self._last_sys = time.monotonic()
+        self._started = self._last_tick = self._last_sys = self._last_look = time.monotonic()
         self._open()
         self._set_clock()
         self._freeze()
@@ -218,6 +220,11 @@ class Node:
             self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
         self.coordinator.tick()
         self.broker.traces.forget()
+        self.broker.principals.tick()
+        if now - self._last_look >= FILES_SECONDS:
+            self._last_look = now
+            if self.access.changed():
+                self.broker.principals.renew(self.access.renewed)
         interval = self.config.mqtt.sys_interval
         if interval and now - self._last_sys >= interval:
             self._update_sys(now - self._last_sys)
@@ -238,15 +245,18 @@ class Node:
         """Read the configuration again; a wrong one changes nothing."""
         try:
             changes = configuration.diff(self.config, self._reload())
+            followed = configuration.follow(self.config, changes)
+            self.access.configure(followed)
         except ConfigError as error:
             log.error("configuration not changed", error=error)
             return
         for change in changes.needs_restart:
             log.warning("takes effect after a restart", change=change)
-        self.config = configuration.follow(self.config, changes)
+        self.config = followed
         logs.set_level(self.config.log.level)
         self.broker.configure(self.config)
         self.coordinator.configure(self.config)
+        self.broker.principals.renew(self.access.renewed)
         log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
 
     async def run(self) -> None:
@@ -283,6 +293,7 @@ class Node:
             listener.close()
         await self.coordinator.stop()
         await self.http.close()
+        self.access.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
         if self.addresses:

@@ -4,7 +4,17 @@ from argparse import Namespace
 
 from broker import config
 from broker.commands.parser import Parser
-from broker.config_values import Addresses, Choice, Integer, Kind, Name, PythonObjects, RedisUrlKind, TopicFilters
+from broker.config_values import (
+    Addresses,
+    Choice,
+    FilePath,
+    Integer,
+    Kind,
+    Name,
+    PythonObjects,
+    RedisUrlKind,
+    TopicFilters,
+)
 from broker.errors import UsageError
 
 
@@ -39,8 +49,8 @@ def metavar(kind: Kind) -> str:
     if isinstance(kind, Choice):
         return "|".join(kind.words)
     words: dict[type[Kind], str] = {
-        Addresses: "HOST:PORT", Integer: "N", Name: "NAME", RedisUrlKind: "URL", TopicFilters: "FILTER",
-        PythonObjects: "MODULE:OBJECT",
+        Addresses: "HOST:PORT", FilePath: "FILE", Integer: "N", Name: "NAME", PythonObjects: "MODULE:OBJECT",
+        RedisUrlKind: "URL", TopicFilters: "FILTER",
     }  # fmt: skip
     return words.get(type(kind), "memory|sqlite:PATH")
 

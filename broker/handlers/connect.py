@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 ACCEPTED = COUNTERS.index("connects_accepted")
 REFUSALS = COUNTERS.index("connects_refused")
+AUTH_FAILURES = COUNTERS.index("auth_failures")
+FLAPPING_REFUSED = COUNTERS.index("flapping_refused")
 CLIENT_ID_CHARACTERS = 23  # at level 3
 
-UNAVAILABLE = Verdict(ReturnCode.SERVER_UNAVAILABLE)
+UNAVAILABLE = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the authenticator failed")
+WRONG = (ReturnCode.BAD_USERNAME_OR_PASSWORD, ReturnCode.NOT_AUTHORIZED)
 
 log = logs.get("flockmq.connect")
 _made_up = itertools.count(1)
@@ -46,6 +49,10 @@ def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> 
             refuse(broker, connection, ReturnCode.IDENTIFIER_REJECTED, "")
             return
         packet.client_id = f"flockmq-{_prefix}-{next(_made_up)}"  # [MQTT-3.1.3-6]
+    if broker.principals.flaps("default", packet.client_id, connection.address):
+        broker.turn.count(FLAPPING_REFUSED)
+        refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, "it comes back too often")
+        return
     credentials = Credentials(
         packet.client_id, packet.username, packet.password, connection.address, packet.protocol_level
     )
@@ -73,23 +80,29 @@ async def _wait(broker: "Broker", connection: Connection, packet: Connect, answe
         broker.settle()
 
 
-def refuse(broker: "Broker", connection: Connection, code: ReturnCode, client_id: str) -> None:
-    """Answer with a return code, and close [MQTT-3.2.2-5]."""
+def refuse(
+    broker: "Broker", connection: Connection, code: ReturnCode, client_id: str, reason: str = "", username: str = ""
+) -> None:
+    """Answer with a return code, and close [MQTT-3.2.2-5]. The reason is for the log only."""
     broker.turn.count(REFUSALS)
-    log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower())
+    more = {name: text for name, text in (("username", username), ("reason", reason)) if text}
+    log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower(), **more)
     connection.send(encode(Connack(reason_code=code), 4))
     connection.finish(f"refused: {code.name.lower()}")
 
 
 def decide(broker: "Broker", connection: Connection, packet: Connect, verdict: Verdict) -> None:
     """The authenticator has spoken."""
-    code = verdict.code
+    identity, code, reason = verdict.identity, verdict.code, verdict.reason
+    broker.turn.count(AUTH_FAILURES, code in WRONG)
     if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not _will_is_valid(broker, packet, verdict):
-        code = ReturnCode.NOT_AUTHORIZED
+        code, reason = ReturnCode.NOT_AUTHORIZED, "it may not publish its will"
+    elif code == ReturnCode.ACCEPTED and not broker.principals.has_room(identity, packet.client_id.encode()):
+        code, reason = ReturnCode.SERVER_UNAVAILABLE, "its user has too many connections"
     if code != ReturnCode.ACCEPTED:
-        refuse(broker, connection, code, packet.client_id)
+        refuse(broker, connection, code, packet.client_id, reason, packet.username or "")
         return
-    connection.identity = verdict.identity
+    connection.identity = identity
     if not broker.hooks.hears("connect", "authorize"):
         broker.coordinator.claim(connection, packet)
         return
@@ -131,6 +144,7 @@ def admit(broker: "Broker", connection: Connection, packet: Connect, session: Se
         broker.router.filters.forget_plans()
     connection.claimed = session
     broker.sessions.has_connected()
+    broker.principals.came(connection)
 
 
 def welcome(broker: "Broker", connection: Connection, packet: Connect, session: Session, *, present: bool) -> None:

@@ -45,8 +45,8 @@ def test_every_key_has_help_and_a_variable() -> None:
         assert key.help.endswith("."), key.name
     flags = [key.flag for key in KEYS.values() if key.flag]
     assert sorted(flags) == [
-        "--analytics", "--hooks", "--http", "--listen", "--log-format", "--log-level", "--node-name", "--proxy-listen",
-        "--redis", "--store", "--sync", "--workers",
+        "--acl-file", "--analytics", "--hooks", "--http", "--listen", "--log-format", "--log-level", "--node-name",
+        "--password-file", "--proxy-listen", "--redis", "--store", "--sync", "--workers",
     ]  # fmt: skip
 
 
