@@ -31,6 +31,7 @@ from broker.config_values import (
     Kind,
     Name,
     Networks,
+    PythonObjects,
     Rate,
     RedisUrlKind,
     Size,
@@ -338,6 +339,19 @@ class OtelConfig:
 
 
 @dataclass(frozen=True)
+class HooksConfig:
+    """Your own Python, asked about clients and messages: subclasses of `flockmq.hooks.Hooks`."""
+
+    load: tuple[str, ...] = option(
+        (), "Hooks as MODULE:OBJECT each, asked in this order; a class is called to make one.", PythonObjects(),
+        flag="--hooks",
+    )  # fmt: skip
+    timeout: float = option(
+        5.0, "Seconds that a call of an `async def` may take; then it counts as a refusal.", Duration(0.01, 3600)
+    )
+
+
+@dataclass(frozen=True)
 class TlsConfig:
     """Certificates, for listeners and `http.listen` addresses with TLS."""
 
@@ -445,6 +459,7 @@ class Config:
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
     otel: OtelConfig = OtelConfig()
+    hooks: HooksConfig = HooksConfig()
     tls: TlsConfig = TlsConfig()
     auth: AuthConfig = AuthConfig()
     quotas: QuotasConfig = QuotasConfig()

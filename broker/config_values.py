@@ -275,6 +275,18 @@ class Networks(Kind):
         return networks
 
 
+class PythonObjects(Kind):
+    """Objects that Python can import; as text separated by commas."""
+
+    expected = 'MODULE:OBJECT such as "mypackage.hooks:Audit"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        names = texts(raw, is_text=is_text)
+        if not all(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) for name in names):
+            raise ValueError
+        return names
+
+
 class TopicFilters(Kind):
     """Topic filters; as text separated by commas."""
 

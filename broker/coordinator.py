@@ -4,6 +4,7 @@ The handlers know the protocol, a coordinator knows where state lives and who el
 something may be said to a client: `admit` after a session is this connection's, `done` when a promise is kept.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from _speedups.packets import Connect
 from _speedups.reactor import Connection
 from _speedups.session import Session
 from broker.config import Config
+from broker.questions import SECONDS, Answer, Arguments, answer, gather
 from broker.storage.store import Store
 
 if TYPE_CHECKING:
@@ -30,9 +32,19 @@ class Coordinator(ABC):
     connected = True  # the cluster's Redis answers
 
     @property
+    def node_id(self) -> str:
+        """What tells this node from all others of the cluster, ever."""
+        return "node"
+
+    @property
     def nodes(self) -> int:
         """Of the cluster, this one included."""
         return 1
+
+    async def ask_all(self, question: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, Answer]:
+        """Ask every node, this one first: its `node_id` -> what it says, or why it says nothing within `seconds`."""
+        mine = asyncio.ensure_future(answer(self.broker.questions, question, arguments))
+        return await gather({self.node_id: mine}, seconds)
 
     # ---- life ----
 

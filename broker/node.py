@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import cast
 import uvloop
 
 from broker import config as configuration
-from broker import logs, service_manager
+from broker import hooks, logs, service_manager
 from broker.admin import prometheus
 from broker.admin.http_server import HttpServer, Page, check
 from broker.admin.otel import Exporter
@@ -55,11 +55,13 @@ class Node:
     Args:
         config: of the node.
         reload: reads the configuration again.
+        embedded: it is not alone in its process, whose signals and memory are others' concern.
     """
 
-    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
+    def __init__(self, config: Config, reload: Callable[[], Config], *, embedded: bool = False) -> None:
         self.config = config
         self._reload = reload
+        self._embedded = embedded
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._listeners: list[socket.socket] = []
@@ -69,6 +71,7 @@ class Node:
         self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
+        self._hooks = hooks.load(config.hooks.load)
         self.http = HttpServer(self._pages())
         self._exporter: Exporter | None = None
         self.access = Access(config)
@@ -77,7 +80,13 @@ class Node:
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
         self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
+        self.broker.use(self._hooks, self.config.hooks.timeout)
         self.sys_topics = SysTopics(self.broker, package_version())
+
+    def add_hooks(self, more: Iterable[hooks.Hooks]) -> None:
+        """Ask these too; before `start`."""
+        self._hooks += more
+        self.broker.use(self._hooks, self.config.hooks.timeout)
 
     def _pages(self) -> dict[str, Page]:
         version, name = package_version(), self._name()
@@ -105,9 +114,8 @@ class Node:
         await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
         if self.config.otel.endpoint:
             self._exporter = Exporter(self.config.otel, lambda: self.broker, package_version(), self._name())
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(signum, self._stopped.set)
-        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+        if not self._embedded:
+            self._handle_signals()
         starting = asyncio.ensure_future(self._begin())
         stopped = asyncio.ensure_future(self._stopped.wait())
         await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -123,8 +131,18 @@ class Node:
         self._started = self._last_tick = self._last_sys = self._last_look = time.monotonic()
         self._open()
         self._set_clock()
-        gc.collect()
-        gc.freeze()  # what was read lives long: collections need not look at it again
+        self._freeze()
+
+    def _handle_signals(self) -> None:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(signum, self._stopped.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def _freeze(self) -> None:
+        """What was read lives long: collections need not look at it again."""
+        if not self._embedded:
+            gc.collect()
+            gc.freeze()
 
     async def _begin(self) -> None:
         """Read what is kept, or wait until that can be done."""
@@ -174,8 +192,7 @@ class Node:
             self._stopped.set()
             return
         self._open()
-        gc.collect()
-        gc.freeze()
+        self._freeze()
         self._restarting = None
         self._hurried.clear()
         log.info("the node is ready again")
@@ -202,6 +219,7 @@ class Node:
             self._last_tick += ticks / TICKS_PER_SECOND
             self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
         self.coordinator.tick()
+        self.broker.traces.forget()
         self.broker.principals.tick()
         if now - self._last_look >= FILES_SECONDS:
             self._last_look = now
@@ -257,8 +275,9 @@ class Node:
         """Accept nothing more, keep what was taken, publish the wills, close."""
         if self.addresses:
             log.info("stopping", clients=self.broker.sessions.connected)
-        for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
-            self._loop.remove_signal_handler(signum)
+        if not self._embedded:
+            for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
+                self._loop.remove_signal_handler(signum)
         if self._restarting is not None:
             self._restarting.cancel()
         self.broker.draining = True

@@ -29,8 +29,10 @@ from broker import logs
 from broker.config import Config
 from broker.coordinator import Coordinator, Done
 from broker.errors import NotNow, StoreError
+from broker.questions import SECONDS, Answer, Arguments
 from cluster import wire
 from cluster.agreement import Agreement
+from cluster.asking import Asking
 from cluster.changes import Changes
 from cluster.claims import Claims
 from cluster.connecting import Connector, Refused
@@ -90,6 +92,7 @@ class Cluster(Coordinator):
         self.routes = Routes(self.ledger)
         self.claims = Claims(self)
         self.agreement = Agreement()
+        self._asking = Asking(self)
         self._patience = max(3.0, config.cluster.timeout)  # with a Redis that says nothing, while it is asked
         self._link = Link(self._pushed, self._settle, self._lost, self._patience)
         self._connector = Connector(self._address, self.me, self._patience)
@@ -120,6 +123,8 @@ class Cluster(Coordinator):
             b"adopt": self.claims.publish_will,
             b"kick": lambda client_id: self.claims.close(client_id, "kicked by the operator"),
             b"purge": self._purge,
+            b"ask": self._asking.asked,
+            b"answer": self._asking.answered,
             b"result": lambda topic, payload: self.results.take(topic, payload),
         }
 
@@ -398,6 +403,7 @@ class Cluster(Coordinator):
         self.members.remove(node)
         self.agreement.left(node)
         self.claims.left(node)
+        self._asking.left(node)
 
     # ---- what happens from time to time ----
 
@@ -480,6 +486,13 @@ class Cluster(Coordinator):
         """Send a command to Redis."""
         self._link.call(then, *command)
 
+    def publish(self, channel: bytes, message: bytes) -> None:
+        """Say something to other nodes."""
+        self._link.call(ignore, "PUBLISH", channel, message)
+
+    async def ask_all(self, question: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, Answer]:
+        return await self._asking.ask_all(question, arguments, seconds)
+
     async def _ask(self, name: str, *arguments: Any, as_node: bool = True) -> Any:
         return await self._link.ask(*self._command(name, as_node, arguments))
 
@@ -518,7 +531,7 @@ class Cluster(Coordinator):
             self.broker.turn.count(DROPPED_SLOW)
             return
         header = wire.batch_header(wire.QOS_0, self.me, member.sent + len(packets))
-        self._link.call(ignore, "PUBLISH", self.keys.to(member.node), header + packets)
+        self.publish(self.keys.to(member.node), header + packets)
         member.was_sent(len(packets))
 
     def _take_batch(self, batch: wire.Batch) -> None:
@@ -529,7 +542,7 @@ class Cluster(Coordinator):
             member.seen = batch.number
         elif member is not None and batch.number - member.credited >= CREDIT_STEP:
             member.credited = batch.number
-            self._link.call(ignore, "PUBLISH", self.keys.to(batch.node), wire.credit(self.me, batch.number))
+            self.publish(self.keys.to(batch.node), wire.credit(self.me, batch.number))
         self.broker.router.deliver(batch.packets)
 
     # ---- what is published to this node ----
@@ -586,7 +599,7 @@ class Cluster(Coordinator):
         if self._ended:
             return
         for origin, number in self._to_confirm.items():
-            self._link.call(ignore, "PUBLISH", self.keys.to(origin), wire.applied(self.me, number))
+            self.publish(self.keys.to(origin), wire.applied(self.me, number))
         self._to_confirm.clear()
         self.broker.settle()
 
@@ -661,6 +674,10 @@ class Cluster(Coordinator):
             self._reconnecting.cancel()
         self._store.close()
         self._link.close()
+
+    @property
+    def node_id(self) -> str:
+        return self.me.decode()
 
     @property
     def nodes(self) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Awaitable
+from inspect import isawaitable
 from typing import TYPE_CHECKING
 
 from _speedups.packets import Connack, Connect, encode
@@ -13,12 +14,13 @@ from _speedups.topics import validate_topic_name
 from _speedups.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import Credentials, ReturnCode, Verdict
+from broker.hooks import REFUSED, Client, Question
 
 if TYPE_CHECKING:
     from broker.broker import Broker
 
 ACCEPTED = COUNTERS.index("connects_accepted")
-REFUSED = COUNTERS.index("connects_refused")
+REFUSALS = COUNTERS.index("connects_refused")
 AUTH_FAILURES = COUNTERS.index("auth_failures")
 FLAPPING_REFUSED = COUNTERS.index("flapping_refused")
 CLIENT_ID_CHARACTERS = 23  # at level 3
@@ -82,7 +84,7 @@ def refuse(
     broker: "Broker", connection: Connection, code: ReturnCode, client_id: str, reason: str = "", username: str = ""
 ) -> None:
     """Answer with a return code, and close [MQTT-3.2.2-5]. The reason is for the log only."""
-    broker.turn.count(REFUSED)
+    broker.turn.count(REFUSALS)
     more = {name: text for name, text in (("username", username), ("reason", reason)) if text}
     log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower(), **more)
     connection.send(encode(Connack(reason_code=code), 4))
@@ -101,7 +103,37 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, verdict: V
         refuse(broker, connection, code, packet.client_id, reason, packet.username or "")
         return
     connection.identity = identity
-    broker.coordinator.claim(connection, packet)
+    if not broker.hooks.hears("connect", "authorize"):
+        broker.coordinator.claim(connection, packet)
+        return
+    found = _ask_hooks(broker, connection, packet)
+    if isawaitable(found):
+        broker.run(_wait_for_hooks(broker, connection, packet, found))
+    else:
+        _follow_hooks(broker, connection, packet, found)
+
+
+def _ask_hooks(broker: "Broker", connection: Connection, packet: Connect) -> object:
+    """Whether the hooks want the client, and its will: something, or REFUSED."""
+    client = Client(packet.client_id, connection.identity.username, connection.address)
+    questions: list[Question[Client]] = [("connect", lambda client: (client,))]
+    if packet.will_topic is not None:
+        questions.append(("authorize", lambda client: (client, "publish", packet.will_topic)))
+    return broker.hooks.decide(client, *questions)
+
+
+async def _wait_for_hooks(broker: "Broker", connection: Connection, packet: Connect, found: Awaitable[object]) -> None:
+    settled = await found
+    if not connection.closed:
+        _follow_hooks(broker, connection, packet, settled)
+        broker.settle()
+
+
+def _follow_hooks(broker: "Broker", connection: Connection, packet: Connect, found: object) -> None:
+    if found is REFUSED:
+        refuse(broker, connection, ReturnCode.NOT_AUTHORIZED, packet.client_id)
+    else:
+        broker.coordinator.claim(connection, packet)
 
 
 def belongs(session: Session, connection: Connection) -> bool:
@@ -145,6 +177,10 @@ def welcome(broker: "Broker", connection: Connection, packet: Connect, session: 
     connection.accept(session, level, keep_alive)
     connection.proceed()
     broker.turn.count(ACCEPTED)
+    if not present:
+        broker.hooks.tell("session_started", packet.client_id, session.persistent)
+    if broker.hooks.hears("connected"):
+        broker.hooks.tell("connected", broker.client_of(connection))
     if log.enabled(logs.DEBUG):
         log.debug(
             "client connected",
