@@ -18,6 +18,7 @@ COMMANDS = {
     "sub": "subscribe and print messages, like mosquitto_sub",
     "cluster": "`cluster status`: the nodes of a cluster and what they keep in Redis",
     "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
+    "users": "`users add|remove|list|...`: users of a cluster and their rules of access, in Redis",
     "analytics": "`analytics run|sql|report|package`: every message, queryable with Spark SQL",
     "replay": "publish logged messages again",
     "bench": "how fast is a broker, and does it lose anything?",
@@ -26,6 +27,7 @@ COMMANDS = {
 ELSEWHERE = {
     "cluster": "cluster",
     "session": "cluster",
+    "users": "cluster",
     "analytics": "cluster",
     "replay": "cluster",
     "bench": "loadtest",

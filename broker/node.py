@@ -29,6 +29,7 @@ from broker.admin.otel import Exporter
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
 from broker.auth.access import Access
+from broker.auth.kept_users import KeptUsers
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config
 from broker.coordinator import Coordinator
@@ -74,13 +75,15 @@ class Node:
         self._hooks = hooks.load(config.hooks.load)
         self.http = HttpServer(self._pages())
         self._exporter: Exporter | None = None
-        self.access = Access(config)
+        self.access = Access(config, users=lambda: self.coordinator.users)
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
         self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
         self.broker.use(self._hooks, self.config.hooks.timeout)
+        if self.coordinator.users is not None:
+            self.coordinator.users.changed = self._users_changed
         self.sys_topics = SysTopics(self.broker, package_version())
 
     def add_hooks(self, more: Iterable[hooks.Hooks]) -> None:
@@ -240,6 +243,12 @@ class Node:
         if self.config.mqtt.sys_interval:
             self.sys_topics.update(time.monotonic() - self._started, elapsed)
             self.broker.settle()
+
+    def _users_changed(self, names: set[str]) -> None:
+        """Users that the cluster keeps are not what they were."""
+        self.broker.principals.renew(
+            self.access.renewed, lambda identity: identity.method == KeptUsers.name and identity.username in names
+        )
 
     def reload(self) -> None:
         """Read the configuration again; a wrong one changes nothing."""

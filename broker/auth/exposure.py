@@ -41,7 +41,7 @@ def reachable(config: Config) -> Iterator[tuple[ListenerConfig, str]]:
 
 def authenticates(auth: AuthConfig) -> bool:
     """Whether it has a way to authenticate, that of certificates apart."""
-    return bool(auth.password_file)
+    return bool(auth.password_file or auth.jwt_secret_file or auth.jwt_keys or auth.redis or auth.http_url)
 
 
 def check(config: Config) -> None:
