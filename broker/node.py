@@ -29,6 +29,8 @@ from broker.admin.otel import Exporter
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
 from broker.auth.access import Access
+from broker.auth.chain import Method
+from broker.auth.hook_users import HookUsers
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config
 from broker.coordinator import Coordinator
@@ -55,10 +57,18 @@ class Node:
     Args:
         config: of the node.
         reload: reads the configuration again.
+        more_hooks: are asked after those of the configuration.
         embedded: it is not alone in its process, whose signals and memory are others' concern.
     """
 
-    def __init__(self, config: Config, reload: Callable[[], Config], *, embedded: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reload: Callable[[], Config],
+        *,
+        more_hooks: Iterable[hooks.Hooks] = (),
+        embedded: bool = False,
+    ) -> None:
         self.config = config
         self._reload = reload
         self._embedded = embedded
@@ -71,10 +81,10 @@ class Node:
         self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
-        self._hooks = hooks.load(config.hooks.load)
+        self._hooks = [*hooks.load(config.hooks.load), *more_hooks]
         self.http = HttpServer(self._pages())
         self._exporter: Exporter | None = None
-        self.access = Access(config)
+        self.access = Access(config, first=self._first_methods())
         self._build()
 
     def _build(self) -> None:
@@ -83,10 +93,9 @@ class Node:
         self.broker.use(self._hooks, self.config.hooks.timeout)
         self.sys_topics = SysTopics(self.broker, package_version())
 
-    def add_hooks(self, more: Iterable[hooks.Hooks]) -> None:
-        """Ask these too; before `start`."""
-        self._hooks += more
-        self.broker.use(self._hooks, self.config.hooks.timeout)
+    def _first_methods(self) -> list[Method]:
+        chain = hooks.HookChain(self._hooks, self.config.hooks.timeout)
+        return [HookUsers(chain)] if chain.hears("authenticate") else []
 
     def _pages(self) -> dict[str, Page]:
         version, name = package_version(), self._name()

@@ -44,14 +44,18 @@ def authenticates(auth: AuthConfig) -> bool:
     return bool(auth.password_file)
 
 
-def check(config: Config) -> None:
+def check(config: Config, *, asked: bool = False) -> None:
     """Refuse to be open to the network by mistake.
+
+    Args:
+        config: of the node.
+        asked: hooks are asked about clients of all listeners.
 
     Raises:
         ConfigError: a listener is.
     """
     for listener, address in reachable(config):
-        if not (listener.auth.allow_anonymous or authenticates(listener.auth) or verifies_certificates(listener)):
+        if not (asked or listener.auth.allow_anonymous or authenticates(listener.auth) or verifies_certificates(listener)):
             where = "" if listener.name == "default" else f" (listeners.{listener.name})"
             raise ConfigError(
                 f"{address}{where} can be reached from other machines, and nothing says who may connect to it", HINT

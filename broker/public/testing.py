@@ -91,8 +91,7 @@ class Broker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        node = Node(self._config, lambda: self._config, embedded=True)
-        node.add_hooks(self._hooks)
+        node = Node(self._config, lambda: self._config, more_hooks=self._hooks, embedded=True)
         try:
             await node.start()
             self.addresses = node.addresses
