@@ -15,6 +15,7 @@ from _speedups.session import Session
 from _speedups.turn import Turn
 from broker import logs
 from broker.auth.authenticator import Authenticator
+from broker.bans import Bans
 from broker.config import Config
 from broker.coordinator import Coordinator
 from broker.handlers import connect, disconnect, subscribe, unsubscribe
@@ -57,6 +58,8 @@ class Broker:
         self.router = Router(self.turn)
         self.sessions = Sessions(self.turn, self.router.filters)
         self.authenticator = authenticator
+        self.bans = Bans(self)
+        self.http_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self.questions: Questions = {}  # what the nodes of a cluster may ask this one
         self.reactor = Reactor(self.router, self, wake)
         self.vitals = Vitals(self.turn)

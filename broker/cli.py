@@ -13,6 +13,7 @@ COMMANDS = {
     "serve": "start a node (what `flockmq` alone does)",
     "check-config": "print the effective configuration and where each value comes from",
     "sample-config": "print a commented configuration file with every key",
+    "token": "a token for the HTTP API and the web page",
     "pub": "publish messages, like mosquitto_pub",
     "sub": "subscribe and print messages, like mosquitto_sub",
     "cluster": "`cluster status`: the nodes of a cluster and what they keep in Redis",

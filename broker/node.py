@@ -17,17 +17,16 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import uvloop
 
 from broker import config as configuration
 from broker import logs, service_manager
-from broker.admin import prometheus
-from broker.admin.http_server import HttpServer, Page, check
 from broker.admin.otel import Exporter
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
+from broker.answers.table import questions
 from broker.auth.authenticator import AllowAll
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config
@@ -37,6 +36,9 @@ from broker.listening import address_of, bind, host_name, is_loopback, truster
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
+
+if TYPE_CHECKING:
+    from broker.admin.http_server import HttpServer
 
 BACKLOG = 4096  # connections that the kernel completes before we accept them
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
@@ -68,25 +70,24 @@ class Node:
         self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
-        self.http = HttpServer(self._pages())
+        self.name = config.cluster.node_name or host_name()
+        self.version = package_version()
+        self.http: HttpServer | None = None
+        self.access_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self._exporter: Exporter | None = None
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
         self.broker = Broker(self.config, self.coordinator, AllowAll(), self._wake)
-        self.sys_topics = SysTopics(self.broker, package_version())
+        self.sys_topics = SysTopics(self.broker, self.version)
+        self.broker.questions |= questions(self)
+        self.broker.http_failures = lambda: self.access_failures()
 
-    def _pages(self) -> dict[str, Page]:
-        version, name = package_version(), self._name()
-        return {
-            "/healthz": check(lambda: (True, "the process works")),
-            "/readyz": check(lambda: self.broker.ready() if self.addresses else (False, "the node is starting")),
-            "/metrics": lambda: prometheus.page(self.broker, version, name),
-        }
-
-    def _name(self) -> str:
-        return self.config.cluster.node_name or host_name()
+    @property
+    def http_addresses(self) -> list[str]:
+        """Where it answers over HTTP."""
+        return self.http.addresses if self.http is not None else []
 
     # ---- start ----
 
@@ -100,9 +101,12 @@ class Node:
             self._listeners.append(bind(address, self.config.listen_shared))
         for address in self.config.proxy.listen:
             self._proxied.append(bind(address, self.config.listen_shared))
-        await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
+        if self.config.http.listen:
+            # By name, since its library takes a while to load: only who serves HTTP waits for it.
+            self.http = import_module("broker.admin.site").make_server(self)
+            await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
         if self.config.otel.endpoint:
-            self._exporter = Exporter(self.config.otel, lambda: self.broker, package_version(), self._name())
+            self._exporter = Exporter(self.config.otel, lambda: self.broker, self.version, self.name)
         for signum in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(signum, self._stopped.set)
         self._loop.add_signal_handler(signal.SIGHUP, self.reload)
@@ -142,6 +146,7 @@ class Node:
 
     def _open(self) -> None:
         """Let clients in."""
+        self.broker.bans.refresh()
         self.broker.reactor.max_connections = self._connection_limit()
         self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
         for listener in self._listeners:
@@ -200,6 +205,7 @@ class Node:
             self._last_tick += ticks / TICKS_PER_SECOND
             self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
         self.coordinator.tick()
+        self.broker.bans.tick()
         interval = self.config.mqtt.sys_interval
         if interval and now - self._last_sys >= interval:
             self._update_sys(now - self._last_sys)
@@ -263,16 +269,15 @@ class Node:
         for listener in self._listeners + self._proxied:
             listener.close()
         await self.coordinator.stop()
-        await self.http.close()
+        if self.http is not None:
+            await self.http.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
         if self.addresses:
             log.info("stopped")
 
 
-def make_coordinator(
-    config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]
-) -> Coordinator:
+def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]) -> Coordinator:
     """A node alone, or one of a cluster, as the configuration says.
 
     Args:
@@ -311,8 +316,8 @@ def banner(node: Node) -> None:
     log.info(node.coordinator.describe())
     if node.proxy_addresses:
         log.info("load balancers that speak the PROXY protocol connect here", listen=", ".join(node.proxy_addresses))
-    if node.http.addresses:
-        log.info("health and figures are told over HTTP", listen=", ".join(f"http://{a}" for a in node.http.addresses))
+    if node.http_addresses:
+        log.info("API, web page, health and figures are told over HTTP", listen=", ".join(node.http_addresses))
     if all(is_loopback(address) for address in node.addresses + node.proxy_addresses):
         log.info("only this machine can connect; --listen 0.0.0.0:1883 opens it to the network")
 

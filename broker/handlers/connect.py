@@ -44,6 +44,8 @@ def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> 
             refuse(broker, connection, ReturnCode.IDENTIFIER_REJECTED, "")
             return
         packet.client_id = f"flockmq-{_prefix}-{next(_made_up)}"  # [MQTT-3.1.3-6]
+    if _is_banned(broker, connection, packet.client_id, packet.username):
+        return
     credentials = Credentials(
         packet.client_id, packet.username, packet.password, connection.address, packet.protocol_level
     )
@@ -82,6 +84,9 @@ def refuse(broker: "Broker", connection: Connection, code: ReturnCode, client_id
 def decide(broker: "Broker", connection: Connection, packet: Connect, verdict: Verdict) -> None:
     """The authenticator has spoken."""
     code = verdict.code
+    username = verdict.identity.username
+    if username != packet.username and _is_banned(broker, connection, packet.client_id, username):
+        return
     if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not _will_is_valid(broker, packet, verdict):
         code = ReturnCode.NOT_AUTHORIZED
     if code != ReturnCode.ACCEPTED:
@@ -125,6 +130,14 @@ def welcome(broker: "Broker", connection: Connection, packet: Connect, session: 
             keep_alive=packet.keep_alive,
             session_present=present,
         )
+
+
+def _is_banned(broker: "Broker", connection: Connection, client_id: str, username: str | None) -> bool:
+    """Whether the client is not to come in, which it is then told."""
+    ban = broker.bans.covering(client_id, username, connection.address)
+    if ban is not None:
+        refuse(broker, connection, ReturnCode.NOT_AUTHORIZED, client_id)
+    return ban is not None
 
 
 def _will_is_valid(broker: "Broker", packet: Connect, verdict: Verdict) -> bool:
