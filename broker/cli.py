@@ -14,6 +14,7 @@ COMMANDS = {
     "check-config": "print the effective configuration and where each value comes from",
     "passwd": "write a user and the hash of a password into a password file",
     "sample-config": "print a commented configuration file with every key",
+    "token": "a token for the HTTP API and the web page",
     "pub": "publish messages, like mosquitto_pub",
     "sub": "subscribe and print messages, like mosquitto_sub",
     "cluster": "`cluster status`: the nodes of a cluster and what they keep in Redis",

@@ -291,12 +291,14 @@ class AnalyticsConfig:
 
 @dataclass(frozen=True)
 class HttpConfig:
-    """Over HTTP: /healthz (the process works), /readyz (send it clients), /metrics (for Prometheus)."""
+    """Over HTTP: /healthz (the process works), /readyz (send it clients), /metrics (for Prometheus), the API below
+    /api/v1 and the web page. API and page are open to this machine only, until there are tokens."""
 
     listen: tuple[str, ...] = option(
         (),
-        "Addresses to answer GET /healthz, /readyz and /metrics on, HOST:PORT each; none unless given.",
-        Addresses(may_be_empty=True),
+        "Addresses to answer on, HOST:PORT each, with https:// before it for TLS with the certificate of [tls]; none "
+        "unless given.",
+        Addresses(may_be_empty=True, schemes=("http", "https")),
         flag="--http",
     )
     drain: float = option(
@@ -306,6 +308,14 @@ class HttpConfig:
         Duration(0, 3600),
         reloadable=True,
     )
+
+    tokens_file: str = option(
+        "",
+        "File of the tokens that open the API and the page, also to others than this machine; `flockmq token` writes "
+        "it.",
+        FilePath(),
+    )
+    metrics_token: bool = option(False, "Whether /metrics takes a token, too.", Boolean(), reloadable=True)
 
 
 @dataclass(frozen=True)

@@ -245,6 +245,7 @@ class Addresses(Kind):
     """One or more HOST:PORT; as text separated by commas."""
 
     may_be_empty: bool = False
+    schemes: tuple[str, ...] = ()  # that may stand before it, with ://
     expected: str = 'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883"'
 
     def read(self, raw: object, *, is_text: bool) -> object:
@@ -253,7 +254,10 @@ class Addresses(Kind):
             raise ValueError
         seen = set()
         for address in addresses:
-            host, port = split_address(address)
+            scheme, separator, place = address.rpartition("://")
+            if separator and scheme not in self.schemes:
+                raise ValueError
+            host, port = split_address(place)
             if port and (host, port) in seen:
                 raise ValueError(f"each address once, {address} stands there twice")
             seen.add((host, port))

@@ -17,17 +17,16 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import uvloop
 
 from broker import config as configuration
 from broker import hooks, logs, service_manager
-from broker.admin import prometheus
-from broker.admin.http_server import HttpServer, Page, check
 from broker.admin.otel import Exporter
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
+from broker.answers.table import questions
 from broker.auth.access import Access
 from broker.auth.chain import Method
 from broker.auth.hook_users import HookUsers
@@ -39,6 +38,9 @@ from broker.listening import address_of, bind, host_name, is_loopback, truster
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
+
+if TYPE_CHECKING:
+    from broker.admin.http_server import HttpServer
 
 BACKLOG = 4096  # connections that the kernel completes before we accept them
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
@@ -82,7 +84,10 @@ class Node:
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
         self._hooks = [*hooks.load(config.hooks.load), *more_hooks]
-        self.http = HttpServer(self._pages())
+        self.name = config.cluster.node_name or host_name()
+        self.version = package_version()
+        self.http: HttpServer | None = None
+        self.access_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self._exporter: Exporter | None = None
         self.access = Access(config, first=self._first_methods())
         self._build()
@@ -91,22 +96,18 @@ class Node:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
         self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
         self.broker.use(self._hooks, self.config.hooks.timeout)
-        self.sys_topics = SysTopics(self.broker, package_version())
+        self.sys_topics = SysTopics(self.broker, self.version)
+        self.broker.questions |= questions(self)
+        self.broker.http_failures = lambda: self.access_failures()
 
     def _first_methods(self) -> list[Method]:
         chain = hooks.HookChain(self._hooks, self.config.hooks.timeout)
         return [HookUsers(chain)] if chain.hears("authenticate") else []
 
-    def _pages(self) -> dict[str, Page]:
-        version, name = package_version(), self._name()
-        return {
-            "/healthz": check(lambda: (True, "the process works")),
-            "/readyz": check(lambda: self.broker.ready() if self.addresses else (False, "the node is starting")),
-            "/metrics": lambda: prometheus.page(self.broker, version, name),
-        }
-
-    def _name(self) -> str:
-        return self.config.cluster.node_name or host_name()
+    @property
+    def http_addresses(self) -> list[str]:
+        """Where it answers over HTTP."""
+        return self.http.addresses if self.http is not None else []
 
     # ---- start ----
 
@@ -120,9 +121,12 @@ class Node:
             self._listeners.append(bind(address, self.config.listen_shared))
         for address in self.config.proxy.listen:
             self._proxied.append(bind(address, self.config.listen_shared))
-        await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
+        if self.config.http.listen:
+            # By name, since its library takes a while to load: only who serves HTTP waits for it.
+            self.http = import_module("broker.admin.site").make_server(self)
+            await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
         if self.config.otel.endpoint:
-            self._exporter = Exporter(self.config.otel, lambda: self.broker, package_version(), self._name())
+            self._exporter = Exporter(self.config.otel, lambda: self.broker, self.version, self.name)
         if not self._embedded:
             self._handle_signals()
         starting = asyncio.ensure_future(self._begin())
@@ -171,6 +175,7 @@ class Node:
 
     def _open(self) -> None:
         """Let clients in."""
+        self.broker.bans.refresh()
         self.broker.reactor.max_connections = self._connection_limit()
         self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
         for listener in self._listeners:
@@ -234,6 +239,7 @@ class Node:
             self._last_look = now
             if self.access.changed():
                 self.broker.principals.renew(self.access.renewed)
+        self.broker.bans.tick()
         interval = self.config.mqtt.sys_interval
         if interval and now - self._last_sys >= interval:
             self._update_sys(now - self._last_sys)
@@ -301,7 +307,8 @@ class Node:
         for listener in self._listeners + self._proxied:
             listener.close()
         await self.coordinator.stop()
-        await self.http.close()
+        if self.http is not None:
+            await self.http.close()
         self.access.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
@@ -309,9 +316,7 @@ class Node:
             log.info("stopped")
 
 
-def make_coordinator(
-    config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]
-) -> Coordinator:
+def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]) -> Coordinator:
     """A node alone, or one of a cluster, as the configuration says.
 
     Args:
@@ -350,8 +355,8 @@ def banner(node: Node) -> None:
     log.info(node.coordinator.describe())
     if node.proxy_addresses:
         log.info("load balancers that speak the PROXY protocol connect here", listen=", ".join(node.proxy_addresses))
-    if node.http.addresses:
-        log.info("health and figures are told over HTTP", listen=", ".join(f"http://{a}" for a in node.http.addresses))
+    if node.http_addresses:
+        log.info("API, web page, health and figures are told over HTTP", listen=", ".join(node.http_addresses))
     if all(is_loopback(address) for address in node.addresses + node.proxy_addresses):
         log.info("only this machine can connect; --listen 0.0.0.0:1883 opens it to the network")
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.admin.http_server import Answer
 from broker.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ KIND = "text/plain; version=0.0.4; charset=utf-8"
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-def page(broker: "Broker", version: str, node: str) -> Answer:
+def page(broker: "Broker", version: str, node: str) -> str:
     """All figures as they are now.
 
     Args:
@@ -30,7 +29,7 @@ def page(broker: "Broker", version: str, node: str) -> Answer:
         suffix = "_total" if metric.kind == "counter" else ""
         lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures))
     lines += _process()
-    return Answer("\n".join(lines) + "\n", kind=KIND)
+    return "\n".join(lines) + "\n"
 
 
 def _row(name: str, kind: str, text: str, value: float, labels: str = "") -> Iterator[str]:
