@@ -21,6 +21,7 @@ COMMANDS = {
     "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
     "analytics": "`analytics run|sql|report|package`: every message, queryable with Spark SQL",
     "replay": "publish logged messages again",
+    "trace": "where did my message go? Each step of it, over all nodes",
     "bench": "how fast is a broker, and does it lose anything?",
 }
 # Commands of other packages, which this one doesn't import but by name: they need what one node doesn't.
