@@ -36,6 +36,7 @@ from broker.config_values import (
     RedisUrlKind,
     Size,
     StoreUrl,
+    Text,
     TopicFilters,
 )
 from broker.config_values import split_address as split_address
@@ -397,6 +398,35 @@ class AuthConfig:
         reloadable=True,
         flag="--acl-file",
     )
+    jwt_secret_file: str = option(
+        "", "File of the secret that signs tokens (JWT, HS256) given as passwords.", FilePath(), reloadable=True
+    )
+    jwt_keys: str = option(
+        "",
+        "Public keys that verify tokens (JWT) given as passwords: a PEM file, a JWKS file, or its https URL.",
+        FilePath(),
+        reloadable=True,
+    )
+    jwt_audience: str = option("", "What `aud` of tokens must be; empty = they have none.", Text(), reloadable=True)
+    jwt_issuer: str = option("", "What `iss` of tokens must be; empty = anything.", Text(), reloadable=True)
+    jwt_username_claim: str = option("sub", "The claim of a token that names the user.", Text(), reloadable=True)
+    redis: bool = option(
+        False,
+        "Let users in that are kept in the cluster's Redis: `flockmq users` makes them.",
+        Boolean(),
+        reloadable=True,
+    )
+    http_url: str = option(
+        "",
+        "Where to ask over HTTP who a client is: gets JSON by POST, answers with JSON (deploy/docs/ACCESS.md). Empty = "
+        "nowhere.",
+        Name(r"(https?://\S+)?", 'a URL such as "https://127.0.0.1:8443/mqtt"'),
+        reloadable=True,
+    )
+    http_timeout: float = option(2.0, "Seconds that it may take to answer.", Duration(0.05, 30), reloadable=True)
+    http_remember: float = option(
+        60.0, "Seconds for which a client that it let in is not asked for again.", Duration(0, DAY), reloadable=True
+    )
     remember: float = option(
         300.0,
         "Seconds for which a right password is remembered, so that who comes back costs no hashing. 0 = none is.",
@@ -602,6 +632,11 @@ def trace(
 def _check(loaded: Loaded) -> None:
     """What concerns more than one key."""
     cluster = loaded.config.cluster
+    if not cluster.redis and any(listener.auth.redis for listener in loaded.config.listeners):
+        raise ConfigError(
+            f"auth.redis = true ({loaded.origins['auth.redis']}): users are in the cluster's Redis, and there is none",
+            "name one with --redis redis://HOST:PORT, or keep users in a file: `flockmq passwd`",
+        )
     if cluster.workers > 1 and not cluster.redis:
         raise ConfigError(
             f"cluster.workers = {cluster.workers} ({loaded.origins['cluster.workers']}): "

@@ -208,6 +208,17 @@ class FilePath(Kind):
         return raw
 
 
+class Text(Kind):
+    """Any line of text."""
+
+    expected = "a line of text"
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str) or not raw.isprintable():
+            raise ValueError
+        return raw
+
+
 @dataclass(frozen=True)
 class Name(Kind):
     """A short text of certain characters."""

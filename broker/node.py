@@ -30,6 +30,7 @@ from broker.answers.table import questions
 from broker.auth.access import Access
 from broker.auth.chain import Method
 from broker.auth.hook_users import HookUsers
+from broker.auth.kept_users import KeptUsers
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config
 from broker.coordinator import Coordinator
@@ -89,13 +90,15 @@ class Node:
         self.http: HttpServer | None = None
         self.access_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self._exporter: Exporter | None = None
-        self.access = Access(config, first=self._first_methods())
+        self.access = Access(config, users=lambda: self.coordinator.users, first=self._first_methods())
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
         self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
         self.broker.use(self._hooks, self.config.hooks.timeout)
+        if self.coordinator.users is not None:
+            self.coordinator.users.changed = self._users_changed
         self.sys_topics = SysTopics(self.broker, self.version)
         self.broker.questions |= questions(self)
         self.broker.http_failures = lambda: self.access_failures()
@@ -255,6 +258,12 @@ class Node:
         if self.config.mqtt.sys_interval:
             self.sys_topics.update(time.monotonic() - self._started, elapsed)
             self.broker.settle()
+
+    def _users_changed(self, names: set[str]) -> None:
+        """Users that the cluster keeps are not what they were."""
+        self.broker.principals.renew(
+            self.access.renewed, lambda identity: identity.method == KeptUsers.name and identity.username in names
+        )
 
     def reload(self) -> None:
         """Read the configuration again; a wrong one changes nothing."""

@@ -140,8 +140,24 @@ def _follow_hooks(broker: "Broker", connection: Connection, packet: Connect, fou
         broker.coordinator.claim(connection, packet)
 
 
+def belongs(session: Session, connection: Connection) -> bool:
+    """Whether a session may be this connection's: it is of the same user, or of nobody yet (CVE-2026-6564)."""
+    username = connection.identity.username
+    return session.user is None or (username is not None and session.user == username.encode())
+
+
+def refuse_others(broker: "Broker", connection: Connection, packet: Connect) -> None:
+    """The session of this client id is another user's, who is left alone."""
+    refuse(
+        broker, connection, ReturnCode.NOT_AUTHORIZED, packet.client_id,
+        "the session of its client id is another user's", packet.username or "",
+    )  # fmt: skip
+
+
 def admit(broker: "Broker", connection: Connection, packet: Connect, session: Session) -> None:
     """The session is this connection's; it may be used after `welcome`."""
+    if connection.identity.username is not None:
+        session.user = connection.identity.username.encode()
     connection.connect = packet if packet.will_topic is not None else None
     session.owner = connection
     if session.set_rights(connection.identity.rights) and session.subscriptions_held:
