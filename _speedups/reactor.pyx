@@ -178,7 +178,7 @@ cdef class Connection(Channel):
         return self.ask(self.interest & ~EPOLLIN)
 
     cdef int resume_reading(self) except -1:
-        if self.phase == OPEN and not self.closed:
+        if self.phase == OPEN and not self.closed and not self.paused:
             self.parsing = True
             self.parse()
         return 0
@@ -189,7 +189,8 @@ cdef class Connection(Channel):
         self.reactor.schedule(self)
 
     def proceed(self):
-        """For the handler: CONNECT is accepted; if that was after `packet` returned, take what came meanwhile."""
+        """For the handler: packets may be taken; if that is after `packet` or `publish` returned, what came meanwhile."""
+        self.paused = False
         if not self.handing_up:
             self.parsing = True
             self.parse()

@@ -274,6 +274,7 @@ cdef class RetainedSearch(Source):
         if qos:
             session.enqueue(m, qos, True)
             return True
+        session.trace("sent", m, 0, "retained")
         remaining = 2 + m.topic_length + m.payload_length
         p = outlet.reserve(1 + varint_size(remaining) + <Py_ssize_t>remaining)
         p[0] = 0x31                                # RETAIN set for a new subscription [MQTT-3.3.1-8]

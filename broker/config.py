@@ -31,6 +31,8 @@ from broker.config_values import (
     Kind,
     Name,
     Networks,
+    PythonObjects,
+    Rate,
     RedisUrlKind,
     Size,
     StoreUrl,
@@ -347,6 +349,19 @@ class OtelConfig:
 
 
 @dataclass(frozen=True)
+class HooksConfig:
+    """Your own Python, asked about clients and messages: subclasses of `flockmq.hooks.Hooks`."""
+
+    load: tuple[str, ...] = option(
+        (), "Hooks as MODULE:OBJECT each, asked in this order; a class is called to make one.", PythonObjects(),
+        flag="--hooks",
+    )  # fmt: skip
+    timeout: float = option(
+        5.0, "Seconds that a call of an `async def` may take; then it counts as a refusal.", Duration(0.01, 3600)
+    )
+
+
+@dataclass(frozen=True)
 class TlsConfig:
     """Certificates, for listeners and `http.listen` addresses with TLS."""
 
@@ -368,6 +383,33 @@ class AuthConfig:
         Boolean(),
         reloadable=True,
     )
+    password_file: str = option(
+        "",
+        "File of users and hashes of their passwords: `flockmq passwd FILE USER` writes it; Mosquitto's will do, too.",
+        FilePath(),
+        reloadable=True,
+        flag="--password-file",
+    )
+    acl_file: str = option(
+        "",
+        "File of rules of access, in Mosquitto's format: what it does not allow is denied.",
+        FilePath(),
+        reloadable=True,
+        flag="--acl-file",
+    )
+    remember: float = option(
+        300.0,
+        "Seconds for which a right password is remembered, so that who comes back costs no hashing. 0 = none is.",
+        Duration(0, DAY),
+        reloadable=True,
+    )
+    failure_delay: float = option(
+        0.5,
+        "Seconds until wrong credentials are answered; twice as long for each further one from an address, up to 8. "
+        "0 = at once.",
+        Duration(0, 8),
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -379,6 +421,15 @@ class QuotasConfig:
         0, "Connections of a listener at a time; 0 = no limit but `limits.max_connections`.", Integer(0, COUNT_MAX),
         reloadable=True,
     )  # fmt: skip
+    max_connections_per_user: int = option(
+        0, "Connections of a user to this node at a time; 0 = no limit.", Integer(0, COUNT_MAX), reloadable=True
+    )
+    flapping: str = option(
+        "",
+        'How often a client may come back: "15 in 60 s"; who does more often is refused for as long. Empty = no limit.',
+        Rate(),
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -418,6 +469,7 @@ class Config:
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
     otel: OtelConfig = OtelConfig()
+    hooks: HooksConfig = HooksConfig()
     tls: TlsConfig = TlsConfig()
     auth: AuthConfig = AuthConfig()
     quotas: QuotasConfig = QuotasConfig()

@@ -221,6 +221,25 @@ class Name(Kind):
         return raw
 
 
+class Rate(Kind):
+    """So often in so long, or nothing."""
+
+    expected = 'a number and a duration such as "15 in 60 s"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str) or (raw and min(rate(raw)) <= 0):
+            raise ValueError
+        return raw
+
+
+def rate(text: str) -> tuple[int, float]:
+    """Number and seconds of "15 in 60 s". Raises ValueError."""
+    number, _, duration = text.partition(" in ")
+    if not WHOLE_NUMBER.fullmatch(number):
+        raise ValueError
+    return int(number), float(scaled(duration, DURATION_UNITS))
+
+
 @dataclass(frozen=True)
 class Addresses(Kind):
     """One or more HOST:PORT; as text separated by commas."""
@@ -258,6 +277,18 @@ class Networks(Kind):
             except ValueError as error:
                 raise ValueError(f"{self.expected}: {error}") from None
         return networks
+
+
+class PythonObjects(Kind):
+    """Objects that Python can import; as text separated by commas."""
+
+    expected = 'MODULE:OBJECT such as "mypackage.hooks:Audit"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        names = texts(raw, is_text=is_text)
+        if not all(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) for name in names):
+            raise ValueError
+        return names
 
 
 class TopicFilters(Kind):

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, cast
 import uvloop
 
 from broker import config as configuration
-from broker import logs, service_manager
+from broker import hooks, logs, service_manager
 from broker.admin.otel import Exporter
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
 from broker.answers.table import questions
-from broker.auth.authenticator import AllowAll
+from broker.auth.access import Access
+from broker.auth.chain import Method
+from broker.auth.hook_users import HookUsers
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config
 from broker.coordinator import Coordinator
@@ -45,6 +47,7 @@ SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listener
 WAIT_SECONDS = 0.1  # until starting is tried again; twice as long each time ...
 WAIT_SECONDS_MOST = 2.0  # ... up to this
 COMPLAIN_SECONDS = 60.0  # between lines in the log about it
+FILES_SECONDS = 2.0  # between looks whether files of users and rules have changed
 TICKS_AT_ONCE = TICKS_PER_SECOND  # a process that was stopped must not find all its clients timed out
 
 log = logs.get("flockmq.node")
@@ -56,11 +59,21 @@ class Node:
     Args:
         config: of the node.
         reload: reads the configuration again.
+        more_hooks: are asked after those of the configuration.
+        embedded: it is not alone in its process, whose signals and memory are others' concern.
     """
 
-    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reload: Callable[[], Config],
+        *,
+        more_hooks: Iterable[hooks.Hooks] = (),
+        embedded: bool = False,
+    ) -> None:
         self.config = config
         self._reload = reload
+        self._embedded = embedded
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._listeners: list[socket.socket] = []
@@ -70,19 +83,26 @@ class Node:
         self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
+        self._hooks = [*hooks.load(config.hooks.load), *more_hooks]
         self.name = config.cluster.node_name or host_name()
         self.version = package_version()
         self.http: HttpServer | None = None
         self.access_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self._exporter: Exporter | None = None
+        self.access = Access(config, first=self._first_methods())
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
-        self.broker = Broker(self.config, self.coordinator, AllowAll(), self._wake)
+        self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
+        self.broker.use(self._hooks, self.config.hooks.timeout)
         self.sys_topics = SysTopics(self.broker, self.version)
         self.broker.questions |= questions(self)
         self.broker.http_failures = lambda: self.access_failures()
+
+    def _first_methods(self) -> list[Method]:
+        chain = hooks.HookChain(self._hooks, self.config.hooks.timeout)
+        return [HookUsers(chain)] if chain.hears("authenticate") else []
 
     @property
     def http_addresses(self) -> list[str]:
@@ -107,9 +127,8 @@ class Node:
             await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
         if self.config.otel.endpoint:
             self._exporter = Exporter(self.config.otel, lambda: self.broker, self.version, self.name)
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(signum, self._stopped.set)
-        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+        if not self._embedded:
+            self._handle_signals()
         starting = asyncio.ensure_future(self._begin())
         stopped = asyncio.ensure_future(self._stopped.wait())
         await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -122,11 +141,21 @@ class Node:
             listener.listen(BACKLOG)
         self.addresses = [address_of(listener) for listener in self._listeners]
         self.proxy_addresses = [address_of(listener) for listener in self._proxied]
-        self._started = self._last_tick = self._last_sys = time.monotonic()
+        self._started = self._last_tick = self._last_sys = self._last_look = time.monotonic()
         self._open()
         self._set_clock()
-        gc.collect()
-        gc.freeze()  # what was read lives long: collections need not look at it again
+        self._freeze()
+
+    def _handle_signals(self) -> None:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(signum, self._stopped.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def _freeze(self) -> None:
+        """What was read lives long: collections need not look at it again."""
+        if not self._embedded:
+            gc.collect()
+            gc.freeze()
 
     async def _begin(self) -> None:
         """Read what is kept, or wait until that can be done."""
@@ -177,8 +206,7 @@ class Node:
             self._stopped.set()
             return
         self._open()
-        gc.collect()
-        gc.freeze()
+        self._freeze()
         self._restarting = None
         self._hurried.clear()
         log.info("the node is ready again")
@@ -205,6 +233,12 @@ class Node:
             self._last_tick += ticks / TICKS_PER_SECOND
             self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
         self.coordinator.tick()
+        self.broker.traces.forget()
+        self.broker.principals.tick()
+        if now - self._last_look >= FILES_SECONDS:
+            self._last_look = now
+            if self.access.changed():
+                self.broker.principals.renew(self.access.renewed)
         self.broker.bans.tick()
         interval = self.config.mqtt.sys_interval
         if interval and now - self._last_sys >= interval:
@@ -226,15 +260,18 @@ class Node:
         """Read the configuration again; a wrong one changes nothing."""
         try:
             changes = configuration.diff(self.config, self._reload())
+            followed = configuration.follow(self.config, changes)
+            self.access.configure(followed)
         except ConfigError as error:
             log.error("configuration not changed", error=error)
             return
         for change in changes.needs_restart:
             log.warning("takes effect after a restart", change=change)
-        self.config = configuration.follow(self.config, changes)
+        self.config = followed
         logs.set_level(self.config.log.level)
         self.broker.configure(self.config)
         self.coordinator.configure(self.config)
+        self.broker.principals.renew(self.access.renewed)
         log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
 
     async def run(self) -> None:
@@ -253,8 +290,9 @@ class Node:
         """Accept nothing more, keep what was taken, publish the wills, close."""
         if self.addresses:
             log.info("stopping", clients=self.broker.sessions.connected)
-        for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
-            self._loop.remove_signal_handler(signum)
+        if not self._embedded:
+            for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
+                self._loop.remove_signal_handler(signum)
         if self._restarting is not None:
             self._restarting.cancel()
         self.broker.draining = True
@@ -271,6 +309,7 @@ class Node:
         await self.coordinator.stop()
         if self.http is not None:
             await self.http.close()
+        self.access.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
         if self.addresses:

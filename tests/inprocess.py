@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from _speedups.packets import Connack, Connect, Decoder, Packet, encode
 from broker.alone import Alone
-from broker.auth.authenticator import AllowAll
+from broker.auth.authenticator import AllowAll, Authenticator
 from broker.broker import Broker
 from broker.config import Config, LimitsConfig, MqttConfig
 from broker.storage.store import Store
@@ -76,7 +76,15 @@ class KeepingStore(Store):
 class Node:
     """The protocol side of a node over a store; `limits` as in the configuration."""
 
-    def __init__(self, store: KeepingStore | None = None, *, auto: bool = True, smallest: int = 1 << 40, **limits: Any):
+    def __init__(
+        self,
+        store: KeepingStore | None = None,
+        *,
+        auto: bool = True,
+        smallest: int = 1 << 40,
+        authenticator: Authenticator | None = None,
+        **limits: Any,
+    ):
         self.store = store or KeepingStore()
         self.auto = auto  # confirm each block at once
         self.limits = limits
@@ -84,7 +92,7 @@ class Node:
         self.clients: list[Client] = []
         self._again = False
         coordinator = Alone(self.store, lambda function, *arguments: function(*arguments))
-        self.broker = Broker(config, coordinator, AllowAll(), self._wake)
+        self.broker = Broker(config, coordinator, authenticator or AllowAll(), self._wake)
         coordinator.restore(smallest=smallest)
         self.compaction = coordinator.compaction
         self.wills = coordinator.wills
