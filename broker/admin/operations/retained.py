@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 COUNT_MOST = 1000  # nodes of the tree that are looked at to count what is below a level
 SLICE = 200  # messages cleared in one go
 NAME = text("a topic name", minLength=1, maxLength=LONGEST, pattern=r"^[^+#\x00]+$")
+BYTES_MOST = 1 << 20  # of the topic names and payloads that are listed
+MESSAGE = record({"topic": text(), "qos": integer(), "bytes": integer(), "payload": text(), "encoding": ENCODING})
 LEVEL = record(
     {
         "level": text("one level of the topic name"),
@@ -59,13 +61,31 @@ async def one(request: Request) -> dict[str, Any]:
     raise missing("nothing is retained for this topic")
 
 
+async def several(request: Request) -> dict[str, Any]:
+    """The first that match a filter."""
+    topic_filter = request.arguments["filter"]
+    _valid(request, topic_filter)
+    found, size, items = request.node.broker.router.retained.matching(topic_filter.encode()), 0, []
+    for topic, payload, qos in found:
+        if len(items) == request.arguments["limit"] or size + len(payload) > BYTES_MOST:
+            return {"items": items, "more": True}
+        if b"\x00" not in topic:
+            items.append({"topic": topic.decode(), "qos": qos, "bytes": len(payload), **shown(payload)})
+            size += len(topic) + len(payload)
+    return {"items": items, "more": False}
+
+
+def _valid(request: Request, topic_filter: str) -> None:
+    try:
+        validate_topic_filter(topic_filter, 4, request.node.config.limits.max_topic_levels)
+    except InvalidTopic as fault:
+        raise unfit(f"filter: {fault}") from None
+
+
 async def clear(request: Request) -> dict[str, Any]:
     """Clear what matches a filter."""
     broker, topic_filter = request.node.broker, request.arguments["filter"]
-    try:
-        validate_topic_filter(topic_filter, 4, broker.config.limits.max_topic_levels)
-    except InvalidTopic as fault:
-        raise unfit(f"filter: {fault}") from None
+    _valid(request, topic_filter)
     if topic_filter.partition("/")[0] == "$SYS":
         raise unfit("what nodes say of themselves below $SYS is not to be cleared")
     return {"cleared": await _clear(broker, topic_filter.encode())}
@@ -95,8 +115,13 @@ OPERATIONS = (
     ),
     Operation(
         "GET", "/retained/message", "retained", "The retained message of a topic name.", one,
-        record({"topic": text(), "qos": integer(), "bytes": integer(), "payload": text(), "encoding": ENCODING}),
-        arguments={"topic": NAME}, required=("topic",), problems=(HTTPStatus.NOT_FOUND,),
+        MESSAGE, arguments={"topic": NAME}, required=("topic",), problems=(HTTPStatus.NOT_FOUND,),
+    ),
+    Operation(
+        "GET", "/retained/messages", "retained_messages", "The first retained messages that match a topic filter.",
+        several, record({"items": array(MESSAGE), "more": boolean("there are more than these")}),
+        arguments={"filter": TOPIC_FILTER, "limit": LIMIT}, required=("filter",),
+        problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
     ),
     Operation(
         "DELETE", "/retained", "clear_retained", "Clear the retained messages that match a topic filter.", clear,
