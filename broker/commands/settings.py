@@ -4,7 +4,7 @@ from argparse import Namespace
 
 from broker import config
 from broker.commands.parser import Parser
-from broker.config_values import Addresses, Choice, Integer, Kind, Name, RedisUrlKind, TopicFilters
+from broker.config_values import Addresses, Choice, Integer, Kind, ListenUrls, Name, RedisUrlKind, TopicFilters
 from broker.errors import UsageError
 
 
@@ -39,7 +39,8 @@ def metavar(kind: Kind) -> str:
     if isinstance(kind, Choice):
         return "|".join(kind.words)
     words: dict[type[Kind], str] = {
-        Addresses: "HOST:PORT", Integer: "N", Name: "NAME", RedisUrlKind: "URL", TopicFilters: "FILTER",
+        Addresses: "HOST:PORT", ListenUrls: "HOST:PORT|URL", Integer: "N", Name: "NAME", RedisUrlKind: "URL",
+        TopicFilters: "FILTER",
     }  # fmt: skip
     return words.get(type(kind), "memory|sqlite:PATH")
 

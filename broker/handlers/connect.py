@@ -45,7 +45,13 @@ def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> 
             return
         packet.client_id = f"flockmq-{_prefix}-{next(_made_up)}"  # [MQTT-3.1.3-6]
     credentials = Credentials(
-        packet.client_id, packet.username, packet.password, connection.address, packet.protocol_level
+        packet.client_id,
+        packet.username,
+        packet.password,
+        connection.address,
+        packet.protocol_level,
+        connection.listener,
+        connection.certificate,
     )
     try:
         answer = broker.authenticator.authenticate(credentials)

@@ -284,7 +284,8 @@ def test_diff_sorts_what_a_running_node_can_follow() -> None:
 def test_what_is_opened_at_start_is_not_reloadable() -> None:
     fixed = {key.name for key in KEYS.values() if not key.reloadable}
     sections = {name for name in KEYS if name.startswith(("cluster.", "proxy.", "otel."))}
-    top = {"listen", "listen_shared", "store.url", "store.sync", "log.format", "limits.max_connections", "http.listen"}
+    top = {"listen", "proxied", "socket_mode", "listen_shared", "http.listen", "store.url", "store.sync", "log.format"}
+    top |= {"limits.max_connections"}
     assert fixed == top | sections
 
 
