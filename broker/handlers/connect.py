@@ -56,7 +56,13 @@ def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> 
         refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, "it comes back too often")
         return
     credentials = Credentials(
-        packet.client_id, packet.username, packet.password, connection.address, packet.protocol_level
+        packet.client_id,
+        packet.username,
+        packet.password,
+        connection.address,
+        packet.protocol_level,
+        connection.listener,
+        connection.certificate,
     )
     try:
         answer = broker.authenticator.authenticate(credentials)
