@@ -16,6 +16,7 @@ from _speedups.turn import Turn
 from broker import logs
 from broker.auth.authenticator import Authenticator
 from broker.auth.principals import Principals
+from broker.bans import Bans
 from broker.config import Config
 from broker.coordinator import Coordinator
 from broker.handlers import connect, disconnect, publish, subscribe, unsubscribe
@@ -60,6 +61,8 @@ class Broker:
         self.router = Router(self.turn)
         self.sessions = Sessions(self.turn, self.router.filters)
         self.authenticator = authenticator
+        self.bans = Bans(self)
+        self.http_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self.questions: Questions = {}  # what the nodes of a cluster may ask this one
         self.principals = Principals(self)
         self.reactor = Reactor(self.router, self, wake)

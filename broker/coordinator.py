@@ -101,10 +101,16 @@ class Coordinator(ABC):
         """The client said DISCONNECT: its will is not to be published [MQTT-3.14.4-3]."""
 
     @abstractmethod
-    def subscribe(
-        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done
-    ) -> None:
+    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
         """Subscribe; `done` when what is published from then on, anywhere, is delivered (G4)."""
+
+    @abstractmethod
+    async def end_session(self, client_id: bytes) -> bool:
+        """End a session and the connection that has it, wherever they are; False if there is no such session."""
+
+    async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
+        """What waits for a session that is kept elsewhere: `queued_messages`, `queued_bytes`; None if none is."""
+        return None
 
     @abstractmethod
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from importlib import import_module
 from inspect import isawaitable, isclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -154,6 +154,12 @@ class HookChain:
             if isawaitable(settled):
                 settled = await self._wait(name, settled)
         return REFUSED
+
+    async def answers(self, name: str, *arguments: Any) -> AsyncIterator[Any]:
+        """What the hooks that override `name` say, one after the other; False where one fails."""
+        for hook in self._heard[name]:
+            answer = self._call(name, hook, arguments)
+            yield await self._wait(name, answer) if isawaitable(answer) else answer
 
     def tell(self, name: str, *arguments: Any) -> None:
         """Tell all hooks that override `name` what has happened."""

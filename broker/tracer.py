@@ -11,7 +11,7 @@ import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, NamedTuple
 
 from _speedups.topics import matches, validate_topic_filter
@@ -129,7 +129,7 @@ class Traces:
             self._broker.turn.tracer = Tracer({follower.topic for follower in followers if follower.topic is not None})
 
 
-async def follow(broker: "Broker", client: str | None, topic: str | None) -> AsyncIterator[tuple[list[Step], int]]:
+async def follow(broker: "Broker", client: str | None, topic: str | None) -> AsyncGenerator[tuple[list[Step], int]]:
     """Follow messages at all nodes, until the iterator is closed: new steps in order of time, and how many were missed.
 
     The first item comes, empty or not, when all nodes have begun to note.

@@ -72,9 +72,7 @@ class Cluster(Coordinator):
         restart: called with a reason when the node has to begin anew; nothing is done here after that.
     """
 
-    def __init__(
-        self, config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]
-    ) -> None:
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]) -> None:
         self._config = config
         self._loop = loop
         self._restart = restart
@@ -594,9 +592,7 @@ class Cluster(Coordinator):
 
     def _purge(self, client_id: bytes) -> None:
         if self.claims.close(client_id, "purged by the operator"):
-            self.broker.turn.after_commit(
-                lambda: self.function(ignore, "purge", client_id, as_node=False)
-            )
+            self.broker.turn.after_commit(lambda: self.function(ignore, "purge", client_id, as_node=False))
 
     def _settle(self) -> None:
         """All that came at once was acted on: answer, and end the turn."""
@@ -620,9 +616,7 @@ class Cluster(Coordinator):
     def discard_will(self, connection: Connection) -> None:
         self.claims.discard_will(connection)
 
-    def subscribe(
-        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done
-    ) -> None:
+    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
         claim = self.claims.of(connection)
         for name, qos in filters:
             if session.kind and claim is not None:
@@ -646,6 +640,16 @@ class Cluster(Coordinator):
             elif self.broker.router.filters.unsubscribe(session, name):
                 self.routes.remove([name])
         self.agreed(done)
+
+    async def end_session(self, client_id: bytes) -> bool:
+        return bool(await self._ask("purge", client_id, as_node=False) != b"not found")
+
+    async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
+        size: bytes | None = await self._link.ask("HGET", self.keys.session(client_id), "b")
+        if not await self._link.ask("EXISTS", self.keys.session(client_id)):
+            return None
+        queued = await self._link.ask("LLEN", self.keys.queue(client_id))
+        return {"queued_messages": int(queued), "queued_bytes": int(size or 0)}
 
     # ---- the end ----
 

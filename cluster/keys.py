@@ -46,3 +46,11 @@ class Keys:
     def analytics_log(self, node: bytes) -> bytes:
         """The messages that a node accepted, for Spark."""
         return self.prefix + b"analytics:log:" + node
+
+    def session(self, client_id: bytes) -> bytes:
+        """What is known of a session."""
+        return self.prefix + b"s:" + client_id
+
+    def queue(self, client_id: bytes) -> bytes:
+        """The messages that wait for a session."""
+        return self.prefix + b"q:" + client_id

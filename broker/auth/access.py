@@ -58,7 +58,7 @@ class Access:
         Raises:
             ConfigError: as for the class; then nothing has changed.
         """
-        exposure.check(config)
+        exposure.check(config, asked=bool(self._first))
         listeners = config.listeners
         files = {path: _stamp(path) for listener in listeners for path in _paths(listener.auth)}
         chains = {listener.name: self._chain(listener) for listener in listeners}

@@ -7,7 +7,7 @@ others reach needs a way to authenticate, or the words `allow_anonymous = true`.
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from broker.config import AuthConfig, Config, ListenerConfig
+from broker.config import Config, ListenerConfig
 from broker.config_values import split_address
 from broker.errors import ConfigError
 
@@ -39,19 +39,25 @@ def reachable(config: Config) -> Iterator[tuple[ListenerConfig, str]]:
                 break
 
 
-def authenticates(auth: AuthConfig) -> bool:
-    """Whether it has a way to authenticate, that of certificates apart."""
-    return bool(auth.password_file or auth.jwt_secret_file or auth.jwt_keys or auth.redis or auth.http_url)
+def authenticates(listener: ListenerConfig) -> bool:
+    """Whether it has a way to authenticate."""
+    auth = listener.auth
+    ways = (auth.password_file, auth.jwt_secret_file, auth.jwt_keys, auth.redis, auth.http_url)
+    return any(ways) or verifies_certificates(listener)
 
 
-def check(config: Config) -> None:
+def check(config: Config, *, asked: bool = False) -> None:
     """Refuse to be open to the network by mistake.
+
+    Args:
+        config: of the node.
+        asked: hooks are asked about clients of all listeners.
 
     Raises:
         ConfigError: a listener is.
     """
     for listener, address in reachable(config):
-        if not (listener.auth.allow_anonymous or authenticates(listener.auth) or verifies_certificates(listener)):
+        if not (asked or listener.auth.allow_anonymous or authenticates(listener)):
             where = "" if listener.name == "default" else f" (listeners.{listener.name})"
             raise ConfigError(
                 f"{address}{where} can be reached from other machines, and nothing says who may connect to it", HINT

@@ -49,12 +49,20 @@ def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> 
             refuse(broker, connection, ReturnCode.IDENTIFIER_REJECTED, "")
             return
         packet.client_id = f"flockmq-{_prefix}-{next(_made_up)}"  # [MQTT-3.1.3-6]
+    if _is_banned(broker, connection, packet.client_id, packet.username):
+        return
     if broker.principals.flaps("default", packet.client_id, connection.address):
         broker.turn.count(FLAPPING_REFUSED)
         refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, "it comes back too often")
         return
     credentials = Credentials(
-        packet.client_id, packet.username, packet.password, connection.address, packet.protocol_level
+        packet.client_id,
+        packet.username,
+        packet.password,
+        connection.address,
+        packet.protocol_level,
+        connection.listener,
+        connection.certificate,
     )
     try:
         answer = broker.authenticator.authenticate(credentials)
@@ -94,6 +102,8 @@ def refuse(
 def decide(broker: "Broker", connection: Connection, packet: Connect, verdict: Verdict) -> None:
     """The authenticator has spoken."""
     identity, code, reason = verdict.identity, verdict.code, verdict.reason
+    if identity.username != packet.username and _is_banned(broker, connection, packet.client_id, identity.username):
+        return
     broker.turn.count(AUTH_FAILURES, code in WRONG)
     if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not _will_is_valid(broker, packet, verdict):
         code, reason = ReturnCode.NOT_AUTHORIZED, "it may not publish its will"
@@ -191,6 +201,14 @@ def welcome(broker: "Broker", connection: Connection, packet: Connect, session: 
             keep_alive=packet.keep_alive,
             session_present=present,
         )
+
+
+def _is_banned(broker: "Broker", connection: Connection, client_id: str, username: str | None) -> bool:
+    """Whether the client is not to come in, which it is then told."""
+    ban = broker.bans.covering(client_id, username, connection.address)
+    if ban is not None:
+        refuse(broker, connection, ReturnCode.NOT_AUTHORIZED, client_id)
+    return ban is not None
 
 
 def _will_is_valid(broker: "Broker", packet: Connect, verdict: Verdict) -> bool:

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from flockmq.hooks import Client, Hooks, Message
+from flockmq.hooks import Client, Credentials, Hooks, Identity, Message, ReturnCode, Verdict
 from flockmq.testing import Broker
 
 from _speedups.packets import Publish
@@ -68,3 +68,24 @@ def test_the_fixture(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_hook_that_knows_the_users(tmp_path: Path) -> None:
+    class Users(Hooks):
+        async def authenticate(self, credentials: Credentials) -> Verdict | None:
+            if credentials.username == "fails":
+                raise RuntimeError("of the user's")
+            if credentials.username != "ann":
+                return None
+            if credentials.password != b"secret":
+                return Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD)
+            return Verdict(ReturnCode.ACCEPTED, Identity("ann"))
+
+    def code(username: str, password: bytes) -> int:
+        connack = SocketClient(broker.port, "c", username=username, password=password).connack
+        assert connack is not None
+        return connack.reason_code
+
+    with Broker(hooks=[Users()]) as broker:
+        tries = [("ann", b"secret"), ("ann", b"wrong"), ("bob", b"secret"), ("fails", b"")]
+        assert [code(*credentials) for credentials in tries] == [0, 4, 4, 3]

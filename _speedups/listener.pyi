@@ -1,0 +1,27 @@
+import socket as sockets
+from collections.abc import Callable
+
+from _speedups.tls import TlsContext
+
+class Listener:
+    name: str
+    tls: TlsContext | None
+    max_connections: int
+    connections: int
+    accepted: int
+    refused: int
+    bytes_received: int
+    bytes_sent: int
+    def __init__(self, name: str = "default", tls: TlsContext | None = None) -> None: ...
+
+class Entrance:
+    listener: Listener
+    transport: str
+    def __init__(
+        self,
+        listener: Listener,
+        socket: sockets.socket | None = None,
+        transport: str = "mqtt",
+        trusts: Callable[[str], bool] | None = None,
+        upgrade: Callable[[bytes, bool], tuple[bytes, str]] | None = None,
+    ) -> None: ...
