@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from broker.auth import exposure
 from broker.auth.acl_file import AclFile
+from broker.auth.exposure import is_local
 from broker.auth.password_file import read_users
 from broker.config import Config
 from broker.errors import ConfigError
@@ -47,7 +48,7 @@ def audit(config: Config, file: str | None = None) -> list[Finding]:
         file: that it was read from.
     """
     found = [finding for check in CHECKS for finding in check(config)]
-    if file is not None and is_readable(file) and RedisUrl.has_password(config.cluster.redis):
+    if file is not None and is_readable(file) and has_password(config.cluster.redis):
         found.append(
             Finding("bad", file, "has the password of Redis in it, and every user of this machine may read it",
                     f"chmod 640 {file}")
@@ -61,6 +62,11 @@ def is_readable(path: str) -> bool:
         return bool(Path(path).stat().st_mode & stat.S_IROTH)
     except OSError:
         return False
+
+
+def has_password(url: str) -> bool:
+    """Whether the URL of a Redis, if there is one, says a password."""
+    return bool(url) and bool(RedisUrl.parse(url).password)
 
 
 def prefixed(name: str, key: str) -> str:
@@ -95,12 +101,12 @@ def what_they_may_do(config: Config) -> Findings:
                 AclFile(auth.acl_file)
             except ConfigError as error:
                 yield Finding("bad", key, f"{error.message}: the node will not start", error.hint)
-        elif exposure.authenticates(auth):
+        elif exposure.authenticates(listener):
             yield Finding("weak", key, "users without rules of their own may publish and read everything",
                           "write down who may do what in an ACL file")  # fmt: skip
-        if not auth.failure_delay and exposure.authenticates(auth):
-            yield Finding("weak", prefixed(listener.name, "auth.failure_delay"), "passwords can be guessed at full speed",
-                          'failure_delay = "500 ms"')  # fmt: skip
+        if not auth.failure_delay and exposure.authenticates(listener):
+            where = prefixed(listener.name, "auth.failure_delay")
+            yield Finding("weak", where, "passwords can be guessed at full speed", '"500 ms"')
 
 
 def secrets_in_files(config: Config) -> Findings:
@@ -130,7 +136,7 @@ def hashes(config: Config) -> Findings:
         few = sum(stored.scheme == "pbkdf2" and stored.iterations < ITERATIONS_LEAST for stored in users)
         way_out = "set these passwords anew: `flockmq passwd`"
         if weak:
-            yield Finding("bad", key, f"{weak} passwords are hashed once (sha512): quickly found if the file gets out", way_out)
+            yield Finding("bad", key, f"{weak} passwords are hashed once (sha512), and soon found by a thief", way_out)
         if few:
             yield Finding("weak", key, f"{few} passwords are hashed with few iterations (PBKDF2)", way_out)
 
@@ -147,7 +153,7 @@ def _certificate(path: str, key: str) -> Findings:
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import rsa
     except ModuleNotFoundError:
-        yield Finding("note", key, "certificates are not looked at: a package is missing", "pip install 'flockmq[auth]'")
+        yield Finding("note", key, "is not looked at: a package is missing", "pip install 'flockmq[auth]'")
         return
     try:
         certificate = x509.load_pem_x509_certificate(Path(path).read_bytes())
@@ -167,25 +173,25 @@ def the_cluster(config: Config) -> Findings:
     if not config.cluster.redis:
         return
     url = RedisUrl.parse(config.cluster.redis)
-    if url.is_local:
+    if url.kind == "unix" or all(is_local(f"{host}:0" if ":" not in host else f"[{host}]:0") for host, _ in url.hosts):
         return
     key = "cluster.redis"
-    if not RedisUrl.has_password(config.cluster.redis):
+    if not has_password(config.cluster.redis):
         yield Finding("bad", key, "Redis asks for no password: who reaches it has all messages and all users",
                       "requirepass, and redis://:PASSWORD@HOST or ?password_file=FILE")  # fmt: skip
-    if not url.encrypted:
+    if not url.tls:
         yield Finding("weak", key, "what nodes and Redis say to each other is not encrypted",
                       "rediss:// if others are on that network")  # fmt: skip
 
 
 def http(config: Config) -> Findings:
     for address in config.http.listen:
-        if not exposure.is_local(address):
+        if not is_local(address):
             yield Finding("weak", "http.listen", f"{address} tells figures of the node to everybody who reaches it",
                           "listen on 127.0.0.1, or let only Prometheus and probes reach it")  # fmt: skip
     for listener in config.listeners:
         url = listener.auth.http_url
-        if url.startswith("http://") and not exposure.is_local(url.split("/")[2] + ("" if ":" in url[8:] else ":80")):
+        if url.startswith("http://") and not is_local(url.split("/")[2] + ("" if ":" in url[8:] else ":80")):
             yield Finding("bad", prefixed(listener.name, "auth.http_url"), "passwords are sent to it unencrypted",
                           "https://")  # fmt: skip
 
@@ -201,11 +207,11 @@ def limits(config: Config) -> Findings:
     if config.limits.max_packet_size > PACKET_MOST:
         yield Finding("weak", "limits.max_packet_size", "every client may make the node hold so much", '"2 MiB"')
     if not config.limits.max_keep_alive:
-        yield Finding("note", "limits.max_keep_alive", "a client without keep alive that is gone is never noticed", '"1 h"')
+        yield Finding("note", "limits.max_keep_alive", "who has no keep alive and is gone is never noticed", '"1 h"')
     if not config.quotas.flapping:
-        yield Finding("note", "quotas.flapping", "clients that come back again and again are not held off", '"15 in 60 s"')
+        yield Finding("note", "quotas.flapping", "who comes back again and again is not held off", '"15 in 60 s"')
     if not config.mqtt.session_expiry:
-        yield Finding("note", "mqtt.session_expiry", "sessions of clients that never come back stay for ever", '"30 d"')
+        yield Finding("note", "mqtt.session_expiry", "sessions of who never comes back stay for ever", '"30 d"')
 
 
 CHECKS: tuple[Callable[[Config], Findings], ...] = (
