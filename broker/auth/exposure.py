@@ -66,4 +66,4 @@ def check(config: Config, *, asked: bool = False) -> None:
 
 def verifies_certificates(listener: ListenerConfig) -> bool:
     """Whether clients are known by their certificates."""
-    return bool(getattr(listener.tls, "username_from", ""))
+    return listener.tls.username_from != "none"

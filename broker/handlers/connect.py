@@ -51,7 +51,7 @@ def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> 
         packet.client_id = f"flockmq-{_prefix}-{next(_made_up)}"  # [MQTT-3.1.3-6]
     if _is_banned(broker, connection, packet.client_id, packet.username):
         return
-    if broker.principals.flaps("default", packet.client_id, connection.address):
+    if broker.principals.flaps(connection.listener, packet.client_id, connection.address):
         broker.turn.count(FLAPPING_REFUSED)
         refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, "it comes back too often")
         return
