@@ -506,6 +506,32 @@ class QuotasConfig:
         0, "Connections of a listener at a time; 0 = no limit but `limits.max_connections`.", Integer(0, COUNT_MAX),
         reloadable=True,
     )  # fmt: skip
+    max_connections_per_address: int = option(
+        0,
+        "Connections from one IPv4 address or one IPv6 network (/64) at a time; 0 = no limit.",
+        Integer(0, COUNT_MAX),
+        reloadable=True,
+    )
+    connects_per_second: int = option(
+        0, "Connections that a listener accepts in a second; more wait. 0 = no limit.", Integer(0, COUNT_MAX),
+        reloadable=True,
+    )  # fmt: skip
+    messages_per_second: int = option(
+        0, "PUBLISH packets that are read from one client in a second; 0 = no limit.", Integer(0, COUNT_MAX),
+        reloadable=True,
+    )  # fmt: skip
+    bytes_per_second: int = option(
+        0, "Bytes of packets that are read from one client in a second; 0 = no limit.", Size(0, SIZE_MAX),
+        reloadable=True,
+    )  # fmt: skip
+    listener_messages_per_second: int = option(
+        0, "PUBLISH packets that are read from all clients of a listener in a second; 0 = no limit.",
+        Integer(0, COUNT_MAX), reloadable=True,
+    )  # fmt: skip
+    listener_bytes_per_second: int = option(
+        0, "Bytes of packets that are read from all clients of a listener in a second; 0 = no limit.",
+        Size(0, SIZE_MAX), reloadable=True,
+    )  # fmt: skip
     max_connections_per_user: int = option(
         0, "Connections of a user to this node at a time; 0 = no limit.", Integer(0, COUNT_MAX), reloadable=True
     )
