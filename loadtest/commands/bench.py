@@ -15,7 +15,16 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from loadtest.commands.bench_report import Progress, as_json, describe
 from loadtest.listeners import listening_pids
-from loadtest.load import LoadError, Watch, connect_load, find_faults, hold_connections, publish_load, take_over_load
+from loadtest.load import (
+    LoadError,
+    Login,
+    Watch,
+    connect_load,
+    find_faults,
+    hold_connections,
+    publish_load,
+    take_over_load,
+)
 from loadtest.process import Figures, ProcessMeter
 from loadtest.processes import own_topics, run_in
 
@@ -38,7 +47,7 @@ examples:
   flockmq bench --host 10.0.0.5 --publish-host 10.0.0.6 --json > result.json
 """
 QUEUED = 500  # messages of QoS 1 and 2 that may wait for each subscriber: half of what Mosquitto allows
-GENERAL = ("shape", "host", "publish_host", "processes", "pids", "seconds", "json", "hdr")
+GENERAL = ("shape", "host", "publish_host", "username", "password", "processes", "pids", "seconds", "json", "hdr")
 MESSAGES = (
     "publishers", "subscribers", "qos", "payload", "batch", "window", "backlog", "rate", "count", "warm_up",
     "persistent",
@@ -125,6 +134,8 @@ def make_options(asked: argparse.Namespace) -> dict[str, Any]:
             given |= {"publishers": number, "subscribers": number}
     host, port = resolve(asked.host)
     options = {"host": host, "port": port, "seconds": asked.seconds, **shape.defaults, **given}
+    if asked.username:
+        options["login"] = Login(asked.username, asked.password)
     places = [(host, port)]
     if shape.run is publish_load:
         options["topic_prefix"] = own_topics()
@@ -171,6 +182,8 @@ def make_parser() -> Parser:
     add("shape", nargs="?", default="pairs", choices=SHAPES, metavar="SHAPE", help="see below [pairs]")
     add("--host", default="127.0.0.1:1883", metavar="HOST[:PORT]", help="the broker [127.0.0.1:1883]")
     add("--publish-host", metavar="HOST[:PORT]", help="another node, for publishers")
+    add("-u", "--username", default="", metavar="USER", help="user name of all clients")
+    add("-P", "--pw", dest="password", default="", metavar="PASSWORD", help="their password")
     add("--processes", type=_number(1), default=1, metavar="N", help="the shape N times side by side, one a core [1]")
     add("--pid", type=_number(1), action="append", dest="pids", help="a process of the broker [who listens there]")
     add("--seconds", type=_real(0.001), default=5.0, help="how long, after the warm-up [5]")
