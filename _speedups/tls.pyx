@@ -227,7 +227,7 @@ cdef class Tls:
         self.fault = f"TLS: {last_error()}"
         verified = SSL_get_verify_result(self.ssl)
         if not self.ready and verified != X509_V_OK:
-            self.fault += f": {X509_verify_cert_error_string(verified).decode()}"
+            self.fault = f"TLS: certificate verify failed: {X509_verify_cert_error_string(verified).decode()}"
         return FAILED
 
     @property
