@@ -19,7 +19,6 @@ cdef extern from "<openssl/ssl.h>" nogil:
     int SSL_CTX_set_min_proto_version(SSL_CTX*, int)
     int SSL_CTX_set_cipher_list(SSL_CTX*, const char*)
     int SSL_CTX_set_read_ahead(SSL_CTX*, int)
-    void SSL_CTX_set_default_read_buffer_len(SSL_CTX*, size_t)
     int SSL_CTX_use_certificate_chain_file(SSL_CTX*, const char*)
     int SSL_CTX_use_PrivateKey_file(SSL_CTX*, const char*, int)
     int SSL_CTX_check_private_key(const SSL_CTX*)

@@ -134,7 +134,8 @@ def test_a_proxy_before_tls_and_websocket(
             plain.sendall(start + request() + frame(BINARY, CONNECT))
             found = b""
             while not found.endswith(b"\x82\4\x20\2\0\0"):
-                assert (piece := plain.recv(1000)), found
+                piece = plain.recv(1000)
+                assert piece, found
                 found += piece
         else:
             plain.sendall(start)
