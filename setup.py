@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 
 DIRECTIVES = {
     "language_level": 3,
@@ -20,6 +20,12 @@ SANITIZE = os.environ.get("FLOCKMQ_SANITIZE")
 FLAGS = ["-O1", "-g", f"-fsanitize={SANITIZE}"] if SANITIZE else ["-O3", "-g0"]
 
 setup(
+    # What other programs import is called `flockmq`, and stands in `broker/public`.
+    packages=[
+        "flockmq",
+        *find_packages(include=["_speedups*", "broker*", "cluster*", "loadtest*"], exclude=["broker.public"]),
+    ],
+    package_dir={"flockmq": "broker/public"},
     ext_modules=cythonize(
         [
             Extension(

@@ -5,7 +5,8 @@ node's handler. Never raises at the network: a fault is noted in `fault`, what f
 socket closes it. Knows no socket, no clock (the turn's tick is its time), no configuration but the turn's limits.
 
 The handler is any object with `packet(channel, packet)`, called for CONNECT, SUBSCRIBE, UNSUBSCRIBE and DISCONNECT, and
-`denied(channel, topic)`, called when the client first publishes what it may not.
+`denied(channel, topic)`, called when the client first publishes what it may not. With hooks for PUBLISH, also
+`publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `publish_for_nobody`.
 """
 
 from libc.string cimport memcmp
@@ -83,6 +84,10 @@ cdef class Channel(Outlet):
         self.phase = ENDED
         return 0
 
+    cdef int spend(self, bint is_publish, Py_ssize_t size) except -1:
+        """A packet was taken: whoever knows the client's rate may say that the next has to wait."""
+        return 0
+
     cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1:
         """Act on the packets in `n` bytes; returns how many bytes were used. The rest must come again, with more."""
         cdef const uint8_t* p = data
@@ -123,6 +128,8 @@ cdef class Channel(Outlet):
                 break
             self.turn.counters[PACKETS_RECEIVED] += 1
             self.take(p[0], p, q, remaining)
+            if self.metered:
+                self.spend(p[0] >> 4 == PUBLISH, remaining + (q - p))
             p = q + remaining
         return n if self.phase == ENDED else p - data
 
@@ -160,10 +167,9 @@ cdef class Channel(Outlet):
         cdef const uint8_t* topic = body + 2
         cdef const uint8_t* payload
         cdef const uint8_t* end = body + n
-        cdef Py_ssize_t topic_length, before
+        cdef Py_ssize_t topic_length
         cdef uint16_t packet_id = 0
         cdef int fault
-        cdef Message* message
         if qos == 3:
             return self.refuse("PUBLISH with QoS 3 [MQTT-3.3.1-4]")
         if qos == 0 and first_byte & 8 and self.level > 3:
@@ -184,32 +190,46 @@ cdef class Channel(Outlet):
             payload += 2
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += end - payload
+        if self.turn.tracer is not None:
+            self.turn.tracer.received(self, self.session.client_id, topic, topic_length, payload, end - payload, qos,
+                                      packet_id, first_byte & 8 != 0)
         if topic_length >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (topic_length == 4 or topic[4] == c'/'):
             # Only the broker publishes there [MQTT-4.7.2-1]; level 4 has no way to say so but to acknowledge.
-            if qos == 1:
-                self.acknowledge(PUBACK << 4, packet_id, False)
-            elif qos == 2:
-                self.acknowledge(PUBREC << 4, packet_id, False)
-            return 0
+            return self.take_for_nobody(qos, packet_id, topic, topic_length, payload, end - payload,
+                                        "only the broker publishes there")
         if self.session.rights is not None and not self.router.may_publish(self.session.rights, topic, topic_length):
             self.turn.counters[PUBLISH_DENIED] += 1
             if self.session.rights.first_denial():
                 self.handler.denied(self, topic[:topic_length])
-            if qos == 1:                               # as above, no word for it [MQTT-3.3.5-2]
-                self.acknowledge(PUBACK << 4, packet_id, False)
-            elif qos == 2:
-                self.acknowledge(PUBREC << 4, packet_id, False)
+            return self.take_for_nobody(qos, packet_id, topic, topic_length, payload, end - payload,
+                                        "the client may not publish there")
+        if self.turn.hears_publish and not (qos == 2 and self.session.awaits(packet_id)):
+            self.handler.publish(self, topic[:topic_length], payload[:end - payload], qos, first_byte & 1, packet_id,
+                                 first_byte & 8)
             return 0
+        return self.accept_publish(first_byte, packet, body - packet, topic, topic_length, payload, end - payload,
+                                   packet_id)
+
+    cdef int accept_publish(self, uint8_t first_byte, const uint8_t* packet, Py_ssize_t header, const uint8_t* topic,
+                            Py_ssize_t topic_length, const uint8_t* payload, Py_ssize_t size,
+                            uint16_t packet_id) except -1:
+        """Publish what the client may publish, and acknowledge it.
+
+        `packet` is the PUBLISH as it came, with a fixed header of `header` bytes; or NULL.
+        """
+        cdef uint8_t qos = first_byte >> 1 & 3
+        cdef Py_ssize_t before
+        cdef Message* message
         if qos == 0:
             # The packet as it came is what receivers get, if it has no flags and no longer header than needed.
-            if first_byte != 0x30 or body - packet != 1 + varint_size(<uint32_t>n):
+            if first_byte != 0x30 or header != 1 + varint_size(<uint32_t>(2 + topic_length + size)):
                 packet = NULL
-            self.router.route(topic, topic_length, payload, end - payload, 0, first_byte & 1, packet, NULL,
+            self.router.route(topic, topic_length, payload, size, 0, first_byte & 1, packet, NULL,
                               self.session, first_byte & 8)
             return 0
         if qos == 1:
             before = buffer_size(&self.turn.journal.records)
-            self.router.route(topic, topic_length, payload, end - payload, 1, first_byte & 1, NULL, NULL, self.session,
+            self.router.route(topic, topic_length, payload, size, 1, first_byte & 1, NULL, NULL, self.session,
                               first_byte & 8)
             return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before)
         if self.session.awaits(packet_id):
@@ -217,13 +237,22 @@ cdef class Channel(Outlet):
             return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind())
         if self.session.awaiting_count >= self.turn.limits.max_awaiting_release or (
                 self.session.awaiting_count
-                and self.session.awaiting_bytes + n > self.turn.limits.max_queued_bytes):
+                and self.session.awaiting_bytes + topic_length + size > self.turn.limits.max_queued_bytes):
             return self.refuse("too many QoS 2 messages wait for PUBREL")
-        message = message_new(topic, topic_length, payload, end - payload, 2, first_byte & 1)
+        message = message_new(topic, topic_length, payload, size, 2, first_byte & 1)
         if message == NULL:
             raise MemoryError
         self.session.await_release(packet_id, message)
         return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded())
+
+    cdef int take_for_nobody(self, uint8_t qos, uint16_t packet_id, const uint8_t* topic, Py_ssize_t topic_length,
+                             const uint8_t* payload, Py_ssize_t size, str reason) except -1:
+        """Acknowledge a message that goes nowhere: below level 5 there is no word for a refusal [MQTT-3.3.5-2]."""
+        if self.turn.tracer is not None:
+            self.turn.tracer.tell("dropped", self.session.client_id, topic, topic_length, payload, size, qos, reason)
+        if qos == 0:
+            return 0
+        return self.acknowledge((PUBACK if qos == 1 else PUBREC) << 4, packet_id, False)
 
     cdef int take_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
         cdef int kind = first_byte >> 4
@@ -282,9 +311,24 @@ cdef class Channel(Outlet):
             self.handler.packet(self, packet)
         finally:
             self.handing_up = False
-        if self.phase == OPEN:
+        if self.phase == OPEN and not self.paused:
             self.parsing = True
         return 0
+
+    def pause(self):
+        """For the handler: take no more packets until it is told to go on."""
+        self.paused = True
+        self.parsing = False
+
+    def publish_as(self, bytes topic not None, bytes payload not None, int qos, bint retain, int packet_id, bint dup):
+        """For the handler: publish what came, or what became of it, under a valid topic name; and acknowledge it."""
+        self.accept_publish(<uint8_t>(0x30 | dup << 3 | qos << 1 | retain), NULL, 0, topic, len(topic), payload,
+                            len(payload), <uint16_t>packet_id)
+
+    def publish_for_nobody(self, bytes topic not None, bytes payload not None, int qos, int packet_id,
+                           str reason not None):
+        """For the handler: acknowledge what came, and publish nothing."""
+        self.take_for_nobody(<uint8_t>qos, <uint16_t>packet_id, topic, len(topic), payload, len(payload), reason)
 
     def ignore(self):
         """For the handler: what still comes is not for us; the connection is to be closed soon."""

@@ -7,6 +7,12 @@ class Listener:
     name: str
     tls: TlsContext | None
     max_connections: int
+    max_per_address: int
+    connects: float
+    client_messages: float
+    client_bytes: float
+    total_messages: float
+    total_bytes: float
     connections: int
     accepted: int
     refused: int

@@ -14,6 +14,10 @@ cdef class Listener:
         self.tls = tls
         self.max_connections = <uint32_t>-1
 
+    cdef bint metered(self) noexcept:
+        """Whether there is a rate that its clients must keep to."""
+        return (self.client_messages > 0 or self.client_bytes > 0 or self.total_messages > 0 or self.total_bytes > 0)
+
 
 cdef class Entrance:
     """One address of a listener.

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from _speedups.buffers cimport Buffer, Pointers
 from _speedups.channel cimport Channel
 from _speedups.listener cimport Entrance
+from _speedups.meter cimport Meter
 from _speedups.router cimport Router
 from _speedups.tls cimport Tls
 from _speedups.turn cimport Turn
@@ -16,6 +17,9 @@ cdef enum:
     REQUEST_MOST = 8192        # bytes of the HTTP request that a WebSocket begins with
     DIRECT_MOST = 1048576      # bytes read at once into a large packet's own buffer
     KEPT_MOST = 16777216       # bytes that are free and still kept from the kernel
+    NEWCOMERS_MOST = 64        # connections served in one turn that have not been let in ...
+    NEWCOMERS_TIME = 2000000   # ... and ns after which the next one waits for the next turn
+    READ_METERED = 16384       # bytes read at once of a client that has to keep to a rate
     EVENTS_MOST = 512          # connections served in one turn
     ACCEPTS_MOST = 128         # connections accepted from one listener in one turn
     WHEEL_SLOTS = 512          # ticks that the timer wheel spans
@@ -49,6 +53,10 @@ cdef class Connection(Channel):
     cdef WebSocket websocket           # None: no frames
     cdef readonly str certificate      # subject of the certificate that the client showed, as configured, or None
     cdef bint opening                  # something comes before the first byte of MQTT or HTTP:
+    cdef bint at_door                  # in the epoll set of those that have not been let in
+    cdef bint slowed                   # not read until its rate allows it again
+    cdef bint counted                  # among the connections of its address
+    cdef Meter messages, volume        # what it used of its rates
     cdef bint proxied                  # ... a PROXY protocol header; and then TLS, if the entrance wants it
     cdef bint turned                   # TLS can't read on before it has written
     cdef bint hungry                   # is in reactor.hungry
@@ -58,6 +66,9 @@ cdef class Connection(Channel):
     cdef int farewell(self) except -1
     cdef int move(self, int family, bytes address, int port) except -1
     cdef int ask(self, uint32_t interest) except -1
+    cdef int come_in(self) except -1
+    cdef bytes origin(self)
+    cdef bint may_go_on(self) noexcept
     cdef int parse(self) except -1
     cdef int check(self) except -1
     cdef void heard_connect(self) noexcept
@@ -69,9 +80,12 @@ cdef class Reactor:
     cdef Router router
     cdef object handler
     cdef int epoll
+    cdef int door                      # an epoll set in that one: connections that have not been let in
     cdef uint8_t* shared               # what every connection reads into
     cdef uint8_t* record               # where head and payload of a frame are put together for TLS
     cdef dict connections              # fd -> Connection: owns them
+    cdef list slowed                   # Connections that are
+    cdef dict addresses                # of clients -> connections, where a listener counts them
     cdef dict expected                 # those that have not sent CONNECT, oldest first
     cdef dict entrances                # fd -> Entrance
     cdef readonly dict listeners       # name -> Listener, of the entrances that are or were there
@@ -99,13 +113,17 @@ cdef class Reactor:
     cdef public uint32_t retry_ticks
 
     cdef object watch(self, int fd)
-    cdef int pause(self, int fd) except -1
+    cdef int pause(self, int fd, bint starved) except -1
     cdef int unpause(self) except -1
     cdef bint nap(self) noexcept
     cdef bint has_room(self) except -1
     cdef int accept(self, int listener) except -1
     cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Entrance entrance)
     cdef int serve(self, Connection c, uint32_t events) except -1
+    cdef int let_in(self) except -1
+    cdef bint count_in(self, Connection c) except -1
+    cdef int count_out(self, Connection c) except -1
+    cdef int hurry(self) except -1
     cdef int readable(self, Connection c) except -1
     cdef bint prepare(self, Connection c) except -1
     cdef bint unwrap(self, Connection c) except -1

@@ -23,11 +23,12 @@ from libc.string cimport memcpy, memset, strerror
 from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
 from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
 from _speedups.listener cimport Entrance, Listener
+from _speedups.meter cimport meter_has, meter_use
 from _speedups.session cimport Session
 from _speedups.tls cimport FAILED, RECORD_MOST, WANTS_READ, WANTS_WRITE, Tls
 from _speedups.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED,
                              CONNECTIONS_OPENED, CONNECTIONS_REFUSED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED, READ_PAUSES,
-                             TLS_FAILURES, TLS_HANDSHAKES, WEBSOCKET_FAILURES)
+                             THROTTLED, TLS_FAILURES, TLS_HANDSHAKES, WEBSOCKET_FAILURES)
 from _speedups.websocket cimport NORMAL, PROTOCOL_ERROR, WebSocket
 
 import os
@@ -156,10 +157,53 @@ cdef class Connection(Channel):
             return 0
         event.events = interest
         event.data.u64 = <uint64_t><uintptr_t><void*>self
-        if epoll_ctl(self.reactor.epoll, EPOLL_CTL_MOD, self.fd, &event) < 0:
+        if epoll_ctl(self.reactor.door if self.at_door else self.reactor.epoll, EPOLL_CTL_MOD, self.fd, &event) < 0:
             return self.reactor.doom(self, "epoll failed")
         self.interest = interest
         return 0
+
+    cdef int come_in(self) except -1:
+        """The client is let in: it is served in each turn from now on, however many wait at the door."""
+        cdef epoll_event event
+        if not self.at_door or self.fd < 0:
+            return 0
+        self.at_door = False
+        event.events = self.interest
+        event.data.u64 = <uint64_t><uintptr_t><void*>self
+        if (epoll_ctl(self.reactor.door, EPOLL_CTL_DEL, self.fd, NULL) < 0
+                or epoll_ctl(self.reactor.epoll, EPOLL_CTL_ADD, self.fd, &event) < 0):
+            return self.reactor.doom(self, "epoll failed")
+        return 0
+
+    cdef bytes origin(self):
+        """What connections of one client have in common: its IPv4 address, or its IPv6 network; empty: it has none."""
+        cdef int family = self.peer[0] | self.peer[1] << 8
+        if family == socket.AF_INET:
+            return self.peer[4:8]
+        return self.peer[8:16] if family == socket.AF_INET6 else b""
+
+    cdef int spend(self, bint is_publish, Py_ssize_t size) except -1:
+        cdef Listener listener = self.entrance.listener
+        cdef uint32_t tick = self.turn.tick
+        meter_use(&self.messages, listener.client_messages, is_publish, tick)
+        meter_use(&self.volume, listener.client_bytes, size, tick)
+        meter_use(&listener.messages, listener.total_messages, is_publish, tick)
+        meter_use(&listener.volume, listener.total_bytes, size, tick)
+        if self.parsing and self.phase == OPEN and not self.may_go_on():
+            self.parsing = False
+            self.slowed = True
+            self.turn.counters[THROTTLED] += 1
+            self.reactor.slowed.append(self)
+        return 0
+
+    cdef bint may_go_on(self) noexcept:
+        """Whether its rates, and those of its listener, allow another packet."""
+        cdef Listener listener = self.entrance.listener
+        cdef uint32_t tick = self.turn.tick
+        return (meter_has(&self.messages, listener.client_messages, tick)
+                and meter_has(&self.volume, listener.client_bytes, tick)
+                and meter_has(&listener.messages, listener.total_messages, tick)
+                and meter_has(&listener.volume, listener.total_bytes, tick))
 
     cdef int flush(self) except -1:
         """Send what the socket takes; ask to be told when it takes the rest."""
@@ -293,19 +337,21 @@ cdef class Connection(Channel):
         return self.ask(self.interest & ~EPOLLIN)
 
     cdef int resume_reading(self) except -1:
-        if self.phase == OPEN and not self.closed:
+        if self.phase == OPEN and not self.closed and not self.paused and not self.slowed:
             self.parsing = True
             self.parse()
         return 0
 
     def accept(self, Session session not None, int level, double keep_alive):
         Channel.accept(self, session, level, keep_alive)
+        self.come_in()
         self.reactor.unschedule(self)              # its keep alive may run out before the time for CONNECT does
         self.reactor.schedule(self)
 
     def proceed(self):
-        """For the handler: CONNECT is accepted; if that was after `packet` returned, take what came meanwhile."""
-        if not self.handing_up:
+        """For the handler: packets may be taken; if that is after `packet` or `publish` returned, what came meanwhile."""
+        self.paused = False
+        if not self.handing_up and not self.slowed:
             self.parsing = True
             self.parse()
 
@@ -352,6 +398,7 @@ cdef class Connection(Channel):
         self.fd = -1
         self.turn.counters[CONNECTIONS_CLOSED] += 1
         self.entrance.listener.connections -= 1
+        self.reactor.count_out(self)
         try:
             self.handler.ended(self, reason)
         except Exception as error:                 # others are to be ended too
@@ -370,9 +417,10 @@ cdef class Reactor:
 
     def __cinit__(self):
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        self.door = epoll_create1(EPOLL_CLOEXEC)
         self.shared = <uint8_t*>malloc(READ_MOST + TAIL_MOST)
         self.record = <uint8_t*>malloc(RECORD_MOST)
-        if self.epoll < 0 or self.shared == NULL or self.record == NULL:
+        if self.epoll < 0 or self.door < 0 or self.shared == NULL or self.record == NULL:
             raise OSError("no epoll set or no memory")
 
     def __init__(self, Router router not None, handler, wake):
@@ -388,6 +436,9 @@ cdef class Reactor:
         self.entrances = {}
         self.listeners = {}
         self.hungry = []
+        self.slowed = []
+        self.addresses = {}
+        self.watch(self.door)
         self.paused = set()
         self.buried = []
         self.wheeled = self.turn.tick
@@ -400,6 +451,8 @@ cdef class Reactor:
         for i in range(self.doomed.count):
             Py_DECREF(<object>self.doomed.items[i])
         pointers_free(&self.doomed)
+        if self.door >= 0:
+            close(self.door)
         if self.epoll >= 0:
             close(self.epoll)
         free(self.shared)
@@ -477,13 +530,13 @@ cdef class Reactor:
         if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
             raise OSError(errno, os.strerror(errno))
 
-    cdef int pause(self, int fd) except -1:
-        """Don't accept for now. New clients wait in the kernel, and nothing spins."""
+    cdef int pause(self, int fd, bint starved) except -1:
+        """Don't accept for now. New clients wait in the kernel, and nothing spins. `starved`: for want of room."""
         if fd not in self.paused:
             epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
             self.paused.add(fd)
             self.paused_at = self.turn.tick
-            if not self.starved:
+            if starved and not self.starved:
                 self.starved = True
                 self.handler.accepting(False)
             self.turn.counters[ACCEPT_PAUSES] += 1
@@ -512,26 +565,32 @@ cdef class Reactor:
 
     cdef int accept(self, int listener) except -1:
         cdef Entrance entrance = self.entrances[listener]
+        cdef int64_t began = now()
         cdef uint8_t peer[28]
         cdef uint32_t size
         cdef int fd, i
         for i in range(ACCEPTS_MOST):
             if not self.has_room():
-                return self.pause(listener)
+                return self.pause(listener, True)
+            if not meter_has(&entrance.listener.accepted_lately, entrance.listener.connects, self.turn.tick):
+                return self.pause(listener, False)
             size = sizeof(peer)
             fd = accept4(listener, <sockaddr*>peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if fd < 0:
                 if errno in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
-                    return self.pause(listener)
+                    return self.pause(listener, True)
                 if errno == ECONNABORTED or errno == EINTR:
                     continue
                 return 0
+            meter_use(&entrance.listener.accepted_lately, entrance.listener.connects, 1, self.turn.tick)
             if entrance.listener.connections >= entrance.listener.max_connections:
                 close(fd)
                 entrance.listener.refused += 1
                 self.turn.counters[CONNECTIONS_REFUSED] += 1
                 continue
             self.open(fd, peer, size, entrance)
+            if i & 15 == 15 and now() - began > NEWCOMERS_TIME:
+                break
         return 0
 
     cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Entrance entrance):
@@ -549,7 +608,8 @@ cdef class Reactor:
             memcpy(c.peer + 4, &credentials[1], 4)
         event.events = c.interest = EPOLLIN
         event.data.u64 = <uint64_t><uintptr_t><void*>c
-        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
+        c.at_door = True
+        if epoll_ctl(self.door, EPOLL_CTL_ADD, fd, &event) < 0:
             return None                            # the object closes the socket
         self.connections[fd] = c
         c.expected = True
@@ -563,12 +623,46 @@ cdef class Reactor:
         self.schedule(c)
         if entrance.websocket:
             c.websocket = WebSocket()
+        c.metered = entrance.listener.metered()
         c.proxied = entrance.trusts is not None
         c.opening = c.proxied or entrance.secure
         if c.proxied and not entrance.trusts(c.address):
             c.refuse("not from a trusted proxy")
             c.end(c.fault)                         # at once: it takes no place of those that have not sent CONNECT
+        elif not c.proxied and not self.count_in(c):
+            c.end(c.fault)
         return c
+
+    cdef bint count_in(self, Connection c) except -1:
+        """Count the connection among those of its address; False if there are too many, which refuses it."""
+        cdef uint32_t most = c.entrance.listener.max_per_address
+        cdef bytes origin = c.origin() if most else b""
+        if not origin:
+            return True
+        known = self.addresses.get(origin, 0)
+        if known >= most:
+            c.entrance.listener.refused += 1
+            self.turn.counters[CONNECTIONS_REFUSED] += 1
+            c.refuse("too many connections from its address")
+            return False
+        self.addresses[origin] = known + 1
+        c.counted = True
+        return True
+
+    cdef int count_out(self, Connection c) except -1:
+        if c.counted:
+            c.counted = False
+            origin = c.origin()
+            self.addresses[origin] -= 1
+            if self.addresses[origin] == 0:
+                del self.addresses[origin]
+        return 0
+
+    def meter(self):
+        """Rates of listeners have changed: let connections keep to those of today."""
+        cdef Connection c
+        for c in self.connections.values():
+            c.metered = c.entrance.listener.metered()
 
     # ---- a turn ----
 
@@ -582,7 +676,7 @@ cdef class Reactor:
         cdef int count, i
         cdef uint64_t what
         cdef Connection c
-        cdef bint napped
+        cdef bint napped, newcomers = False
         cdef uint64_t before
         if self.valid_until and now() > self.valid_until:
             self.overdue()
@@ -595,10 +689,14 @@ cdef class Reactor:
         for i in range(count):
             what = events[i].data.u64
             if what & 1:
-                if <int>(what >> 1) in self.entrances:
+                if <int>(what >> 1) == self.door:
+                    newcomers = True
+                elif <int>(what >> 1) in self.entrances:
                     self.accept(<int>(what >> 1))
                 continue
             self.serve(<Connection><void*><uintptr_t>what, events[i].events)
+        if newcomers:
+            self.let_in()
         if self.hungry:
             hungry, self.hungry = self.hungry, []
             for c in hungry:
@@ -611,6 +709,22 @@ cdef class Reactor:
         else:
             self.after_none += (<double>self.crowd - self.after_none) / 4
         self.left = now()
+
+    cdef int let_in(self) except -1:
+        """Serve some of those that have not been let in: a storm of them holds up the others by no more than that.
+
+        Those that are left are ready still in the next turn, and come before those that were served.
+        """
+        cdef epoll_event events[NEWCOMERS_MOST]
+        cdef int64_t began = now()
+        cdef int count, i
+        with nogil:
+            count = epoll_wait(self.door, events, NEWCOMERS_MOST, 0)
+        for i in range(count):
+            self.serve(<Connection><void*><uintptr_t>events[i].data.u64, events[i].events)
+            if now() - began > NEWCOMERS_TIME:
+                break
+        return 0
 
     cdef int serve(self, Connection c, uint32_t events) except -1:
         """Do what epoll says can be done."""
@@ -695,6 +809,8 @@ cdef class Reactor:
         else:
             p = self.shared + have
             room = READ_MOST + TAIL_MOST - have
+            if c.metered:
+                room = min(room, READ_METERED)
         got = recv(c.fd, p, room, MSG_DONTWAIT) if c.tls is None else c.tls.read(p, room)
         if got <= 0:
             self.unread(c, got)
@@ -786,6 +902,9 @@ cdef class Reactor:
         if client is not None:
             family, address, port = client
             c.move(family, address, port)
+        if not self.count_in(c):
+            c.check()
+            return False
         return True
 
     cdef bint handshake(self, Connection c) except -1:
@@ -879,8 +998,27 @@ cdef class Reactor:
                 item = following
         if self.paused and self.turn.tick - self.paused_at >= PAUSE_TICKS:
             self.unpause()
+        self.hurry()
         self.turn.seal()                           # records that nobody waits for
         self.settle()
+
+    cdef int hurry(self) except -1:
+        """Read on from those whose rates allow it again; who waited longest is first."""
+        cdef Connection c
+        cdef list waiting = []
+        slowed, self.slowed = self.slowed, []
+        for c in slowed:
+            if c.closed or c.phase != OPEN:
+                continue
+            if not c.may_go_on():
+                waiting.append(c)
+                continue
+            c.slowed = False
+            if not c.paused:
+                c.parsing = True
+                c.parse()                          # may slow it down once more: it then comes after the others
+        self.slowed = waiting + self.slowed
+        return 0
 
     cdef int schedule(self, Connection c) except -1:
         """Look at the connection when it can next have been silent too long; never, if it may be for ever."""

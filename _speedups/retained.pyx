@@ -123,6 +123,38 @@ cdef class RetainedTree:
             node = node.next
         return found
 
+    def children(self, bytes parent, bytes after, int most, int count_most):
+        """What is one level below `parent` (None: the first levels), in the order it came, `most` of it.
+
+        Returns a list of (level, bytes of its own message or -1, messages further below, counted among the first
+        `count_most` nodes there).
+
+        Raises:
+            KeyError: there is no `parent`, or no `after` below it, from which to go on (None: from the beginning).
+        """
+        cdef Node* node = self.root
+        cdef const uint8_t* p
+        cdef list found = []
+        if parent is not None:
+            p = parent
+            node = node_at(self.root, p, len(parent), False)
+            if node == NULL:
+                raise KeyError(parent)
+        if after is None:
+            node = node.child
+        else:
+            p = after
+            node = node_child(node, p, len(after), level_hash(p, len(after))) if node.child != NULL else NULL
+            if node == NULL:
+                raise KeyError(after)
+            node = node.next
+        while node != NULL and len(found) < most:
+            found.append((node.level[:node.length],
+                          (<Message*>node.value).payload_length if node.value != NULL else -1,
+                          messages_below(node, count_most)))
+            node = node.next
+        return found
+
     def matching(self, bytes topic_filter not None):
         """What matches the filter: yields (topic name, payload, QoS)."""
         cdef RetainedSearch search = RetainedSearch(self, topic_filter, 2)
@@ -131,6 +163,24 @@ cdef class RetainedTree:
             m = search.found()
             if m != NULL:
                 yield m.data[:m.topic_length], m.data[m.topic_length:m.topic_length + <Py_ssize_t>m.payload_length], m.qos
+
+
+cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:
+    """Messages in the tree below a node, looked for at so many nodes."""
+    cdef Py_ssize_t count = 0
+    cdef Node* node = top
+    while visits > 0:
+        if node.child != NULL:
+            node = node.child
+        else:
+            while node != top and node.next == NULL:
+                node = node.parent
+            if node == top:
+                break
+            node = node.next
+        count += node.value != NULL
+        visits -= 1
+    return count
 
 
 cdef class RetainedSearch(Source):
@@ -224,6 +274,7 @@ cdef class RetainedSearch(Source):
         if qos:
             session.enqueue(m, qos, True)
             return True
+        session.trace("sent", m, 0, "retained")
         remaining = 2 + m.topic_length + m.payload_length
         p = outlet.reserve(1 + varint_size(remaining) + <Py_ssize_t>remaining)
         p[0] = 0x31                                # RETAIN set for a new subscription [MQTT-3.3.1-8]

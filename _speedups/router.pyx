@@ -16,7 +16,8 @@ from _speedups.messages cimport Message, message_new, message_release
 from _speedups.retained cimport RetainedSearch, RetainedTree
 from _speedups.session cimport LOCAL, LOG, PEER, Session
 from _speedups.topics cimport check_topic_name
-from _speedups.turn cimport (DROPPED_QUEUE_FULL, DROPPED_SLOW, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT,
+from _speedups.tracer cimport Tracer
+from _speedups.turn cimport (DELIVERY_DENIED, DROPPED_QUEUE_FULL, DROPPED_SLOW, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT,
                              PUBLISH_UNROUTED, Outlet, Turn)
 
 cdef enum:
@@ -87,6 +88,8 @@ cdef class Router:
         cdef Py_ssize_t size = 0, limit = self.turn.limits.max_outgoing_bytes
         cdef uint64_t sent = 0
         cdef uint32_t logs = 0
+        cdef Tracer tracer = self.turn.tracer
+        cdef object hears = self.turn.hears_deliver
         if plan == NULL or plan.generation != self.filters.generation:
             plan = self.filters.plan(topic, topic_length, h)
         count = plan.count
@@ -97,6 +100,11 @@ cdef class Router:
                     raise MemoryError
             if retain:
                 self.retain(topic, topic_length, payload_length, message)
+            if tracer is not None and not tracer.follows(topic, topic_length):
+                tracer = None
+            if tracer is not None and (retain or count == 0):
+                tracer.tell("retained" if retain else "dropped", None, topic, topic_length, payload, payload_length, qos,
+                            "" if retain else "nobody here has subscribed")
             for i in range(count):
                 receiver = &plan.receivers[i]
                 session = <Session>receiver.session
@@ -113,13 +121,25 @@ cdef class Router:
                     if session.kind == PEER and qos:
                         if receiver.qos:
                             self.turn.journal.forward(session, message)
+                            if tracer is not None:
+                                tracer.tell_message("forwarded", session.client_id, message, qos, "")
                             continue
                         hint = DUP                    # tells those who have it in a queue
                 if qos and receiver.qos:
                     session.enqueue(message, qos if qos < receiver.qos else receiver.qos, False)
                     continue
                 outlet = session.outlet
+                if hears is not None and outlet is not None and session.kind != PEER and not hears(
+                        session, topic[:topic_length], payload[:payload_length], 0, False):
+                    self.turn.counters[DELIVERY_DENIED] += 1
+                    if tracer is not None:
+                        tracer.tell("dropped", session.client_id, topic, topic_length, payload, payload_length, 0,
+                                    "a hook keeps it from the client")
+                    continue
                 if outlet is None or outlet.closed:
+                    if tracer is not None:
+                        tracer.tell("dropped", session.client_id, topic, topic_length, payload, payload_length, 0,
+                                    "QoS 0, and not connected")
                     continue                          # QoS 0 is not kept for the absent
                 if size == 0:
                     size = 2 + topic_length + payload_length
@@ -131,11 +151,17 @@ cdef class Router:
                         outlet.flush()
                     if buffer_size(&outlet.out) + size > limit and buffer_size(&outlet.out) > 0:
                         self.turn.counters[DROPPED_SLOW] += 1
+                        if tracer is not None:
+                            tracer.tell("dropped", session.client_id, topic, topic_length, payload, payload_length, 0,
+                                        "QoS 0, and it reads too slowly")
                         continue
                 p = outlet.reserve(size)
                 memcpy(p, packet, size)
                 p[0] |= hint
                 sent += session.kind != PEER
+                if tracer is not None:
+                    tracer.tell("sent" if session.kind != PEER else "forwarded", session.client_id, topic, topic_length,
+                                payload, payload_length, 0, "")
         finally:
             if made != NULL:
                 message_release(made)

@@ -48,6 +48,7 @@ cdef class Session(Sender):
     cdef readonly uint64_t number      # its name in the journal
     cdef readonly object client_id     # bytes
     cdef public object owner           # for the Python side: what else belongs to the session
+    cdef public object user            # bytes: the verified user whose session it is; None = nobody's
     cdef readonly Rights rights        # of the client; None = may publish and read everything
     cdef Outlet outlet                 # of the live connection, or None
     cdef readonly bint persistent      # it outlives its connection
@@ -87,7 +88,8 @@ cdef class Session(Sender):
     cdef int finish(self, uint64_t n) except -1
     cdef void skip_gone(self) noexcept
     cdef Entry* restored_entry(self, uint64_t n) except NULL
-    cdef bint may_not_read(self, Message* m) noexcept
+    cdef bint may_not_read(self, Message* m) except -1
+    cdef int trace(self, str step, const Message* message, int qos, str detail) except -1
     cdef int send_publish(self, uint64_t n, Entry* e) except -1
     cdef Entry* inflight_entry(self, uint16_t packet_id, uint64_t* n) noexcept
     cdef bint puback(self, uint16_t packet_id) except -1

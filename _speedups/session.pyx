@@ -264,6 +264,7 @@ cdef class Session(Sender):
         cdef uint64_t size = <uint64_t>message_size(message)
         if self.kind == SHARED:
             self.pending += self.outlet is not None
+            self.trace("queued", message, qos, "in Redis")
             return self.turn.journal.queued(self, self.number, 0, message, qos | retain << 2)
         # A retained message was drawn because there is room; that it fits exactly is not asked, or it would be lost.
         while not retain and (
@@ -271,6 +272,7 @@ cdef class Session(Sender):
                 or (self.queued and self.queued_bytes + size > self.turn.limits.max_queued_bytes)):
             self.turn.counters[DROPPED_QUEUE_FULL] += 1
             if not self.turn.limits.drop_oldest or not self.drop_one():
+                self.trace("dropped", message, qos, "the queue is full")
                 return 0
         if self.queue == NULL or self.tail - self.head > self.mask:
             self.grow()
@@ -280,6 +282,7 @@ cdef class Session(Sender):
         e.state = WAITING
         e.dup = False
         e.retain = retain
+        self.trace("queued", message, qos, "" if self.outlet is not None else "until the client is back")
         if self.recorded():
             self.turn.journal.queued(self, self.number, self.tail, message, qos | retain << 2)
             self.turn.touch(self)
@@ -316,6 +319,8 @@ cdef class Session(Sender):
         self.droppable = n                        # what comes before will never be again
         if n == self.tail:
             return False
+        self.trace("dropped", self.queue[n & self.mask].message, self.queue[n & self.mask].qos,
+                   "the queue is full, and it was the oldest")
         self.finish(n)
         # Those dropped wait as GONE for what is in flight. If that is never acknowledged it has to go in the end.
         while self.tail - self.head > GONE_MOST + <uint64_t>self.queued:
@@ -388,12 +393,23 @@ cdef class Session(Sender):
                 count_inflight(self, 1)
                 outlet.acknowledge(PUBREL, packet_id_of(n), False)
 
-    cdef bint may_not_read(self, Message* m) noexcept:
+    cdef bint may_not_read(self, Message* m) except -1:
         """Whether it is not for this client; counts."""
-        if self.rights is None or self.rights.may(m.data, m.topic_length, MAY_READ):
+        if self.rights is not None and not self.rights.may(m.data, m.topic_length, MAY_READ):
+            self.trace("dropped", m, m.qos, "the client may not read it")
+        elif self.turn.hears_deliver is not None and not self.turn.hears_deliver(
+                self, m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos, m.retain):
+            self.trace("dropped", m, m.qos, "a hook keeps it from the client")
+        else:
             return False
         self.turn.counters[DELIVERY_DENIED] += 1
         return True
+
+    cdef int trace(self, str step, const Message* message, int qos, str detail) except -1:
+        """For whoever follows messages: something happens to this one."""
+        if self.turn.tracer is not None:
+            self.turn.tracer.tell_message(step, self.client_id, message, qos, detail)
+        return 0
 
     cdef int send_publish(self, uint64_t n, Entry* e) except -1:
         cdef Message* m = e.message
@@ -409,6 +425,7 @@ cdef class Session(Sender):
         memcpy(p + 2, m.data + m.topic_length, m.payload_length)
         if e.dup:
             self.turn.counters[REDELIVERED] += 1
+        self.trace("sent", m, e.qos, "again, with DUP" if e.dup else "")
         e.state = SENT
         e.sent_tick = self.turn.tick
         count_inflight(self, 1)
@@ -443,6 +460,7 @@ cdef class Session(Sender):
             return True                           # late or repeated: harmless
         if e.qos != 1:
             return False
+        self.trace("acknowledged", e.message, 1, "PUBACK")
         count_inflight(self, -<int64_t>(n < self.next))
         self.finish(n)
         self.turn.pump(self)
@@ -457,6 +475,7 @@ cdef class Session(Sender):
             if e.qos != 2:
                 return False
             e.state = GOT_PUBREC
+            self.trace("acknowledged", e.message, 2, "PUBREC")
             count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
             e.message = NULL
@@ -546,11 +565,14 @@ cdef class Session(Sender):
     # ---- store ----
 
     def record(self, bint connected):
-        """Write into the journal that the session exists, its level, and whether it is connected."""
+        """Write into the journal that the session exists, its level, whose it is, and whether it is connected."""
         cdef bytes data
         if self.kind == LOCAL and self.recorded():
             data = struct.pack("<QQ", self.head, max(self.sent, self.next)) + self.client_id
             self.turn.journal.text(j.SESSION, self.number, self.level | connected << 7, data, len(data))
+            if self.user is not None:
+                data = self.user
+                self.turn.journal.text(j.SESSION_USER, self.number, 0, data, len(data))
 
     def record_gone(self):
         """Write into the journal that the session has ended."""

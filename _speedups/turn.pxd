@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.buffers cimport Buffer, Pointers, Pool
 from _speedups.journal cimport Journal
+from _speedups.tracer cimport Tracer
 
 # What is counted, as indices: row by row the same as COUNTERS in turn.pyx.
 cdef enum:
@@ -85,6 +86,9 @@ cdef class Turn:
     cdef readonly Py_ssize_t uncommitted  # bytes of those blocks, and of all that waits
     cdef readonly uint64_t sealed     # blocks given to the store
     cdef readonly uint64_t committed  # blocks that the store has confirmed
+    cdef public bint hears_publish     # every PUBLISH is handed to the handler first
+    cdef public object hears_deliver   # callable: may the session have the message? None = it always may
+    cdef public Tracer tracer         # None while nobody follows messages
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running
     cdef uint64_t counters[COUNTER_COUNT]
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...

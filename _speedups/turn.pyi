@@ -1,6 +1,8 @@
 from collections.abc import Callable
 
 from _speedups.journal import Journal
+from _speedups.session import Session
+from _speedups.tracer import Tracer
 
 COUNTERS: tuple[str, ...]
 
@@ -18,6 +20,9 @@ class Turn:
     sealed: int
     committed: int
     tick: int
+    hears_publish: bool
+    hears_deliver: Callable[[Session, bytes, bytes, int, bool], bool] | None
+    tracer: Tracer | None
     uncommitted: int
     queued: int
     queued_bytes: int

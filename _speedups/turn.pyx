@@ -17,6 +17,7 @@ from libc.string cimport memcpy
 from _speedups.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
                                 pool_free)
 from _speedups.journal cimport Journal
+from _speedups.tracer cimport Tracer
 
 # Names of the counters, in the order of the indices in turn.pxd.
 COUNTERS = (
@@ -79,7 +80,7 @@ cdef class Outlet:
                 self.held = self.turn.sealed
                 return self.turn.newest.hold(self, first_byte, packet_id)
             # All that was written for it are records that nobody waits for.
-        return put_acknowledgement(self, first_byte, packet_id)
+        return put_acknowledgement(self, first_byte, packet_id, False)
 
     def send(self, bytes data not None):
         """Put encoded packets into the output; they leave at the end of the turn."""
@@ -291,7 +292,7 @@ cdef class Turn:
             for i in range(commit.ack_count):
                 outlet = <Outlet>commit.acks[i].outlet
                 if not outlet.closed:
-                    put_acknowledgement(outlet, commit.acks[i].first_byte, commit.acks[i].packet_id)
+                    put_acknowledgement(outlet, commit.acks[i].first_byte, commit.acks[i].packet_id, True)
             for callback in commit.callbacks:
                 try:
                     callback()
@@ -351,11 +352,13 @@ cdef class Turn:
         return self.pumped.count > 0
 
 
-cdef int put_acknowledgement(Outlet outlet, uint8_t first_byte, uint16_t packet_id) except -1:
+cdef int put_acknowledgement(Outlet outlet, uint8_t first_byte, uint16_t packet_id, bint was_held) except -1:
     cdef uint8_t* p = outlet.reserve(4)
     p[0] = first_byte
     p[1] = 2
     p[2] = packet_id >> 8
     p[3] = packet_id & 0xFF
+    if outlet.turn.tracer is not None:
+        outlet.turn.tracer.answered(outlet, first_byte, packet_id, was_held)
     outlet.turn.counters[PACKETS_SENT] += 1
     return 0

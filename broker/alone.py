@@ -133,6 +133,9 @@ class Alone(Coordinator):
         client_id = packet.client_id.encode()
         session = broker.sessions.get(client_id)
         known = session is not None
+        if session is not None and not connect.belongs(session, connection):
+            connect.refuse_others(broker, connection, packet)
+            return
         if not known and len(broker.sessions) >= broker.config.limits.max_sessions:
             connect.refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
             return
@@ -146,9 +149,7 @@ class Alone(Coordinator):
             session = None
         present = session is not None
         if session is None:
-            session = broker.sessions.create(
-                client_id, persistent=not packet.clean_start, level=packet.protocol_level
-            )
+            session = broker.sessions.create(client_id, persistent=not packet.clean_start, level=packet.protocol_level)
         self._away.pop(client_id, None)
         connect.admit(broker, connection, packet, session)
         will.record(self.journal, client_id, packet)
@@ -178,9 +179,7 @@ class Alone(Coordinator):
         if connection.session is not None:
             self.journal.record_will_gone(connection.session.client_id)
 
-    def subscribe(
-        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done
-    ) -> None:
+    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
         for name, qos in filters:
             self.broker.router.filters.subscribe(session, name, qos)
         self.broker.when_stored(connection, session, done)
@@ -189,3 +188,18 @@ class Alone(Coordinator):
         for name in filters:
             self.broker.router.filters.unsubscribe(session, name)
         self.broker.when_stored(connection, session, done)
+
+    async def end_session(self, client_id: bytes) -> bool:
+        session = self.broker.sessions.get(client_id)
+        if session is None:
+            return False
+        if session.owner is not None:
+            session.owner.close("ended by the operator")
+        self._away.pop(client_id, None)
+        if self.broker.sessions.get(client_id) is session:  # else it was a clean one, and ended with its connection
+            self.broker.sessions.end(session)
+        stored = asyncio.Event()
+        self.broker.turn.after_commit(stored.set)
+        self.broker.settle()
+        await stored.wait()
+        return True

@@ -5,7 +5,7 @@ Only dispatches; each packet that is not hot has a file of its own in `handlers/
 
 import asyncio
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from _speedups.packets import Disconnect, Pingresp, Subscribe, Unsubscribe
@@ -15,10 +15,15 @@ from _speedups.session import Session
 from _speedups.turn import Turn
 from broker import logs
 from broker.auth.authenticator import Authenticator
+from broker.auth.principals import Principals
+from broker.bans import Bans
 from broker.config import Config
 from broker.coordinator import Coordinator
-from broker.handlers import connect, disconnect, subscribe, unsubscribe
+from broker.handlers import connect, disconnect, publish, subscribe, unsubscribe
+from broker.hooks import Client, HookChain, Hooks, Message
+from broker.questions import Questions
 from broker.session.registry import Sessions
+from broker.tracer import Traces
 from broker.vitals import Vitals
 
 # What follows CONNECT, and is not hot: one row a packet.
@@ -56,8 +61,14 @@ class Broker:
         self.router = Router(self.turn)
         self.sessions = Sessions(self.turn, self.router.filters)
         self.authenticator = authenticator
+        self.bans = Bans(self)
+        self.http_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
+        self.questions: Questions = {}  # what the nodes of a cluster may ask this one
+        self.principals = Principals(self)
         self.reactor = Reactor(self.router, self, wake)
         self.vitals = Vitals(self.turn)
+        self.traces = Traces(self)
+        self.use(())
         self.draining = False  # the node is to stop, and lets load balancers notice
         self._tasks: set[asyncio.Task[None]] = set()
         self.configure(config)
@@ -65,6 +76,7 @@ class Broker:
     def configure(self, config: Config) -> None:
         """Use a configuration, at start and when it is read again."""
         self.config = config
+        self.listeners = {listener.name: listener for listener in config.listeners}
         limits = config.limits
         self.turn.set_limits(
             max_packet_size=limits.max_packet_size,
@@ -81,7 +93,33 @@ class Broker:
         self.router.retained.most_size = limits.max_retained_bytes
         self.reactor.max_pending = limits.max_pending_connects
         self.reactor.connect_ticks = max(1, round(limits.connect_timeout * TICKS_PER_SECOND))
+        self.reactor.meter()
         self.reactor.retry_ticks = round(config.mqtt.retry_interval * TICKS_PER_SECOND)
+
+    def use(self, hooks: Iterable[Hooks], timeout: float = 5.0) -> None:
+        """Ask these hooks from now on; what none of them overrides costs nothing.
+
+        Args:
+            hooks: in the order in which they are asked.
+            timeout: seconds that one may take.
+        """
+        self.hooks = HookChain(hooks, timeout, self.run)
+        self.turn.hears_publish = self.hooks.hears("publish", "authorize")
+        self.turn.hears_deliver = self._may_deliver if self.hooks.hears("deliver") else None
+        self.sessions.ended = self._session_ended if self.hooks.hears("session_ended") else None
+
+    def _may_deliver(self, session: Session, topic: bytes, payload: bytes, qos: int, retain: bool) -> bool:
+        message = Message(topic.decode(), payload, qos, bool(retain))
+        return self.hooks.decide(message, ("deliver", lambda _: (session.client_id.decode(), message))) is message
+
+    def _session_ended(self, session: Session) -> None:
+        self.hooks.tell("session_ended", session.client_id.decode())
+
+    def client_of(self, connection: Connection) -> Client:
+        """A client that was let in, as hooks know it."""
+        session = connection.claimed
+        client_id = session.client_id.decode() if session is not None else ""
+        return Client(client_id, connection.identity.username, connection.address)
 
     def ready(self) -> tuple[bool, str]:
         """Whether new clients are welcome, and why."""
@@ -131,6 +169,12 @@ class Broker:
         else:
             handler(self, connection, connection.session, packet)
 
+    def publish(
+        self, connection: Connection, topic: bytes, payload: bytes, qos: int, retain: bool, packet_id: int, dup: bool
+    ) -> None:
+        """A message has come that hooks want to see first."""
+        publish.handle(self, connection, topic, payload, qos, retain, packet_id, dup)
+
     def denied(self, connection: Connection, topic: bytes) -> None:
         """A client publishes what it may not; told once for its rights, counted each time."""
         session = connection.session
@@ -155,8 +199,13 @@ class Broker:
             self.coordinator.ended(connection, None)
             log_ended("connection ended before CONNECT", address=connection.address, reason=reason)
             return
+        if self.hooks.hears("disconnected"):
+            connection.claimed = session
+            self.hooks.tell("disconnected", self.client_of(connection), reason)
+            connection.claimed = None
         connection.detach()
         session.owner = None
         self.sessions.has_disconnected()
+        self.principals.went(connection)
         self.coordinator.ended(connection, session)
         log_ended("connection ended", client_id=session.client_id.decode(), address=connection.address, reason=reason)

@@ -12,19 +12,24 @@ from broker.errors import ConfigError, FlockError, UsageError
 COMMANDS = {
     "serve": "start a node (what `flockmq` alone does)",
     "check-config": "print the effective configuration and where each value comes from",
+    "passwd": "write a user and the hash of a password into a password file",
     "sample-config": "print a commented configuration file with every key",
+    "token": "a token for the HTTP API and the web page",
     "pub": "publish messages, like mosquitto_pub",
     "sub": "subscribe and print messages, like mosquitto_sub",
     "cluster": "`cluster status`: the nodes of a cluster and what they keep in Redis",
     "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
+    "users": "`users add|remove|list|...`: users of a cluster and their rules of access, in Redis",
     "analytics": "`analytics run|sql|report|package`: every message, queryable with Spark SQL",
     "replay": "publish logged messages again",
+    "trace": "where did my message go? Each step of it, over all nodes",
     "bench": "how fast is a broker, and does it lose anything?",
 }
 # Commands of other packages, which this one doesn't import but by name: they need what one node doesn't.
 ELSEWHERE = {
     "cluster": "cluster",
     "session": "cluster",
+    "users": "cluster",
     "analytics": "cluster",
     "replay": "cluster",
     "bench": "loadtest",

@@ -32,9 +32,12 @@ from broker.config_values import (
     ListenUrls,
     Name,
     Networks,
+    PythonObjects,
+    Rate,
     RedisUrlKind,
     Size,
     StoreUrl,
+    Text,
     Texts,
     TopicFilters,
 )
@@ -292,12 +295,14 @@ class AnalyticsConfig:
 
 @dataclass(frozen=True)
 class HttpConfig:
-    """Over HTTP: /healthz (the process works), /readyz (send it clients), /metrics (for Prometheus)."""
+    """Over HTTP: /healthz (the process works), /readyz (send it clients), /metrics (for Prometheus), the API below
+    /api/v1 and the web page. API and page are open to this machine only, until there are tokens."""
 
     listen: tuple[str, ...] = option(
         (),
-        "Addresses to answer GET /healthz, /readyz and /metrics on, HOST:PORT each; none unless given.",
-        Addresses(may_be_empty=True),
+        "Addresses to answer on, HOST:PORT each, with https:// before it for TLS with the certificate of [tls]; none "
+        "unless given.",
+        Addresses(may_be_empty=True, schemes=("http", "https")),
         flag="--http",
     )
     drain: float = option(
@@ -307,6 +312,14 @@ class HttpConfig:
         Duration(0, 3600),
         reloadable=True,
     )
+
+    tokens_file: str = option(
+        "",
+        "File of the tokens that open the API and the page, also to others than this machine; `flockmq token` writes "
+        "it.",
+        FilePath(),
+    )
+    metrics_token: bool = option(False, "Whether /metrics takes a token, too.", Boolean(), reloadable=True)
 
 
 @dataclass(frozen=True)
@@ -337,6 +350,19 @@ class OtelConfig:
         Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
     )
     interval: float = option(15.0, "Seconds between exports.", Duration(0.1, DAY))
+
+
+@dataclass(frozen=True)
+class HooksConfig:
+    """Your own Python, asked about clients and messages: subclasses of `flockmq.hooks.Hooks`."""
+
+    load: tuple[str, ...] = option(
+        (), "Hooks as MODULE:OBJECT each, asked in this order; a class is called to make one.", PythonObjects(),
+        flag="--hooks",
+    )  # fmt: skip
+    timeout: float = option(
+        5.0, "Seconds that a call of an `async def` may take; then it counts as a refusal.", Duration(0.01, 3600)
+    )
 
 
 @dataclass(frozen=True)
@@ -413,6 +439,62 @@ class AuthConfig:
         Boolean(),
         reloadable=True,
     )
+    password_file: str = option(
+        "",
+        "File of users and hashes of their passwords: `flockmq passwd FILE USER` writes it; Mosquitto's will do, too.",
+        FilePath(),
+        reloadable=True,
+        flag="--password-file",
+    )
+    acl_file: str = option(
+        "",
+        "File of rules of access, in Mosquitto's format: what it does not allow is denied.",
+        FilePath(),
+        reloadable=True,
+        flag="--acl-file",
+    )
+    jwt_secret_file: str = option(
+        "", "File of the secret that signs tokens (JWT, HS256) given as passwords.", FilePath(), reloadable=True
+    )
+    jwt_keys: str = option(
+        "",
+        "Public keys that verify tokens (JWT) given as passwords: a PEM file, a JWKS file, or its https URL.",
+        FilePath(),
+        reloadable=True,
+    )
+    jwt_audience: str = option("", "What `aud` of tokens must be; empty = they have none.", Text(), reloadable=True)
+    jwt_issuer: str = option("", "What `iss` of tokens must be; empty = anything.", Text(), reloadable=True)
+    jwt_username_claim: str = option("sub", "The claim of a token that names the user.", Text(), reloadable=True)
+    redis: bool = option(
+        False,
+        "Let users in that are kept in the cluster's Redis: `flockmq users` makes them.",
+        Boolean(),
+        reloadable=True,
+    )
+    http_url: str = option(
+        "",
+        "Where to ask over HTTP who a client is: gets JSON by POST, answers with JSON (deploy/docs/ACCESS.md). Empty = "
+        "nowhere.",
+        Name(r"(https?://\S+)?", 'a URL such as "https://127.0.0.1:8443/mqtt"'),
+        reloadable=True,
+    )
+    http_timeout: float = option(2.0, "Seconds that it may take to answer.", Duration(0.05, 30), reloadable=True)
+    http_remember: float = option(
+        60.0, "Seconds for which a client that it let in is not asked for again.", Duration(0, DAY), reloadable=True
+    )
+    remember: float = option(
+        300.0,
+        "Seconds for which a right password is remembered, so that who comes back costs no hashing. 0 = none is.",
+        Duration(0, DAY),
+        reloadable=True,
+    )
+    failure_delay: float = option(
+        0.5,
+        "Seconds until wrong credentials are answered; twice as long for each further one from an address, up to 8. "
+        "0 = at once.",
+        Duration(0, 8),
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -424,6 +506,41 @@ class QuotasConfig:
         0, "Connections of a listener at a time; 0 = no limit but `limits.max_connections`.", Integer(0, COUNT_MAX),
         reloadable=True,
     )  # fmt: skip
+    max_connections_per_address: int = option(
+        0,
+        "Connections from one IPv4 address or one IPv6 network (/64) at a time; 0 = no limit.",
+        Integer(0, COUNT_MAX),
+        reloadable=True,
+    )
+    connects_per_second: int = option(
+        0, "Connections that a listener accepts in a second; more wait. 0 = no limit.", Integer(0, COUNT_MAX),
+        reloadable=True,
+    )  # fmt: skip
+    messages_per_second: int = option(
+        0, "PUBLISH packets that are read from one client in a second; 0 = no limit.", Integer(0, COUNT_MAX),
+        reloadable=True,
+    )  # fmt: skip
+    bytes_per_second: int = option(
+        0, "Bytes of packets that are read from one client in a second; 0 = no limit.", Size(0, SIZE_MAX),
+        reloadable=True,
+    )  # fmt: skip
+    listener_messages_per_second: int = option(
+        0, "PUBLISH packets that are read from all clients of a listener in a second; 0 = no limit.",
+        Integer(0, COUNT_MAX), reloadable=True,
+    )  # fmt: skip
+    listener_bytes_per_second: int = option(
+        0, "Bytes of packets that are read from all clients of a listener in a second; 0 = no limit.",
+        Size(0, SIZE_MAX), reloadable=True,
+    )  # fmt: skip
+    max_connections_per_user: int = option(
+        0, "Connections of a user to this node at a time; 0 = no limit.", Integer(0, COUNT_MAX), reloadable=True
+    )
+    flapping: str = option(
+        "",
+        'How often a client may come back: "15 in 60 s"; who does more often is refused for as long. Empty = no limit.',
+        Rate(),
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -477,6 +594,7 @@ class Config:
     http: HttpConfig = HttpConfig()
     proxy: ProxyConfig = ProxyConfig()
     otel: OtelConfig = OtelConfig()
+    hooks: HooksConfig = HooksConfig()
     tls: TlsConfig = TlsConfig()
     websocket: WebsocketConfig = WebsocketConfig()
     auth: AuthConfig = AuthConfig()
@@ -617,6 +735,11 @@ def _check(loaded: Loaded) -> None:
     """What concerns more than one key."""
     _check_listeners(loaded)
     cluster = loaded.config.cluster
+    if not cluster.redis and any(listener.auth.redis for listener in loaded.config.listeners):
+        raise ConfigError(
+            f"auth.redis = true ({loaded.origins['auth.redis']}): users are in the cluster's Redis, and there is none",
+            "name one with --redis redis://HOST:PORT, or keep users in a file: `flockmq passwd`",
+        )
     if cluster.workers > 1 and not cluster.redis:
         raise ConfigError(
             f"cluster.workers = {cluster.workers} ({loaded.origins['cluster.workers']}): "

@@ -211,6 +211,17 @@ class FilePath(Kind):
         return raw
 
 
+class Text(Kind):
+    """Any line of text."""
+
+    expected = "a line of text"
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str) or not raw.isprintable():
+            raise ValueError
+        return raw
+
+
 @dataclass(frozen=True)
 class Name(Kind):
     """A short text of certain characters."""
@@ -224,11 +235,31 @@ class Name(Kind):
         return raw
 
 
+class Rate(Kind):
+    """So often in so long, or nothing."""
+
+    expected = 'a number and a duration such as "15 in 60 s"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str) or (raw and min(rate(raw)) <= 0):
+            raise ValueError
+        return raw
+
+
+def rate(text: str) -> tuple[int, float]:
+    """Number and seconds of "15 in 60 s". Raises ValueError."""
+    number, _, duration = text.partition(" in ")
+    if not WHOLE_NUMBER.fullmatch(number):
+        raise ValueError
+    return int(number), float(scaled(duration, DURATION_UNITS))
+
+
 @dataclass(frozen=True)
 class Addresses(Kind):
     """One or more HOST:PORT; as text separated by commas."""
 
     may_be_empty: bool = False
+    schemes: tuple[str, ...] = ()  # that may stand before it, with ://
     expected: str = 'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883"'
 
     def read(self, raw: object, *, is_text: bool) -> object:
@@ -237,7 +268,10 @@ class Addresses(Kind):
             raise ValueError
         seen = set()
         for address in addresses:
-            host, port = split_address(address)
+            scheme, separator, place = address.rpartition("://")
+            if separator and scheme not in self.schemes:
+                raise ValueError
+            host, port = split_address(place)
             if port and (host, port) in seen:
                 raise ValueError(f"each address once, {address} stands there twice")
             seen.add((host, port))
@@ -287,6 +321,18 @@ class Networks(Kind):
             except ValueError as error:
                 raise ValueError(f"{self.expected}: {error}") from None
         return networks
+
+
+class PythonObjects(Kind):
+    """Objects that Python can import; as text separated by commas."""
+
+    expected = 'MODULE:OBJECT such as "mypackage.hooks:Audit"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        names = texts(raw, is_text=is_text)
+        if not all(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) for name in names):
+            raise ValueError
+        return names
 
 
 class TopicFilters(Kind):

@@ -4,6 +4,7 @@ The handlers know the protocol, a coordinator knows where state lives and who el
 something may be said to a client: `admit` after a session is this connection's, `done` when a promise is kept.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ from _speedups.journal import Journal
 from _speedups.packets import Connect
 from _speedups.reactor import Connection
 from _speedups.session import Session
+from broker.auth.kept_users import Source
 from broker.config import Config
+from broker.questions import SECONDS, Answer, Arguments, answer, gather
 from broker.storage.store import Store
 
 if TYPE_CHECKING:
@@ -28,11 +31,22 @@ class Coordinator(ABC):
     store: Store
     broker: "Broker"
     connected = True  # the cluster's Redis answers
+    users: Source | None = None  # of clients, that the cluster keeps
+
+    @property
+    def node_id(self) -> str:
+        """What tells this node from all others of the cluster, ever."""
+        return "node"
 
     @property
     def nodes(self) -> int:
         """Of the cluster, this one included."""
         return 1
+
+    async def ask_all(self, question: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, Answer]:
+        """Ask every node, this one first: its `node_id` -> what it says, or why it says nothing within `seconds`."""
+        mine = asyncio.ensure_future(answer(self.broker.questions, question, arguments))
+        return await gather({self.node_id: mine}, seconds)
 
     # ---- life ----
 
@@ -87,10 +101,16 @@ class Coordinator(ABC):
         """The client said DISCONNECT: its will is not to be published [MQTT-3.14.4-3]."""
 
     @abstractmethod
-    def subscribe(
-        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done
-    ) -> None:
+    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
         """Subscribe; `done` when what is published from then on, anywhere, is delivered (G4)."""
+
+    @abstractmethod
+    async def end_session(self, client_id: bytes) -> bool:
+        """End a session and the connection that has it, wherever they are; False if there is no such session."""
+
+    async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
+        """What waits for a session that is kept elsewhere: `queued_messages`, `queued_bytes`; None if none is."""
+        return None
 
     @abstractmethod
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:

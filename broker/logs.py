@@ -77,6 +77,12 @@ def set_level(level: str) -> None:
     logging.getLogger(ROOT).setLevel(LEVELS[level])
 
 
+def level() -> str:
+    """What `set_level` set last."""
+    found = logging.getLogger(ROOT).getEffectiveLevel()
+    return next(name for name, number in LEVELS.items() if number == found)
+
+
 class TextFormatter(logging.Formatter):
     """`2026-01-31 12:00:00.123 info    client connected  client_id=a address=127.0.0.1:40000`."""
 

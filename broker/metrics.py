@@ -65,9 +65,7 @@ METRICS: tuple[Metric, ...] = (
         lambda b: b.turn.queued,
     ),
     gauge("queued_bytes", "queues/bytes", "Bytes of their topics and payloads.", lambda b: b.turn.queued_bytes),
-    gauge(
-        "inflight_messages", "queues/in flight", "Those sent, that wait for an answer.", lambda b: b.turn.inflight
-    ),
+    gauge("inflight_messages", "queues/in flight", "Those sent, that wait for an answer.", lambda b: b.turn.inflight),
     gauge("ready", "ready", "1 while new clients are welcome.", lambda b: int(b.ready()[0])),
     gauge("cluster_nodes", "cluster/nodes", "Nodes of the cluster, this one included.", lambda b: b.coordinator.nodes),
     gauge(
@@ -139,6 +137,13 @@ METRICS: tuple[Metric, ...] = (
     counter("delivery_denied", "access/delivery denied", "Messages that were queued or retained and may not be read."),
     counter("subscribe_denied", "access/subscribe denied", "Filters refused because nothing of them may be read."),
     counter("auth_failures", "access/authentication failures", "CONNECT packets with wrong credentials."),
+    Metric(
+        "http_auth_failures",
+        "counter",
+        "access/http failures",
+        "Wrong tokens shown over HTTP.",
+        lambda b, _: b.http_failures(),
+    ),
     counter("connections_refused", "access/connections refused", "Connections closed at once, by a quota."),
     counter("flapping_refused", "access/flapping refused", "Connections of clients that came back too often."),
     counter("throttled", "access/throttled", "Times that a connection was read later because of its rate."),

@@ -12,22 +12,24 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import uvloop
 
 from broker import config as configuration
-from broker import logs, service_manager
-from broker.admin import prometheus
-from broker.admin.http_server import HttpServer, Page, check
+from broker import hooks, logs, service_manager
 from broker.admin.otel import Exporter
 from broker.admin.sys_topics import SysTopics
 from broker.alone import Alone
-from broker.auth.authenticator import AllowAll
+from broker.answers.table import questions
+from broker.auth.access import Access
+from broker.auth.chain import Method
+from broker.auth.hook_users import HookUsers
+from broker.auth.kept_users import KeptUsers
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config
 from broker.coordinator import Coordinator
@@ -38,10 +40,14 @@ from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
 
+if TYPE_CHECKING:
+    from broker.admin.http_server import HttpServer
+
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
 WAIT_SECONDS = 0.1  # until starting is tried again; twice as long each time ...
 WAIT_SECONDS_MOST = 2.0  # ... up to this
 COMPLAIN_SECONDS = 60.0  # between lines in the log about it
+FILES_SECONDS = 2.0  # between looks whether files of users and rules have changed
 TICKS_AT_ONCE = TICKS_PER_SECOND  # a process that was stopped must not find all its clients timed out
 
 log = logs.get("flockmq.node")
@@ -53,11 +59,21 @@ class Node:
     Args:
         config: of the node.
         reload: reads the configuration again.
+        more_hooks: are asked after those of the configuration.
+        embedded: it is not alone in its process, whose signals and memory are others' concern.
     """
 
-    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reload: Callable[[], Config],
+        *,
+        more_hooks: Iterable[hooks.Hooks] = (),
+        embedded: bool = False,
+    ) -> None:
         self.config = config
         self._reload = reload
+        self._embedded = embedded
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self.listeners = Listeners()
@@ -65,25 +81,33 @@ class Node:
         self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
-        self.http = HttpServer(self._pages())
+        self._hooks = [*hooks.load(config.hooks.load), *more_hooks]
+        self.name = config.cluster.node_name or host_name()
+        self.version = package_version()
+        self.http: HttpServer | None = None
+        self.access_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self._exporter: Exporter | None = None
+        self.access = Access(config, users=lambda: self.coordinator.users, first=self._first_methods())
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
-        self.broker = Broker(self.config, self.coordinator, AllowAll(), self._wake)
-        self.sys_topics = SysTopics(self.broker, package_version())
+        self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
+        self.broker.use(self._hooks, self.config.hooks.timeout)
+        if self.coordinator.users is not None:
+            self.coordinator.users.changed = self._users_changed
+        self.sys_topics = SysTopics(self.broker, self.version)
+        self.broker.questions |= questions(self)
+        self.broker.http_failures = lambda: self.access_failures()
 
-    def _pages(self) -> dict[str, Page]:
-        version, name = package_version(), self._name()
-        return {
-            "/healthz": check(lambda: (True, "the process works")),
-            "/readyz": check(lambda: self.broker.ready() if self.serving else (False, "the node is starting")),
-            "/metrics": lambda: prometheus.page(self.broker, version, name),
-        }
+    def _first_methods(self) -> list[Method]:
+        chain = hooks.HookChain(self._hooks, self.config.hooks.timeout)
+        return [HookUsers(chain)] if chain.hears("authenticate") else []
 
-    def _name(self) -> str:
-        return self.config.cluster.node_name or host_name()
+    @property
+    def http_addresses(self) -> list[str]:
+        """Where it answers over HTTP."""
+        return self.http.addresses if self.http is not None else []
 
     # ---- start ----
 
@@ -94,12 +118,14 @@ class Node:
             FlockError: the store can't be used, the cluster can't be joined, or an address can't be listened on.
         """
         self.listeners.bind(self.config)  # a taken port is told before a long read
-        await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
+        if self.config.http.listen:
+            # By name, since its library takes a while to load: only who serves HTTP waits for it.
+            self.http = import_module("broker.admin.site").make_server(self)
+            await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
         if self.config.otel.endpoint:
-            self._exporter = Exporter(self.config.otel, lambda: self.broker, package_version(), self._name())
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(signum, self._stopped.set)
-        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+            self._exporter = Exporter(self.config.otel, lambda: self.broker, self.version, self.name)
+        if not self._embedded:
+            self._handle_signals()
         starting = asyncio.ensure_future(self._begin())
         stopped = asyncio.ensure_future(self._stopped.wait())
         await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -110,11 +136,21 @@ class Node:
         starting.result()
         self.listeners.listen()
         self.serving = True
-        self._started = self._last_tick = self._last_sys = time.monotonic()
+        self._started = self._last_tick = self._last_sys = self._last_look = time.monotonic()
         self._open()
         self._set_clock()
-        gc.collect()
-        gc.freeze()  # what was read lives long: collections need not look at it again
+        self._freeze()
+
+    def _handle_signals(self) -> None:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(signum, self._stopped.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def _freeze(self) -> None:
+        """What was read lives long: collections need not look at it again."""
+        if not self._embedded:
+            gc.collect()
+            gc.freeze()
 
     async def _begin(self) -> None:
         """Read what is kept, or wait until that can be done."""
@@ -134,6 +170,7 @@ class Node:
 
     def _open(self) -> None:
         """Let clients in."""
+        self.broker.bans.refresh()
         self.broker.reactor.max_connections = self._connection_limit()
         self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
         self.listeners.open(self.broker.reactor, self.config.proxy.trusted)
@@ -160,8 +197,7 @@ class Node:
             self._stopped.set()
             return
         self._open()
-        gc.collect()
-        gc.freeze()
+        self._freeze()
         self._restarting = None
         self._hurried.clear()
         log.info("the node is ready again")
@@ -188,6 +224,13 @@ class Node:
             self._last_tick += ticks / TICKS_PER_SECOND
             self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
         self.coordinator.tick()
+        self.broker.traces.forget()
+        self.broker.principals.tick()
+        if now - self._last_look >= FILES_SECONDS:
+            self._last_look = now
+            if self.access.changed():
+                self.broker.principals.renew(self.access.renewed)
+        self.broker.bans.tick()
         self.listeners.look(self.config, now)
         interval = self.config.mqtt.sys_interval
         if interval and now - self._last_sys >= interval:
@@ -205,12 +248,19 @@ class Node:
             self.sys_topics.update(time.monotonic() - self._started, elapsed)
             self.broker.settle()
 
+    def _users_changed(self, names: set[str]) -> None:
+        """Users that the cluster keeps are not what they were."""
+        self.broker.principals.renew(
+            self.access.renewed, lambda identity: identity.method == KeptUsers.name and identity.username in names
+        )
+
     def reload(self) -> None:
         """Read the configuration again; a wrong one changes nothing."""
         try:
             changes = configuration.diff(self.config, self._reload())
             config = configuration.follow(self.config, changes)
             certificates = self.listeners.prepare(config)
+            self.access.configure(config)
         except ConfigError as error:
             log.error("configuration not changed", error=error)
             return
@@ -221,6 +271,7 @@ class Node:
         logs.set_level(self.config.log.level)
         self.broker.configure(self.config)
         self.coordinator.configure(self.config)
+        self.broker.principals.renew(self.access.renewed)
         log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
 
     async def run(self) -> None:
@@ -239,8 +290,9 @@ class Node:
         """Accept nothing more, keep what was taken, publish the wills, close."""
         if self.serving:
             log.info("stopping", clients=self.broker.sessions.connected)
-        for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
-            self._loop.remove_signal_handler(signum)
+        if not self._embedded:
+            for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
+                self._loop.remove_signal_handler(signum)
         if self._restarting is not None:
             self._restarting.cancel()
         self.broker.draining = True
@@ -254,16 +306,16 @@ class Node:
             self._loop.remove_reader(self.broker.reactor.fileno())
         self.listeners.close()
         await self.coordinator.stop()
-        await self.http.close()
+        if self.http is not None:
+            await self.http.close()
+        self.access.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
         if self.serving:
             log.info("stopped")
 
 
-def make_coordinator(
-    config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]
-) -> Coordinator:
+def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]) -> Coordinator:
     """A node alone, or one of a cluster, as the configuration says.
 
     Args:
@@ -304,8 +356,8 @@ def banner(node: Node) -> None:
         log.info("load balancers that speak the PROXY protocol connect here", listen=", ".join(proxied))
     for name, _ in node.config.tables:
         log.info("listener", name=name, listen=", ".join(node.listeners.urls_of(name)))
-    if node.http.addresses:
-        log.info("health and figures are told over HTTP", listen=", ".join(f"http://{a}" for a in node.http.addresses))
+    if node.http_addresses:
+        log.info("API, web page, health and figures are told over HTTP", listen=", ".join(node.http_addresses))
     if all(is_loopback(address) for address in plain + proxied):
         log.info("only this machine can connect; --listen 0.0.0.0:1883 opens it to the network")
 

@@ -238,7 +238,8 @@ def reserve(address: str) -> tuple[str, socket.socket]:
     Raises:
         ListenError: somebody else has it, or it isn't ours to have.
     """
-    with bind(address) as probe:  # alone: shared, it would not notice that others listen
+    scheme, separator, place = address.rpartition("://")
+    with bind(place) as probe:  # alone: shared, it would not notice that others listen
         real, family, where = address_of(probe), probe.family, probe.getsockname()
     reserved = socket.socket(family, socket.SOCK_STREAM)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -247,7 +248,7 @@ def reserve(address: str) -> tuple[str, socket.socket]:
         reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     reserved.bind(where)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # it was for connections that ended lately
-    return real, reserved
+    return scheme + separator + real, reserved
 
 
 def _environment() -> dict[str, str]:

@@ -29,8 +29,10 @@ from broker import logs
 from broker.config import Config
 from broker.coordinator import Coordinator, Done
 from broker.errors import NotNow, StoreError
+from broker.questions import SECONDS, Answer, Arguments
 from cluster import wire
 from cluster.agreement import Agreement
+from cluster.asking import Asking
 from cluster.changes import Changes
 from cluster.claims import Claims
 from cluster.connecting import Connector, Refused
@@ -46,6 +48,7 @@ from cluster.redis_store import LogBounds, RedisStore
 from cluster.redis_url import RedisAddress
 from cluster.results import Results
 from cluster.routes import Routes
+from cluster.users import Users
 
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, give or take a half
 BEATS_PER_LEASE = 4
@@ -69,9 +72,7 @@ class Cluster(Coordinator):
         restart: called with a reason when the node has to begin anew; nothing is done here after that.
     """
 
-    def __init__(
-        self, config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]
-    ) -> None:
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]) -> None:
         self._config = config
         self._loop = loop
         self._restart = restart
@@ -89,7 +90,9 @@ class Cluster(Coordinator):
         )  # fmt: skip
         self.routes = Routes(self.ledger)
         self.claims = Claims(self)
+        self.users = self._users = Users(self)
         self.agreement = Agreement()
+        self._asking = Asking(self)
         self._patience = max(3.0, config.cluster.timeout)  # with a Redis that says nothing, while it is asked
         self._link = Link(self._pushed, self._settle, self._lost, self._patience)
         self._connector = Connector(self._address, self.me, self._patience)
@@ -120,6 +123,9 @@ class Cluster(Coordinator):
             b"adopt": self.claims.publish_will,
             b"kick": lambda client_id: self.claims.close(client_id, "kicked by the operator"),
             b"purge": self._purge,
+            b"ask": self._asking.asked,
+            b"answer": self._asking.answered,
+            b"user": self._users.heard,
             b"result": lambda topic, payload: self.results.take(topic, payload),
         }
 
@@ -304,6 +310,7 @@ class Cluster(Coordinator):
         self._logged.configure(self.broker.config.analytics, link)
         self._store.flow(link, seq)
         self.claims.reclaim()
+        self._users.read_again()
         for member in self.members:
             member.has_taken(member.sent)
         link.call(ignore, "PUBLISH", self.keys.all, wire.back(self.me, self.changes.last))
@@ -398,6 +405,7 @@ class Cluster(Coordinator):
         self.members.remove(node)
         self.agreement.left(node)
         self.claims.left(node)
+        self._asking.left(node)
 
     # ---- what happens from time to time ----
 
@@ -480,6 +488,13 @@ class Cluster(Coordinator):
         """Send a command to Redis."""
         self._link.call(then, *command)
 
+    def publish(self, channel: bytes, message: bytes) -> None:
+        """Say something to other nodes."""
+        self._link.call(ignore, "PUBLISH", channel, message)
+
+    async def ask_all(self, question: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, Answer]:
+        return await self._asking.ask_all(question, arguments, seconds)
+
     async def _ask(self, name: str, *arguments: Any, as_node: bool = True) -> Any:
         return await self._link.ask(*self._command(name, as_node, arguments))
 
@@ -518,7 +533,7 @@ class Cluster(Coordinator):
             self.broker.turn.count(DROPPED_SLOW)
             return
         header = wire.batch_header(wire.QOS_0, self.me, member.sent + len(packets))
-        self._link.call(ignore, "PUBLISH", self.keys.to(member.node), header + packets)
+        self.publish(self.keys.to(member.node), header + packets)
         member.was_sent(len(packets))
 
     def _take_batch(self, batch: wire.Batch) -> None:
@@ -529,7 +544,7 @@ class Cluster(Coordinator):
             member.seen = batch.number
         elif member is not None and batch.number - member.credited >= CREDIT_STEP:
             member.credited = batch.number
-            self._link.call(ignore, "PUBLISH", self.keys.to(batch.node), wire.credit(self.me, batch.number))
+            self.publish(self.keys.to(batch.node), wire.credit(self.me, batch.number))
         self.broker.router.deliver(batch.packets)
 
     # ---- what is published to this node ----
@@ -577,16 +592,14 @@ class Cluster(Coordinator):
 
     def _purge(self, client_id: bytes) -> None:
         if self.claims.close(client_id, "purged by the operator"):
-            self.broker.turn.after_commit(
-                lambda: self.function(ignore, "purge", client_id, as_node=False)
-            )
+            self.broker.turn.after_commit(lambda: self.function(ignore, "purge", client_id, as_node=False))
 
     def _settle(self) -> None:
         """All that came at once was acted on: answer, and end the turn."""
         if self._ended:
             return
         for origin, number in self._to_confirm.items():
-            self._link.call(ignore, "PUBLISH", self.keys.to(origin), wire.applied(self.me, number))
+            self.publish(self.keys.to(origin), wire.applied(self.me, number))
         self._to_confirm.clear()
         self.broker.settle()
 
@@ -603,9 +616,7 @@ class Cluster(Coordinator):
     def discard_will(self, connection: Connection) -> None:
         self.claims.discard_will(connection)
 
-    def subscribe(
-        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done
-    ) -> None:
+    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
         claim = self.claims.of(connection)
         for name, qos in filters:
             if session.kind and claim is not None:
@@ -629,6 +640,16 @@ class Cluster(Coordinator):
             elif self.broker.router.filters.unsubscribe(session, name):
                 self.routes.remove([name])
         self.agreed(done)
+
+    async def end_session(self, client_id: bytes) -> bool:
+        return bool(await self._ask("purge", client_id, as_node=False) != b"not found")
+
+    async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
+        size: bytes | None = await self._link.ask("HGET", self.keys.session(client_id), "b")
+        if not await self._link.ask("EXISTS", self.keys.session(client_id)):
+            return None
+        queued = await self._link.ask("LLEN", self.keys.queue(client_id))
+        return {"queued_messages": int(queued), "queued_bytes": int(size or 0)}
 
     # ---- the end ----
 
@@ -661,6 +682,10 @@ class Cluster(Coordinator):
             self._reconnecting.cancel()
         self._store.close()
         self._link.close()
+
+    @property
+    def node_id(self) -> str:
+        return self.me.decode()
 
     @property
     def nodes(self) -> int:

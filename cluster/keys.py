@@ -17,6 +17,7 @@ class Keys:
         self.nodes = self.prefix + b"nodes"
         self.retained = self.prefix + b"retained"
         self.sessions = self.prefix + b"sessions"
+        self.users = self.prefix + b"users"
         self.all = self.prefix + b"all"
         self.analytics_logs = self.prefix + b"analytics:logs"
         self.analytics_jobs = self.prefix + b"analytics:jobs"
@@ -45,3 +46,11 @@ class Keys:
     def analytics_log(self, node: bytes) -> bytes:
         """The messages that a node accepted, for Spark."""
         return self.prefix + b"analytics:log:" + node
+
+    def session(self, client_id: bytes) -> bytes:
+        """What is known of a session."""
+        return self.prefix + b"s:" + client_id
+
+    def queue(self, client_id: bytes) -> bytes:
+        """The messages that wait for a session."""
+        return self.prefix + b"q:" + client_id

@@ -48,6 +48,16 @@ def decode(data: bytes) -> Batch | list[Any]:
     return Batch(kind == LOGGED, data[2:end], number, data[end + NUMBER.size :])
 
 
+def ask(node: bytes, number: int, question: str, arguments: str) -> bytes:
+    """The node asks all others; its questions are numbered, the arguments are JSON."""
+    return pack([b"ask", node, number, question, arguments])
+
+
+def answer(node: bytes, number: int, found: str) -> bytes:
+    """The node's answer to a question of the receiver's: JSON of `broker.questions.Answer`."""
+    return pack([b"answer", node, number, found])
+
+
 def applied(node: bytes, change: int) -> bytes:
     """The node has applied all changes up to this one."""
     return pack([b"applied", node, change])

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from _speedups.listener import Entrance, Listener
 from _speedups.packets import Connack, Connect, Decoder, Packet, encode
 from broker.alone import Alone
-from broker.auth.authenticator import AllowAll
+from broker.auth.authenticator import AllowAll, Authenticator
 from broker.broker import Broker
 from broker.config import Config, LimitsConfig, MqttConfig
 from broker.storage.store import Store
@@ -77,7 +77,15 @@ class KeepingStore(Store):
 class Node:
     """The protocol side of a node over a store; `limits` as in the configuration."""
 
-    def __init__(self, store: KeepingStore | None = None, *, auto: bool = True, smallest: int = 1 << 40, **limits: Any):
+    def __init__(
+        self,
+        store: KeepingStore | None = None,
+        *,
+        auto: bool = True,
+        smallest: int = 1 << 40,
+        authenticator: Authenticator | None = None,
+        **limits: Any,
+    ):
         self.store = store or KeepingStore()
         self.auto = auto  # confirm each block at once
         self.limits = limits
@@ -85,7 +93,7 @@ class Node:
         self.clients: list[Client] = []
         self._again = False
         coordinator = Alone(self.store, lambda function, *arguments: function(*arguments))
-        self.broker = Broker(config, coordinator, AllowAll(), self._wake)
+        self.broker = Broker(config, coordinator, authenticator or AllowAll(), self._wake)
         coordinator.restore(smallest=smallest)
         self.compaction = coordinator.compaction
         self.wills = coordinator.wills
@@ -94,7 +102,8 @@ class Node:
         self._listener.listen(100)
         self._listener.setblocking(False)
         self.address = self._listener.getsockname()
-        self.broker.reactor.listen(Entrance(Listener(), self._listener))
+        self.listener = Listener()
+        self.broker.reactor.listen(Entrance(self.listener, self._listener))
         self._poll = select.poll()
         self._poll.register(self.broker.reactor.fileno(), select.POLLIN)
         self.broker.settle()

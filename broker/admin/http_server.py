@@ -1,84 +1,141 @@
-"""GET over HTTP, for load balancers, orchestrators and Prometheus: a few pages that are made when asked for.
+"""Listens for HTTP, and bounds what whoever connects may cost: an `aiohttp` application does the rest.
 
-One request a connection, answered and closed. Whoever connects costs little: requests are small and prompt or refused,
-and there are at most `CONNECTIONS_MAX` at a time.
+A connection has `REQUEST_SECONDS` for each request, from its first byte or from being made, and `KEEP_SECONDS` to read
+an answer and ask again; then it is dropped, whatever it is at. There are at most `CONNECTIONS_MAX` at a time. Imported
+only where `http.listen` is set: a node without it never loads aiohttp.
 """
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterable, Mapping
-from http import HTTPStatus
-from typing import NamedTuple, cast
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
-from broker import logs
+from aiohttp import HttpVersion10, web
+
 from broker.config_values import split_address
 from broker.errors import ListenError
-from broker.listening import address_of
+from broker.listening import address_of, is_loopback
 
-REQUEST_MAX = 8192  # bytes of request line and headers
-REQUEST_SECONDS = 5.0  # that a connection may last
-CONNECTIONS_MAX = 64
+REQUEST_MAX = 8192  # bytes of a line of the head
+FIELDS_MAX = 64  # header fields
+BODY_MAX = 4 << 20  # bytes of a body
+REQUEST_SECONDS = 5.0
+KEEP_SECONDS = 20.0
+CONNECTIONS_MAX = 256
 HINTS = {
     errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http",
     errno.EACCES: "ports below 1024 need a privilege",
 }
-
-PLAIN = "text/plain; charset=utf-8"
-
-log = logs.get("flockmq.http")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Answer(NamedTuple):
-    """What a page says now."""
+class Connection(web.RequestHandler):
+    """A connection, and the clock that ends it."""
 
-    text: str
-    status: HTTPStatus = HTTPStatus.OK
-    kind: str = PLAIN
+    __slots__ = ("_clock", "_server", "is_near")
+
+    def __init__(self, server: "HttpServer", is_near: bool, manager: web.Server, **more: Any) -> None:
+        super().__init__(manager, **more)
+        self._server = server
+        self._clock: asyncio.TimerHandle | None = None
+        self.is_near = is_near  # only this machine reaches the address that it came to
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if len(self._server.connections) >= CONNECTIONS_MAX:
+            self.drop()
+            return
+        self._server.connections.add(self)
+        self.limit(REQUEST_SECONDS)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self.limit(None)
+        self._server.connections.discard(self)
+        super().connection_lost(error)
+
+    def limit(self, seconds: float | None) -> None:
+        """Let the connection live so long from now on; None: as long as it likes."""
+        if self._clock is not None:
+            self._clock.cancel()
+        self._clock = asyncio.get_running_loop().call_later(seconds, self.drop) if seconds is not None else None
+
+    def drop(self) -> None:
+        """End the connection, whatever it is at."""
+        if self.transport is not None:
+            self.transport.abort()
 
 
-Page = Callable[[], Answer]
-
-
-def check(is_well: Callable[[], tuple[bool, str]]) -> Page:
-    """A page that says 200 or 503, and in one line why or what is missing."""
-
-    def answer() -> Answer:
-        good, reason = is_well()
-        return Answer(logs.escaped(reason) + "\n", HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE)
-
-    return answer
+@web.middleware
+async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give a request its time to be answered, and its connection another one until the next."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    connection.limit(None)
+    if request.version < HttpVersion10:
+        raise web.HTTPBadRequest(reason="not an HTTP/1 request")
+    try:
+        return await handler(request)
+    finally:
+        connection.limit(KEEP_SECONDS)
 
 
 class HttpServer:
     """Answers on the addresses given to `start`.
 
     Args:
-        pages: by path.
+        app: the answers; `in_time` is one of its middlewares.
+        tls: for addresses that begin with https://; None if there are none.
     """
 
-    def __init__(self, pages: Mapping[str, Page]) -> None:
-        self._pages = {path.encode(): page for path, page in pages.items()}
-        self.connections: set[_Connection] = set()
-        self.addresses: list[str] = []  # where it listens; ports are real ones
+    def __init__(self, app: web.Application, tls: ssl.SSLContext | None = None) -> None:
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        self._tls = tls
+        self.connections: set[Connection] = set()
+        self.addresses: list[str] = []  # where it listens, as URLs; ports are real ones
         self._servers: list[asyncio.Server] = []
 
     async def start(self, addresses: Iterable[str], *, shared: bool = False) -> None:
-        """Listen on HOST:PORT each; `shared` as configuration key `listen_shared`.
+        """Listen on HOST:PORT each, maybe with http:// or https:// before; `shared` as configuration key
+        `listen_shared`.
 
         Raises:
             ListenError: an address can't be listened on; then none is.
         """
+        await self._runner.setup()
         loop = asyncio.get_running_loop()
         for address in addresses:
-            host, port = split_address(address)
+            scheme, _, place = address.rpartition("://")
+            scheme = scheme or "http"
+            host, port = split_address(place)
             try:
-                server = await loop.create_server(lambda: _Connection(self), host, port, reuse_port=shared or None)
+                server = await loop.create_server(
+                    self._factory(is_loopback(place)),
+                    host,
+                    port,
+                    ssl=self._tls if scheme == "https" else None,
+                    ssl_handshake_timeout=REQUEST_SECONDS if scheme == "https" else None,
+                    reuse_port=shared or None,
+                )
             except OSError as error:
                 await self.close()
                 hint = HINTS.get(error.errno or 0, "check the address")
                 raise ListenError(f"can't listen on {address}: {error.strerror or error}", hint) from error
             self._servers.append(server)
-            self.addresses += map(address_of, server.sockets)
+            self.addresses += [f"{scheme}://{address_of(socket)}" for socket in server.sockets]
+
+    def _factory(self, is_near: bool) -> Callable[[], Connection]:
+        loop = asyncio.get_running_loop()
+        manager = self._runner.server
+        assert manager is not None
+
+        def make() -> Connection:
+            return Connection(
+                self, is_near, manager, loop=loop, access_log=None, tcp_keepalive=False, keepalive_timeout=KEEP_SECONDS,
+                max_line_size=REQUEST_MAX, max_field_size=REQUEST_MAX, max_headers=FIELDS_MAX, lingering_time=0,
+            )  # fmt: skip
+
+        return make
 
     async def close(self) -> None:
         """Stop listening and drop the connections. Harmless when not started."""
@@ -88,74 +145,4 @@ class HttpServer:
         self.addresses.clear()
         for connection in list(self.connections):
             connection.drop()
-
-    def answer(self, request: bytes) -> bytes:
-        """The response to a request's first line and headers."""
-        method, _, rest = request.partition(b"\r\n")[0].partition(b" ")
-        target, _, version = rest.partition(b" ")
-        if not version.startswith(b"HTTP/1.") or not method:
-            return _refusal(HTTPStatus.BAD_REQUEST, "not an HTTP/1 request")
-        page = self._pages.get(target.partition(b"?")[0])
-        if page is None:
-            return _refusal(HTTPStatus.NOT_FOUND, f"there are {b', '.join(self._pages).decode()}")
-        if method not in (b"GET", b"HEAD"):
-            return _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD")
-        try:
-            answer = page()
-        except Exception:
-            log.exception("internal error: a page failed")
-            return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log says why")
-        return _response(answer, with_body=method == b"GET")
-
-
-class _Connection(asyncio.Protocol):
-    """One request and its response."""
-
-    def __init__(self, server: HttpServer) -> None:
-        self._server = server
-        self._request = bytearray()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
-        if len(self._server.connections) >= CONNECTIONS_MAX:
-            self.drop()
-            return
-        self._server.connections.add(self)
-        self._timeout = asyncio.get_running_loop().call_later(REQUEST_SECONDS, self.drop)
-
-    def data_received(self, data: bytes) -> None:
-        if self._transport.is_closing():
-            return
-        self._request += data
-        end = self._request.find(b"\r\n\r\n")
-        if end >= 0:
-            self._respond(self._server.answer(bytes(self._request[:end])))
-        elif len(self._request) > REQUEST_MAX:
-            self._respond(_refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too large"))
-
-    def _respond(self, response: bytes) -> None:
-        self._transport.write(response)
-        self._transport.close()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self in self._server.connections:
-            self._server.connections.remove(self)
-            self._timeout.cancel()
-
-    def drop(self) -> None:
-        """End the connection, whatever it is at."""
-        self._transport.abort()
-
-
-def _refusal(status: HTTPStatus, text: str) -> bytes:
-    return _response(Answer(text + "\n", status))
-
-
-def _response(answer: Answer, *, with_body: bool = True) -> bytes:
-    body = answer.text.encode()
-    allow = "Allow: GET, HEAD\r\n" if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
-    head = (
-        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n{allow}Content-Type: {answer.kind}\r\n"
-        f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + (body if with_body else b"")
+        await self._runner.cleanup()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _speedups.listener import Listener
-from broker.admin.http_server import Answer
 from broker.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ LISTENER_FIGURES = (
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-def page(broker: "Broker", version: str, node: str) -> Answer:
+def page(broker: "Broker", version: str, node: str) -> str:
     """All figures as they are now.
 
     Args:
@@ -39,7 +38,7 @@ def page(broker: "Broker", version: str, node: str) -> Answer:
         lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures))
     lines += _listeners(list(broker.reactor.listeners.values()))
     lines += _process()
-    return Answer("\n".join(lines) + "\n", kind=KIND)
+    return "\n".join(lines) + "\n"
 
 
 def _row(name: str, kind: str, text: str, value: float, labels: str = "") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Who may connect: the interface, and the first one, which lets everybody in."""
+"""Who may connect: what a client shows, who it is found to be, and the interface of whoever decides."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from _speedups.acl import Rights
+from broker.auth.rules import Rules
 
 
 class ReturnCode(IntEnum):
@@ -39,6 +40,11 @@ class Identity:
     username: str | None = None  # verified; None = anonymous
     rights: Rights | None = None  # None = may publish and read everything
     expires: float | None = None  # seconds since 1970 at which the connection ends
+    rules: Rules | None = None  # of access, that came with the user; None = none did
+    granted: Rights | None = None  # what whoever verified it gave as `rights`, instead of rules
+    method: str = ""  # name of the way in which it was verified; empty = not at all
+    listener: str = "default"  # that it came to
+    client_id: str = ""  # in whose name it was verified
 
 
 ANYBODY = Identity()

@@ -4,7 +4,18 @@ from argparse import Namespace
 
 from broker import config
 from broker.commands.parser import Parser
-from broker.config_values import Addresses, Choice, Integer, Kind, ListenUrls, Name, RedisUrlKind, TopicFilters
+from broker.config_values import (
+    Addresses,
+    Choice,
+    FilePath,
+    Integer,
+    Kind,
+    ListenUrls,
+    Name,
+    PythonObjects,
+    RedisUrlKind,
+    TopicFilters,
+)
 from broker.errors import UsageError
 
 
@@ -19,7 +30,7 @@ def add_settings(parser: Parser) -> None:
             group.add_argument(
                 key.flag,
                 dest=key.name,
-                action="append" if isinstance(key.kind, (Addresses, TopicFilters)) else "store",
+                action="append" if isinstance(key.kind, (Addresses, PythonObjects, TopicFilters)) else "store",
                 metavar=metavar(key.kind),
                 help=f"{key.help}{shown(key.field.default)}",
             )
@@ -39,8 +50,8 @@ def metavar(kind: Kind) -> str:
     if isinstance(kind, Choice):
         return "|".join(kind.words)
     words: dict[type[Kind], str] = {
-        Addresses: "HOST:PORT", ListenUrls: "HOST:PORT|URL", Integer: "N", Name: "NAME", RedisUrlKind: "URL",
-        TopicFilters: "FILTER",
+        Addresses: "HOST:PORT", FilePath: "FILE", Integer: "N", ListenUrls: "HOST:PORT|URL", Name: "NAME",
+        PythonObjects: "MODULE:OBJECT", RedisUrlKind: "URL", TopicFilters: "FILTER",
     }  # fmt: skip
     return words.get(type(kind), "memory|sqlite:PATH")
 

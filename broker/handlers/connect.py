@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Awaitable
+from inspect import isawaitable
 from typing import TYPE_CHECKING
 
 from _speedups.packets import Connack, Connect, encode
@@ -13,15 +14,19 @@ from _speedups.topics import validate_topic_name
 from _speedups.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import Credentials, ReturnCode, Verdict
+from broker.hooks import REFUSED, Client, Question
 
 if TYPE_CHECKING:
     from broker.broker import Broker
 
 ACCEPTED = COUNTERS.index("connects_accepted")
-REFUSED = COUNTERS.index("connects_refused")
+REFUSALS = COUNTERS.index("connects_refused")
+AUTH_FAILURES = COUNTERS.index("auth_failures")
+FLAPPING_REFUSED = COUNTERS.index("flapping_refused")
 CLIENT_ID_CHARACTERS = 23  # at level 3
 
-UNAVAILABLE = Verdict(ReturnCode.SERVER_UNAVAILABLE)
+UNAVAILABLE = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the authenticator failed")
+WRONG = (ReturnCode.BAD_USERNAME_OR_PASSWORD, ReturnCode.NOT_AUTHORIZED)
 
 log = logs.get("flockmq.connect")
 _made_up = itertools.count(1)
@@ -44,6 +49,12 @@ def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> 
             refuse(broker, connection, ReturnCode.IDENTIFIER_REJECTED, "")
             return
         packet.client_id = f"flockmq-{_prefix}-{next(_made_up)}"  # [MQTT-3.1.3-6]
+    if _is_banned(broker, connection, packet.client_id, packet.username):
+        return
+    if broker.principals.flaps(connection.listener, packet.client_id, connection.address):
+        broker.turn.count(FLAPPING_REFUSED)
+        refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, "it comes back too often")
+        return
     credentials = Credentials(
         packet.client_id,
         packet.username,
@@ -77,34 +88,89 @@ async def _wait(broker: "Broker", connection: Connection, packet: Connect, answe
         broker.settle()
 
 
-def refuse(broker: "Broker", connection: Connection, code: ReturnCode, client_id: str) -> None:
-    """Answer with a return code, and close [MQTT-3.2.2-5]."""
-    broker.turn.count(REFUSED)
-    log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower())
+def refuse(
+    broker: "Broker", connection: Connection, code: ReturnCode, client_id: str, reason: str = "", username: str = ""
+) -> None:
+    """Answer with a return code, and close [MQTT-3.2.2-5]. The reason is for the log only."""
+    broker.turn.count(REFUSALS)
+    more = {name: text for name, text in (("username", username), ("reason", reason)) if text}
+    log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower(), **more)
     connection.send(encode(Connack(reason_code=code), 4))
     connection.finish(f"refused: {code.name.lower()}")
 
 
 def decide(broker: "Broker", connection: Connection, packet: Connect, verdict: Verdict) -> None:
     """The authenticator has spoken."""
-    code = verdict.code
-    if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not _will_is_valid(broker, packet, verdict):
-        code = ReturnCode.NOT_AUTHORIZED
-    if code != ReturnCode.ACCEPTED:
-        refuse(broker, connection, code, packet.client_id)
+    identity, code, reason = verdict.identity, verdict.code, verdict.reason
+    if identity.username != packet.username and _is_banned(broker, connection, packet.client_id, identity.username):
         return
-    connection.identity = verdict.identity
-    broker.coordinator.claim(connection, packet)
+    broker.turn.count(AUTH_FAILURES, code in WRONG)
+    if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not _will_is_valid(broker, packet, verdict):
+        code, reason = ReturnCode.NOT_AUTHORIZED, "it may not publish its will"
+    elif code == ReturnCode.ACCEPTED and not broker.principals.has_room(identity, packet.client_id.encode()):
+        code, reason = ReturnCode.SERVER_UNAVAILABLE, "its user has too many connections"
+    if code != ReturnCode.ACCEPTED:
+        refuse(broker, connection, code, packet.client_id, reason, packet.username or "")
+        return
+    connection.identity = identity
+    if not broker.hooks.hears("connect", "authorize"):
+        broker.coordinator.claim(connection, packet)
+        return
+    found = _ask_hooks(broker, connection, packet)
+    if isawaitable(found):
+        broker.run(_wait_for_hooks(broker, connection, packet, found))
+    else:
+        _follow_hooks(broker, connection, packet, found)
+
+
+def _ask_hooks(broker: "Broker", connection: Connection, packet: Connect) -> object:
+    """Whether the hooks want the client, and its will: something, or REFUSED."""
+    client = Client(packet.client_id, connection.identity.username, connection.address)
+    questions: list[Question[Client]] = [("connect", lambda client: (client,))]
+    if packet.will_topic is not None:
+        questions.append(("authorize", lambda client: (client, "publish", packet.will_topic)))
+    return broker.hooks.decide(client, *questions)
+
+
+async def _wait_for_hooks(broker: "Broker", connection: Connection, packet: Connect, found: Awaitable[object]) -> None:
+    settled = await found
+    if not connection.closed:
+        _follow_hooks(broker, connection, packet, settled)
+        broker.settle()
+
+
+def _follow_hooks(broker: "Broker", connection: Connection, packet: Connect, found: object) -> None:
+    if found is REFUSED:
+        refuse(broker, connection, ReturnCode.NOT_AUTHORIZED, packet.client_id)
+    else:
+        broker.coordinator.claim(connection, packet)
+
+
+def belongs(session: Session, connection: Connection) -> bool:
+    """Whether a session may be this connection's: it is of the same user, or of nobody yet (CVE-2026-6564)."""
+    username = connection.identity.username
+    return session.user is None or (username is not None and session.user == username.encode())
+
+
+def refuse_others(broker: "Broker", connection: Connection, packet: Connect) -> None:
+    """The session of this client id is another user's, who is left alone."""
+    refuse(
+        broker, connection, ReturnCode.NOT_AUTHORIZED, packet.client_id,
+        "the session of its client id is another user's", packet.username or "",
+    )  # fmt: skip
 
 
 def admit(broker: "Broker", connection: Connection, packet: Connect, session: Session) -> None:
     """The session is this connection's; it may be used after `welcome`."""
+    if connection.identity.username is not None:
+        session.user = connection.identity.username.encode()
     connection.connect = packet if packet.will_topic is not None else None
     session.owner = connection
     if session.set_rights(connection.identity.rights) and session.subscriptions_held:
         broker.router.filters.forget_plans()
     connection.claimed = session
     broker.sessions.has_connected()
+    broker.principals.came(connection)
 
 
 def welcome(broker: "Broker", connection: Connection, packet: Connect, session: Session, *, present: bool) -> None:
@@ -121,6 +187,10 @@ def welcome(broker: "Broker", connection: Connection, packet: Connect, session: 
     connection.accept(session, level, keep_alive)
     connection.proceed()
     broker.turn.count(ACCEPTED)
+    if not present:
+        broker.hooks.tell("session_started", packet.client_id, session.persistent)
+    if broker.hooks.hears("connected"):
+        broker.hooks.tell("connected", broker.client_of(connection))
     if log.enabled(logs.DEBUG):
         log.debug(
             "client connected",
@@ -134,6 +204,14 @@ def welcome(broker: "Broker", connection: Connection, packet: Connect, session: 
             keep_alive=packet.keep_alive,
             session_present=present,
         )
+
+
+def _is_banned(broker: "Broker", connection: Connection, client_id: str, username: str | None) -> bool:
+    """Whether the client is not to come in, which it is then told."""
+    ban = broker.bans.covering(client_id, username, connection.address)
+    if ban is not None:
+        refuse(broker, connection, ReturnCode.NOT_AUTHORIZED, client_id)
+    return ban is not None
 
 
 def _will_is_valid(broker: "Broker", packet: Connect, verdict: Verdict) -> bool:

@@ -12,7 +12,7 @@ from _speedups.listener import Entrance, Listener
 from _speedups.reactor import Reactor
 from _speedups.tls import TlsContext
 from broker import logs
-from broker.config import Config, ListenerConfig
+from broker.config import Config, ListenerConfig, QuotasConfig
 from broker.errors import ConfigError
 from broker.listen_url import ListenUrl
 from broker.listeners import certificates
@@ -64,6 +64,10 @@ class Listeners:
                 self._addresses.append(Address(url, taken, proxied, each.name))
         self.configure(config, contexts)
 
+    def of(self, name: str) -> Listener:
+        """A listener, by its name."""
+        return self._listeners[name]
+
     def urls(self, *, proxied: bool = False) -> list[str]:
         """Where clients connect, or those proxies that tell for whom."""
         return [str(address.url) for address in self._addresses if address.proxied == proxied]
@@ -94,7 +98,7 @@ class Listeners:
         for each in config.listeners:
             listener = self._listeners[each.name]
             listener.tls = contexts[each.name]
-            listener.max_connections = each.quotas.max_connections or UNLIMITED
+            _limit(listener, each.quotas)
             self._upgrades[each.name].config = each.websocket
             self._states[each.name] = certificates.state(each.tls)
 
@@ -123,6 +127,16 @@ class Listeners:
             if address.url.scheme == "unix":
                 remove(address.url.address, address.socket)
             address.socket.close()
+
+
+def _limit(listener: Listener, quotas: QuotasConfig) -> None:
+    listener.max_connections = quotas.max_connections or UNLIMITED
+    listener.max_per_address = quotas.max_connections_per_address
+    listener.connects = quotas.connects_per_second
+    listener.client_messages = quotas.messages_per_second
+    listener.client_bytes = quotas.bytes_per_second
+    listener.total_messages = quotas.listener_messages_per_second
+    listener.total_bytes = quotas.listener_bytes_per_second
 
 
 def _take(url: ListenUrl, listener: ListenerConfig, shared: bool) -> socket.socket:

@@ -1,6 +1,6 @@
 """The sessions of the node: one per client id, whether its client is connected or not."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from _speedups.filters import FilterTree
 from _speedups.session import Session
@@ -17,6 +17,7 @@ class Sessions:
         self._last_number = 0
         self.connected = 0
         self.most_connected = 0
+        self.ended: Callable[[Session], None] | None = None  # told of each session that ends
 
     def __len__(self) -> int:
         return len(self._by_client_id)
@@ -51,6 +52,8 @@ class Sessions:
         self._filters.unsubscribe_all(session)
         session.record_gone()
         del self._by_client_id[session.client_id]
+        if self.ended is not None:
+            self.ended(session)
 
     def has_connected(self) -> None:
         """A client has connected."""

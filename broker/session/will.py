@@ -11,6 +11,7 @@ from _speedups.packets import Connect
 from _speedups.router import Router
 from _speedups.turn import COUNTERS
 
+PUBLISH_DENIED = COUNTERS.index("publish_denied")
 WILLS_PUBLISHED = COUNTERS.index("wills_published")
 
 
@@ -31,6 +32,10 @@ def publish(channel: Channel, client_id: bytes, router: Router) -> bool:
     if connect is None or connect.will_topic is None:
         return False
     will_topic = connect.will_topic.encode()
+    rights = channel.identity.rights
+    if rights is not None and not rights.may_publish(will_topic):  # it was when the client connected
+        router.turn.count(PUBLISH_DENIED)
+        return True
     publish_stored(router, client_id, will_topic, connect.will_payload, connect.will_qos, connect.will_retain)
     return True
 

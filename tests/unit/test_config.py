@@ -45,8 +45,8 @@ def test_every_key_has_help_and_a_variable() -> None:
         assert key.help.endswith("."), key.name
     flags = [key.flag for key in KEYS.values() if key.flag]
     assert sorted(flags) == [
-        "--analytics", "--http", "--listen", "--log-format", "--log-level", "--node-name", "--proxy-listen", "--redis",
-        "--store", "--sync", "--workers",
+        "--acl-file", "--analytics", "--hooks", "--http", "--listen", "--log-format", "--log-level", "--node-name",
+        "--password-file", "--proxy-listen", "--redis", "--store", "--sync", "--workers",
     ]  # fmt: skip
 
 
@@ -283,8 +283,9 @@ def test_diff_sorts_what_a_running_node_can_follow() -> None:
 
 def test_what_is_opened_at_start_is_not_reloadable() -> None:
     fixed = {key.name for key in KEYS.values() if not key.reloadable}
-    sections = {name for name in KEYS if name.startswith(("cluster.", "proxy.", "otel."))}
-    top = {"listen", "proxied", "socket_mode", "listen_shared", "http.listen", "store.url", "store.sync", "log.format"}
+    parts = ("cluster.", "proxy.", "otel.", "hooks.", "http.listen", "http.tokens")
+    sections = {name for name in KEYS if name.startswith(parts)}
+    top = {"listen", "proxied", "socket_mode", "listen_shared", "store.url", "store.sync", "log.format"}
     top |= {"limits.max_connections"}
     assert fixed == top | sections
 

@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import uvloop
+from aiohttp import web
 
 from broker.admin import http_server
-from broker.admin.http_server import HttpServer, Page, check
+from broker.admin.api import told_as_problems
+from broker.admin.health import check, handler
+from broker.admin.http_server import HttpServer, in_time
 from broker.errors import ListenError
 
 DEADLINE = 20.0
@@ -29,8 +32,10 @@ class State:
 
         return answer
 
-    def pages(self) -> dict[str, Page]:
-        return {"/healthz": check(self.check("healthy")), "/readyz": check(self.check("ready"))}
+    def server(self) -> HttpServer:
+        app = web.Application(middlewares=[told_as_problems, in_time])
+        app.add_routes([web.get(f"/{name}z", handler(check(self.check(name)))) for name in ("healthy", "ready")])
+        return HttpServer(app)
 
 
 Scenario = Callable[[HttpServer, State, str, int], Awaitable[None]]
@@ -41,9 +46,9 @@ def run(scenario: Scenario) -> None:
 
     async def main() -> None:
         state = State()
-        server = HttpServer(state.pages())
+        server = state.server()
         await server.start(["127.0.0.1:0"])
-        host, _, port = server.addresses[0].rpartition(":")
+        host, _, port = server.addresses[0].removeprefix("http://").rpartition(":")
         try:
             async with asyncio.timeout(DEADLINE):
                 await scenario(server, state, host, int(port))
@@ -72,18 +77,18 @@ async def exchange(host: str, port: int, *pieces: bytes) -> tuple[int, bytes, by
 
 
 def get(path: str, method: str = "GET") -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
 
 
 def test_good_and_bad() -> None:
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
-        assert (await exchange(host, port, get("/healthz")))[::2] == (200, b"ok\n")
+        assert (await exchange(host, port, get("/healthyz")))[::2] == (200, b"ok\n")
         assert (await exchange(host, port, get("/readyz?full=1")))[::2] == (200, b"ready, 3 clients\n")
         state.ready = (False, "Redis is away\nsince 5 s")
         assert (await exchange(host, port, get("/readyz")))[::2] == (503, b"Redis is away\\nsince 5 s\n")
-        assert (await exchange(host, port, get("/healthz")))[0] == 200
+        assert (await exchange(host, port, get("/healthyz")))[0] == 200
         state.healthy = ValueError("secret")
-        status, _, body = await exchange(host, port, get("/healthz"))
+        status, _, body = await exchange(host, port, get("/healthyz"))
         assert status == 500
         assert b"secret" not in body
         assert b"log" in body
@@ -93,7 +98,7 @@ def test_good_and_bad() -> None:
 
 def test_one_byte_at_a_time() -> None:
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
-        request = get("/healthz")
+        request = get("/healthyz")
         assert (await exchange(host, port, *(request[n : n + 1] for n in range(len(request)))))[0] == 200
 
     run(scenario)
@@ -103,13 +108,15 @@ def test_one_byte_at_a_time() -> None:
     ("request_", "status"),
     [
         (get("/"), 404),
-        (get("/healthz/"), 404),
+        (get("/healthyz/"), 404),
         (get("/metrics"), 404),
-        (get("/healthz", "POST"), 405),
+        (get("/healthyz", "POST"), 405),
         (get("/readyz", "DELETE"), 405),
-        (b"\r\n\r\n", 400),
-        (b"GET /healthz\r\n\r\n", 400),
-        (b"GET /healthz HTTP/2\r\n\r\n", 400),
+        (b"\0\r\n\r\n", 400),
+        (b"GET /healthyz\r\n\r\n", 400),
+        (b"GET /healthyz HTTP/2\r\n\r\n", 400),
+        (b"GET /healthyz HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
+        (b"POST /healthyz HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00\r\n\r\n", 400),
     ],
 )
@@ -117,14 +124,14 @@ def test_other_requests(request_: bytes, status: int) -> None:
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         found, head, _ = await exchange(host, port, request_)
         assert found == status
-        assert (b"Allow: GET, HEAD" in head) == (status == 405)
+        assert (b"Allow: GET,HEAD" in head) == (status == 405)
 
     run(scenario)
 
 
 def test_head_has_no_body() -> None:
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
-        status, head, body = await exchange(host, port, get("/healthz", "HEAD"))
+        status, head, body = await exchange(host, port, get("/healthyz", "HEAD"))
         assert (status, body) == (200, b"")
         assert b"Content-Length: 3" in head
 
@@ -135,7 +142,7 @@ def test_a_large_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "REQUEST_MAX", 100)
 
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
-        assert (await exchange(host, port, b"GET /healthz HTTP/1.1\r\n" + b"x" * 100))[0] == 431
+        assert (await exchange(host, port, b"GET /healthyz HTTP/1.1\r\nA: " + b"x" * 200 + b"\r\n\r\n"))[0] == 400
 
     run(scenario)
 
@@ -144,7 +151,7 @@ def test_a_slow_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.05)
 
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
-        assert await exchange(host, port, b"GET /healthz HTTP/1.1\r\n") == (0, b"", b"")
+        assert await exchange(host, port, b"GET /healthyz HTTP/1.1\r\n") == (0, b"", b"")
         assert not server.connections
 
     run(scenario)
@@ -155,9 +162,9 @@ def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         idle = [await asyncio.open_connection(host, port) for _ in range(2)]
-        assert await exchange(host, port, get("/healthz")) == (0, b"", b"")
+        assert await exchange(host, port, get("/healthyz")) == (0, b"", b"")
         idle[0][1].close()
-        while (await exchange(host, port, get("/healthz")))[0] != 200:
+        while (await exchange(host, port, get("/healthyz")))[0] != 200:
             pass  # the server has not seen yet that one has gone
         await server.close()
         with pytest.raises(ConnectionRefusedError):
@@ -171,7 +178,7 @@ def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_taken_port_and_a_shared_one() -> None:
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
-        second = HttpServer(state.pages())
+        second = state.server()
         with pytest.raises(ListenError, match=f"can't listen on 127.0.0.1:{port}: .*--http"):
             await second.start(["127.0.0.1:0", f"127.0.0.1:{port}"])
         assert second.addresses == []

@@ -192,7 +192,7 @@ def test_it_listens_where_it_is_told_and_says_so(start_broker: StartBroker, stor
     local = start_broker()
     assert listening(local.pid) == {"0100007F"}
     local.wait_for_log("only this machine")
-    everywhere = start_broker(listen="0.0.0.0:0")
+    everywhere = start_broker({"auth.allow_anonymous": True}, listen="0.0.0.0:0")
     assert listening(everywhere.pid) == {"00000000"}
     assert not any("only this machine" in line["event"] for line in everywhere.log)
     with Wire(everywhere.port) as client:

@@ -6,11 +6,15 @@ import json
 import re
 import shutil
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+CODES = {
+    "Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40,
+}  # fmt: skip
 DEADLINE = 60.0  # seconds that anything may take on a busy machine
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -80,9 +84,9 @@ class Chromium:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setEmulatedMedia", features=[scheme])
 
-    def open(self, page: Path) -> None:
-        """Open a file."""
-        self._ask("POST", "/url", {"url": page.resolve().as_uri()})
+    def open(self, page: Path | str) -> None:
+        """Open a file, or a URL."""
+        self._ask("POST", "/url", {"url": page if isinstance(page, str) else page.resolve().as_uri()})
 
     def run(self, script: str, *arguments: object) -> Any:
         """What a script's `return` returns."""
@@ -94,8 +98,23 @@ class Chromium:
 
     def press(self, key: str) -> None:
         """A key."""
-        self.command("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
-        self.command("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
+        more = {"windowsVirtualKeyCode": CODES[key]} if key in CODES else {}
+        text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
+        self.command("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **more, **text)
+        self.command("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, **more)
+
+    def type(self, text: str) -> None:
+        """Text into what has the focus."""
+        self.command("Input.insertText", text=text)
+
+    def until(self, script: str, *arguments: object) -> Any:
+        """Wait until a script returns something true; returns that."""
+        end = time.monotonic() + DEADLINE / 2
+        while not (found := self.run(script, *arguments)):
+            shown = self.run("return document.body ? document.body.innerText.slice(0, 3000) : ''")
+            assert time.monotonic() < end, f"{script} {arguments}: not so in\n{shown}\n{self.console()}"
+            time.sleep(0.03)
+        return found
 
     def console(self) -> list[str]:
         """What the console has said since it was asked last."""

@@ -1,0 +1,68 @@
+"""What goes on, and what becomes of messages, as server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from http import HTTPStatus
+
+from aiohttp import web
+
+from broker.admin.operation import LONGEST, Operation, Request
+from broker.admin.problems import Problem, bad_request
+from broker.admin.pulse import Pulse
+from broker.admin.schema import text
+from broker.errors import UsageError
+from broker.tracer import Step, check, follow
+
+SEND_SECONDS = 10.0  # that a reader may take for an event
+PULSE = web.AppKey("pulse", Pulse)
+
+
+async def events(request: Request) -> web.StreamResponse:
+    """The figures of all nodes, each second."""
+    pulse = request.raw.app[PULSE]
+    if pulse.is_full:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many watch already", Retry_After="10")
+    return await _stream(request, pulse.watch())
+
+
+async def trace(request: Request) -> web.StreamResponse:
+    """The steps of messages, at all nodes."""
+    client, topic = request.arguments.get("client"), request.arguments.get("topic")
+    try:
+        check(client, topic)
+    except UsageError as error:
+        raise bad_request(str(error)) from None
+    return await _stream(request, _told(follow(request.node.broker, client, topic)))
+
+
+async def _told(steps: AsyncGenerator[tuple[list[Step], int]]) -> AsyncGenerator[str]:
+    async with aclosing(steps) as batches:
+        async for batch, missed in batches:
+            yield json.dumps({"steps": [step._asdict() for step in batch], "missed": missed})
+
+
+async def _stream(request: Request, events: AsyncGenerator[str]) -> web.StreamResponse:
+    """Send events until nobody takes them any more."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+    await response.prepare(request.raw)
+    with suppress(ConnectionError, TimeoutError):
+        async with aclosing(events) as found:
+            async for event in found:
+                async with asyncio.timeout(SEND_SECONDS):
+                    await response.write(f"data: {event}\n\n".encode())
+    return response
+
+
+OPERATIONS = (
+    Operation("GET", "/events", "events", "The figures of all nodes, each second.", events, stream=True),
+    Operation(
+        "GET", "/trace", "trace", "Each step of messages at all nodes, from the first event on.", trace,
+        arguments={
+            "client": text("a client identifier: what it publishes and what it gets", minLength=1, maxLength=LONGEST),
+            "topic": text("a topic filter; with a client too, what matches both", minLength=1, maxLength=LONGEST),
+        },
+        stream=True,
+    ),
+)  # fmt: skip

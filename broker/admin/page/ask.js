@@ -1,0 +1,55 @@
+// Dialogs: is it sure, and who are you.
+
+import { field, h } from "./dom.js";
+
+function shown(dialog) {
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((done) => {
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      done(dialog.returnValue);
+    });
+  });
+}
+
+// Whether somebody is sure.
+export async function sure(title, text, action) {
+  const dialog = h(
+    "dialog", { "aria-labelledby": "asked" },
+    h("form", { method: "dialog" },
+      h("h2", { id: "asked" }, title), h("p", {}, text),
+      h("div", { class: "buttons" },
+        h("button", { value: "", class: "quiet" }, "Cancel"), h("button", { value: "yes", class: "danger" }, action))),
+  );
+  return (await shown(dialog)) === "yes";
+}
+
+// A token, or nothing.
+export async function forToken(reason) {
+  const input = h("input", { type: "password", autocomplete: "off", required: true, name: "token" });
+  const dialog = h(
+    "dialog", { "aria-labelledby": "asked" },
+    h("form", { method: "dialog" },
+      h("h2", { id: "asked" }, "Sign in"), h("p", {}, reason),
+      h("p", { class: "small muted" }, "The node's operator makes tokens with ", h("code", {}, "flockmq token FILE NAME"), "."),
+      field("Token", input),
+      h("div", { class: "buttons" }, h("button", { value: "yes" }, "Sign in"))),
+  );
+  return (await shown(dialog)) === "yes" ? input.value.trim() : "";
+}
+
+// User name and password of an MQTT client, or null.
+export async function forCredentials(reason) {
+  const username = h("input", { autocomplete: "off", name: "username" });
+  const password = h("input", { type: "password", autocomplete: "off", name: "password" });
+  const dialog = h(
+    "dialog", { "aria-labelledby": "asked" },
+    h("form", { method: "dialog", class: "stack" },
+      h("h2", { id: "asked" }, "Connect to the broker"), h("p", {}, reason),
+      field("User name", username), field("Password", password),
+      h("div", { class: "buttons" },
+        h("button", { value: "", class: "quiet", formnovalidate: true }, "Cancel"), h("button", { value: "yes" }, "Connect"))),
+  );
+  return (await shown(dialog)) === "yes" ? { username: username.value, password: password.value } : null;
+}

@@ -1,0 +1,89 @@
+// Topics: a tree that fills as messages pass. It is bounded: what comes for too many topics is only counted.
+
+import { Client } from "./client.js";
+import { facts, field, h, head, put } from "./dom.js";
+import { linked } from "./link.js";
+import { shown } from "./payload.js";
+import { Tree } from "./tree.js";
+import { bytes, count, rate } from "./words.js";
+
+const TOPICS_MOST = 3000; // branches of the tree
+const LEVELS_MOST = 24;
+const DRAW_EVERY = 1000;
+const OVER = 5; // seconds that a rate is taken over
+
+export function show(host) {
+  const client = new Client();
+  const filter = h("input", { value: "#", name: "filter", spellcheck: "false", autocomplete: "off" });
+  const total = h("p", { class: "small muted", role: "status" });
+  const detail = h("section", { class: "card", "aria-label": "Topic" }, h("p", { class: "muted" }, "Choose a topic."));
+  const tree = new Tree("Topics", { onselect: draw });
+  const changed = new Set();
+  let branches = 0, left = 0, messages = 0, chosen = null, listening = "";
+
+  function take({ detail: message }) {
+    messages += 1;
+    let branch = null, topic = "";
+    for (const [depth, level] of message.topic.split("/", LEVELS_MOST).entries()) {
+      topic = depth ? `${topic}/${level}` : level;
+      const known = branch ? branch.children : tree.roots;
+      const isNew = !known.has(level);
+      const next = isNew && branches >= TOPICS_MOST ? null : tree.child(branch, level, topic);
+      if (!next) {
+        left += 1;
+        return;
+      }
+      if (isNew) Object.assign(next, { count: 0, before: 0, rate: 0, at: branches++ });
+      next.count += 1;
+      changed.add(next);
+      branch = next;
+    }
+    branch.last = message;
+    branch.when = Date.now();
+  }
+
+  function draw(branch) {
+    chosen = branch;
+    const last = branch.last;
+    put(detail, h("h2", {}, branch.topic || "(empty)"),
+      facts([
+        ["Messages", `${count(branch.count)} here and below, ${rate(branch.rate)} /s`],
+        ...(last ? [["Last", new Date(branch.when).toLocaleTimeString()], ["QoS", `${last.qos}${last.retain ? ", retained" : ""}`], ["Size", bytes(last.payload.length)]] : []),
+      ]),
+      last ? h("pre", { class: "payload", tabindex: "0", "aria-label": "Last payload" }, shown(last.payload)) : null);
+  }
+
+  function tick() {
+    for (const branch of changed) {
+      branch.rate += ((branch.count - branch.before) * 1000 / DRAW_EVERY - branch.rate) / OVER;
+      branch.before = branch.count;
+      branch.detail.textContent = branch.rate >= 0.05 ? `${rate(branch.rate)} /s` : count(branch.count);
+      if (branch.rate < 0.05) changed.delete(branch);
+    }
+    if (chosen) draw(chosen);
+    total.textContent = `${count(messages)} messages, ${count(branches)} levels${left ? `; ${count(left)} messages for topics beyond what is shown` : ""}`;
+  }
+
+  function listen() {
+    if (listening) client.unsubscribe(listening);
+    listening = filter.value || "#";
+    tree.clear();
+    changed.clear();
+    branches = left = messages = 0;
+    chosen = null;
+    client.subscribe(listening, 0);
+    tick();
+  }
+
+  client.addEventListener("message", take);
+  put(host, head("Topics", "What passes now, and what is retained."), linked(client),
+    h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); listen(); } },
+      h("div", { class: "grow" }, field("Topic filter", filter)), h("button", { type: "submit" }, "Watch")),
+    h("div", { class: "split" }, h("section", { class: "card" }, total, tree.element), detail));
+  listen();
+  const timer = setInterval(tick, DRAW_EVERY);
+  return () => {
+    clearInterval(timer);
+    client.close();
+  };
+}

@@ -1,0 +1,47 @@
+"""What the API says when it can't do what was asked: problem details for HTTP APIs [RFC 9457]."""
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+KIND = "application/problem+json"
+
+
+class Problem(Exception):
+    """A request that is refused, with the words for who made it."""
+
+    def __init__(self, status: HTTPStatus, detail: str, **headers: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def response(problem: Problem) -> web.Response:
+    """The problem as a response."""
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": problem.status.phrase,
+        "status": problem.status.value,
+        "detail": problem.detail,
+    }
+    return web.Response(
+        status=problem.status, body=json.dumps(body).encode(), content_type=KIND, headers=problem.headers
+    )
+
+
+def bad_request(detail: str) -> Problem:
+    """The request doesn't fit the description."""
+    return Problem(HTTPStatus.BAD_REQUEST, detail)
+
+
+def missing(detail: str) -> Problem:
+    """There is no such thing."""
+    return Problem(HTTPStatus.NOT_FOUND, detail)
+
+
+def unfit(detail: str) -> Problem:
+    """The request fits the description, but makes no sense."""
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)

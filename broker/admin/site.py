@@ -1,0 +1,72 @@
+"""All that a node says over HTTP: health and figures, the API, the web page, and MQTT for the page's console."""
+
+import ssl
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from broker.admin import files, health
+from broker.admin.access import Access
+from broker.admin.api import Api, told_as_problems
+from broker.admin.http_server import BODY_MAX, HttpServer, in_time
+from broker.admin.mqtt_relay import Relay
+from broker.admin.operations.events import PULSE
+from broker.admin.pulse import Pulse
+from broker.admin.tokens import Tokens
+from broker.config import HttpConfig, TlsConfig
+from broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Server": "FlockMQ",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def make_server(node: "Node") -> HttpServer:
+    """The server of a node.
+
+    Raises:
+        ConfigError: the file of tokens, or the certificate, can't be used.
+    """
+    config = node.config.http
+    access = Access(Tokens(config.tokens_file))
+    node.access_failures = lambda: access.failures.count
+    app = web.Application(middlewares=[told_as_problems, in_time], client_max_size=BODY_MAX)
+    app[PULSE] = Pulse(node)
+    app.add_routes(health.routes(node, access))
+    app.add_routes(Api(node, access, node.version, tokens=bool(config.tokens_file)).routes())
+    app.add_routes(files.routes(access))
+    app.add_routes([web.get("/mqtt", Relay(node, access).handle, allow_head=False)])
+    app.on_response_prepare.append(_secure)
+    return HttpServer(app, _tls(config, node.config.tls))
+
+
+async def _secure(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+
+
+def _tls(http: HttpConfig, tls: TlsConfig) -> ssl.SSLContext | None:
+    if not any(address.startswith("https://") for address in http.listen):
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.certificate, tls.key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"http.listen asks for TLS, and tls.certificate {tls.certificate!r} can't be used: {error}",
+            "name PEM files in tls.certificate and tls.key",
+        ) from error
+    return context

@@ -1,0 +1,82 @@
+"""The ACL file, in Mosquitto's format: rules of access for anonymous clients, for users, and for everybody.
+
+    # Rules before the first `user` are for clients without a user name.
+    topic read public/#
+    user Ada Lovelace
+    topic readwrite engine/#
+    topic deny engine/secret
+    # Patterns are for everybody, wherever they stand.
+    pattern write devices/%c/#
+
+What no rule allows is denied, so a file without rules denies everything (CVE-2018-12550). A line that can't be read
+makes the whole file unusable: it is never followed in part.
+"""
+
+from pathlib import Path
+
+from _speedups.acl import Rights
+from broker.auth.rules import Rule, Rules, parse_rule, rights_of
+from broker.errors import ConfigError
+
+READ_MOST = 64 << 20  # bytes of a file
+
+
+class AclFile:
+    """The rules of a file.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        ConfigError: it can't be read, or a line of it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._by_user: dict[str | None, list[Rule]] = {}
+        self._patterns: list[Rule] = []
+        user: str | None = None
+        for number, raw in enumerate(read_text(path, "auth.acl_file").split("\n"), 1):
+            line = raw.strip(" \t\r")
+            if not line or line.startswith("#"):
+                continue
+            try:
+                user = self._take(line, user)
+            except ValueError as error:
+                raise ConfigError(f"{path}:{number}: expected {error}", "deploy/docs/ACCESS.md has examples") from None
+
+    def _take(self, line: str, user: str | None) -> str | None:
+        """Take a line; returns whose the following rules are."""
+        line = line.replace("\t", " ")
+        word, _, name = line.partition(" ")
+        if word == "user":
+            if not name.strip():
+                raise ValueError('a name after "user"')
+            return name.strip()
+        rule = parse_rule(line)
+        if rule.is_pattern:
+            self._patterns.append(rule)
+        else:
+            self._by_user.setdefault(user, []).append(rule)
+        return user
+
+    def rights(self, username: str | None, client_id: str, own: Rules = ()) -> Rights:
+        """What a client may do by the file, and by rules of its own."""
+        return rights_of([*self._patterns, *self._by_user.get(username, ()), *own], username, client_id)
+
+
+def read_text(path: str, key: str) -> str:
+    """The text of a file that a configuration key names.
+
+    Raises:
+        ConfigError: it can't be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(READ_MOST + 1)
+        if len(data) > READ_MOST:
+            raise ConfigError(f"{key} = {path!r} is larger than {READ_MOST >> 20} MiB")
+        return data.decode()
+    except OSError as error:
+        raise ConfigError(f"{key} = {path!r} can't be read: {error.strerror}", "check path and permissions") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{key} = {path!r} is not UTF-8 at byte {error.start}") from error

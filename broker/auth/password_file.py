@@ -1,0 +1,123 @@
+"""The password file: a line `NAME:HASH` for each user; `flockmq passwd` writes it, Mosquitto's own files are read too.
+
+A line that is not that, a blank one too, makes the file unusable, and the error has its number: a line that was cut or
+badly edited is never a user without a password (CVE-2018-12551). Lines that begin with # are comments. The file is
+replaced in one step when it is written, and is its owner's only.
+"""
+
+import contextlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+
+from broker import logs
+from broker.auth.acl_file import read_text
+from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.passwords import StoredHash, hash_password, parse_hash
+from broker.auth.verifier import Verifier
+from broker.errors import ConfigError
+
+USERNAME = re.compile(r"(?!#)[^:\x00-\x1f\x7f]{1,1000}")
+HINT = "`flockmq passwd FILE USER` writes such lines"
+WRONG = Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
+
+log = logs.get("flockmq.auth")
+
+
+def read_users(path: str) -> dict[str, StoredHash]:
+    """The users of a file.
+
+    Raises:
+        ConfigError: it can't be read, or a line of it.
+    """
+    lines = read_text(path, "auth.password_file").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    users: dict[str, StoredHash] = {}
+    for number, line in enumerate(lines, 1):
+        if line.startswith("#"):
+            continue
+        name, colon, text = line.rstrip("\r").partition(":")
+        try:
+            if not colon or not USERNAME.fullmatch(name):
+                raise ValueError("expected NAME:HASH")
+            if name in users:
+                raise ValueError("the user stands there twice")
+            users[name] = parse_hash(text)
+        except ValueError as error:
+            raise ConfigError(f"{path}:{number}: {error}", HINT) from None
+    return users
+
+
+def write_users(path: str, users: Mapping[str, StoredHash]) -> None:
+    """Replace the file in one step; it is its owner's only.
+
+    Raises:
+        ConfigError: it can't be written.
+    """
+    place = Path(path).absolute()
+    if place.is_symlink():  # the link stays what it is
+        place = place.resolve()
+    text = "".join(f"{name}:{stored.text}\n" for name, stored in sorted(users.items()))
+    fresh = ""
+    try:
+        handle, fresh = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)  # mode 0600
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            if place.exists():  # root may change the file of a service's user
+                with contextlib.suppress(PermissionError):
+                    os.fchown(file.fileno(), place.stat().st_uid, place.stat().st_gid)
+            os.fsync(file.fileno())
+        os.replace(fresh, place)
+    except OSError as error:
+        if fresh:
+            with contextlib.suppress(OSError):
+                os.unlink(fresh)
+        raise ConfigError(f"{path} can't be written: {error.strerror}", "check path and permissions") from error
+
+
+def readable_by_others(path: str) -> bool:
+    """Whether others than its owner and its group may read a file."""
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IROTH)
+    except OSError:
+        return False
+
+
+class PasswordFile:
+    """Lets users of a file in.
+
+    Args:
+        path: of the file.
+        verifier: compares passwords.
+
+    Raises:
+        ConfigError: the file can't be used.
+    """
+
+    name = "password file"
+
+    def __init__(self, path: str, verifier: Verifier) -> None:
+        self._users = read_users(path)
+        self._verifier = verifier
+        self.decoy: StoredHash | None = (next(iter(self._users.values()), None) or hash_password(b"")).decoy()
+        if readable_by_others(path):
+            log.warning("the password file can be read by every user of this machine: chmod 600 it", path=path)
+
+    def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict] | None:
+        """None: it doesn't know the user."""
+        stored = self._users.get(credentials.username or "")
+        return None if stored is None else self._verify(credentials, stored)
+
+    async def _verify(self, credentials: Credentials, stored: StoredHash) -> Verdict:
+        if await self._verifier.matches(stored, credentials.password):
+            return Verdict(ReturnCode.ACCEPTED, Identity(credentials.username))
+        return WRONG
+
+    def renew(self, identity: Identity) -> Identity | None:
+        """Who this is by now; None = nobody any more."""
+        return identity if identity.username in self._users else None

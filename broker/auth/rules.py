@@ -1,0 +1,115 @@
+"""Rules of access, in Mosquitto's words, and what they make of one client: its `Rights`.
+
+    topic   [read|write|readwrite|deny] FILTER     of the user they belong to
+    pattern [read|write|readwrite|deny] FILTER     of everybody; %c is the client id, %u the user name
+
+The same words are in ACL files, in users kept in Redis, in tokens and in answers over HTTP. A rule that denies wins
+over any that allow. A pattern is no rule for a client that has no user name where it says %u. Nobody may widen a
+pattern by calling himself `#` or `a/b`: if a client's names would, its patterns allow it nothing, and with a pattern
+that denies it may do nothing at all, as nobody can tell what was meant (CVE-2017-7650).
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from _speedups.acl import PUBLISH, READ, Rights
+from _speedups.topics import InvalidTopic, validate_topic_filter
+
+ACCESS = {"read": READ, "write": PUBLISH, "readwrite": READ | PUBLISH, "deny": READ | PUBLISH}
+KINDS = ("topic", "pattern")
+LEVELS_MOST = 65_536  # of a filter; what clients may use is limited elsewhere
+FILTER_MOST = 65_535  # bytes: longer than any topic
+SHARED = 4096  # different Rights that clients with equal rules share
+
+
+class Rule(NamedTuple):
+    """What a line says."""
+
+    allow: bool
+    access: int  # READ, PUBLISH or both
+    topic_filter: str
+    is_pattern: bool = False
+
+
+Rules = tuple[Rule, ...]
+
+
+def parse_rule(line: str) -> Rule:
+    """The rule that a line says.
+
+    Raises:
+        ValueError: it says none; the text completes "expected ...".
+    """
+    kind, _, rest = line.strip().partition(" ")
+    first, _, more = rest.strip().partition(" ")
+    if kind not in KINDS or not first:
+        raise ValueError('"topic" or "pattern", then read, write, readwrite or deny, then a topic filter')
+    access, name = (first, more.strip()) if more.strip() else ("readwrite", first)
+    if access not in ACCESS:
+        raise ValueError(f"read, write, readwrite or deny, not {access!r} (a filter with spaces needs one of them)")
+    try:
+        validate_topic_filter(name, max_levels=LEVELS_MOST)
+    except InvalidTopic as fault:
+        raise ValueError(f"a topic filter; {name!r} is none: {fault}") from fault
+    return Rule(access != "deny", ACCESS[access], name, kind == "pattern")
+
+
+def parse_rules(document: Any) -> Rules | None:
+    """Rules as JSON has them: lines, or {"publish": [filters], "subscribe": [filters]}; None stays None.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if document is None:
+        return None
+    if isinstance(document, dict):
+        words = {"publish": "write", "subscribe": "read"}
+        if not document.keys() <= words.keys():
+            raise ValueError('{"publish": [...], "subscribe": [...]} with nothing else')
+        document = [f"pattern {words[key]} {name}" for key, names in document.items() for name in _texts(names)]
+    return tuple(parse_rule(line) for line in _texts(document))
+
+
+def _texts(document: Any) -> list[str]:
+    if not isinstance(document, list) or not all(isinstance(text, str) for text in document):
+        raise ValueError("a list of texts")
+    return document
+
+
+def rights_of(rules: Iterable[Rule], username: str | None, client_id: str) -> Rights:
+    """What these rules allow a client; equal rights are one object for many clients."""
+    made: set[tuple[bool, int, bytes]] = set()
+    for rule in rules:
+        name = rule.topic_filter
+        if rule.is_pattern and ("%c" in name or "%u" in name):
+            names = [value for mark, value in (("%c", client_id), ("%u", username)) if mark in name]
+            if not all(names):
+                continue
+            if not all(map(_is_plain, names)):
+                if rule.allow:
+                    continue
+                return _shared(())
+            name = "".join(_filled(name, username, client_id))
+        encoded = name.encode()
+        if len(encoded) <= FILTER_MOST:
+            made.add((rule.allow, rule.access, encoded))
+    return _shared(tuple(sorted(made)))
+
+
+def _filled(name: str, username: str | None, client_id: str) -> Iterable[str]:
+    """In one pass: what a name brings in is not looked at again."""
+    head, *rest = name.split("%")
+    yield head
+    for part in rest:
+        value = {"c": client_id, "u": username or ""}.get(part[:1])
+        yield f"%{part}" if value is None else value + part[1:]
+
+
+def _is_plain(value: str | None) -> bool:
+    return value is not None and not any(char in value for char in "+#/\0")
+
+
+@lru_cache(SHARED)
+def _shared(rules: tuple[tuple[bool, int, bytes], ...]) -> Rights:
+    return Rights(rules)

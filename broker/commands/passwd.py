@@ -1,0 +1,61 @@
+"""`flockmq passwd FILE USER`: the users of a password file, with argon2id hashes of their passwords."""
+
+import getpass
+import os
+import sys
+
+from broker.auth.password_file import USERNAME, read_users, write_users
+from broker.auth.passwords import PASSWORD_MOST, hash_password
+from broker.commands.parser import Parser
+from broker.errors import UsageError
+
+EXAMPLES = """\
+  flockmq passwd /etc/flockmq/passwords ada           # asks for the password; makes the file if there is none
+  openssl rand -base64 24 | flockmq passwd passwords pump-17
+  flockmq passwd passwords ada --delete
+  flockmq passwd passwords --list
+
+A running node sees a change of its file within seconds; who is deleted is closed."""
+
+
+def run(arguments: list[str]) -> int:
+    """Do it; returns the exit status."""
+    parser = Parser("passwd", "Add, change, delete or list the users of a password file.", "FILE [USER]", EXAMPLES)
+    parser.add_argument("file", metavar="FILE", help="the password file")
+    parser.add_argument("user", metavar="USER", nargs="?", help="whose password to set")
+    group = parser.add_argument_group("options")
+    action = group.add_mutually_exclusive_group()
+    action.add_argument("--delete", action="store_true", help="delete the user")
+    action.add_argument("--list", action="store_true", help="print the names of all users")
+    parser.add_general_help(group)
+    args = parser.parse(arguments)
+    if args.list:
+        for name in sorted(read_users(args.file)):
+            print(name)
+        return 0
+    if args.user is None or not USERNAME.fullmatch(args.user):
+        raise UsageError("a user is wanted", "a name without colons and control characters, that does not begin with #")
+    users = read_users(args.file) if os.path.exists(args.file) else {}
+    if not args.delete:
+        users[args.user] = hash_password(ask_password(args.user))
+    elif users.pop(args.user, None) is None:
+        raise UsageError(f"{args.file} has no user {args.user!r}", "--list shows those that it has")
+    write_users(args.file, users)
+    return 0
+
+
+def ask_password(user: str) -> bytes:
+    """A password from the terminal, twice; or the first line of standard input.
+
+    Raises:
+        UsageError: there is none, or it was not the same twice.
+    """
+    if sys.stdin.isatty():
+        password = getpass.getpass(f"Password of {user}: ").encode()
+        if getpass.getpass("Once more: ").encode() != password:
+            raise UsageError("these were two different passwords", "nothing was changed")
+    else:
+        password = sys.stdin.buffer.readline().rstrip(b"\r\n")
+    if not 0 < len(password) <= PASSWORD_MOST:
+        raise UsageError(f"a password has 1 to {PASSWORD_MOST} bytes", "nothing was changed")
+    return password
