@@ -20,7 +20,7 @@ HINT = (
 def is_local(address: str) -> bool:
     """Whether only this machine reaches an address to listen on."""
     address = address.rpartition("//")[2]
-    if address.startswith(("unix:", "/")):
+    if address.startswith(("unix:", "fd:", "/")):
         return True
     host = split_address(address)[0]
     try:
