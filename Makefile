@@ -42,6 +42,7 @@ test: $(VENV)/.installed-test
 	$(PY) -m pytest -n 4 --dist worksteal -m 'not soak'
 	$(PY) tests/fuzz/fuzz_packets.py --seconds 10
 	$(PY) tests/fuzz/fuzz_connection.py --seconds 20
+	$(PY) tests/fuzz/fuzz_websocket.py --seconds 5
 
 bench: $(VENV)/.installed-test
 	@mkdir -p build
@@ -51,6 +52,7 @@ bench: $(VENV)/.installed-test
 soak: $(VENV)/.installed-test
 	$(PY) tests/fuzz/fuzz_packets.py --seconds $(SECONDS)
 	$(PY) tests/fuzz/fuzz_connection.py --seconds $(SECONDS)
+	$(PY) tests/fuzz/fuzz_websocket.py --seconds $(SECONDS)
 	tests/sanitize.sh
 	FLOCKMQ_TEST_SECONDS=$(SECONDS) $(PY) -m pytest -m soak
 
