@@ -46,6 +46,16 @@ class LoadError(Exception):
     """The run could not start: connections were refused, or the open-file limit is too low."""
 
 
+class Login(NamedTuple):
+    """What clients say in CONNECT; "" = nothing."""
+
+    username: str = ""
+    password: str = ""
+
+
+NOBODY = Login()
+
+
 def publish_load(
     shape: str = "pairs",
     *,
@@ -56,6 +66,7 @@ def publish_load(
     transport: str = "mqtt",
     path: str = "/mqtt",
     pids: Sequence[int] = (),
+    login: Login = NOBODY,
     groups: Groups | None = None,
     counts: Counts | None = None,
     topic_prefix: str = "",
@@ -87,6 +98,7 @@ def publish_load(
         transport, path: "mqtt", "mqtts", "ws" or "wss"; of the two last the path.
         publish_host, publish_port: where publishers connect, when that is another node than the subscribers'.
         pids: the broker's processes, on this machine; without them nothing is known of CPU time.
+        login: user name and password of all clients.
         groups: some of its processes, to be told apart; the figure `x` of group "redis" is `x_redis`.
         counts: read before and after; the growth of counter `c` is `c_per_s`, and `c_per_delivery`.
         topic_prefix: of all topics, so that runs side by side don't meet.
@@ -115,7 +127,7 @@ def publish_load(
         shape=shape, publishers=publishers, subscribers=subscribers, topics=topics,
         filters=filters, qos=qos, payload=payload, batch=batch, window=window, backlog=backlog, rate=rate, count=count,
         clean_session=not persistent, publish_host=publish_host, publish_port=publish_port, topic_prefix=topic_prefix,
-        **_identity(),
+        **_identity(login),
     )  # fmt: skip
     _connect(generator, publishers + subscribers, connect_limit, watch)
     watch.ready()
@@ -166,6 +178,7 @@ def hold_connections(
     transport: str = "mqtt",
     path: str = "/mqtt",
     pids: Sequence[int] = (),
+    login: Login = NOBODY,
     groups: Groups | None = None,
     counts: Counts | None = None,
     watch: Watch = UNWATCHED,
@@ -182,8 +195,12 @@ def hold_connections(
 
     Args:
         connections: how many; this process opens a file for each.
+<<<<<<< HEAD
         port, host, transport, path, pids, groups, counts, watch: as in `publish_load`; CPU of groups and counts are
             those while held.
+=======
+        port, host, pids, login, groups, counts, watch: as in `publish_load`; groups and counts are those while held.
+>>>>>>> w-auth
             Memory means something only for a broker that was just started.
         subscribe: one subscription of its own for each.
         seconds: to hold them, after `settle` seconds, in which the broker comes to rest.
@@ -197,9 +214,14 @@ def hold_connections(
     _raise_file_limit(connections)
     meter = ProcessMeter(pids)
     generator = Generator(
+<<<<<<< HEAD
         host=host, port=port, transport=transport, path=path,
         idlers=connections, subscribe=subscribe, keep_alive=keep_alive, parallel=parallel,
         **_identity(),
+=======
+        host=host, port=port, idlers=connections, subscribe=subscribe, keep_alive=keep_alive, parallel=parallel,
+        **_identity(login),
+>>>>>>> w-auth
     )  # fmt: skip
     memory_before, cpu_before, began = meter.resident_bytes(), meter.cpu_seconds(), time.monotonic()
     _connect(generator, connections, connect_limit, watch)
@@ -242,6 +264,7 @@ def connect_load(
     transport: str = "mqtt",
     path: str = "/mqtt",
     pids: Sequence[int] = (),
+    login: Login = NOBODY,
     groups: Groups | None = None,
     watch: Watch = UNWATCHED,
     parallel: int = 50,
@@ -252,17 +275,25 @@ def connect_load(
     """Connect, wait for CONNACK, disconnect, wait until the broker closes, and again.
 
     Args:
+<<<<<<< HEAD
         port, host, transport, path, pids, groups, watch: as in `publish_load`.
+=======
+        port, host, pids, login, groups, watch: as in `publish_load`.
+>>>>>>> w-auth
         parallel: how many do so at once, each with a client identifier of its own.
         persistent: sessions are not clean: each is made once and found again ever after.
         seconds: after `warm_up` seconds.
     """
     _raise_file_limit(parallel)
     cost = Cost("connect", pids, groups)
+<<<<<<< HEAD
     generator = Generator(
         host=host, port=port, transport=transport, path=path, cyclers=parallel, clean_session=not persistent,
         **_identity(),
     )  # fmt: skip
+=======
+    generator = Generator(host=host, port=port, cyclers=parallel, clean_session=not persistent, **_identity(login))
+>>>>>>> w-auth
     watch.ready()
     generator.run(CYCLING, warm_up)
     before = generator.figures()["cycles"]
@@ -299,6 +330,7 @@ def take_over_load(
     transport: str = "mqtt",
     path: str = "/mqtt",
     pids: Sequence[int] = (),
+    login: Login = NOBODY,
     groups: Groups | None = None,
     watch: Watch = UNWATCHED,
     clients: int = 1000,
@@ -310,8 +342,13 @@ def take_over_load(
     """Connect clients that are connected already, at the one port and at the other in turn; time CONNECT to CONNACK.
 
     Args:
+<<<<<<< HEAD
         port, host, transport, path, publish_host, publish_port: two nodes, or one.
         pids, groups, watch: as in `publish_load`.
+=======
+        port, host, publish_host, publish_port: two nodes, or one.
+        pids, login, groups, watch: as in `publish_load`.
+>>>>>>> w-auth
         clients: how many, in turn; each is taken over again only after its old connection was closed. A broker may
             make clients wait that take each other's session over and over, so let there be many.
         rate: take-overs per second in all; 0 is as many as possible.
@@ -325,9 +362,14 @@ def take_over_load(
     _raise_file_limit(2 * clients)
     cost = Cost("take_over", pids, groups)
     generator = Generator(
+<<<<<<< HEAD
         host=host, port=port, transport=transport, path=path,
         publish_host=publish_host, publish_port=publish_port, hoppers=clients, rate=rate,
         clean_session=not persistent, subscribe=persistent, **_identity(),
+=======
+        host=host, port=port, publish_host=publish_host, publish_port=publish_port, hoppers=clients, rate=rate,
+        clean_session=not persistent, subscribe=persistent, **_identity(login),
+>>>>>>> w-auth
     )  # fmt: skip
     _connect(generator, clients, connect_limit, watch)
     watch.ready()
@@ -415,10 +457,10 @@ def _latencies(generator: Generator) -> Figures:
     return {**latencies.figures(), "latencies": latencies}
 
 
-def _identity() -> dict[str, Any]:
-    """Return client prefix and run id, so that no run meets the sessions or messages of another."""
+def _identity(login: Login) -> dict[str, Any]:
+    """Return who the clients are: with a prefix and a run id, so that no run meets what another leaves or sends."""
     run_id = random.SystemRandom().getrandbits(32)
-    return {"client_prefix": f"load{run_id:08x}", "run_id": run_id}
+    return {"client_prefix": f"load{run_id:08x}", "run_id": run_id, **login._asdict()}
 
 
 def _raise_file_limit(connections: int) -> None:
