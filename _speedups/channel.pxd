@@ -24,6 +24,7 @@ cdef class Channel(Outlet):
     cdef uint8_t phase
     cdef bint handing_up               # the handler is being called
     cdef bint paused                   # the handler has to say when packets may be taken again
+    cdef bint metered                  # its packets count against a rate
     cdef bint parsing                  # packets may be taken; False while CONNECT is decided or the store is behind
     cdef uint32_t need                 # bytes of the packet that is incomplete; 0 = not known or none
     cdef uint32_t last_seen            # tick of the last bytes received
@@ -31,6 +32,7 @@ cdef class Channel(Outlet):
 
     cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1
     cdef int refuse(self, str reason) except -1
+    cdef int spend(self, bint is_publish, Py_ssize_t size) except -1
     cdef int take(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
     cdef int take_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
     cdef int accept_publish(self, uint8_t first_byte, const uint8_t* packet, Py_ssize_t header, const uint8_t* topic,

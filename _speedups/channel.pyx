@@ -84,6 +84,10 @@ cdef class Channel(Outlet):
         self.phase = ENDED
         return 0
 
+    cdef int spend(self, bint is_publish, Py_ssize_t size) except -1:
+        """A packet was taken: whoever knows the client's rate may say that the next has to wait."""
+        return 0
+
     cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1:
         """Act on the packets in `n` bytes; returns how many bytes were used. The rest must come again, with more."""
         cdef const uint8_t* p = data
@@ -124,6 +128,8 @@ cdef class Channel(Outlet):
                 break
             self.turn.counters[PACKETS_RECEIVED] += 1
             self.take(p[0], p, q, remaining)
+            if self.metered:
+                self.spend(p[0] >> 4 == PUBLISH, remaining + (q - p))
             p = q + remaining
         return n if self.phase == ENDED else p - data
 

@@ -25,6 +25,7 @@ cdef enum RecordKind:
     RETAINED_GONE = 12
     WILL = 13
     WILL_GONE = 14
+    SESSION_USER = 15
 
 
 cdef class Journal:

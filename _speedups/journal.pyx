@@ -15,6 +15,7 @@ AWAITING                session u64, packet identifier u64, message u64: QoS 2 m
 RELEASED                session u64, packet identifier u64: PUBREL has come
 SESSION                 session u64, protocol level | connected << 7 u8, length u32, first queue number u64,
                         sent below this queue number u64, client id
+SESSION_USER            session u64, 0 u8, length u32, name of the user whose session it is; none = nobody's
 SESSION_GONE            session u64
 SUBSCRIBED              session u64, options u8, length u32, topic filter
 UNSUBSCRIBED            session u64, 0 u8, length u32, topic filter
@@ -245,7 +246,7 @@ def records(bytes block not None):
         elif kind == SESSION_GONE:
             found.append(("SESSION_GONE", a))
             p += 8
-        elif kind in (SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE):
+        elif kind in (SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER):
             need(p, end, 13)
             flags = p[8]
             memcpy(&length, p + 9, 4)
@@ -268,5 +269,5 @@ NAMES = {
     MESSAGE: "MESSAGE", QUEUED: "QUEUED", DONE: "DONE", RECEIVED: "RECEIVED", AWAITING: "AWAITING",
     RELEASED: "RELEASED", SESSION: "SESSION", SESSION_GONE: "SESSION_GONE", SUBSCRIBED: "SUBSCRIBED",
     UNSUBSCRIBED: "UNSUBSCRIBED", RETAINED: "RETAINED", RETAINED_GONE: "RETAINED_GONE", WILL: "WILL",
-    WILL_GONE: "WILL_GONE",
+    WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER",
 }

@@ -48,6 +48,7 @@ cdef class Session(Sender):
     cdef readonly uint64_t number      # its name in the journal
     cdef readonly object client_id     # bytes
     cdef public object owner           # for the Python side: what else belongs to the session
+    cdef public object user            # bytes: the verified user whose session it is; None = nobody's
     cdef readonly Rights rights        # of the client; None = may publish and read everything
     cdef Outlet outlet                 # of the live connection, or None
     cdef readonly bint persistent      # it outlives its connection

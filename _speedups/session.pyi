@@ -9,6 +9,7 @@ class Session(Sender):
     number: int
     client_id: bytes
     owner: Any
+    user: bytes | None
     rights: Rights | None
     def set_rights(self, rights: Rights | None) -> bool: ...
     persistent: bool

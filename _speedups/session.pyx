@@ -565,11 +565,14 @@ cdef class Session(Sender):
     # ---- store ----
 
     def record(self, bint connected):
-        """Write into the journal that the session exists, its level, and whether it is connected."""
+        """Write into the journal that the session exists, its level, whose it is, and whether it is connected."""
         cdef bytes data
         if self.kind == LOCAL and self.recorded():
             data = struct.pack("<QQ", self.head, max(self.sent, self.next)) + self.client_id
             self.turn.journal.text(j.SESSION, self.number, self.level | connected << 7, data, len(data))
+            if self.user is not None:
+                data = self.user
+                self.turn.journal.text(j.SESSION_USER, self.number, 0, data, len(data))
 
     def record_gone(self):
         """Write into the journal that the session has ended."""

@@ -133,6 +133,9 @@ class Alone(Coordinator):
         client_id = packet.client_id.encode()
         session = broker.sessions.get(client_id)
         known = session is not None
+        if session is not None and not connect.belongs(session, connection):
+            connect.refuse_others(broker, connection, packet)
+            return
         if not known and len(broker.sessions) >= broker.config.limits.max_sessions:
             connect.refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
             return

@@ -93,6 +93,7 @@ class Broker:
         self.router.retained.most_size = limits.max_retained_bytes
         self.reactor.max_pending = limits.max_pending_connects
         self.reactor.connect_ticks = max(1, round(limits.connect_timeout * TICKS_PER_SECOND))
+        self.reactor.meter()
         self.reactor.retry_ticks = round(config.mqtt.retry_interval * TICKS_PER_SECOND)
 
     def use(self, hooks: Iterable[Hooks], timeout: float = 5.0) -> None:

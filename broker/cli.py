@@ -19,6 +19,7 @@ COMMANDS = {
     "sub": "subscribe and print messages, like mosquitto_sub",
     "cluster": "`cluster status`: the nodes of a cluster and what they keep in Redis",
     "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
+    "users": "`users add|remove|list|...`: users of a cluster and their rules of access, in Redis",
     "analytics": "`analytics run|sql|report|package`: every message, queryable with Spark SQL",
     "replay": "publish logged messages again",
     "trace": "where did my message go? Each step of it, over all nodes",
@@ -28,6 +29,7 @@ COMMANDS = {
 ELSEWHERE = {
     "cluster": "cluster",
     "session": "cluster",
+    "users": "cluster",
     "analytics": "cluster",
     "replay": "cluster",
     "bench": "loadtest",

@@ -29,6 +29,7 @@ from broker.config_values import (
     FilePath,
     Integer,
     Kind,
+    ListenUrls,
     Name,
     Networks,
     PythonObjects,
@@ -36,10 +37,13 @@ from broker.config_values import (
     RedisUrlKind,
     Size,
     StoreUrl,
+    Text,
+    Texts,
     TopicFilters,
 )
 from broker.config_values import split_address as split_address
 from broker.errors import ConfigError
+from broker.listen_url import ListenUrl
 
 T = TypeVar("T")
 
@@ -324,9 +328,9 @@ class ProxyConfig:
 
     listen: tuple[str, ...] = option(
         (),
-        "Addresses to accept MQTT from load balancers on, HOST:PORT each: every connection must begin with a PROXY "
+        "Addresses to accept MQTT from load balancers on, as in `listen`: every connection must begin with a PROXY "
         "header there. `listen` takes none.",
-        Addresses(may_be_empty=True),
+        ListenUrls(may_be_empty=True),
         flag="--proxy-listen",
     )
     trusted: tuple[str, ...] = option(
@@ -363,12 +367,64 @@ class HooksConfig:
 
 @dataclass(frozen=True)
 class TlsConfig:
-    """Certificates, for listeners and `http.listen` addresses with TLS."""
+    """Certificates, for listeners and `http.listen` addresses with TLS. Files are read again on SIGHUP and when they
+    change."""
 
     certificate: str = option(
         "", "PEM file with the certificate, and those that vouch for it after it.", FilePath(), reloadable=True
     )
-    key: str = option("", "PEM file with its private key.", FilePath(), reloadable=True)
+    key: str = option("", "PEM file with its private key, without a password.", FilePath(), reloadable=True)
+    certificates: tuple[str, ...] = option(
+        (),
+        "Further certificates, chosen by the name that a client asks for: PEM files that have the key too, or "
+        "directories of NAME.pem and NAME.key, or of NAME/fullchain.pem and NAME/privkey.pem as certbot makes them.",
+        Texts(r"[^\0]+", "paths of files or directories"),
+        reloadable=True,
+    )
+    client_certificate: str = option(
+        "none",
+        "Whether clients show a certificate of `tls.client_ca`.",
+        Choice(("none", "optional", "required")),
+        reloadable=True,
+    )
+    client_ca: str = option(
+        "", "PEM file with the authorities that sign clients' certificates.", FilePath(), reloadable=True
+    )
+    client_crl: str = option(
+        "",
+        "PEM file with their lists of revoked certificates; once one is named, every authority needs one that is "
+        "not out of date.",
+        FilePath(),
+        reloadable=True,
+    )
+    username_from: str = option(
+        "none",
+        "What of a client's certificate is its user name: none, cn = its common name, subject = all of its subject.",
+        Choice(("none", "cn", "subject")),
+        reloadable=True,
+    )
+    min_version: str = option(
+        "1.2", "The oldest version of TLS that is spoken.", Choice(("1.2", "1.3")), reloadable=True
+    )
+
+
+@dataclass(frozen=True)
+class WebsocketConfig:
+    """MQTT over WebSocket, for browsers: listeners with ws:// and wss://."""
+
+    path: str = option(
+        "/mqtt",
+        "The path that is served; others get 404.",
+        Name(r"/[!-~]*", 'a path such as "/mqtt"'),
+        reloadable=True,
+    )
+    origins: tuple[str, ...] = option(
+        (),
+        'Origins of pages that may connect, such as https://app.example; "*" = all. Without any, only programs that '
+        "are no browsers and pages of the same host.",
+        Texts(r"\*|https?://[^/\s,]+", 'origins such as "https://app.example", or "*"'),
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -397,6 +453,35 @@ class AuthConfig:
         reloadable=True,
         flag="--acl-file",
     )
+    jwt_secret_file: str = option(
+        "", "File of the secret that signs tokens (JWT, HS256) given as passwords.", FilePath(), reloadable=True
+    )
+    jwt_keys: str = option(
+        "",
+        "Public keys that verify tokens (JWT) given as passwords: a PEM file, a JWKS file, or its https URL.",
+        FilePath(),
+        reloadable=True,
+    )
+    jwt_audience: str = option("", "What `aud` of tokens must be; empty = they have none.", Text(), reloadable=True)
+    jwt_issuer: str = option("", "What `iss` of tokens must be; empty = anything.", Text(), reloadable=True)
+    jwt_username_claim: str = option("sub", "The claim of a token that names the user.", Text(), reloadable=True)
+    redis: bool = option(
+        False,
+        "Let users in that are kept in the cluster's Redis: `flockmq users` makes them.",
+        Boolean(),
+        reloadable=True,
+    )
+    http_url: str = option(
+        "",
+        "Where to ask over HTTP who a client is: gets JSON by POST, answers with JSON (deploy/docs/ACCESS.md). Empty = "
+        "nowhere.",
+        Name(r"(https?://\S+)?", 'a URL such as "https://127.0.0.1:8443/mqtt"'),
+        reloadable=True,
+    )
+    http_timeout: float = option(2.0, "Seconds that it may take to answer.", Duration(0.05, 30), reloadable=True)
+    http_remember: float = option(
+        60.0, "Seconds for which a client that it let in is not asked for again.", Duration(0, DAY), reloadable=True
+    )
     remember: float = option(
         300.0,
         "Seconds for which a right password is remembered, so that who comes back costs no hashing. 0 = none is.",
@@ -421,6 +506,32 @@ class QuotasConfig:
         0, "Connections of a listener at a time; 0 = no limit but `limits.max_connections`.", Integer(0, COUNT_MAX),
         reloadable=True,
     )  # fmt: skip
+    max_connections_per_address: int = option(
+        0,
+        "Connections from one IPv4 address or one IPv6 network (/64) at a time; 0 = no limit.",
+        Integer(0, COUNT_MAX),
+        reloadable=True,
+    )
+    connects_per_second: int = option(
+        0, "Connections that a listener accepts in a second; more wait. 0 = no limit.", Integer(0, COUNT_MAX),
+        reloadable=True,
+    )  # fmt: skip
+    messages_per_second: int = option(
+        0, "PUBLISH packets that are read from one client in a second; 0 = no limit.", Integer(0, COUNT_MAX),
+        reloadable=True,
+    )  # fmt: skip
+    bytes_per_second: int = option(
+        0, "Bytes of packets that are read from one client in a second; 0 = no limit.", Size(0, SIZE_MAX),
+        reloadable=True,
+    )  # fmt: skip
+    listener_messages_per_second: int = option(
+        0, "PUBLISH packets that are read from all clients of a listener in a second; 0 = no limit.",
+        Integer(0, COUNT_MAX), reloadable=True,
+    )  # fmt: skip
+    listener_bytes_per_second: int = option(
+        0, "Bytes of packets that are read from all clients of a listener in a second; 0 = no limit.",
+        Size(0, SIZE_MAX), reloadable=True,
+    )  # fmt: skip
     max_connections_per_user: int = option(
         0, "Connections of a user to this node at a time; 0 = no limit.", Integer(0, COUNT_MAX), reloadable=True
     )
@@ -437,10 +548,17 @@ class ListenerConfig:
     """What one listener is: the `[listeners.NAME]` table, over the sections of the same names."""
 
     name: str  # "default" for that of `listen`
-    listen: tuple[str, ...]
+    places: tuple[tuple[str, bool], ...]  # addresses, and whether proxies speak there
+    socket_mode: str
     tls: TlsConfig
+    websocket: WebsocketConfig
     auth: AuthConfig
     quotas: QuotasConfig
+
+    @property
+    def listen(self) -> tuple[str, ...]:
+        """All its addresses."""
+        return tuple(address for address, _ in self.places)
 
 
 @dataclass(frozen=True)
@@ -449,10 +567,17 @@ class Config:
 
     listen: tuple[str, ...] = option(
         ("127.0.0.1:1883",),
-        "Addresses to accept MQTT on, HOST:PORT each; 0.0.0.0:1883 opens the node to the network, port 0 takes a "
-        "free port.",
-        Addresses(),
+        "Addresses to accept MQTT on: HOST:PORT, mqtts://HOST:PORT (TLS), ws://HOST:PORT, wss://HOST:PORT (WebSocket), "
+        "unix:/PATH; 0.0.0.0:1883 opens the node to the network, port 0 takes a free port. Addresses with limits, "
+        "certificates or authentication of their own stand in tables [listeners.NAME], with a `listen` each.",
+        ListenUrls(),
         flag="--listen",
+    )
+    proxied: bool = option(
+        False, "Connections to `listen` begin with a PROXY header, as those to `proxy.listen` do.", Boolean()
+    )
+    socket_mode: str = option(
+        "660", "Permissions of Unix sockets, in octal.", Name("[0-7]{3}", 'three octal digits such as "660"')
     )
     listen_shared: bool = option(
         False,
@@ -471,6 +596,7 @@ class Config:
     otel: OtelConfig = OtelConfig()
     hooks: HooksConfig = HooksConfig()
     tls: TlsConfig = TlsConfig()
+    websocket: WebsocketConfig = WebsocketConfig()
     auth: AuthConfig = AuthConfig()
     quotas: QuotasConfig = QuotasConfig()
     tables: tuple[tuple[str, tuple[tuple[str, object], ...]], ...] = ()  # of [listeners.NAME]: key -> value
@@ -478,21 +604,24 @@ class Config:
     @property
     def listeners(self) -> tuple[ListenerConfig, ...]:
         """Every listener with what holds for it; the first is that of `listen`."""
-        found = [ListenerConfig("default", self.listen, self.tls, self.auth, self.quotas)]
+        own = tuple((address, self.proxied) for address in self.listen)
+        found = [self._listener("default", own + tuple((address, True) for address in self.proxy.listen), {})]
         for name, values in self.tables:
-            given = dict(values)
-            sections = {
-                section: replace(
-                    getattr(self, section),
-                    **{key.rpartition(".")[2]: value for key, value in values if key.startswith(section + ".")},
-                )
-                for section in PER_LISTENER
-            }
-            found.append(ListenerConfig(name, cast(Any, given["listen"]), **cast(Any, sections)))
+            given = cast(dict[str, Any], dict(values))
+            places = tuple((address, given.get("proxied", self.proxied)) for address in given["listen"])
+            found.append(self._listener(name, places, given))
         return tuple(found)
 
+    def _listener(self, name: str, places: tuple[tuple[str, bool], ...], given: Mapping[str, Any]) -> ListenerConfig:
+        sections = {}
+        for section in PER_LISTENER:
+            own = {key.rpartition(".")[2]: value for key, value in given.items() if key.startswith(section + ".")}
+            sections[section] = replace(getattr(self, section), **own)
+        return ListenerConfig(name, places, given.get("socket_mode", self.socket_mode), **sections)
 
-PER_LISTENER = ("tls", "auth", "quotas")  # sections whose keys a [listeners.NAME] table may have
+
+PER_LISTENER = ("tls", "websocket", "auth", "quotas")  # sections whose keys a [listeners.NAME] table may have ...
+TOP_OF_LISTENER = ("listen", "proxied", "socket_mode")  # ... and keys outside of sections
 
 
 def environment() -> dict[str, str]:
@@ -546,7 +675,8 @@ KEYS = {key.name: key for key in _keys()}
 SECTIONS: dict[str, type[Any]] = {
     key.section: type(getattr(Config, key.section)) for key in KEYS.values() if key.section
 }
-LISTENER_KEYS = {name: key for name, key in KEYS.items() if name == "listen" or key.section in PER_LISTENER}
+LISTENER_KEYS = {name: key for name, key in KEYS.items() if name in TOP_OF_LISTENER or key.section in PER_LISTENER}
+TABLES = "listeners."  # begins the full name of a key of a [listeners.NAME] table
 LISTENER_NAME = re.compile(r"[a-z0-9_-]{1,32}", re.ASCII)
 VARIABLES = {key.variable: key for key in KEYS.values()}
 
@@ -590,18 +720,26 @@ def trace(
     for key, value, origin in sources:
         values[key.name] = value
         origins[key.name] = origin
-    tables: list[tuple[str, tuple[tuple[str, object], ...]]] = []
-    for name, found in document.listeners() if document else ():
-        tables.append((name, tuple((key.name, value) for key, value, _ in found)))
-        origins.update((f"listeners.{name}.{key.name}", origin) for key, _, origin in found)
-    loaded = Loaded(replace(_build(values), tables=tuple(tables)), origins)
+    tables: dict[str, dict[str, object]] = {}
+    listeners = document.listeners() if document else ()
+    for name, key, value, origin in (*listeners, *_tables_from_overrides(overrides or {})):
+        tables.setdefault(name, {})[key.name] = value
+        origins[f"listeners.{name}.{key.name}"] = origin
+    frozen = tuple((name, tuple(table.items())) for name, table in tables.items())
+    loaded = Loaded(replace(_build(values), tables=frozen), origins)
     _check(loaded)
     return loaded
 
 
 def _check(loaded: Loaded) -> None:
     """What concerns more than one key."""
+    _check_listeners(loaded)
     cluster = loaded.config.cluster
+    if not cluster.redis and any(listener.auth.redis for listener in loaded.config.listeners):
+        raise ConfigError(
+            f"auth.redis = true ({loaded.origins['auth.redis']}): users are in the cluster's Redis, and there is none",
+            "name one with --redis redis://HOST:PORT, or keep users in a file: `flockmq passwd`",
+        )
     if cluster.workers > 1 and not cluster.redis:
         raise ConfigError(
             f"cluster.workers = {cluster.workers} ({loaded.origins['cluster.workers']}): "
@@ -617,6 +755,43 @@ def _check(loaded: Loaded) -> None:
         )
 
 
+def _check_listeners(loaded: Loaded) -> None:
+    for name, table in loaded.config.tables:
+        if "listen" not in dict(table):
+            raise ConfigError(f"listeners.{name} has no addresses", 'give it `listen = ["HOST:PORT"]`')
+    places: set[object] = set()
+    for listener in loaded.config.listeners:
+        prefix = "" if listener.name == "default" else f"listeners.{listener.name}."
+        urls = [ListenUrl.parse(address) for address in listener.listen]
+        for url in urls:
+            if url.place and url.place in places:
+                raise ConfigError(f"{prefix}listen: {url} is listened on twice", "each address belongs to one listener")
+            places.add(url.place)
+        _check_tls(listener, prefix, any(url.secure for url in urls))
+        for section, used in (("tls", any(url.secure for url in urls)), ("websocket", any(u.websocket for u in urls))):
+            vain = [key for key in loaded.origins if prefix and key.startswith(f"{prefix}{section}.")]
+            if vain and not used:  # what is asked for is not to be left out silently
+                raise ConfigError(
+                    f"{vain[0]} ({loaded.origins[vain[0]]}): no address of this listener is one for it",
+                    f"write {'mqtts://HOST:PORT' if section == 'tls' else 'ws://HOST:PORT'} in {prefix}listen",
+                )
+
+
+def _check_tls(listener: ListenerConfig, prefix: str, used: bool) -> None:
+    tls = listener.tls
+    wrong = {
+        "certificate: mqtts:// and wss:// need one": used and not (tls.certificate and tls.key),
+        "client_ca: whose certificates may clients show?": tls.client_certificate != "none" and not tls.client_ca,
+        "client_crl: clients are asked for no certificate": tls.client_certificate == "none" and tls.client_crl,
+        "username_from: clients are asked for no certificate": tls.client_certificate == "none"
+        and tls.username_from != "none",
+    }
+    for text, is_wrong in wrong.items():
+        if is_wrong:
+            hint = "set tls.certificate and tls.key" if "need one" in text else "see tls.client_certificate"
+            raise ConfigError(f"{prefix}tls.{text}", hint)
+
+
 def _build(values: Mapping[str, object]) -> Config:
     grouped: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
     for name, value in values.items():
@@ -627,10 +802,23 @@ def _build(values: Mapping[str, object]) -> Config:
 
 def _from_overrides(overrides: Mapping[str, object]) -> Iterator[tuple[Key, object, str]]:
     for name, raw in overrides.items():
-        key = KEYS.get(name)
-        if key is None:
-            raise _unknown("key", name, "the command line", KEYS)
-        yield key, _read(key, raw, "the command line", is_text=True), "command line"
+        if not name.startswith(TABLES):
+            yield (*_override(name, raw, "", KEYS), "command line")
+
+
+def _tables_from_overrides(overrides: Mapping[str, object]) -> Iterator[tuple[str, Key, object, str]]:
+    for full, raw in overrides.items():
+        if full.startswith(TABLES):
+            name, _, key = full.removeprefix(TABLES).partition(".")
+            _check_name(name, "the command line")
+            yield (name, *_override(key, raw, f"{TABLES}{name}.", LISTENER_KEYS), "command line")
+
+
+def _override(name: str, raw: object, prefix: str, known: Mapping[str, Key]) -> tuple[Key, object]:
+    key = known.get(name)
+    if key is None:
+        raise _unknown("key", prefix + name, "the command line", known)
+    return key, _read(key, raw, "the command line", is_text=True)
 
 
 def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[Key, object, str]]:
@@ -666,22 +854,19 @@ class _Document:
             if name != "listeners":
                 yield self._key(name, raw, "", KEYS)
 
-    def listeners(self) -> Iterator[tuple[str, list[tuple[Key, object, str]]]]:
-        """Each [listeners.NAME] table: name, and what it sets."""
+    def listeners(self) -> Iterator[tuple[str, Key, object, str]]:
+        """What each [listeners.NAME] table sets: name, key, value, where."""
         tables = self._document.get("listeners", {})
         if not isinstance(tables, dict):
             raise ConfigError(f"listeners ({self._path}): expected tables such as [listeners.public]")
         for name, table in tables.items():
-            prefix = f"listeners.{name}."
+            prefix = f"{TABLES}{name}."
             origin = _place(self._path, self._text, prefix[:-1])
-            if not LISTENER_NAME.fullmatch(name) or name == "default" or not isinstance(table, dict):
-                raise ConfigError(
-                    f"listeners.{_cut(name)} ({origin}): expected a table named by small letters, digits, - and _",
-                    'such as [listeners.public]; "default" is that of `listen`',
-                )
+            _check_name(name if isinstance(table, dict) else f"{name} = {table!r}", origin)
             if "listen" not in table:
                 raise ConfigError(f"listeners.{name} ({origin}) has no addresses", 'give it `listen = ["HOST:PORT"]`')
-            yield name, [self._key(key, raw, prefix, LISTENER_KEYS) for key, raw in _flatten(table, PER_LISTENER)]
+            for key, raw in _flatten(table, PER_LISTENER):
+                yield (name, *self._key(key, raw, prefix, LISTENER_KEYS))
 
     def _key(self, name: str, raw: object, prefix: str, known: Mapping[str, Key]) -> tuple[Key, object, str]:
         origin = _place(self._path, self._text, prefix + name)
@@ -689,6 +874,14 @@ class _Document:
         if key is None:
             raise _unknown("key", prefix + name, origin, known)
         return key, _read(key, raw, origin, is_text=False), origin
+
+
+def _check_name(name: str, origin: str) -> None:
+    if not LISTENER_NAME.fullmatch(name) or name == "default":
+        raise ConfigError(
+            f"listeners.{_cut(name)} ({origin}): expected a table named by small letters, digits, - and _",
+            'such as [listeners.public]; "default" is that of `listen`',
+        )
 
 
 def _flatten(document: Mapping[str, object], sections: Container[str]) -> Iterator[tuple[str, object]]:
@@ -740,11 +933,13 @@ class Change(NamedTuple):
     """One key whose value differs."""
 
     key: Key
-    old: object
+    old: object  # None in the table of a listener: not set there
     new: object
+    listener: str = ""  # whose table it is in
 
     def __str__(self) -> str:
-        return f"{self.key.name}: {self.key.kind.write(self.old)} -> {self.key.kind.write(self.new)}"
+        old, new = ("not set" if v is None else self.key.kind.write(v) for v in (self.old, self.new))
+        return f"{f'{TABLES}{self.listener}.' if self.listener else ''}{self.key.name}: {old} -> {new}"
 
 
 class Diff(NamedTuple):
@@ -757,21 +952,39 @@ class Diff(NamedTuple):
 def diff(old: Config, new: Config) -> Diff:
     """What SIGHUP would change: what the node can follow, and what needs a restart."""
     changes = [Change(key, key.of(old), key.of(new)) for key in KEYS.values() if key.of(old) != key.of(new)]
+    changes += _table_changes(dict(old.tables), dict(new.tables))
     return Diff(
         tuple(change for change in changes if change.key.reloadable),
         tuple(change for change in changes if not change.key.reloadable),
     )
 
 
+def _table_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    for name in dict.fromkeys((*old, *new)):
+        before, after = dict(old.get(name, ())), dict(new.get(name, ()))
+        # Of a listener that comes or goes its addresses say enough.
+        for key in LISTENER_KEYS.values() if before and after else (LISTENER_KEYS["listen"],):
+            if before.get(key.name) != after.get(key.name):
+                yield Change(key, before.get(key.name), after.get(key.name), name)
+
+
 def follow(old: Config, changes: Diff) -> Config:
     """`old` with the reloadable changes applied: the configuration of a node after SIGHUP."""
-    for key, _, value in changes.reloadable:
-        if key.section:
+    for key, _, value, listener in changes.reloadable:
+        if listener:
+            tables = {name: dict(table) for name, table in old.tables}
+            tables[listener] = {**tables[listener], key.name: value}
+            old = replace(old, tables=tuple((name, _without_none(table)) for name, table in tables.items()))
+        elif key.section:
             section = replace(getattr(old, key.section), **{key.field.name: value})
             old = replace(old, **{key.section: section})
         else:
             old = replace(old, **{key.name: cast(Any, value)})
     return old
+
+
+def _without_none(table: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    return tuple((name, value) for name, value in table.items() if value is not None)
 
 
 def sample() -> str:

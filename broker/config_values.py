@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 
 from _speedups.topics import InvalidTopic, validate_topic_filter
+from broker.listen_url import EXPECTED as LISTEN_EXPECTED
+from broker.listen_url import ListenUrl
+from broker.listen_url import split_address as split_address
 from broker.redis_url import EXPECTED as REDIS_EXPECTED
 from broker.redis_url import RedisUrl, masked
 
@@ -208,6 +211,17 @@ class FilePath(Kind):
         return raw
 
 
+class Text(Kind):
+    """Any line of text."""
+
+    expected = "a line of text"
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if not isinstance(raw, str) or not raw.isprintable():
+            raise ValueError
+        return raw
+
+
 @dataclass(frozen=True)
 class Name(Kind):
     """A short text of certain characters."""
@@ -264,6 +278,36 @@ class Addresses(Kind):
         return addresses
 
 
+@dataclass(frozen=True)
+class ListenUrls(Addresses):
+    """One or more addresses to accept MQTT on; as text separated by commas."""
+
+    expected: str = LISTEN_EXPECTED
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        addresses = texts(raw, is_text=is_text)
+        if not (addresses or self.may_be_empty):
+            raise ValueError
+        places = [place for address in addresses if (place := ListenUrl.parse(address).place)]
+        if len(set(places)) < len(places):
+            raise ValueError("each address once")
+        return addresses
+
+
+@dataclass(frozen=True)
+class Texts(Kind):
+    """A list of short texts of certain characters; as text separated by commas."""
+
+    pattern: str
+    expected: str = ""
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        found = texts(raw, is_text=is_text)
+        if not all(re.fullmatch(self.pattern, text) for text in found):
+            raise ValueError
+        return found
+
+
 class Networks(Kind):
     """Networks of IP addresses; as text separated by commas."""
 
@@ -315,17 +359,3 @@ def texts(raw: object, *, is_text: bool) -> tuple[str, ...]:
     if not isinstance(raw, (list, tuple)) or not all(isinstance(text, str) for text in raw):
         raise ValueError
     return tuple(raw)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT" or "[IPV6]:PORT". Raises ValueError."""
-    host, colon, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError('an IPv6 address in brackets, such as "[::1]:1883"')
-    if not colon or not host or any(char.isspace() or not char.isprintable() for char in host):
-        raise ValueError
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError("a port from 0 to 65535 after the colon" if colon else "")
-    return host, int(port)

@@ -13,6 +13,7 @@ from _speedups.journal import Journal
 from _speedups.packets import Connect
 from _speedups.reactor import Connection
 from _speedups.session import Session
+from broker.auth.kept_users import Source
 from broker.config import Config
 from broker.questions import SECONDS, Answer, Arguments, answer, gather
 from broker.storage.store import Store
@@ -30,6 +31,7 @@ class Coordinator(ABC):
     store: Store
     broker: "Broker"
     connected = True  # the cluster's Redis answers
+    users: Source | None = None  # of clients, that the cluster keeps
 
     @property
     def node_id(self) -> str:

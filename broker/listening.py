@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
-from broker.config_values import split_address
 from broker.errors import ListenError
+from broker.listen_url import split_address
 
 TRUST_REMEMBERED = 1024  # addresses of proxies: few as a rule
 
@@ -54,8 +54,8 @@ def address_of(listener: socket.socket) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches the address."""
-    return address.startswith(("127.", "[::1]"))
+    """Whether only this machine reaches the address, HOST:PORT or as in `listen`."""
+    return address.startswith(("unix:", "fd:")) or address.rpartition("://")[2].startswith(("127.", "[::1]"))
 
 
 def host_name() -> str:
@@ -69,8 +69,10 @@ def truster(networks: Iterable[str]) -> Callable[[str], bool]:
 
     @lru_cache(TRUST_REMEMBERED)
     def is_trusted(host: str) -> bool:
+        if host == "unix":
+            return True  # the permissions of the socket decide
         address = ip_address(host)
         address = getattr(address, "ipv4_mapped", None) or address
         return any(address in network for network in trusted)
 
-    return lambda address: is_trusted(split_address(address)[0])
+    return lambda address: is_trusted(address.rpartition(":")[0].strip("[]"))

@@ -92,6 +92,12 @@ METRICS: tuple[Metric, ...] = (
         "The longest that the node was busy when its clock was due, of the last 15 seconds.",
         lambda b: b.vitals.loop_lag.read(),
     ),
+    gauge(
+        "tls_certificate_expires",
+        "tls/certificate expires",
+        "When the first certificate expires, in seconds since 1970; 0 without TLS.",
+        lambda b: b.reactor.certificate_expires,
+    ),
     counter("bytes_received", "bytes/received", "Bytes read from clients."),
     counter("bytes_sent", "bytes/sent", "Bytes written to clients."),
     counter("packets_received", "messages/received", "Packets of any type from clients."),

@@ -10,7 +10,6 @@ import gc
 import random
 import resource
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -30,11 +29,13 @@ from broker.answers.table import questions
 from broker.auth.access import Access
 from broker.auth.chain import Method
 from broker.auth.hook_users import HookUsers
+from broker.auth.kept_users import KeptUsers
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import Config
 from broker.coordinator import Coordinator
 from broker.errors import ConfigError, FlockError, NotNow, UsageError
-from broker.listening import address_of, bind, host_name, is_loopback, truster
+from broker.listeners.listeners import Listeners
+from broker.listening import host_name, is_loopback
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
@@ -42,7 +43,6 @@ from broker.storage.store import Store
 if TYPE_CHECKING:
     from broker.admin.http_server import HttpServer
 
-BACKLOG = 4096  # connections that the kernel completes before we accept them
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
 WAIT_SECONDS = 0.1  # until starting is tried again; twice as long each time ...
 WAIT_SECONDS_MOST = 2.0  # ... up to this
@@ -76,10 +76,8 @@ class Node:
         self._embedded = embedded
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        self._listeners: list[socket.socket] = []
-        self._proxied: list[socket.socket] = []  # those for load balancers that speak the PROXY protocol
-        self.addresses: list[str] = []  # once clients are let in
-        self.proxy_addresses: list[str] = []
+        self.listeners = Listeners()
+        self.serving = False  # clients are let in
         self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
@@ -89,13 +87,15 @@ class Node:
         self.http: HttpServer | None = None
         self.access_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self._exporter: Exporter | None = None
-        self.access = Access(config, first=self._first_methods())
+        self.access = Access(config, users=lambda: self.coordinator.users, first=self._first_methods())
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
         self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
         self.broker.use(self._hooks, self.config.hooks.timeout)
+        if self.coordinator.users is not None:
+            self.coordinator.users.changed = self._users_changed
         self.sys_topics = SysTopics(self.broker, self.version)
         self.broker.questions |= questions(self)
         self.broker.http_failures = lambda: self.access_failures()
@@ -117,10 +117,7 @@ class Node:
         Raises:
             FlockError: the store can't be used, the cluster can't be joined, or an address can't be listened on.
         """
-        for address in self.config.listen:  # a taken port is told before a long read
-            self._listeners.append(bind(address, self.config.listen_shared))
-        for address in self.config.proxy.listen:
-            self._proxied.append(bind(address, self.config.listen_shared))
+        self.listeners.bind(self.config)  # a taken port is told before a long read
         if self.config.http.listen:
             # By name, since its library takes a while to load: only who serves HTTP waits for it.
             self.http = import_module("broker.admin.site").make_server(self)
@@ -137,10 +134,8 @@ class Node:
             starting.cancel()
             return
         starting.result()
-        for listener in self._listeners + self._proxied:
-            listener.listen(BACKLOG)
-        self.addresses = [address_of(listener) for listener in self._listeners]
-        self.proxy_addresses = [address_of(listener) for listener in self._proxied]
+        self.listeners.listen()
+        self.serving = True
         self._started = self._last_tick = self._last_sys = self._last_look = time.monotonic()
         self._open()
         self._set_clock()
@@ -178,11 +173,7 @@ class Node:
         self.broker.bans.refresh()
         self.broker.reactor.max_connections = self._connection_limit()
         self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
-        for listener in self._listeners:
-            self.broker.reactor.listen(listener)
-        trusts = truster(self.config.proxy.trusted)
-        for listener in self._proxied:
-            self.broker.reactor.listen(listener, trusts)
+        self.listeners.open(self.broker.reactor, self.config.proxy.trusted)
         self._update_sys(0.0)
 
     def _restart(self, reason: str) -> None:
@@ -240,6 +231,7 @@ class Node:
             if self.access.changed():
                 self.broker.principals.renew(self.access.renewed)
         self.broker.bans.tick()
+        self.listeners.look(self.config, now)
         interval = self.config.mqtt.sys_interval
         if interval and now - self._last_sys >= interval:
             self._update_sys(now - self._last_sys)
@@ -256,18 +248,26 @@ class Node:
             self.sys_topics.update(time.monotonic() - self._started, elapsed)
             self.broker.settle()
 
+    def _users_changed(self, names: set[str]) -> None:
+        """Users that the cluster keeps are not what they were."""
+        self.broker.principals.renew(
+            self.access.renewed, lambda identity: identity.method == KeptUsers.name and identity.username in names
+        )
+
     def reload(self) -> None:
         """Read the configuration again; a wrong one changes nothing."""
         try:
             changes = configuration.diff(self.config, self._reload())
-            followed = configuration.follow(self.config, changes)
-            self.access.configure(followed)
+            config = configuration.follow(self.config, changes)
+            certificates = self.listeners.prepare(config)
+            self.access.configure(config)
         except ConfigError as error:
             log.error("configuration not changed", error=error)
             return
         for change in changes.needs_restart:
             log.warning("takes effect after a restart", change=change)
-        self.config = followed
+        self.config = config
+        self.listeners.configure(config, certificates)
         logs.set_level(self.config.log.level)
         self.broker.configure(self.config)
         self.coordinator.configure(self.config)
@@ -288,7 +288,7 @@ class Node:
 
     async def stop(self) -> None:
         """Accept nothing more, keep what was taken, publish the wills, close."""
-        if self.addresses:
+        if self.serving:
             log.info("stopping", clients=self.broker.sessions.connected)
         if not self._embedded:
             for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
@@ -296,23 +296,22 @@ class Node:
         if self._restarting is not None:
             self._restarting.cancel()
         self.broker.draining = True
-        if self.addresses and self.config.http.drain:
+        if self.serving and self.config.http.drain:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurried.wait(), self.config.http.drain)
         self.broker.reactor.stop_listening()
-        if self.addresses:
+        if self.serving:
             self._clock.cancel()
             await self.coordinator.drain()
             self._loop.remove_reader(self.broker.reactor.fileno())
-        for listener in self._listeners + self._proxied:
-            listener.close()
+        self.listeners.close()
         await self.coordinator.stop()
         if self.http is not None:
             await self.http.close()
         self.access.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
-        if self.addresses:
+        if self.serving:
             log.info("stopped")
 
 
@@ -350,14 +349,16 @@ def package_version() -> str:
 
 def banner(node: Node) -> None:
     """Say where to connect and what is kept."""
-    where = ", ".join(f"mqtt://{address}" for address in node.addresses)
-    log.info(f"FlockMQ {package_version()} is ready", listen=where)
+    plain, proxied = node.listeners.urls(), node.listeners.urls(proxied=True)
+    log.info(f"FlockMQ {package_version()} is ready", listen=", ".join(plain or proxied))
     log.info(node.coordinator.describe())
-    if node.proxy_addresses:
-        log.info("load balancers that speak the PROXY protocol connect here", listen=", ".join(node.proxy_addresses))
+    if proxied:
+        log.info("load balancers that speak the PROXY protocol connect here", listen=", ".join(proxied))
+    for name, _ in node.config.tables:
+        log.info("listener", name=name, listen=", ".join(node.listeners.urls_of(name)))
     if node.http_addresses:
         log.info("API, web page, health and figures are told over HTTP", listen=", ".join(node.http_addresses))
-    if all(is_loopback(address) for address in node.addresses + node.proxy_addresses):
+    if all(is_loopback(address) for address in plain + proxied):
         log.info("only this machine can connect; --listen 0.0.0.0:1883 opens it to the network")
 
 
@@ -365,7 +366,7 @@ async def _serve(config: Config, reload: Callable[[], Config]) -> None:
     node = Node(config, reload)
     try:
         await node.start()
-        if node.addresses:
+        if node.serving:
             banner(node)
             service_manager.tell("READY=1")
         await node.run()

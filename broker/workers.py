@@ -16,13 +16,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from broker import logs
 from broker.cli import fail
-from broker.config import Config, environment
+from broker.config import TABLES, Config, environment
 from broker.errors import ListenError
+from broker.listen_url import ListenUrl
+from broker.listeners.unix_socket import bind_unix, remove
 from broker.listening import address_of, bind, host_name
 
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -47,7 +49,7 @@ class Worker:
         self.delay = FIRST_DELAY
         self.due = 0.0  # when to start it, if it doesn't run
 
-    def start(self, environment: Mapping[str, str] | None) -> None:
+    def start(self, environment: Mapping[str, str] | None, inherited: Sequence[int] = ()) -> None:
         """Begin a life."""
         self.lives += 1
         self.began = time.monotonic()
@@ -55,6 +57,7 @@ class Worker:
             self.command,
             stdin=subprocess.DEVNULL,
             env=environment,
+            pass_fds=inherited,
             process_group=0,  # Ctrl-C reaches us only, and we pass it on once
             preexec_fn=_prepare_child(os.getpid()),
         )
@@ -78,11 +81,18 @@ class Supervisor:
     Args:
         commands: name -> command line, in the order in which they start.
         environment: of the workers; ours unless given.
+        inherited: file descriptors that they keep.
     """
 
-    def __init__(self, commands: Mapping[str, list[str]], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        commands: Mapping[str, list[str]],
+        environment: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
+    ) -> None:
         self._workers = [Worker(name, command) for name, command in commands.items()]
         self._environment = environment
+        self._inherited = inherited
         self._stopping = False
         self._status = 0
 
@@ -112,7 +122,7 @@ class Supervisor:
         now = time.monotonic()
         for worker in self._workers:
             if worker.process is None and worker.due <= now:
-                worker.start(self._environment)
+                worker.start(self._environment, self._inherited)
 
     def _wait(self) -> int:
         """Wait for a signal, or until a worker is to be started; returns the signal's number or 0."""
@@ -158,11 +168,12 @@ def supervise(config: Config, arguments: list[str]) -> int:
     """
     logs.configure(config.log.level, config.log.format)
     try:
-        asked = {"listen": config.listen, "proxy.listen": config.proxy.listen, "http.listen": config.http.listen}
-        reserved = {key: [reserve(address) for address in addresses] for key, addresses in asked.items()}
+        reserved = {key: [Place(url, mode) for url in urls] for key, (urls, mode) in _asked(config).items()}
+        http = [reserve(address) for address in config.http.listen]
     except ListenError as error:
         return fail(error, 2)
-    shared = {key: ",".join(address for address, _ in places) for key, places in reserved.items()}
+    shared = {key: ",".join(place.handed_down for place in places) for key, places in reserved.items()}
+    shared |= {"http.listen": ",".join(address for address, _ in http)}
     shared |= {"listen_shared": "true", "cluster.workers": "1"}
     base = config.cluster.node_name or host_name()
     commands = {}
@@ -172,9 +183,53 @@ def supervise(config: Config, arguments: list[str]) -> int:
         more = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         # -P: what is called `broker` in the working directory is not ours.
         commands[name] = [sys.executable, "-P", "-m", "broker.cli", "serve", *arguments, *more]
-    where = ", ".join(f"mqtt://{address}" for address, _ in reserved["listen"])
+    places = [place for places in reserved.values() for place in places]
+    where = ", ".join(str(place.url) for place in reserved["listen"])
     log.info(f"{config.cluster.workers} workers share the addresses", listen=where)
-    return Supervisor(commands, _environment()).run()
+    try:
+        return Supervisor(commands, _environment(), [place.socket.fileno() for place in places if place.is_unix]).run()
+    finally:
+        for place in places:
+            place.close()
+
+
+class Place:
+    """An address of a listener, kept for processes of ours.
+
+    Args:
+        text: as in `listen`.
+        mode: permissions, if it is a Unix socket.
+
+    Raises:
+        ListenError: somebody else has it, or it isn't ours to have.
+    """
+
+    def __init__(self, text: str, mode: str) -> None:
+        self.url = ListenUrl.parse(text)
+        self.is_unix = self.url.scheme == "unix"
+        if self.is_unix:
+            self.socket = bind_unix(self.url.address, int(mode, 8))
+        else:
+            real, self.socket = reserve(self.url.address)
+            self.url = self.url.at(real)
+
+    @property
+    def handed_down(self) -> str:
+        """What a node is told: only one process can bind a Unix socket, so nodes inherit it."""
+        return f"fd:{self.socket.fileno()}" if self.is_unix else str(self.url)
+
+    def close(self) -> None:
+        """Give it back."""
+        if self.is_unix:
+            remove(self.url.address, self.socket)
+        self.socket.close()
+
+
+def _asked(config: Config) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Addresses of listeners, with the permissions of Unix sockets, by the key that names them."""
+    asked = {"listen": (config.listen, config.socket_mode), "proxy.listen": (config.proxy.listen, config.socket_mode)}
+    named = {f"{TABLES}{each.name}.listen": (each.listen, each.socket_mode) for each in config.listeners[1:]}
+    return asked | named
 
 
 def reserve(address: str) -> tuple[str, socket.socket]:

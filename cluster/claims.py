@@ -97,7 +97,7 @@ class Claims:
             )
         self._cluster.function(
             then, "claim", claim.client_id, int(not packet.clean_start), packet.protocol_level, message,
-            self._cluster.broker.config.limits.max_sessions,
+            self._cluster.broker.config.limits.max_sessions, claim.connection.identity.username or "",
         )  # fmt: skip
 
     def _claimed(self, claim: Claim, reply: Reply) -> None:
@@ -108,7 +108,9 @@ class Claims:
             elif not isinstance(reply, LinkLost) and reply[0] == b"gone":
                 cluster.displaced("the others took this node for dead")
             self._by_connection.pop(connection, None)
-            if not connection.closed:
+            if isinstance(reply, list) and reply[0] == b"denied" and not connection.closed:
+                connect.refuse_others(cluster.broker, connection, claim.packet)
+            elif not connection.closed:
                 connect.refuse(cluster.broker, connection, ReturnCode.SERVER_UNAVAILABLE, claim.packet.client_id)
             return
         epoch, present, number, waits, fights, old_will, last = reply
@@ -225,6 +227,10 @@ class Claims:
         """Clean sessions come in, and are claimed when Redis is back; persistent ones can't (G8)."""
         broker = self._cluster.broker
         session = broker.sessions.get(claim.client_id)
+        if session is not None and not connect.belongs(session, claim.connection):
+            del self._by_connection[claim.connection]
+            connect.refuse_others(broker, claim.connection, claim.packet)
+            return
         if session is not None and session.owner is not None and claim.packet.clean_start and not session.kind:
             broker.turn.count(TAKEOVERS)
             session.owner.close("taken over by a new connection with its client id")

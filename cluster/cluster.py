@@ -48,6 +48,7 @@ from cluster.redis_store import LogBounds, RedisStore
 from cluster.redis_url import RedisAddress
 from cluster.results import Results
 from cluster.routes import Routes
+from cluster.users import Users
 
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, give or take a half
 BEATS_PER_LEASE = 4
@@ -89,6 +90,7 @@ class Cluster(Coordinator):
         )  # fmt: skip
         self.routes = Routes(self.ledger)
         self.claims = Claims(self)
+        self.users = self._users = Users(self)
         self.agreement = Agreement()
         self._asking = Asking(self)
         self._patience = max(3.0, config.cluster.timeout)  # with a Redis that says nothing, while it is asked
@@ -123,6 +125,7 @@ class Cluster(Coordinator):
             b"purge": self._purge,
             b"ask": self._asking.asked,
             b"answer": self._asking.answered,
+            b"user": self._users.heard,
             b"result": lambda topic, payload: self.results.take(topic, payload),
         }
 
@@ -307,6 +310,7 @@ class Cluster(Coordinator):
         self._logged.configure(self.broker.config.analytics, link)
         self._store.flow(link, seq)
         self.claims.reclaim()
+        self._users.read_again()
         for member in self.members:
             member.has_taken(member.sent)
         link.call(ignore, "PUBLISH", self.keys.all, wire.back(self.me, self.changes.last))

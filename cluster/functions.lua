@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 6
+-- revision 7
 -- The atomic steps of a cluster. Loaded into Redis by every node that starts; the protocol is in deploy/docs/CLUSTER.md.
 --
 -- Every function takes the key prefix as its first argument. What changes the truth checks that the caller is a live
@@ -409,17 +409,21 @@ local function all_sent(prefix, cid)
   redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + redis.call('LLEN', prefix .. 'q:' .. cid))
 end
 
--- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, most sessions
+-- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, most sessions, verified user or nothing
 -- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
--- published first or nothing}, or {'gone'} or {'full'}.
+-- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's.
 redis.register_function('flockmq_claim', function(_, args)
   local prefix, node, cid, persistent = args[1], args[2], args[3], args[4]
   if not live(prefix, node) then
     return {'gone'}
   end
   local key = prefix .. 's:' .. cid
-  local state = redis.call('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't')
+  local state = redis.call('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u')
   local owner, last, incarnation = state[1], state[2], state[3]
+  local user = args[8] or ''                     -- a node of before had no users
+  if (state[8] or '') ~= '' and state[8] ~= user then
+    return {'denied'}
+  end
   if not last and persistent == '1' and redis.call('ZCARD', prefix .. 'sessions') >= tonumber(args[7]) then
     return {'full'}
   end
@@ -457,14 +461,14 @@ redis.register_function('flockmq_claim', function(_, args)
   end
   local present = last and persistent == '1' and state[4] == '1'
   if present then
-    redis.call('HSET', key, 'o', node, 'e', epoch, 'l', args[5], 'w', waits, 'f', fights, 't', seconds)
+    redis.call('HSET', key, 'o', node, 'e', epoch, 'l', args[5], 'w', waits, 'f', fights, 't', seconds, 'u', user)
   else
     if last then
       end_session(prefix, '', cid, incarnation, state[4])
     end
     incarnation = epoch
     redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', args[5], 'h', 1, 'b', 0, 'n', 1,
-      'z', 0, 'w', waits, 'f', fights, 't', seconds)
+      'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user)
   end
   if persistent == '1' then
     redis.call('ZADD', prefix .. 'sessions', seconds, cid)

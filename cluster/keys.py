@@ -17,6 +17,7 @@ class Keys:
         self.nodes = self.prefix + b"nodes"
         self.retained = self.prefix + b"retained"
         self.sessions = self.prefix + b"sessions"
+        self.users = self.prefix + b"users"
         self.all = self.prefix + b"all"
         self.analytics_logs = self.prefix + b"analytics:logs"
         self.analytics_jobs = self.prefix + b"analytics:jobs"

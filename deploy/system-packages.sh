@@ -44,6 +44,12 @@ else
     need libc6-dev
 fi
 has make || need make
+# TLS is spoken by calling OpenSSL directly.
+if has gcc; then
+    echo '#include <openssl/ssl.h>' | gcc -E -o /dev/null - 2>/dev/null || need libssl-dev
+else
+    need libssl-dev
+fi
 if [ "$what" = test ]; then
     has mosquitto || need mosquitto
     { has mosquitto_pub && has mosquitto_sub; } || need mosquitto-clients

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from _speedups.listener import Entrance, Listener
 from _speedups.packets import Connack, Connect, Decoder, Packet, encode
 from broker.alone import Alone
 from broker.auth.authenticator import AllowAll, Authenticator
@@ -101,7 +102,8 @@ class Node:
         self._listener.listen(100)
         self._listener.setblocking(False)
         self.address = self._listener.getsockname()
-        self.broker.reactor.listen(self._listener)
+        self.listener = Listener()
+        self.broker.reactor.listen(Entrance(self.listener, self._listener))
         self._poll = select.poll()
         self._poll.register(self.broker.reactor.fileno(), select.POLLIN)
         self.broker.settle()

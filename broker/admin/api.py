@@ -57,7 +57,7 @@ class Api:
     def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(raw: web.Request) -> web.StreamResponse:
             holder = self._access.judge(raw, operation.role)
-            if not self._node.addresses:
+            if not self._node.serving:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
             arguments = read_query(operation, raw)
             body = await read_body(operation.body, raw) if operation.body is not None else {}

@@ -59,7 +59,7 @@ def routes(node: "Node", access: Access) -> list[web.RouteDef]:
         web.get("/healthz", handler(check(lambda: (True, "the process works")))),
         web.get(
             "/readyz",
-            handler(check(lambda: node.broker.ready() if node.addresses else (False, "the node is starting"))),
+            handler(check(lambda: node.broker.ready() if node.serving else (False, "the node is starting"))),
         ),
         web.get("/metrics", metrics),
     ]

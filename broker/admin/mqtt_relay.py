@@ -7,14 +7,15 @@ among the subprotocols, where tokens are used at all.
 
 import asyncio
 import contextlib
+import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from aiohttp import WSMsgType, web
 
+from _speedups.listener import Entrance
 from broker.admin.access import SUBPROTOCOL, Access
 from broker.admin.problems import Problem
-from broker.config_values import split_address
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -41,7 +42,7 @@ class Relay:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """A console connects."""
         self._access.judge(request, "admin", is_socket=True)
-        if self._open >= CONSOLES_MOST or not self._node.addresses:
+        if self._open >= CONSOLES_MOST or not self._node.serving:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "there are too many consoles, or the node is starting")
         messages = web.WebSocketResponse(
             protocols=(PROTOCOL,), max_msg_size=self._node.config.limits.max_packet_size, timeout=CLOSE_SECONDS,
@@ -59,10 +60,11 @@ class Relay:
         return messages
 
     async def _connect(self, request: web.Request) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The other end is a connection of the node's."""
-        host, port = split_address(self._node.addresses[0])
-        place = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        return await asyncio.open_connection(place, port)
+        """The other end is a connection of the node's default listener."""
+        ours, theirs = socket.socketpair()
+        entrance = Entrance(self._node.listeners.of("default"))
+        self._node.broker.reactor.adopt(theirs, entrance, f"{request.remote}:0")
+        return await asyncio.open_connection(sock=ours)
 
     async def _carry(
         self, messages: web.WebSocketResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -6,12 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from _speedups.listener import Listener
 from broker.metrics import METRICS
 
 if TYPE_CHECKING:
     from broker.broker import Broker
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
+LISTENER_FIGURES = (
+    ("connections", "gauge", "Open connections of a listener."),
+    ("accepted", "counter", "Connections that it has accepted."),
+    ("refused", "counter", "Connections that it has closed at once, because quotas.max_connections were open."),
+    ("bytes_received", "counter", "Bytes read from its clients."),
+    ("bytes_sent", "counter", "Bytes written to them."),
+)
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -28,6 +36,7 @@ def page(broker: "Broker", version: str, node: str) -> str:
     for metric in METRICS:
         suffix = "_total" if metric.kind == "counter" else ""
         lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures))
+    lines += _listeners(list(broker.reactor.listeners.values()))
     lines += _process()
     return "\n".join(lines) + "\n"
 
@@ -36,6 +45,14 @@ def _row(name: str, kind: str, text: str, value: float, labels: str = "") -> Ite
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
     yield f"{name}{labels} {value}"
+
+
+def _listeners(listeners: list[Listener]) -> Iterator[str]:
+    """What each listener counts: as many as the configuration names."""
+    for name, kind, text in LISTENER_FIGURES:
+        full = f"flockmq_listener_{name}{'_total' if kind == 'counter' else ''}"
+        yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
+        yield from (f'{full}{{listener="{each.name}"}} {getattr(each, name)}' for each in listeners)
 
 
 def _labels(version: str, node: str) -> str:

@@ -43,7 +43,11 @@ def figures(node: "Node", arguments: Arguments) -> dict[str, float]:
 
 def listeners(node: "Node", arguments: Arguments) -> list[dict[str, Any]]:
     """Where it listens."""
-    places = [("mqtt", node.addresses), ("proxy", node.proxy_addresses), ("http", node.http_addresses)]
+    places = [
+        ("mqtt", node.listeners.urls()),
+        ("proxy", node.listeners.urls(proxied=True)),
+        ("http", node.http_addresses),
+    ]
     return [{"kind": kind, "address": address} for kind, addresses in places for address in addresses]
 
 

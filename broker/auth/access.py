@@ -7,24 +7,25 @@ the start; later the node goes on with what it knew before, and says so: it neve
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from broker import logs
 from broker.auth import exposure
 from broker.auth.acl_file import AclFile
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
-from broker.auth.certificate import CertificateUsers
 from broker.auth.chain import Chain, Method
-from broker.auth.password_file import PasswordFile
+from broker.auth.kept_users import Source
+from broker.auth.methods import Methods
 from broker.auth.penalties import Penalties
-from broker.auth.verifier import Verifier
 from broker.auth.work_pool import Busy
 from broker.config import AuthConfig, Config, ListenerConfig
 from broker.errors import ConfigError
 
 TOO_MANY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="its address has shown wrong credentials too often")
-BUSY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="too many passwords wait to be verified")
-FILES = ("password_file", "acl_file")
+BUSY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="too many clients wait to be authenticated")
+CHANGED = Verdict(ReturnCode.NOT_AUTHORIZED, reason="its user has just been removed")
+FILES = ("password_file", "acl_file", "jwt_secret_file", "jwt_keys")
 
 log = logs.get("flockmq.auth")
 
@@ -42,11 +43,10 @@ class Access:
     """
 
     def __init__(
-        self, config: Config, users: Callable[[], Method | None] = lambda: None, first: Sequence[Method] = ()
+        self, config: Config, users: Callable[[], Source | None] = lambda: None, first: Sequence[Method] = ()
     ) -> None:
-        self.verifier = Verifier()
+        self._methods = Methods(users)
         self._penalties = Penalties()
-        self._users = users
         self._first = tuple(first)
         self._chains: dict[str, Chain] = {}
         self._files: dict[str, object] = {}  # path -> what tells a change
@@ -63,22 +63,15 @@ class Access:
         files = {path: _stamp(path) for listener in listeners for path in _paths(listener.auth)}
         chains = {listener.name: self._chain(listener) for listener in listeners}
         self._config, self._chains, self._files = config, chains, files
-        self.verifier.remember = config.auth.remember
+        self._methods.verifier.remember = config.auth.remember
         self._penalties.first_delay = config.auth.failure_delay
 
     def _chain(self, listener: ListenerConfig) -> Chain:
         auth = listener.auth
-        methods: list[Method] = [*self._first]
-        decoy = None
-        if exposure.verifies_certificates(listener):
-            methods.append(CertificateUsers())
-        if auth.password_file:
-            file = PasswordFile(auth.password_file, self.verifier)
-            methods.append(file)
-            decoy = file.decoy
+        methods = [*self._first, *self._methods.of(listener)]
         acl = AclFile(auth.acl_file) if auth.acl_file else None
         anonymous = auth.allow_anonymous or not methods
-        return Chain(methods, self.verifier, anonymous=anonymous, acl=acl, decoy=decoy)
+        return Chain(methods, self._methods.verifier, anonymous=anonymous, acl=acl)
 
     def changed(self) -> bool:
         """Read the files again if one of them has changed; whether what was found is followed from now on."""
@@ -97,10 +90,13 @@ class Access:
     # ---- a CONNECT ----
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
-        answer = self._chains[credentials.listener].authenticate(credentials)
-        return answer if isinstance(answer, Verdict) else self._attempt(credentials, answer)
+        chain = self._chains[credentials.listener]
+        answer = chain.authenticate(credentials)
+        return answer if isinstance(answer, Verdict) else self._attempt(credentials, chain, answer)
 
-    async def _attempt(self, credentials: Credentials, answer: Coroutine[Any, Any, Verdict]) -> Verdict:
+    async def _attempt(
+        self, credentials: Credentials, chain: Chain, answer: Coroutine[Any, Any, Verdict]
+    ) -> Verdict:
         address = credentials.address
         if not self._penalties.begin(address):
             answer.close()
@@ -109,6 +105,9 @@ class Access:
             verdict = await answer
             if verdict.code == ReturnCode.BAD_USERNAME_OR_PASSWORD:
                 await self._let_wait(address)
+            if verdict.code == ReturnCode.ACCEPTED and self._chains.get(credentials.listener) is not chain:
+                found = self.renewed(verdict.identity)  # who may do what has changed meanwhile
+                return CHANGED if found is None else replace(verdict, identity=found)
             return verdict
         except Busy:
             return BUSY
@@ -125,14 +124,14 @@ class Access:
 
     # ---- those who are connected ----
 
-    def renewed(self, identity: Identity, client_id: str) -> Identity | None:
+    def renewed(self, identity: Identity) -> Identity | None:
         """Who a connected client is by now, and what it may; None: it would not be let in any more."""
         chain = self._chains.get(identity.listener)
-        return None if chain is None else chain.renewed(identity, client_id)
+        return None if chain is None else chain.renewed(identity)
 
     def close(self) -> None:
         """End the threads."""
-        self.verifier.close()
+        self._methods.close()
 
 
 def _paths(auth: AuthConfig) -> list[str]:

@@ -44,6 +44,7 @@ class Identity:
     granted: Rights | None = None  # what whoever verified it gave as `rights`, instead of rules
     method: str = ""  # name of the way in which it was verified; empty = not at all
     listener: str = "default"  # that it came to
+    client_id: str = ""  # in whose name it was verified
 
 
 ANYBODY = Identity()

@@ -11,6 +11,7 @@ class CertificateUsers:
     """Lets clients with a verified certificate in."""
 
     name = "certificate"
+    decoy = None
 
     def authenticate(self, credentials: Credentials) -> Verdict | None:
         """None: there is no certificate."""

@@ -26,6 +26,10 @@ class Method(Protocol):
 
     name: str
 
+    @property
+    def decoy(self) -> StoredHash | None:
+        """What is verified in place of the password of nobody; None: it has no passwords."""
+
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict | None] | None:
         """Who it is; None: not known here, ask the next."""
 
@@ -38,10 +42,9 @@ class Chain:
 
     Args:
         methods: the ways to authenticate, in their order.
+        verifier: compares passwords.
         anonymous: whether clients without credentials are let in.
         acl: rules of access; None: those that come with the user count alone.
-        verifier: compares passwords.
-        decoy: what is verified for users that nobody knows; None: nothing here has passwords.
     """
 
     def __init__(
@@ -51,13 +54,12 @@ class Chain:
         *,
         anonymous: bool,
         acl: AclFile | None = None,
-        decoy: StoredHash | None = None,
     ) -> None:
         self.methods = tuple(methods)
         self.acl = acl
         self.anonymous = anonymous
         self._verifier = verifier
-        self._decoy = decoy
+        self._decoy = next((method.decoy for method in methods if method.decoy is not None), None)
 
     def authenticate(self, credentials: Credentials) -> Verdict | Coroutine[Any, Any, Verdict]:
         """Who the client is, with its rights."""
@@ -85,28 +87,30 @@ class Chain:
         if verdict.code != ReturnCode.ACCEPTED:
             return verdict
         found = verdict.identity
-        identity = replace(found, granted=found.rights, method=method, listener=credentials.listener)
-        return replace(verdict, identity=self.judged(identity, credentials.client_id))
+        identity = replace(
+            found, granted=found.rights, method=method, listener=credentials.listener, client_id=credentials.client_id
+        )
+        return replace(verdict, identity=self._judged(identity))
 
-    def judged(self, identity: Identity, client_id: str) -> Identity:
-        """The identity with the rights that it has by now."""
-        return replace(identity, rights=self._rights(identity, client_id))
+    def _judged(self, identity: Identity) -> Identity:
+        """With the rights that it has by now."""
+        return replace(identity, rights=self._rights(identity))
 
-    def _rights(self, identity: Identity, client_id: str) -> Rights | None:
+    def _rights(self, identity: Identity) -> Rights | None:
         if identity.granted is not None:
             return identity.granted
         if self.acl is not None:
-            return self.acl.rights(identity.username, client_id, identity.rules or ())
+            return self.acl.rights(identity.username, identity.client_id, identity.rules or ())
         if identity.rules is not None:
-            return rights_of(identity.rules, identity.username, client_id)
+            return rights_of(identity.rules, identity.username, identity.client_id)
         return None
 
-    def renewed(self, identity: Identity, client_id: str) -> Identity | None:
+    def renewed(self, identity: Identity) -> Identity | None:
         """Who a connected client is by now, and what it may; None: it would not be let in any more."""
         if not identity.method:
-            return self.judged(identity, client_id) if self.anonymous else None
+            return self._judged(identity) if self.anonymous else None
         for method in self.methods:
             if method.name == identity.method:
                 found = method.renew(identity)
-                return None if found is None else self.judged(found, client_id)
+                return None if found is None else self._judged(found)
         return None

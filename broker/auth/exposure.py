@@ -41,7 +41,9 @@ def reachable(config: Config) -> Iterator[tuple[ListenerConfig, str]]:
 
 def authenticates(listener: ListenerConfig) -> bool:
     """Whether it has a way to authenticate."""
-    return bool(listener.auth.password_file) or verifies_certificates(listener)
+    auth = listener.auth
+    ways = (auth.password_file, auth.jwt_secret_file, auth.jwt_keys, auth.redis, auth.http_url)
+    return any(ways) or verifies_certificates(listener)
 
 
 def check(config: Config, *, asked: bool = False) -> None:
@@ -64,4 +66,4 @@ def check(config: Config, *, asked: bool = False) -> None:
 
 def verifies_certificates(listener: ListenerConfig) -> bool:
     """Whether clients are known by their certificates."""
-    return bool(getattr(listener.tls, "username_from", ""))
+    return listener.tls.username_from != "none"

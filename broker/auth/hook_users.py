@@ -14,6 +14,7 @@ class HookUsers:
     """
 
     name = "hooks"
+    decoy = None
 
     def __init__(self, hooks: HookChain) -> None:
         self._hooks = hooks

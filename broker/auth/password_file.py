@@ -104,7 +104,7 @@ class PasswordFile:
     def __init__(self, path: str, verifier: Verifier) -> None:
         self._users = read_users(path)
         self._verifier = verifier
-        self.decoy = (next(iter(self._users.values()), None) or hash_password(b"")).decoy()
+        self.decoy: StoredHash | None = (next(iter(self._users.values()), None) or hash_password(b"")).decoy()
         if readable_by_others(path):
             log.warning("the password file can be read by every user of this machine: chmod 600 it", path=path)
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from _speedups.acl import Rights
 from _speedups.reactor import Connection
 from broker import logs
-from broker.auth.authenticator import ANYBODY, Identity
+from broker.auth.authenticator import Identity
 from broker.auth.penalties import network_of
 from broker.config_values import rate
 
 if TYPE_CHECKING:
     from broker.broker import Broker
 
-Renewed = Callable[[Identity, str], Identity | None]
+Renewed = Callable[[Identity], Identity | None]
 FLAPPING_MOST = 20_000  # clients of whom it is known how often they came
 NOTHING = Rights(())
 STALE_FREE = 1024  # entries of connections that have ended meanwhile
@@ -116,16 +116,17 @@ class Principals:
         """Ask anew who the connected clients are, and what they may."""
         plans_changed = False
         for connection in self._broker.reactor:
-            session, identity = connection.claimed, connection.identity or ANYBODY
-            if session is None or connection.closed or not concerns(identity):
+            session, identity = connection.claimed, connection.identity
+            if identity is None or connection.closed or not concerns(identity):
                 continue
-            found = renewed(identity, session.client_id.decode())
+            found = renewed(identity)
             if found is None:
                 connection.identity = replace(identity, rights=NOTHING)  # its will is not published either
                 connection.close("its user may not connect any more")
                 continue
             connection.identity = found
-            plans_changed |= session.set_rights(found.rights) and session.subscriptions_held > 0
+            if session is not None:  # else it waits for its session, and gets the rights with it
+                plans_changed |= session.set_rights(found.rights) and session.subscriptions_held > 0
         if plans_changed:
             self._broker.router.filters.forget_plans()
         self._broker.settle()

@@ -33,6 +33,7 @@ class WorkPool:
     def __init__(self, name: str, threads: int, most_waiting: int) -> None:
         self._executor = ThreadPoolExecutor(threads, f"flockmq-{name}", initializer=_be_modest)
         self._most = most_waiting
+        self.threads = threads
         self._under_way = 0
 
     async def run(self, work: Callable[..., T], *arguments: object) -> T:

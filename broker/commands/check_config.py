@@ -21,11 +21,24 @@ def run(arguments: list[str]) -> int:
 def render(loaded: config.Loaded) -> str:
     """The configuration as TOML, each line with its origin as comment."""
     lines: list[str] = []
+
+    def add(key: config.Key, value: object, origin: str) -> None:
+        setting = f"{key.field.name} = {key.kind.write(value)}"
+        lines.append(f"{setting:<40} # {origin}")
+
     section = ""
     for key in config.KEYS.values():
         if key.section != section:
             section = key.section
             lines += ["", f"[{section}]"]
-        setting = f"{key.field.name} = {key.kind.write(key.of(loaded.config))}"
-        lines.append(f"{setting:<40} # {loaded.origins[key.name]}")
+        add(key, key.of(loaded.config), loaded.origins[key.name])
+    for name, table in loaded.config.tables:
+        section = ""
+        lines += ["", f"[{config.TABLES}{name}]"]
+        for key_name, value in sorted(table, key=lambda each: "." in each[0]):
+            key = config.KEYS[key_name]
+            if key.section != section:
+                section = key.section
+                lines += ["", f"[{config.TABLES}{name}.{section}]"]
+            add(key, value, loaded.origins[f"{config.TABLES}{name}.{key_name}"])
     return "\n".join(lines) + "\n"

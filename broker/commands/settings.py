@@ -10,6 +10,7 @@ from broker.config_values import (
     FilePath,
     Integer,
     Kind,
+    ListenUrls,
     Name,
     PythonObjects,
     RedisUrlKind,
@@ -49,8 +50,8 @@ def metavar(kind: Kind) -> str:
     if isinstance(kind, Choice):
         return "|".join(kind.words)
     words: dict[type[Kind], str] = {
-        Addresses: "HOST:PORT", FilePath: "FILE", Integer: "N", Name: "NAME", PythonObjects: "MODULE:OBJECT",
-        RedisUrlKind: "URL", TopicFilters: "FILTER",
+        Addresses: "HOST:PORT", FilePath: "FILE", Integer: "N", ListenUrls: "HOST:PORT|URL", Name: "NAME",
+        PythonObjects: "MODULE:OBJECT", RedisUrlKind: "URL", TopicFilters: "FILTER",
     }  # fmt: skip
     return words.get(type(kind), "memory|sqlite:PATH")
 

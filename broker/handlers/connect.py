@@ -51,12 +51,18 @@ def handle(broker: "Broker", connection: Connection, packet: Connect | None) -> 
         packet.client_id = f"flockmq-{_prefix}-{next(_made_up)}"  # [MQTT-3.1.3-6]
     if _is_banned(broker, connection, packet.client_id, packet.username):
         return
-    if broker.principals.flaps("default", packet.client_id, connection.address):
+    if broker.principals.flaps(connection.listener, packet.client_id, connection.address):
         broker.turn.count(FLAPPING_REFUSED)
         refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, "it comes back too often")
         return
     credentials = Credentials(
-        packet.client_id, packet.username, packet.password, connection.address, packet.protocol_level
+        packet.client_id,
+        packet.username,
+        packet.password,
+        connection.address,
+        packet.protocol_level,
+        connection.listener,
+        connection.certificate,
     )
     try:
         answer = broker.authenticator.authenticate(credentials)
@@ -140,8 +146,24 @@ def _follow_hooks(broker: "Broker", connection: Connection, packet: Connect, fou
         broker.coordinator.claim(connection, packet)
 
 
+def belongs(session: Session, connection: Connection) -> bool:
+    """Whether a session may be this connection's: it is of the same user, or of nobody yet (CVE-2026-6564)."""
+    username = connection.identity.username
+    return session.user is None or (username is not None and session.user == username.encode())
+
+
+def refuse_others(broker: "Broker", connection: Connection, packet: Connect) -> None:
+    """The session of this client id is another user's, who is left alone."""
+    refuse(
+        broker, connection, ReturnCode.NOT_AUTHORIZED, packet.client_id,
+        "the session of its client id is another user's", packet.username or "",
+    )  # fmt: skip
+
+
 def admit(broker: "Broker", connection: Connection, packet: Connect, session: Session) -> None:
     """The session is this connection's; it may be used after `welcome`."""
+    if connection.identity.username is not None:
+        session.user = connection.identity.username.encode()
     connection.connect = packet if packet.will_topic is not None else None
     session.owner = connection
     if session.set_rights(connection.identity.rights) and session.subscriptions_held:

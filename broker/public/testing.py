@@ -20,6 +20,7 @@ import uvloop
 from broker import config
 from broker.config_values import split_address
 from broker.hooks import Hooks
+from broker.listen_url import ListenUrl
 from broker.node import Node
 
 DEFAULTS: Mapping[str, object] = {"listen": ["127.0.0.1:0"], "store.url": "memory", "mqtt.sys_interval": "0"}
@@ -62,14 +63,18 @@ class Broker:
             self._thread.join()
 
     @property
+    def _url(self) -> ListenUrl:
+        return ListenUrl.parse(self.urls[0])
+
+    @property
     def host(self) -> str:
         """Of its first address."""
-        return split_address(self.addresses[0])[0]
+        return split_address(self._url.address)[0]
 
     @property
     def port(self) -> int:
         """Of its first address."""
-        return split_address(self.addresses[0])[1]
+        return split_address(self._url.address)[1]
 
     def __enter__(self) -> Self:
         return self.start()
@@ -94,7 +99,7 @@ class Broker:
         node = Node(self._config, lambda: self._config, more_hooks=self._hooks, embedded=True)
         try:
             await node.start()
-            self.addresses = node.addresses
+            self.urls = node.listeners.urls()
             self._ready.set()
             await self._stop.wait()
         finally:

@@ -30,6 +30,7 @@ class Restorer:
             "AWAITING": lambda s, packet_id, m: self._by_number[s].restore_awaiting(packet_id, self._messages[m]),
             "RELEASED": lambda s, packet_id: self._by_number[s].restore_released(packet_id),
             "SESSION": self._session,
+            "SESSION_USER": lambda s, _, user: setattr(self._by_number[s], "user", user),
             "SESSION_GONE": self._session_gone,
             "SUBSCRIBED": lambda s, qos, name: self._filters.subscribe(self._by_number[s], name, qos),
             "UNSUBSCRIBED": lambda s, _, name: self._filters.unsubscribe(self._by_number[s], name),

@@ -102,6 +102,7 @@ def read(cluster: Cluster, client_id: bytes) -> dict[str, Any]:
     return {
         "client_id": text(client_id),
         "persistent": fields.get("p") == "1",
+        "user": fields.get("u", ""),
         "connected": bool(owner and node),
         "owner": owner,
         "node": node,
@@ -131,6 +132,7 @@ def show(session: dict[str, Any], *, as_json: bool) -> None:
     rows = [
         ("client id", session["client_id"]),
         ("persistent", "yes" if session["persistent"] else "no: it ends with its connection"),
+        ("user", session["user"] or "nobody: it was made without authentication"),
         ("connected", whereabouts(session)),
         ("protocol", session["protocol"]),
         ("epoch", f"{session['epoch']}, made at {session['made_at_epoch']}"),

@@ -20,9 +20,9 @@ from tests.broker_process import ROOT
 CACHE = ROOT / "build" / "test-images"
 SUITE, PYTHON = "bookworm", "3.11"
 BASE = ["python3", "python3-venv", "redis-server", "haproxy"]
-BUILD = ["gcc", "libc6-dev", "python3-dev"]
+BUILD = ["gcc", "libc6-dev", "libssl-dev", "python3-dev"]
 # What the image `node` needs of others; the last for a Python 3.11.2, as Debian's is.
-WHEELS = ["setuptools", "wheel", "cython", "uvloop", "redis", "hiredis", "async-timeout"]
+WHEELS = ["setuptools", "wheel", "cython", "uvloop", "websockets", "redis", "hiredis", "async-timeout"]
 LEFT_OUT = ["./dev/*", "./var/cache/apt/*.bin", "./var/cache/apt/archives/*.deb", "./var/lib/apt/lists/*"]
 
 

@@ -25,7 +25,7 @@ def proxied(start_broker: StartBroker) -> Broker:
 
 def connect(broker: Broker) -> socket.socket:
     """A connection to the port for proxies."""
-    host, _, port = broker.wait_for_log("load balancers")["listen"].rpartition(":")
+    host, _, port = broker.wait_for_log("load balancers")["listen"].removeprefix("mqtt://").rpartition(":")
     return socket.create_connection((host, int(port)), DEADLINE)
 
 

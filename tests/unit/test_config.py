@@ -285,7 +285,8 @@ def test_what_is_opened_at_start_is_not_reloadable() -> None:
     fixed = {key.name for key in KEYS.values() if not key.reloadable}
     parts = ("cluster.", "proxy.", "otel.", "hooks.", "http.listen", "http.tokens")
     sections = {name for name in KEYS if name.startswith(parts)}
-    top = {"listen", "listen_shared", "store.url", "store.sync", "log.format", "limits.max_connections"}
+    top = {"listen", "proxied", "socket_mode", "listen_shared", "store.url", "store.sync", "log.format"}
+    top |= {"limits.max_connections"}
     assert fixed == top | sections
 
 

@@ -65,7 +65,8 @@ async def several(request: Request) -> dict[str, Any]:
     """The first that match a filter."""
     topic_filter = request.arguments["filter"]
     _valid(request, topic_filter)
-    found, size = request.node.broker.router.retained.matching(topic_filter.encode()), 0
+    found = request.node.broker.router.retained.matching(topic_filter.encode())
+    size = 0
     items: list[dict[str, Any]] = []
     for topic, payload, qos in found:
         if len(items) == request.arguments["limit"] or size + len(payload) > BYTES_MOST:

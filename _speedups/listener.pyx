@@ -1,0 +1,42 @@
+"""Where connections come in: a listener has a name, limits and figures; each of its addresses is an entrance."""
+
+
+cdef class Listener:
+    """What the connections to one listener have in common.
+
+    Args:
+        name: as in the configuration.
+        tls: certificates, for those of its addresses that want them.
+    """
+
+    def __init__(self, str name not None="default", TlsContext tls=None):
+        self.name = name
+        self.tls = tls
+        self.max_connections = <uint32_t>-1
+
+    cdef bint metered(self) noexcept:
+        """Whether there is a rate that its clients must keep to."""
+        return (self.client_messages > 0 or self.client_bytes > 0 or self.total_messages > 0 or self.total_bytes > 0)
+
+
+cdef class Entrance:
+    """One address of a listener.
+
+    Args:
+        listener: whose.
+        socket: bound, listening, not blocking; None if connections are handed in.
+        transport: what is spoken: "mqtt", "mqtts", "ws", "wss" or "unix".
+        trusts: connections begin with a PROXY protocol header; says of an address whether it is one of a proxy.
+        upgrade: called with a HTTP request up to its empty line, and whether TLS was spoken; returns the answer and
+            why it refuses, or "".
+    """
+
+    def __init__(self, Listener listener not None, socket=None, str transport not None="mqtt", trusts=None,
+                 upgrade=None):
+        self.listener = listener
+        self.socket = socket
+        self.transport = transport
+        self.secure = transport in ("mqtts", "wss")
+        self.websocket = transport in ("ws", "wss")
+        self.trusts = trusts
+        self.upgrade = upgrade

@@ -1,0 +1,108 @@
+"""JSON Web Tokens as passwords: who signed them says who a client is, what it may do, and until when.
+
+A password of three parts whose first is a JSON header is a token, and then this verdict is final. It must have `exp`
+(the connection ends then), and what is configured of `aud` and `iss`; `sub`, or the claim configured, is the user. The
+user name in CONNECT must be the same, "jwt" or empty; a claim `client_id` must be the client's. A claim `acl` has
+rules.
+"""
+
+import base64
+import json
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol
+
+import jwt
+
+from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.rules import parse_rules
+from broker.auth.token_keys import Key, KeysAway
+from broker.auth.work_pool import WorkPool
+from broker.config import AuthConfig
+
+LEEWAY = 30.0  # seconds by which clocks may differ
+ANONYMOUS_NAMES = ("", "jwt")  # in CONNECT: the token says it
+USERNAME_MOST = 1000
+AWAY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the keys of tokens can't be had for now")
+
+
+class Keys(Protocol):
+    """Where keys are looked up."""
+
+    def find(self, name: str | None, algorithm: str) -> Sequence[Key]:
+        """Those that may have signed a token."""
+
+
+class TokenUsers:
+    """Lets clients with a token in.
+
+    Args:
+        auth: of the listener.
+        keys: where to look for keys.
+        pool: where signatures are verified.
+    """
+
+    name = "token"
+    decoy = None
+
+    def __init__(self, auth: AuthConfig, keys: Sequence[Keys], pool: WorkPool) -> None:
+        self._claim = auth.jwt_username_claim
+        self._audience, self._issuer = auth.jwt_audience or None, auth.jwt_issuer or None
+        self._keys = tuple(keys)
+        self._pool = pool
+
+    def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict] | None:
+        """None: the password is no token."""
+        header = header_of(credentials.password or b"")
+        return None if header is None else self._pool.run(self._verify, credentials, header)
+
+    def renew(self, identity: Identity) -> Identity | None:
+        """A token holds until it expires."""
+        return identity
+
+    def _verify(self, credentials: Credentials, header: dict[str, Any]) -> Verdict:
+        """In a thread: it may ask for keys."""
+        try:
+            return self._judge(credentials, self._claims(credentials.password or b"", header))
+        except KeysAway:
+            return AWAY
+        except (jwt.PyJWTError, ValueError) as error:
+            return Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason=f"its token: {error}")
+
+    def _claims(self, token: bytes, header: dict[str, Any]) -> dict[str, Any]:
+        algorithm, name = header.get("alg"), header.get("kid")
+        found = [key for keys in self._keys for key in keys.find(name, algorithm)] if isinstance(algorithm, str) else []
+        fault: Exception = ValueError("no key fits its algorithm and key id")
+        for key in found:
+            try:
+                claims: dict[str, Any] = jwt.decode(
+                    token, key.key, [str(algorithm)], options={"require": ["exp"]}, leeway=LEEWAY,
+                    audience=self._audience, issuer=self._issuer,
+                )  # fmt: skip
+            except jwt.InvalidSignatureError as error:
+                fault = error  # another key may fit
+            else:
+                return claims
+        raise fault
+
+    def _judge(self, credentials: Credentials, claims: dict[str, Any]) -> Verdict:
+        username = claims.get(self._claim)
+        if not isinstance(username, str) or not 0 < len(username) <= USERNAME_MOST or "\0" in username:
+            raise ValueError(f"the claim {self._claim!r} names no user")
+        if credentials.username not in (*ANONYMOUS_NAMES, username):
+            raise ValueError("it is another user's")
+        if claims.get("client_id", credentials.client_id) != credentials.client_id:
+            raise ValueError("it is for another client id")
+        identity = Identity(username, expires=float(claims["exp"]), rules=parse_rules(claims.get("acl")))
+        return Verdict(ReturnCode.ACCEPTED, identity)
+
+
+def header_of(password: bytes) -> dict[str, Any] | None:
+    """The header, if this is a token."""
+    if password.count(b".") != 2 or not password.startswith(b"eyJ"):
+        return None
+    first = password.partition(b".")[0]
+    try:
+        header = json.loads(base64.urlsafe_b64decode(first + b"=" * (-len(first) % 4)))
+    except ValueError:
+        return None
+    return header if isinstance(header, dict) and "alg" in header else None

@@ -1,0 +1,84 @@
+"""What `listen` takes: HOST:PORT, or a URL that says what is spoken there.
+
+    HOST:PORT, mqtt://HOST:PORT    MQTT over TCP, in plain text
+    mqtts://HOST:PORT              over TLS
+    ws://HOST:PORT                 over WebSocket
+    wss://HOST:PORT                over WebSocket over TLS
+    unix:/PATH                     a Unix socket
+    fd:NUMBER                      a Unix socket that another process has bound and handed down
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+EXPECTED = (
+    'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883", that after mqtt://, mqtts://, ws:// or wss://, or unix:/PATH'
+)
+PATH_MOST = 107  # bytes that the kernel takes
+NETWORK = ("mqtt", "mqtts", "ws", "wss")
+
+
+@dataclass(frozen=True)
+class ListenUrl:
+    """An address to listen on."""
+
+    scheme: str  # "mqtt", "mqtts", "ws", "wss", "unix" or "fd"
+    address: str  # HOST:PORT; of "unix" the path, of "fd" the number
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """What `text` says. Raises ValueError, with words where there are better ones than EXPECTED."""
+        scheme, _, rest = text.partition(":")
+        if scheme in ("unix", "fd") and not rest.startswith("//"):
+            if scheme == "fd" and not (rest.isascii() and rest.isdigit()):
+                raise ValueError("the number of a file descriptor after fd:")
+            if scheme == "unix" and (not rest.startswith("/") or len(rest.encode()) > PATH_MOST or "\0" in rest):
+                raise ValueError(f'an absolute path of at most {PATH_MOST} bytes, such as "unix:/run/flockmq.sock"')
+            return cls(scheme, rest)
+        if rest.startswith("//"):
+            if scheme not in NETWORK:
+                raise ValueError(EXPECTED)
+            address = rest.removeprefix("//").removesuffix("/")
+        else:
+            scheme, address = "mqtt", text
+        split_address(address)
+        return cls(scheme, address)
+
+    def __str__(self) -> str:
+        return f"{self.scheme}{'://' if self.scheme in NETWORK else ':'}{self.address}"
+
+    @property
+    def secure(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.scheme in ("mqtts", "wss")
+
+    @property
+    def websocket(self) -> bool:
+        """Whether WebSocket is spoken."""
+        return self.scheme in ("ws", "wss")
+
+    @property
+    def place(self) -> object:
+        """What no two may have; None if they may, because the kernel chooses the port."""
+        if self.scheme not in NETWORK:
+            return self.scheme, self.address
+        host, port = split_address(self.address)
+        return (host, port) if port else None
+
+    def at(self, address: str) -> "ListenUrl":
+        """The same with another HOST:PORT."""
+        return replace(self, address=address)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT" or "[IPV6]:PORT". Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError('an IPv6 address in brackets, such as "[::1]:1883"')
+    if not colon or not host or any(char.isspace() or not char.isprintable() for char in host):
+        raise ValueError
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError("a port from 0 to 65535 after the colon" if colon else "")
+    return host, int(port)

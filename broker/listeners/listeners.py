@@ -1,0 +1,147 @@
+"""All listeners of a node: their sockets, their certificates, and what the reactor knows of them.
+
+They outlive the reactor: a node that begins anew opens them again. Sockets are bound at the start and stay; limits,
+certificates and what WebSocket accepts follow the configuration, and certificates their files.
+"""
+
+import socket
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from _speedups.listener import Entrance, Listener
+from _speedups.reactor import Reactor
+from _speedups.tls import TlsContext
+from broker import logs
+from broker.config import Config, ListenerConfig, QuotasConfig
+from broker.errors import ConfigError
+from broker.listen_url import ListenUrl
+from broker.listeners import certificates
+from broker.listeners.unix_socket import bind_unix, remove
+from broker.listeners.websocket import Upgrade
+from broker.listening import address_of, bind, truster
+
+BACKLOG = 4096  # connections that the kernel completes before we accept them
+UNLIMITED = 2**32 - 1
+LOOK_SECONDS = 5.0  # between looks at the files of certificates
+
+log = logs.get("flockmq.tls")
+
+
+class Address(NamedTuple):
+    """A bound socket."""
+
+    url: ListenUrl  # with the real port
+    socket: socket.socket
+    proxied: bool
+    listener: str
+
+
+class Listeners:
+    """The listeners that a configuration names."""
+
+    def __init__(self) -> None:
+        self._addresses: list[Address] = []
+        self._listeners: dict[str, Listener] = {}
+        self._upgrades: dict[str, Upgrade] = {}
+        self._states: dict[str, object] = {}  # of certificates' files, when they were read
+        self._look_at = 0.0
+
+    def bind(self, config: Config) -> None:
+        """Take all addresses.
+
+        Raises:
+            FlockError: one can't be had, or a certificate can't be used.
+        """
+        contexts = self.prepare(config)
+        for each in config.listeners:
+            self._listeners[each.name] = Listener(each.name)
+            self._upgrades[each.name] = Upgrade(each.websocket)
+            for text, proxied in each.places:
+                url = ListenUrl.parse(text)
+                taken = _take(url, each, config.listen_shared)
+                if url.scheme not in ("unix", "fd"):
+                    url = url.at(address_of(taken))
+                self._addresses.append(Address(url, taken, proxied, each.name))
+        self.configure(config, contexts)
+
+    def of(self, name: str) -> Listener:
+        """A listener, by its name."""
+        return self._listeners[name]
+
+    def urls(self, *, proxied: bool = False) -> list[str]:
+        """Where clients connect, or those proxies that tell for whom."""
+        return [str(address.url) for address in self._addresses if address.proxied == proxied]
+
+    def urls_of(self, name: str) -> list[str]:
+        """Where one listener listens."""
+        return [str(address.url) for address in self._addresses if address.listener == name]
+
+    def listen(self) -> None:
+        """Let the kernel complete connections."""
+        for address in self._addresses:
+            address.socket.listen(BACKLOG)
+
+    def open(self, reactor: Reactor, trusted: Iterable[str]) -> None:
+        """Let clients in."""
+        trusts = truster(trusted)
+        for url, taken, proxied, name in self._addresses:
+            transport = "unix" if url.scheme == "fd" else url.scheme
+            listener, upgrade = self._listeners[name], self._upgrades[name]
+            reactor.listen(Entrance(listener, taken, transport, trusts if proxied else None, upgrade))
+
+    def prepare(self, config: Config) -> dict[str, TlsContext | None]:
+        """What `configure` needs of the listeners' certificates. Raises ConfigError."""
+        return {each.name: certificates.load(each) for each in config.listeners}
+
+    def configure(self, config: Config, contexts: dict[str, TlsContext | None]) -> None:
+        """Follow a configuration, in what can change while clients are connected."""
+        for each in config.listeners:
+            listener = self._listeners[each.name]
+            listener.tls = contexts[each.name]
+            _limit(listener, each.quotas)
+            self._upgrades[each.name].config = each.websocket
+            self._states[each.name] = certificates.state(each.tls)
+
+    def look(self, config: Config, now: float) -> None:
+        """From time to time: read certificates whose files have changed."""
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        for each in config.listeners:
+            listener = self._listeners[each.name]
+            if listener.tls is not None and (found := certificates.state(each.tls)) != self._states[each.name]:
+                self._states[each.name] = found
+                self._reread(each, listener)
+
+    def _reread(self, each: ListenerConfig, listener: Listener) -> None:
+        try:
+            listener.tls = certificates.load(each)
+        except ConfigError as error:
+            log.error("certificates have changed and can't be used: those before stay", error=error)
+        else:
+            log.info("certificates have changed and were read", listener=each.name)
+
+    def close(self) -> None:
+        """Give all addresses back."""
+        for address in self._addresses:
+            if address.url.scheme == "unix":
+                remove(address.url.address, address.socket)
+            address.socket.close()
+
+
+def _limit(listener: Listener, quotas: QuotasConfig) -> None:
+    listener.max_connections = quotas.max_connections or UNLIMITED
+    listener.max_per_address = quotas.max_connections_per_address
+    listener.connects = quotas.connects_per_second
+    listener.client_messages = quotas.messages_per_second
+    listener.client_bytes = quotas.bytes_per_second
+    listener.total_messages = quotas.listener_messages_per_second
+    listener.total_bytes = quotas.listener_bytes_per_second
+
+
+def _take(url: ListenUrl, listener: ListenerConfig, shared: bool) -> socket.socket:
+    openers: dict[str, Callable[[], socket.socket]] = {
+        "unix": lambda: bind_unix(url.address, int(listener.socket_mode, 8)),
+        "fd": lambda: socket.socket(fileno=int(url.address)),
+    }
+    return openers.get(url.scheme, lambda: bind(url.address, shared))()

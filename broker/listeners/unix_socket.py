@@ -1,0 +1,66 @@
+"""Unix sockets to listen on: a file with its own permissions, there as long as the process that made it."""
+
+import os
+import socket
+import stat
+
+from broker.errors import ListenError
+
+
+def bind_unix(path: str, mode: int) -> socket.socket:
+    """A listening socket at this path; the file of a process that is gone is replaced.
+
+    Args:
+        path: of the file.
+        mode: its permissions.
+
+    Raises:
+        ListenError: with what to do about it.
+    """
+    _make_room(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(path)
+        os.chmod(path, mode)  # nobody can connect before it listens
+        listener.listen(1)  # from here on others see that it is taken
+    except OSError as error:
+        listener.close()
+        raise ListenError(
+            f"can't listen on unix:{path}: {error.strerror}", "its directory must be there, and be writable"
+        ) from error
+    return listener
+
+
+def _make_room(path: str) -> None:
+    """Remove what a dead process left; nothing else."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ListenError(f"can't listen on unix:{path}: there is a file that is no socket", "choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except OSError as error:  # its queue is full, or it isn't ours to ask
+            reason = error.strerror
+        else:
+            reason = "it answers"
+    raise ListenError(
+        f"can't listen on unix:{path}: another process does ({reason})", "stop it, or choose another path"
+    )
+
+
+def remove(path: str, listener: socket.socket) -> None:
+    """At the end: remove the socket's file, if it still is the socket's; then close it."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+            listener.close()
+            probe.connect(path)  # somebody else has the path by now
+    except ConnectionRefusedError:
+        os.unlink(path)
+    except OSError:
+        return

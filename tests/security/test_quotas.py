@@ -1,0 +1,50 @@
+"""How many connections a user has, and how often a client may come."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import until
+from tests.cluster_process import Broker
+from tests.conftest import StartBroker
+from tests.protocol.wire import Wire
+from tests.security.access_files import UNAVAILABLE, AccessFiles, counted, login, refused
+
+
+@pytest.fixture
+def store() -> str:
+    """Each node counts its own."""
+    return "memory"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> AccessFiles:
+    files = AccessFiles(tmp_path)
+    files.users("ada", "bob")
+    return files
+
+
+def test_connections_of_a_user_are_counted(files: AccessFiles, start_broker: StartBroker) -> None:
+    broker = files.start(start_broker, quotas__max_connections_per_user=2)
+    with login(broker, "ada", "1") as one, login(broker, "ada", "2") as two, login(broker, "bob", "3"):
+        refused(broker, "user=ada pass=ada", UNAVAILABLE, "4")
+        with login(broker, "ada", "2"):  # in place of the one before
+            assert two.receive() is None
+            one.close()
+            until(lambda: connects(broker, "ada", "4"), "there is room again")
+
+
+def connects(broker: Broker, user: str, client_id: str) -> bool:
+    """Whether a user gets in."""
+    with Wire(broker.port, name=client_id) as client:
+        client.send(f"connect user={user} pass={user}")
+        return bool(client.packet().reason_code == 0)
+
+
+def test_who_comes_back_too_often_is_held_off(files: AccessFiles, start_broker: StartBroker) -> None:
+    broker = files.start(start_broker, quotas__flapping="3 in 600 s")
+    for _ in range(3):
+        login(broker, "ada", "flapping").close()
+    refused(broker, "user=ada pass=ada", UNAVAILABLE, "flapping")
+    login(broker, "ada", "steady").close()
+    assert counted(broker, "flapping_refused") == 1

@@ -1,0 +1,120 @@
+"""Users of a cluster, in Redis: `flockmq users` makes them, and what changes acts on all nodes at once."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.broker_process import environment, until
+from tests.cluster_process import ClusterNode, ClusterProcess
+from tests.conftest import StartCluster
+from tests.protocol.wire import Wire
+from tests.redis_process import RedisProcess
+from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, refused
+
+SETTINGS = {"auth.redis": True, "auth.failure_delay": 0}
+
+
+def users(cluster: ClusterProcess, *arguments: str, stdin: str = "", status: int = 0) -> str:
+    command = [sys.executable, "-m", "broker.cli", "users", *arguments]
+    env = {**environment(), "FLOCKMQ_CLUSTER_REDIS": cluster.url()}
+    done = subprocess.run(command, input=stdin, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
+def client(node: ClusterNode, user: str, password: str = "", line: str = "") -> Wire:
+    return Wire(node.port, name=user).connect(f"user={user} pass={password or user} {line}")
+
+
+def test_users_of_a_cluster(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(SETTINGS, nodes="ab")
+    a, b = cluster["a"], cluster["b"]
+    refused(a, "", NOT_AUTHORIZED)
+    refused(a, "user=ada pass=ada", WRONG)
+    users(cluster, "add", "ada", stdin="ada\n")
+    users(cluster, "add", "bob", "topic read a/#", "pattern write %u/#", stdin="bob\n")
+    with client(a, "ada") as ada, client(b, "bob") as bob:
+        refused(b, "user=ada pass=bob", WRONG, "other")
+        bob.send("subscribe 1 a/#:1 b/#:1")
+        bob.expect("suback 1 1 0x80")
+        ada.send("publish a/x 1 q1 id=1")
+        ada.expect("puback 1")
+        bob.expect("publish a/x 1 q1 id=1")
+        bob.send("puback 1")
+
+        users(cluster, "set-rules", "bob", "topic read b/#")  # the subscription stays, and delivers nothing
+        until(lambda: subscribes(bob, "b/#"), "the new rules hold")
+        ada.send("publish a/x 2 q1 id=2", "publish b/x 3 q1 id=3")
+        ada.expect("puback 2", "puback 3")
+        assert (bob.packet().topic_name, len(bob.frames)) == ("b/x", 0)
+
+        users(cluster, "disable", "bob")
+        assert bob.receive() is None
+        refused(a, "user=bob pass=bob", NOT_AUTHORIZED)
+        users(cluster, "enable", "bob")
+        client(a, "bob").close()
+        users(cluster, "set-password", "bob", stdin="new\n")
+        refused(a, "user=bob pass=bob", WRONG)
+        client(b, "bob", "new").close()
+        users(cluster, "remove", "ada")
+        assert ada.receive() is None
+    listed = json.loads(users(cluster, "list", "--json"))
+    assert listed == {"bob": {"rules": ["topic read b/#"], "disabled": False}}
+    assert "hash" not in users(cluster, "list")
+
+
+def subscribes(client: Wire, topic_filter: str) -> bool:
+    client.send(f"subscribe 9 {topic_filter}:0")
+    return bool(client.packet().reason_codes == [0])
+
+
+def test_users_in_an_outage(start_cluster: StartCluster) -> None:
+    """Those who are known come in as clean clients, nobody else does; what changed meanwhile acts in the end."""
+    cluster = start_cluster(SETTINGS, nodes="a", proxies=True)
+    node = cluster["a"]
+    for name in ("ada", "bob", "eve"):
+        users(cluster, "add", name, stdin=name)
+    with client(node, "ada") as ada, client(node, "eve") as eve:
+        node.proxy.refuse()
+        node.proxy.cut()
+        node.wait_for_log("Redis is away")
+        ada.close()
+        with client(node, "ada"):
+            refused(node, "user=ada pass=wrong", WRONG, "x")
+            refused(node, "user=bob pass=bob", UNAVAILABLE, "y")
+            users(cluster, "remove", "eve")
+            node.proxy.resume()
+            node.wait_for_log("Redis is back")
+            assert eve.receive() is None
+            client(node, "bob").close()
+
+
+def test_what_is_not_readable_lets_nobody_in(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(SETTINGS, nodes="a")
+    redis = cluster.redis.client()
+    for name, data in (("no-json", b"{"), ("no-hash", b"{}"), ("text", b'"x"'), ("odd", b'{"hash": "$6$a$b"}')):
+        redis.hset("mq:users", name, data)
+        refused(cluster["a"], f"user={name} pass=x", UNAVAILABLE)
+    redis.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["add"], 2, "needs a name"),
+        (["add", "a:b"], 2, "can't be a user's name"),
+        (["add", "ada", "topic reads x"], 2, "the rule 'topic reads x'"),
+        (["remove", "ada"], 1, "there is no user 'ada'"),
+        (["frob", "ada"], 2, "invalid choice"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    arguments: list[str], status: int, words: str, redis_server: RedisProcess
+) -> None:
+    command = [sys.executable, "-m", "broker.cli", "users", *arguments, "--redis", redis_server.url]
+    done = subprocess.run(command, input="x\n", env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == status and words in done.stderr, done.stderr
+    assert os.linesep not in done.stderr.rstrip()
