@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import HttpVersion10, web
 
 from broker.admin import problems
+from broker.admin.headers import HEADERS
 from broker.config_values import split_address
 from broker.errors import ListenError
 from broker.listening import address_of, is_loopback
@@ -70,6 +71,7 @@ class Connection(web.RequestHandler):
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return super().handle_error(request, status, exc, message)
         response = problems.response(problems.Problem(HTTPStatus(status), "this is not an HTTP request"))
+        response.headers.update(HEADERS)
         response.force_close()
         return response
 

@@ -97,7 +97,7 @@ def test_smuggling(api: HttpClient) -> None:
         b"A\0: b\r\n\r\n",
     ):
         data = answer(api.raw(head + attack + second))
-        assert data.startswith(b"HTTP/1.1 4"), (attack, data)
+        assert data[:10] in (b"HTTP/1.0 4", b"HTTP/1.1 4"), (attack, data)
         assert b"flockmq_info" not in data, attack
 
 
@@ -107,8 +107,8 @@ def test_slowloris(start_broker: StartBroker) -> None:
     api = HttpClient(broker)
     began = time.monotonic()
     slow = [api.raw(start) for start in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"G") for _ in range(20)]
-    body = b"POST /api/v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
-    slow += [api.raw(body) for _ in range(20)]
+    head = b"POST /api/v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    slow += [api.raw(head + b"Content-Length: 99\r\n\r\n{") for _ in range(20)]
     assert api.ask("GET", "//healthz").status == 200
     for connection in slow[:60]:
         assert answer(connection) == b""
@@ -130,9 +130,9 @@ def test_header_floods(start_broker: StartBroker) -> None:
                 data = answer(api.raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n"))
             except ConnectionError:
                 data = b""
-            assert data[:12] in (b"", b"HTTP/1.1 400", b"HTTP/1.1 431")
+            assert data[8:12] in (b"", b" 400") and b"aiohttp" not in data
     long = answer(api.raw(b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
-    assert long[:12] in (b"", b"HTTP/1.1 400")
+    assert long[8:12] in (b"", b" 400")
     assert api.ask("GET", "//healthz").status == 200
     assert broker.rss() - before < 30 << 20
     assert not [line for line in broker.log if line["level"] in ("warning", "error")]  # nor can it fill the log
@@ -201,11 +201,11 @@ def test_a_file_of_tokens_that_changes_or_breaks(start_broker: StartBroker, tmp_
     api.token = add(path, "ann", "admin")
     until(lambda: api.ask("GET", "/me").status == 200)
     stale = HttpClient(broker, first)
-    assert stale.ask("GET", "/me").status == 401
+    assert stale.ask("GET", "/me").status in (401, 403)
     path.write_text("ann:admin:what is this\n")
     until(lambda: api.ask("GET", "/me").status in (401, 403))
     path.unlink()
-    until(lambda: any("nobody is let in" in line["event"] for line in broker.log) or api.ask("GET", "/me") is None)
+    until(lambda: api.ask("GET", "/me") and any("nobody is let in" in line["event"] for line in broker.log))
     assert api.ask("GET", "/clients").status in (401, 403)
 
 
@@ -227,7 +227,7 @@ def test_path_traversal(api: HttpClient) -> None:
         b"/api/v1/../../http_server.py",
     ):  # fmt: skip
         data = answer(api.raw(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
-        assert data[:12] in (b"HTTP/1.1 404", b"HTTP/1.1 400") or b"<title>FlockMQ" in data, path
+        assert data[8:12] in (b" 404", b" 400") or b"<title>FlockMQ" in data, path
         assert b"import" not in data and b"root:" not in data, path
 
 
@@ -237,7 +237,7 @@ def test_log_injection(start_broker: StartBroker) -> None:
     evil = "x\r\n2026-11-21 info    all is well\x1b[2J\u202e"
     assert api.ask("DELETE", "/session", client_id=evil).status == 404
     assert api.ask("POST", "/bans", {"kind": "client_id", "value": evil, "reason": evil}).status == 200
-    assert api.ask("GET", "//metrics", None, {"User-Agent": "\x1b[2J"}).status == 200
+    assert api.ask("GET", "//metrics", None, {"User-Agent": "\x1b[2J"}).status == 400
     told = [line for line in broker.log if line.get("operation") in ("end_session", "ban")]
     assert len(told) == 2
     assert not [line for line in broker.log if line["level"] == "raw"]
