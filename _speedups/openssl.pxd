@@ -1,6 +1,6 @@
 # What is used of OpenSSL 3 (libssl, libcrypto): names and types as in its manual pages.
 
-cdef extern from "<openssl/ssl.h>":
+cdef extern from "<openssl/ssl.h>" nogil:
     ctypedef struct SSL:
         pass
     ctypedef struct SSL_CTX:
@@ -19,7 +19,6 @@ cdef extern from "<openssl/ssl.h>":
     int SSL_CTX_set_min_proto_version(SSL_CTX*, int)
     int SSL_CTX_set_cipher_list(SSL_CTX*, const char*)
     int SSL_CTX_set_read_ahead(SSL_CTX*, int)
-    void SSL_CTX_set_default_read_buffer_len(SSL_CTX*, size_t)
     int SSL_CTX_use_certificate_chain_file(SSL_CTX*, const char*)
     int SSL_CTX_use_PrivateKey_file(SSL_CTX*, const char*, int)
     int SSL_CTX_check_private_key(const SSL_CTX*)
@@ -29,14 +28,6 @@ cdef extern from "<openssl/ssl.h>":
     void* SSL_load_client_CA_file(const char*)
     void SSL_CTX_set_client_CA_list(SSL_CTX*, void*)
     void SSL_CTX_set_verify(SSL_CTX*, int, void*)
-    ctypedef int (*alpn_callback)(SSL*, const unsigned char**, unsigned char*, const unsigned char*, unsigned int,
-                                  void*) noexcept
-    void SSL_CTX_set_alpn_select_cb(SSL_CTX*, alpn_callback, void*)
-    ctypedef int (*servername_callback)(SSL*, int*, void*) noexcept
-    long SSL_CTX_set_tlsext_servername_callback(SSL_CTX*, servername_callback)
-    long SSL_CTX_set_tlsext_servername_arg(SSL_CTX*, void*)
-    ctypedef int (*password_callback)(char*, int, int, void*) noexcept
-    void SSL_CTX_set_default_passwd_cb(SSL_CTX*, password_callback)
     int SSL_select_next_proto(unsigned char**, unsigned char*, const unsigned char*, unsigned int,
                               const unsigned char*, unsigned int)
     const char* SSL_get_servername(const SSL*, int)
@@ -65,6 +56,17 @@ cdef extern from "<openssl/ssl.h>":
     long SSL_MODE_ENABLE_PARTIAL_WRITE, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, SSL_MODE_RELEASE_BUFFERS
     unsigned long long SSL_OP_NO_RENEGOTIATION, SSL_OP_NO_COMPRESSION, SSL_OP_CIPHER_SERVER_PREFERENCE
     unsigned long long SSL_OP_PRIORITIZE_CHACHA, SSL_OP_IGNORE_UNEXPECTED_EOF
+
+# Callbacks of ours have the GIL, and so must have who sets off the handshakes of a server.
+cdef extern from "<openssl/ssl.h>":
+    ctypedef int (*alpn_callback)(SSL*, const unsigned char**, unsigned char*, const unsigned char*, unsigned int,
+                                  void*) noexcept
+    void SSL_CTX_set_alpn_select_cb(SSL_CTX*, alpn_callback, void*)
+    ctypedef int (*servername_callback)(SSL*, int*, void*) noexcept
+    long SSL_CTX_set_tlsext_servername_callback(SSL_CTX*, servername_callback)
+    long SSL_CTX_set_tlsext_servername_arg(SSL_CTX*, void*)
+    ctypedef int (*password_callback)(char*, int, int, void*) noexcept
+    void SSL_CTX_set_default_passwd_cb(SSL_CTX*, password_callback)
 
 cdef extern from "<openssl/x509v3.h>" nogil:
     ctypedef struct X509:

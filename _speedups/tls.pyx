@@ -91,7 +91,6 @@ cdef class TlsContext:
         SSL_CTX_set_mode(self.context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER
                          | SSL_MODE_RELEASE_BUFFERS)
         SSL_CTX_set_read_ahead(self.context, 1)
-        SSL_CTX_set_default_read_buffer_len(self.context, READ_AHEAD)
         SSL_CTX_set_session_cache_mode(self.context, SSL_SESS_CACHE_OFF)  # tickets need no memory of ours
         SSL_CTX_set_num_tickets(self.context, 1)
         SSL_CTX_set_session_id_context(self.context, scope, len(scope))
@@ -227,7 +226,7 @@ cdef class Tls:
         self.fault = f"TLS: {last_error()}"
         verified = SSL_get_verify_result(self.ssl)
         if not self.ready and verified != X509_V_OK:
-            self.fault += f": {X509_verify_cert_error_string(verified).decode()}"
+            self.fault = f"TLS: certificate verify failed: {X509_verify_cert_error_string(verified).decode()}"
         return FAILED
 
     @property

@@ -12,6 +12,7 @@ from broker.errors import ConfigError, FlockError, UsageError
 COMMANDS = {
     "serve": "start a node (what `flockmq` alone does)",
     "check-config": "print the effective configuration and where each value comes from",
+    "audit": "say what is weak in a configuration",
     "passwd": "write a user and the hash of a password into a password file",
     "sample-config": "print a commented configuration file with every key",
     "token": "a token for the HTTP API and the web page",

@@ -22,6 +22,8 @@ from _speedups import packets
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
 
 if TYPE_CHECKING:
+    import ssl
+
     from _speedups.packets import Packet
 
 QUEUE_HIGH = 1000  # messages waiting for `receive` above which the connection is not read
@@ -72,9 +74,13 @@ class Options:
     will: Will | None = None
     timeout: float = 10.0  # seconds for connecting, and for an answer to PINGREQ
     max_inflight: int = 20  # QoS 1 and 2 messages sent and not yet acknowledged
+    tls: "ssl.SSLContext | None" = None  # None: in plain text
+    unix: str = ""  # path of a Unix socket, instead of host and port
 
     @property
     def address(self) -> str:
+        if self.unix:
+            return f"unix:{self.unix}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -182,9 +188,7 @@ class Client:
         accepted = False
         try:
             async with asyncio.timeout(options.timeout):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(self), options.host, options.port
-                )
+                connection = await self._dial()
                 self._send(connection, self._connect_packet())
                 connack = await connection.acknowledged
             accepted = connack.reason_code == 0
@@ -193,15 +197,24 @@ class Client:
         except socket.gaierror as error:
             raise ConnectError(f"cannot find host {options.host!r}: {error.strerror}", "check -h") from None
         except (OSError, UnicodeError) as error:
-            raise ConnectError(
-                f"cannot connect to {options.address}: {reason_of(error)}", "is a broker there?"
-            ) from None
+            hint = "--cafile says whom to trust" if hasattr(error, "verify_code") else "is a broker there?"
+            raise ConnectError(f"cannot connect to {options.address}: {reason_of(error)}", hint) from None
         finally:
             if connection is not None and not accepted:
                 connection.transport.abort()
         if not accepted:
             raise refusal(options.address, connack.reason_code)
         return connack
+
+    async def _dial(self) -> _Connection:
+        options, loop = self.options, asyncio.get_running_loop()
+        if options.unix:
+            _, connection = await loop.create_unix_connection(lambda: _Connection(self), options.unix)
+        else:
+            _, connection = await loop.create_connection(
+                lambda: _Connection(self), options.host, options.port, ssl=options.tls
+            )
+        return connection
 
     def _connect_packet(self) -> packets.Connect:
         options, will = self.options, self.options.will
@@ -470,5 +483,7 @@ def refusal(address: str, return_code: int) -> ConnectRefusedError:
 
 def reason_of(error: Exception) -> str:
     """The system's words for a failed connect; asyncio joins those of several addresses into one text."""
+    if message := getattr(error, "verify_message", ""):
+        return f"its certificate can't be trusted: {message}"
     numbers = re.findall(r"\[Errno (\d+)\]", str(error))
     return os.strerror(int(numbers[-1])).lower() if numbers else str(error)

@@ -15,6 +15,10 @@ new_password() { head -c 24 /dev/urandom | base64 | tr '+/' '-_'; }
 
 redis=/volumes/redis-password
 grafana=/volumes/grafana-password
+mqtt=/volumes/mqtt-password
 [ -e $redis/password ] || new_password | keep $redis/password
 [ -e $redis/redis.conf ] || sed 's/^/requirepass /' $redis/password | keep $redis/redis.conf
+# The user `flockmq`; more users: deploy/docs/COMPOSE.md.
+[ -e $mqtt/password ] || new_password | keep $mqtt/password
+[ -e $mqtt/passwords ] || flockmq passwd $mqtt/passwords flockmq <$mqtt/password
 [ -e $grafana/password ] || new_password | keep $grafana/password

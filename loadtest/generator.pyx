@@ -1,3 +1,4 @@
+# distutils: libraries = ssl crypto
 """One process's clients of a broker: many connections, one epoll loop without the GIL, MQTT 3.1.1.
 
 The generator knows phases, connections and counters; it does not know how long a phase lasts, what the broker's CPU time
@@ -18,6 +19,16 @@ from libc.string cimport memcpy, memset, strerror, strlen
 from posix.time cimport timespec
 from posix.unistd cimport close, read
 
+from _speedups.openssl cimport (
+    SSL_CTX,
+    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
+    SSL_MODE_ENABLE_PARTIAL_WRITE,
+    SSL_CTX_free,
+    SSL_CTX_new,
+    SSL_CTX_set_mode,
+    SSL_CTX_set_read_ahead,
+    TLS_client_method,
+)
 from loadtest.checker cimport DUPLICATE, IN_ORDER, Stream, observe
 from loadtest.shapes cimport (
     FANOUT,
@@ -35,6 +46,16 @@ from loadtest.shapes cimport (
     put_filter,
     put_topic,
     subscriber_kind,
+)
+from loadtest.transport cimport (
+    HEAD_MOST,
+    Transport,
+    put_head,
+    raw_read,
+    transport_free,
+    transport_open,
+    transport_send,
+    unframe,
 )
 from loadtest.wire cimport (
     CONNACK,
@@ -58,7 +79,6 @@ from loadtest.wire cimport (
 
 cdef extern from "<sys/socket.h>" nogil:
     enum: AF_INET
-    enum: MSG_NOSIGNAL
     enum: SOCK_CLOEXEC
     enum: SOCK_NONBLOCK
     enum: SOCK_STREAM
@@ -72,7 +92,6 @@ cdef extern from "<sys/socket.h>" nogil:
     int connect(int fd, const sockaddr *address, socklen_t size)
     int setsockopt(int fd, int level, int option, const void *value, socklen_t size)
     int getsockopt(int fd, int level, int option, void *value, socklen_t *size)
-    ssize_t send(int fd, const void *data, size_t size, int flags)
 
 cdef extern from "<netinet/in.h>" nogil:
     enum: IPPROTO_IP
@@ -145,6 +164,7 @@ cdef enum:  # Connection.role
 cdef enum:  # Connection.state
     UNUSED
     DIALING         # connect() is under way
+    OPENING         # handshakes of TLS and WebSocket
     CONNACK_DUE
     SUBACK_DUE
     READY
@@ -179,6 +199,7 @@ cdef struct Connection:
     uint32_t subacks_due
     uint8_t target              # which of the broker's addresses; in Generator.targets
     bint taking                 # hopper: what is under way is a take-over, not the client's first connection
+    Transport transport         # between socket and MQTT
     uint8_t *tail               # an incomplete packet; allocated only when one occurs
     size_t tail_size
     size_t tail_room
@@ -262,6 +283,8 @@ cdef class Generator:
         client_prefix: at most 16 ASCII characters, the start of every client identifier.
         topic_prefix: at most 32 ASCII characters, the start of every topic name and filter.
         run_id: a 32-bit number that tells this run's messages from others'.
+        transport: "mqtt" (TCP), "mqtts" (TLS, whatever certificate the broker shows), "ws" or "wss" (WebSocket).
+        path: of WebSocket.
     """
 
     cdef:
@@ -269,6 +292,11 @@ cdef class Generator:
         Counters counters
         sockaddr_in targets[2]      # of subscribers and others; of publishers
         int qos, epoll, timer, keep_alive, phase
+        SSL_CTX *secure             # NULL: plain text
+        bytes request               # what WebSocket begins with; None: no WebSocket
+        const char *asking          # the same; NULL
+        uint8_t *framed             # one write, in a frame
+        size_t framed_room
         bint clean_session, subscribe
         bint local                  # the broker is at 127.0.0.0/8: there are as many source addresses as one likes
         uint32_t payload, batch, window, cyclers, hoppers, parallel, run_id, total, prefix_size, stream_count
@@ -303,6 +331,7 @@ cdef class Generator:
         uint64_t backlog=20000, double rate=0.0, uint64_t count=0, bint clean_session=True, uint32_t idlers=0,
         bint subscribe=False, uint32_t cyclers=0, uint32_t parallel=100, int keep_alive=60, str client_prefix="load",
         uint32_t run_id=0, str publish_host="", int publish_port=0, uint32_t hoppers=0, str topic_prefix="",
+        str transport="mqtt", str path="/mqtt",
     ):
         cdef bytes prefix = client_prefix.encode("ascii")
         cdef bytes topics_begin = topic_prefix.encode("ascii")
@@ -337,6 +366,7 @@ cdef class Generator:
         self.prefix_size = <uint32_t> len(prefix)
         memcpy(self.prefix, <const char *> prefix, len(prefix))
         self.phase = -1
+        self.make_transport(transport, path)
         self.make_shape(("pairs", "fanout", "fanin", "wild").index(shape), publishers, subscribers, topics, filters, topics_begin)
         self.make_buffers()
         self.make_connections(idlers)
@@ -371,6 +401,24 @@ cdef class Generator:
         for subscriber in range(subscribers):
             for which in range(filters):
                 tables[subscriber_kind(shape, subscriber)][filter_number(shape, subscriber, which)] += 1
+        return None
+
+    cdef object make_transport(self, str transport, str path):
+        if transport not in ("mqtt", "mqtts", "ws", "wss"):
+            raise ValueError(f"unknown transport {transport!r}")
+        if transport in ("mqtts", "wss"):
+            self.secure = SSL_CTX_new(TLS_client_method())
+            if self.secure == NULL:
+                raise MemoryError
+            SSL_CTX_set_mode(self.secure, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER)
+            SSL_CTX_set_read_ahead(self.secure, 1)
+        if transport in ("ws", "wss"):
+            self.request = (
+                f"GET {path} HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+                "Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+            ).encode()
+            self.asking = self.request
         return None
 
     cdef object make_buffers(self):
@@ -447,6 +495,7 @@ cdef class Generator:
                 connection = &self.connections[slot]
                 if connection.fd >= 0:
                     close(connection.fd)
+                transport_free(&connection.transport)
                 free(connection.tail)
                 free(connection.out)
                 free(connection.in_flight)
@@ -462,6 +511,8 @@ cdef class Generator:
         free(self.outgoing)
         free(self.replies)
         free(self.filler)
+        free(self.framed)
+        SSL_CTX_free(self.secure)
         free(self.histogram)
         free(self.shape.of_device)
         free(self.shape.of_metric)
@@ -516,6 +567,7 @@ cdef class Generator:
                 self.write(connection, <const uint8_t *> b"\xe0\x00", 2)
             if connection.fd >= 0:
                 close(connection.fd)
+            transport_free(&connection.transport)
             connection.fd = -1
             connection.state = CLOSED
 
@@ -672,7 +724,7 @@ cdef class Generator:
     cdef bint is_taken_over(self, Connection *connection) noexcept nogil:
         # Whether a hopper's connection ends because the other one has sent CONNECT.
         cdef Connection *other = connection + 1 if connection.target == 0 else connection - 1
-        return connection.state == READY and other.fd >= 0 and other.taking and other.state > DIALING
+        return connection.state == READY and other.fd >= 0 and other.taking and other.state > OPENING
 
     cdef void dial(self, Connection *connection) noexcept nogil:
         cdef int one = 1
@@ -728,6 +780,7 @@ cdef class Generator:
             self.dialing -= 1
         if connection.fd >= 0:
             close(connection.fd)
+        transport_free(&connection.transport)
         connection.fd = -1
         connection.state = CLOSED
 
@@ -746,9 +799,11 @@ cdef class Generator:
                 return
             if not events & EPOLLOUT:
                 return
-            connection.state = CONNACK_DUE
-            connection.dialed = monotonic_ns()
-            self.send_connect(connection)
+            connection.state = OPENING
+        if connection.state == OPENING:
+            self.open(connection)
+            if connection.state == OPENING:
+                return
         elif events & EPOLLOUT and connection.out_size:
             self.flush(connection)
         if connection.fd >= 0 and events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
@@ -756,13 +811,33 @@ cdef class Generator:
         if connection.role == PUBLISHER:
             self.activate(connection)
 
+    cdef void open(self, Connection *connection) noexcept nogil:
+        # What comes before CONNECT; then CONNECT.
+        cdef int done
+        connection.transport.websocket = self.asking != NULL
+        done = transport_open(&connection.transport, connection.fd, self.secure, self.asking, self.incoming, READ_SIZE)
+        if done < 0:
+            self.fail(connection, "the handshake of TLS or WebSocket failed", 0)
+        elif done:
+            connection.state = CONNACK_DUE
+            connection.dialed = monotonic_ns()
+            self.send_connect(connection)
+
     cdef void write(self, Connection *connection, const uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t sent
+        cdef uint8_t *at
         if connection.fd < 0:
             return
+        if connection.transport.websocket:
+            if not make_room(&self.framed, &self.framed_room, size + HEAD_MOST):
+                self.fail(connection, "out of memory", errno)
+                return
+            at = put_head(self.framed, size)
+            memcpy(at, data, size)
+            data, size = self.framed, size + <size_t> (at - self.framed)
         if connection.out_size == 0:
             self.counters.writes += 1
-            sent = send(connection.fd, data, size, MSG_NOSIGNAL)
+            sent = transport_send(&connection.transport, connection.fd, data, size)
             if sent < 0:
                 if errno != EAGAIN:
                     self.fail(connection, "send", errno)
@@ -783,7 +858,8 @@ cdef class Generator:
         cdef ssize_t sent
         while connection.out_size:
             self.counters.writes += 1
-            sent = send(connection.fd, connection.out + connection.out_start, connection.out_size, MSG_NOSIGNAL)
+            sent = transport_send(
+                &connection.transport, connection.fd, connection.out + connection.out_start, connection.out_size)
             if sent < 0:
                 if errno != EAGAIN:
                     self.fail(connection, "send", errno)
@@ -797,19 +873,22 @@ cdef class Generator:
     cdef void receive(self, Connection *connection, bint to_the_end) noexcept nogil:
         cdef uint8_t *at
         cdef uint8_t *end
-        cdef ssize_t count
+        cdef ssize_t count, raw
         cdef uint32_t header = 0, body = 0
         cdef int whole
         cdef uint64_t now
         while True:
             if connection.tail_size:
                 memcpy(self.incoming, connection.tail, connection.tail_size)
-            count = read(connection.fd, self.incoming + connection.tail_size, READ_SIZE)
+            count = raw = raw_read(
+                &connection.transport, connection.fd, self.incoming + connection.tail_size, READ_SIZE)
             if count < 0 and errno == EAGAIN:
                 return
             if count <= 0:
                 self.handle_end(connection, count)
                 return
+            if connection.transport.websocket:
+                count = unframe(&connection.transport, self.incoming + connection.tail_size, <size_t> count)
             self.counters.reads += 1
             now = monotonic_ns()
             at = self.incoming
@@ -836,7 +915,7 @@ cdef class Generator:
                 self.write(connection, self.replies, self.reply_size)
                 if connection.fd < 0:
                     return
-            if count < READ_SIZE and not to_the_end:
+            if raw < READ_SIZE and not to_the_end:
                 return
 
     cdef void handle_end(self, Connection *connection, ssize_t count) noexcept nogil:

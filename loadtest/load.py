@@ -53,6 +53,8 @@ def publish_load(
     publish_host: str = "",
     publish_port: int = 0,
     host: str = "127.0.0.1",
+    transport: str = "mqtt",
+    path: str = "/mqtt",
     pids: Sequence[int] = (),
     groups: Groups | None = None,
     counts: Counts | None = None,
@@ -82,6 +84,7 @@ def publish_load(
         shape: "pairs" (topic i: publisher i, subscriber i), "fanout" (one topic, all subscribe), "fanin" (a topic per
             publisher, all subscribe with `+`), "wild" (topics drawn at random, subscribers with many wildcard filters).
         port, host: the broker, by its IPv4 address.
+        transport, path: "mqtt", "mqtts", "ws" or "wss"; of the two last the path.
         publish_host, publish_port: where publishers connect, when that is another node than the subscribers'.
         pids: the broker's processes, on this machine; without them nothing is known of CPU time.
         groups: some of its processes, to be told apart; the figure `x` of group "redis" is `x_redis`.
@@ -108,7 +111,8 @@ def publish_load(
     """
     _raise_file_limit(publishers + subscribers)
     generator = Generator(
-        host=host, port=port, shape=shape, publishers=publishers, subscribers=subscribers, topics=topics,
+        host=host, port=port, transport=transport, path=path,
+        shape=shape, publishers=publishers, subscribers=subscribers, topics=topics,
         filters=filters, qos=qos, payload=payload, batch=batch, window=window, backlog=backlog, rate=rate, count=count,
         clean_session=not persistent, publish_host=publish_host, publish_port=publish_port, topic_prefix=topic_prefix,
         **_identity(),
@@ -159,6 +163,8 @@ def hold_connections(
     *,
     port: int,
     host: str = "127.0.0.1",
+    transport: str = "mqtt",
+    path: str = "/mqtt",
     pids: Sequence[int] = (),
     groups: Groups | None = None,
     counts: Counts | None = None,
@@ -176,7 +182,8 @@ def hold_connections(
 
     Args:
         connections: how many; this process opens a file for each.
-        port, host, pids, groups, counts, watch: as in `publish_load`; CPU of groups and counts are those while held.
+        port, host, transport, path, pids, groups, counts, watch: as in `publish_load`; CPU of groups and counts are
+            those while held.
             Memory means something only for a broker that was just started.
         subscribe: one subscription of its own for each.
         seconds: to hold them, after `settle` seconds, in which the broker comes to rest.
@@ -190,7 +197,8 @@ def hold_connections(
     _raise_file_limit(connections)
     meter = ProcessMeter(pids)
     generator = Generator(
-        host=host, port=port, idlers=connections, subscribe=subscribe, keep_alive=keep_alive, parallel=parallel,
+        host=host, port=port, transport=transport, path=path,
+        idlers=connections, subscribe=subscribe, keep_alive=keep_alive, parallel=parallel,
         **_identity(),
     )  # fmt: skip
     memory_before, cpu_before, began = meter.resident_bytes(), meter.cpu_seconds(), time.monotonic()
@@ -231,6 +239,8 @@ def connect_load(
     *,
     port: int,
     host: str = "127.0.0.1",
+    transport: str = "mqtt",
+    path: str = "/mqtt",
     pids: Sequence[int] = (),
     groups: Groups | None = None,
     watch: Watch = UNWATCHED,
@@ -242,14 +252,17 @@ def connect_load(
     """Connect, wait for CONNACK, disconnect, wait until the broker closes, and again.
 
     Args:
-        port, host, pids, groups, watch: as in `publish_load`.
+        port, host, transport, path, pids, groups, watch: as in `publish_load`.
         parallel: how many do so at once, each with a client identifier of its own.
         persistent: sessions are not clean: each is made once and found again ever after.
         seconds: after `warm_up` seconds.
     """
     _raise_file_limit(parallel)
     cost = Cost("connect", pids, groups)
-    generator = Generator(host=host, port=port, cyclers=parallel, clean_session=not persistent, **_identity())
+    generator = Generator(
+        host=host, port=port, transport=transport, path=path, cyclers=parallel, clean_session=not persistent,
+        **_identity(),
+    )  # fmt: skip
     watch.ready()
     generator.run(CYCLING, warm_up)
     before = generator.figures()["cycles"]
@@ -283,6 +296,8 @@ def take_over_load(
     publish_host: str = "",
     publish_port: int = 0,
     host: str = "127.0.0.1",
+    transport: str = "mqtt",
+    path: str = "/mqtt",
     pids: Sequence[int] = (),
     groups: Groups | None = None,
     watch: Watch = UNWATCHED,
@@ -295,7 +310,7 @@ def take_over_load(
     """Connect clients that are connected already, at the one port and at the other in turn; time CONNECT to CONNACK.
 
     Args:
-        port, host, publish_host, publish_port: two nodes, or one.
+        port, host, transport, path, publish_host, publish_port: two nodes, or one.
         pids, groups, watch: as in `publish_load`.
         clients: how many, in turn; each is taken over again only after its old connection was closed. A broker may
             make clients wait that take each other's session over and over, so let there be many.
@@ -310,7 +325,8 @@ def take_over_load(
     _raise_file_limit(2 * clients)
     cost = Cost("take_over", pids, groups)
     generator = Generator(
-        host=host, port=port, publish_host=publish_host, publish_port=publish_port, hoppers=clients, rate=rate,
+        host=host, port=port, transport=transport, path=path,
+        publish_host=publish_host, publish_port=publish_port, hoppers=clients, rate=rate,
         clean_session=not persistent, subscribe=persistent, **_identity(),
     )  # fmt: skip
     _connect(generator, clients, connect_limit, watch)

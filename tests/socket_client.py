@@ -15,14 +15,23 @@ class SocketClient:
         client_id: send CONNECT with it, and take CONNACK; None does neither.
         level: protocol level.
         host: of the node.
+        connected: a socket that is connected to it already; else one is made.
         connect: more fields of CONNECT.
     """
 
     def __init__(
-        self, port: int, client_id: str | None = None, *, level: int = 4, host: str = "127.0.0.1", **connect: Any
+        self,
+        port: int,
+        client_id: str | None = None,
+        *,
+        level: int = 4,
+        host: str = "127.0.0.1",
+        connected: socket.socket | None = None,
+        **connect: Any,
     ) -> None:
-        self.socket = socket.create_connection((host, port), timeout=10)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connected or socket.create_connection((host, port), timeout=10)
+        if self.socket.family != socket.AF_UNIX:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = port
         self.level = level
         self.connack: Connack | None = None

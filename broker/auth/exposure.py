@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from broker.config import Config, ListenerConfig
-from broker.config_values import split_address
 from broker.errors import ConfigError
+from broker.listen_url import NETWORK, ListenUrl, split_address
 
 HINT = (
     "make users (`flockmq passwd passwords NAME`) and name the file (--password-file passwords), "
@@ -19,21 +19,25 @@ HINT = (
 
 def is_local(address: str) -> bool:
     """Whether only this machine reaches an address to listen on."""
-    address = address.rpartition("//")[2]
-    if address.startswith(("unix:", "/")):
+    url = ListenUrl.parse(address)
+    if url.scheme not in NETWORK:
         return True
-    host = split_address(address)[0]
+    host = split_address(url.address)[0]
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
+def is_encrypted(address: str) -> bool:
+    """Whether TLS is spoken at an address to listen on."""
+    return ListenUrl.parse(address).secure
+
+
 def reachable(config: Config) -> Iterator[tuple[ListenerConfig, str]]:
     """Listeners with an address of each that others than this machine can reach."""
     for listener in config.listeners:
-        proxied = config.proxy.listen if listener.name == "default" else ()
-        for address in (*listener.listen, *proxied):
+        for address in listener.listen:
             if not is_local(address):
                 yield listener, address
                 break

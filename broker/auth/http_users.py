@@ -23,7 +23,7 @@ import urllib3
 from broker import logs
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.auth.penalties import network_of
-from broker.auth.rules import parse_rules
+from broker.auth.rules import parse_rules, read_json
 from broker.auth.work_pool import WorkPool
 
 FAILURES_MOST = 5  # in a row, until the back end is left alone ...
@@ -111,7 +111,7 @@ class HttpUsers:
             return REFUSED
         if answer.status != 200 or len(data) > ANSWER_MOST:
             raise ValueError(f"status {answer.status}, {len(data)} bytes")
-        return verdict_of(json.loads(data), username)
+        return verdict_of(read_json(data), username)
 
     def renew(self, identity: Identity) -> Identity | None:
         """It is asked again when the client comes back."""

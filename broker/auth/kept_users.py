@@ -4,7 +4,6 @@ A user is JSON: {"hash": "$argon2id$...", "rules": ["topic read a/#", ...] or nu
 means; `cluster/users.py` has it from Redis and hears of changes, `flockmq users` writes it.
 """
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import cache
@@ -13,7 +12,7 @@ from typing import NamedTuple, Protocol
 from broker import logs
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.auth.passwords import StoredHash, hash_password, parse_hash
-from broker.auth.rules import Rules, parse_rules
+from broker.auth.rules import Rules, parse_rules, read_json
 from broker.auth.verifier import Verifier
 
 WRONG = Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
@@ -37,7 +36,7 @@ class User(NamedTuple):
     @classmethod
     def parse(cls, data: bytes) -> "User":
         """Raises ValueError: it is not what we write."""
-        document = json.loads(data)
+        document = read_json(data)
         if not isinstance(document, dict) or not isinstance(document.get("disabled", False), bool):
             raise ValueError('expected {"hash": "...", "rules": [...], "disabled": false}')
         rules = parse_rules(document.get("rules"))

@@ -68,9 +68,9 @@ def write_users(path: str, users: Mapping[str, StoredHash]) -> None:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            if place.exists():  # root may change the file of a service's user
-                with contextlib.suppress(PermissionError):
-                    os.fchown(file.fileno(), place.stat().st_uid, place.stat().st_gid)
+            owner = (place if place.exists() else place.parent).stat()  # root may write for the user of a service
+            with contextlib.suppress(PermissionError):
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             os.fsync(file.fileno())
         os.replace(fresh, place)
     except OSError as error:

@@ -9,6 +9,7 @@ pattern by calling himself `#` or `a/b`: if a client's names would, its patterns
 that denies it may do nothing at all, as nobody can tell what was meant (CVE-2017-7650).
 """
 
+import json
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -69,6 +70,18 @@ def parse_rules(document: Any) -> Rules | None:
             raise ValueError('{"publish": [...], "subscribe": [...]} with nothing else')
         document = [f"pattern {words[key]} {name}" for key, names in document.items() for name in _texts(names)]
     return tuple(parse_rule(line) for line in _texts(document))
+
+
+def read_json(data: bytes) -> Any:
+    """What JSON from elsewhere says.
+
+    Raises:
+        ValueError: nothing; also if it is nested so deeply that nobody could have meant it.
+    """
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
 
 
 def _texts(document: Any) -> list[str]:

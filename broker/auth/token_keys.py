@@ -5,7 +5,6 @@ A key decides which algorithms it takes, never the token: a public key is never 
 than every `REFRESH_SECONDS`; while it can't be reached the keys that are known go on.
 """
 
-import json
 import threading
 import time
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from broker import logs
 from broker.auth.acl_file import read_text
 from broker.auth.exposure import is_local
+from broker.auth.rules import read_json
 from broker.errors import ConfigError
 
 SECRET_LEAST = 32  # bytes, as RFC 7518 asks of HS256
@@ -94,7 +94,7 @@ class KeysOfUrl:
             answer.release_conn()
             if answer.status != 200:
                 raise ValueError(f"status {answer.status}")
-            keys = tuple(keys_of_set(json.loads(data)))
+            keys = tuple(keys_of_set(read_json(data)))
             if not keys:
                 raise ValueError("no key that could be used")
         except (urllib3.exceptions.HTTPError, ValueError, OSError) as error:
@@ -138,7 +138,7 @@ def public_keys(place: str) -> FixedKeys | KeysOfUrl:
         return KeysOfUrl(place)
     text = read_text(place, "auth.jwt_keys")
     try:
-        keys = keys_of_set(json.loads(text)) if text.lstrip().startswith("{") else [pem_key(text.encode())]
+        keys = keys_of_set(read_json(text.encode())) if text.lstrip().startswith("{") else [pem_key(text.encode())]
     except ValueError as error:
         raise ConfigError(f"auth.jwt_keys = {place!r}: {error}") from error
     if not keys:

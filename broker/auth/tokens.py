@@ -7,14 +7,13 @@ rules.
 """
 
 import base64
-import json
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 import jwt
 
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
-from broker.auth.rules import parse_rules
+from broker.auth.rules import parse_rules, read_json
 from broker.auth.token_keys import Key, KeysAway
 from broker.auth.work_pool import WorkPool
 from broker.config import AuthConfig
@@ -102,7 +101,7 @@ def header_of(password: bytes) -> dict[str, Any] | None:
         return None
     first = password.partition(b".")[0]
     try:
-        header = json.loads(base64.urlsafe_b64decode(first + b"=" * (-len(first) % 4)))
+        header = read_json(base64.urlsafe_b64decode(first + b"=" * (-len(first) % 4)))
     except ValueError:
         return None
     return header if isinstance(header, dict) and "alg" in header else None

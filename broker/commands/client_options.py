@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from broker.commands.client_tls import add_tls_options, tls_context
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 
@@ -20,8 +21,11 @@ def add_client_options(parser: Parser) -> None:
     """The flags for connection, session and will."""
     group = parser.add_argument_group("connection")
     group.add_argument("-h", "--host", default="localhost", help="the broker's host [localhost]")
-    group.add_argument("-p", "--port", type=number(1, 65535), default=1883, help="its port [1883]")
-    group.add_argument("-L", "--url", metavar="URL", help="all in one: mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC")
+    group.add_argument("-p", "--port", type=number(1, 65535), help="its port [1883; 8883 with TLS]")
+    group.add_argument("--unix", metavar="PATH", help="its Unix socket, instead of host and port")
+    group.add_argument(
+        "-L", "--url", metavar="URL", help="all in one: mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC; mqtts for TLS"
+    )
     group.add_argument("-u", "--username", metavar="USER", help="user name")
     group.add_argument("-P", "--pw", dest="password", metavar="PASSWORD", help="password")
     group.add_argument(
@@ -35,6 +39,7 @@ def add_client_options(parser: Parser) -> None:
     group.add_argument(
         "-k", "--keepalive", type=number(0, 65535), default=60, metavar="SECONDS", help="keep alive, 0 = none [60]"
     )
+    add_tls_options(parser)
     group = parser.add_argument_group("session")
     group.add_argument("-i", "--id", dest="client_id", metavar="ID", help="client identifier [a new one each time]")
     group.add_argument("-I", "--id-prefix", metavar="PREFIX", help="client identifier: PREFIX and the process id")
@@ -87,12 +92,11 @@ def apply_url(args: Namespace) -> str | None:
         port = parts.port
     except ValueError as error:
         raise UsageError(f"-L {args.url!r}: {error}") from None
-    if parts.scheme == "mqtts":
-        raise UsageError("-L: TLS is not supported", "use mqtt://")
     topic = unquote(args.url.partition("://")[2].partition("/")[2])  # "#" and "?" belong to the topic
-    if parts.scheme != "mqtt" or not parts.hostname or not topic:
-        raise UsageError(f"-L {args.url!r}: expected mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC")
-    args.host, args.port = parts.hostname, port or 1883
+    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or not topic:
+        raise UsageError(f"-L {args.url!r}: expected mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC, or mqtts://")
+    args.host, args.port = parts.hostname, port
+    args.tls = args.tls or parts.scheme == "mqtts"
     if parts.username is not None:
         args.username = unquote(parts.username)
     if parts.password is not None:
@@ -118,9 +122,14 @@ def client_options(args: Namespace, command: str, **more: int) -> "Options":
         client_id = f"{args.id_prefix}{os.getpid()}"
     else:
         client_id = f"flockmq-{command}-{os.urandom(4).hex()}"  # 20 characters: MQTT 3.1 allows 23
+    tls = tls_context(args)
+    if args.unix and tls:
+        raise UsageError("--unix: TLS is for networks")
     return Options(
         host=args.host,
-        port=args.port,
+        port=args.port or (8883 if tls else 1883),
+        tls=tls,
+        unix=args.unix or "",
         client_id=client_id,
         level=LEVELS[args.level],
         clean_start=not args.persistent,

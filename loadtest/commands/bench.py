@@ -34,9 +34,11 @@ examples:
   flockmq bench                                        as many messages as the broker on this machine takes
   flockmq bench --qos 1 --processes 2                  twice, side by side
   flockmq bench fan-out --subscribers 5000 --rate 100  latency of a load that is known
+  flockmq bench --url mqtts://127.0.0.1                the same over TLS; any certificate will do
   flockmq bench connections --connections 15000
   flockmq bench --host 10.0.0.5 --publish-host 10.0.0.6 --json > result.json
 """
+PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}  # unless another is said
 QUEUED = 500  # messages of QoS 1 and 2 that may wait for each subscriber: half of what Mosquitto allows
 GENERAL = ("shape", "host", "publish_host", "processes", "pids", "seconds", "json", "hdr")
 MESSAGES = (
@@ -123,28 +125,37 @@ def make_options(asked: argparse.Namespace) -> dict[str, Any]:
             raise LoadError("pairs need as many publishers as subscribers: give one of the two")
         for number in clients:
             given |= {"publishers": number, "subscribers": number}
-    host, port = resolve(asked.host)
-    options = {"host": host, "port": port, "seconds": asked.seconds, **shape.defaults, **given}
+    host, port, transport, path = resolve(asked.host)
+    options = {"host": host, "port": port, "transport": transport, "path": path, "seconds": asked.seconds}
+    options |= {**shape.defaults, **given}
     places = [(host, port)]
     if shape.run is publish_load:
         options["topic_prefix"] = own_topics()
         if options["qos"]:  # a queue that overflows by our own doing would be counted as loss
             options.setdefault("backlog", min(20_000, QUEUED * options["subscribers"]))
     if asked.publish_host:
-        places.append(resolve(asked.publish_host))
-        options["publish_host"], options["publish_port"] = places[1]
+        publish_host, publish_port, publish_transport, _ = resolve(asked.publish_host)
+        if publish_transport != transport:
+            raise LoadError(f"publishers speak what the others do: {transport}")
+        places.append((publish_host, publish_port))
+        options |= {"publish_host": publish_host, "publish_port": publish_port}
     ProcessMeter(asked.pids or ())  # are they there?
     options["pids"] = asked.pids or sorted({pid for place in places for pid in pids_at(*place)})
     return options
 
 
-def resolve(address: str) -> tuple[str, int]:
-    """The IPv4 address and the port of [mqtt://]HOST[:PORT]. Raises LoadError."""
-    host, _, port = address.removeprefix("mqtt://").rstrip("/").partition(":")
+def resolve(address: str) -> tuple[str, int, str, str]:
+    """The IPv4 address, the port, the transport and the path of [SCHEME://]HOST[:PORT][/PATH]. Raises LoadError."""
+    transport, _, rest = address.rpartition("://")
+    place, slash, path = rest.partition("/")
+    host, _, port = place.partition(":")
+    if transport and transport not in PORTS:
+        raise LoadError(f"{address!r}: what is spoken is one of {', '.join(PORTS)}")
     if not host or (port and not (port.isdigit() and 0 < int(port) < 65536)):
-        raise LoadError(f"{address!r} is not HOST or HOST:PORT")
+        raise LoadError(f"{address!r} is not HOST or HOST:PORT, nor mqtts://, ws:// or wss:// and that")
     try:
-        return socket.gethostbyname(host), int(port or 1883)
+        transport = transport or "mqtt"
+        return socket.gethostbyname(host), int(port or PORTS[transport]), transport, slash + path if path else "/mqtt"
     except OSError as error:
         raise LoadError(f"{host}: {error.strerror or error}") from error
 
@@ -169,8 +180,11 @@ def make_parser() -> Parser:
     )
     add = parser.add_argument
     add("shape", nargs="?", default="pairs", choices=SHAPES, metavar="SHAPE", help="see below [pairs]")
-    add("--host", default="127.0.0.1:1883", metavar="HOST[:PORT]", help="the broker [127.0.0.1:1883]")
-    add("--publish-host", metavar="HOST[:PORT]", help="another node, for publishers")
+    add(
+        "--host", "--url", default="127.0.0.1:1883", metavar="HOST[:PORT]|URL",
+        help="the broker; mqtts://HOST, ws://HOST/PATH or wss://HOST/PATH for TLS and WebSocket [127.0.0.1:1883]",
+    )  # fmt: skip
+    add("--publish-host", metavar="HOST[:PORT]|URL", help="another node, for publishers")
     add("--processes", type=_number(1), default=1, metavar="N", help="the shape N times side by side, one a core [1]")
     add("--pid", type=_number(1), action="append", dest="pids", help="a process of the broker [who listens there]")
     add("--seconds", type=_real(0.001), default=5.0, help="how long, after the warm-up [5]")

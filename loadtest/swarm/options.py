@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from pathlib import Path
 from typing import Any
 
 from loadtest.swarm import hosts
@@ -29,6 +30,21 @@ def add_to(parser: Any) -> None:
         help='in place of the scenario\'s: "lost=0, disconnected=any, deliver qos1 p99=500ms". Beyond one: exit code 1',
     )
     parser.add_argument(
+        "--username",
+        default="",
+        env_var="FLOCKMQ_USERNAME",
+        metavar="USER",
+        help="of all clients; without it they show no credentials",
+    )
+    parser.add_argument(
+        "--password-file",
+        type=checked(password),
+        default="",
+        env_var="FLOCKMQ_PASSWORD_FILE",
+        metavar="FILE",
+        help="its first line is the password; each worker reads its own",
+    )
+    parser.add_argument(
         "--source",
         type=checked(hosts.sources),
         default="",
@@ -36,6 +52,20 @@ def add_to(parser: Any) -> None:
         metavar="ADDRESS,...",
         help="where clients come from, in turn, for more connections than one address has ports: 127.0.1.0/24",
     )
+
+
+def password(path: str) -> bytes | None:
+    """The first line of a file; None if none is named.
+
+    Raises:
+        ValueError: it can't be read.
+    """
+    if not path:
+        return None
+    try:
+        return Path(path).read_bytes().partition(b"\n")[0]
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
 
 
 def checked(read_it: Any) -> Any:

@@ -55,6 +55,8 @@ class MqttUser(User):
             clean_session=not self.persistent,
             keep_alive=self.swarm.scenario.keep_alive,
             will=will,
+            username=self.swarm.username,
+            password=self.swarm.password,
         )
         self.client = Client(options, self.topic_filters(), self, self.swarm.network, self.swarm.pulse)
         self.swarm.clients.add(self.client)

@@ -1,9 +1,9 @@
-// What MQTT.js is made to do against a node: `node scenarios.js PORT LEVEL`. Prints one line a scenario; exits 0 if all are well.
+// What MQTT.js is made to do against a node: `node scenarios.js URL LEVEL`. Prints one line a scenario; exits 0 if all are well.
 'use strict'
 const assert = require('node:assert/strict')
 const mqtt = require('mqtt')
 
-const [port, level] = process.argv.slice(2).map(Number)
+const [url, level] = [process.argv[2], Number(process.argv[3])]
 const DEADLINE = 20000
 
 function within (what, promise) {
@@ -15,7 +15,7 @@ function within (what, promise) {
 }
 
 function connect (clientId, options = {}) {
-  return within(`connect ${clientId}`, mqtt.connectAsync(`mqtt://127.0.0.1:${port}`, {
+  return within(`connect ${clientId}`, mqtt.connectAsync(url, {
     clientId,
     protocolId: level === 3 ? 'MQIsdp' : 'MQTT',
     protocolVersion: level,
@@ -103,7 +103,7 @@ const scenarios = {
     await first.endAsync()
     const other = await connect('other')
     await other.publishAsync('later', 'waited', { qos: 2 })
-    const second = mqtt.connect(`mqtt://127.0.0.1:${port}`, {
+    const second = mqtt.connect(url, {
       clientId: 'persistent', clean: false, reconnectPeriod: 0, protocolVersion: level, protocolId: level === 3 ? 'MQIsdp' : 'MQTT'
     })
     const take = collect(second)

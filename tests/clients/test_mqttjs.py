@@ -22,7 +22,7 @@ def node_js() -> str:
 @pytest.mark.parametrize("level", [3, 4])
 def test_scenarios(node_js: str, broker: Broker, level: int) -> None:
     done = subprocess.run(
-        [node_js, str(HERE / "scenarios.js"), str(broker.port), str(level)],
+        [node_js, str(HERE / "scenarios.js"), f"mqtt://127.0.0.1:{broker.port}", str(level)],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -22,7 +22,11 @@ SUITE, PYTHON = "bookworm", "3.11"
 BASE = ["python3", "python3-venv", "redis-server", "haproxy"]
 BUILD = ["gcc", "libc6-dev", "libssl-dev", "python3-dev"]
 # What the image `node` needs of others; the last for a Python 3.11.2, as Debian's is.
-WHEELS = ["setuptools", "wheel", "cython", "uvloop", "websockets", "redis", "hiredis", "async-timeout"]
+WHEELS = [
+    "setuptools", "wheel", "cython", "uvloop", "websockets", "argon2-cffi", "argon2-cffi-bindings", "cffi", "pycparser",
+    "aiohttp", "aiohappyeyeballs", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "propcache",
+    "typing_extensions", "yarl", "redis", "hiredis", "async-timeout",
+]  # fmt: skip
 LEFT_OUT = ["./dev/*", "./var/cache/apt/*.bin", "./var/cache/apt/archives/*.deb", "./var/lib/apt/lists/*"]
 
 

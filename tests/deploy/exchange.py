@@ -1,22 +1,23 @@
 """What clients do with a cluster that was deployed, whichever way: messages of every QoS, from one node to another."""
 
 import asyncio
+from typing import Any
 
 from broker.client import Client, Options
 
 DEADLINE = 20.0  # seconds
 
 
-def exchange(host: str, port: int, subscriber_id: str, publisher_id: str) -> None:
+def exchange(host: str, port: int, subscriber_id: str, publisher_id: str, **login: Any) -> None:
     """A subscriber gets what a publisher, who connects after it, publishes at QoS 0, 1 and 2; each message once."""
-    asyncio.run(asyncio.wait_for(_exchange(host, port, subscriber_id, publisher_id), DEADLINE))
+    asyncio.run(asyncio.wait_for(_exchange(host, port, subscriber_id, publisher_id, login), DEADLINE))
 
 
-async def _exchange(host: str, port: int, subscriber_id: str, publisher_id: str) -> None:
+async def _exchange(host: str, port: int, subscriber_id: str, publisher_id: str, login: dict[str, Any]) -> None:
     topic_name = f"exchange/{subscriber_id}"
     async with (
-        Client(Options(host, port, subscriber_id)) as subscriber,
-        Client(Options(host, port, publisher_id)) as publisher,
+        Client(Options(host, port, subscriber_id, **login)) as subscriber,
+        Client(Options(host, port, publisher_id, **login)) as publisher,
     ):
         assert await subscriber.subscribe([(topic_name, 2)]) == [2]
         for qos in (0, 1, 2):

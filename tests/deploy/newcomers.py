@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from typing import Any
 
 from _speedups.packets import Connack
 from tests.broker_process import until
@@ -11,8 +12,9 @@ from tests.socket_client import SocketClient
 class Newcomers:
     """Clients that connect one after the other, in a thread, and how many got in; who doesn't is a failure."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, **connect: Any) -> None:
         self.host, self.port = host, port
+        self.connect = connect  # fields of CONNECT
         self.count = 0
         self.fault: Exception | None = None
         self._enough = threading.Event()
@@ -23,7 +25,7 @@ class Newcomers:
             for number in itertools.count():
                 if self._enough.is_set():
                     return
-                with SocketClient(self.port, f"newcomer-{number}", host=self.host) as client:
+                with SocketClient(self.port, f"newcomer-{number}", host=self.host, **self.connect) as client:
                     assert client.connack == Connack()
                     client.ping()
                 self.count += 1

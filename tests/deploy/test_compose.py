@@ -74,10 +74,16 @@ class Story:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.place = (engine.address, 1883)
+        self.login: dict[str, Any] = {"username": "flockmq", "password": b""}
+
+    def read_password(self) -> None:
+        """As COMPOSE.md says: the password of the first user, which was made at the first run."""
+        place = ["--entrypoint", "cat", "credentials", "/volumes/mqtt-password/password"]
+        self.login["password"] = self.engine.compose("run", "--rm", *place).strip().encode()
 
     def connect(self, client_id: str, **connect: object) -> SocketClient:
         """A client, which comes through the load balancer."""
-        return SocketClient(1883, client_id, host=self.engine.address, **connect)
+        return SocketClient(1883, client_id, host=self.engine.address, **{**self.login, **connect})
 
     def node_of(self, client_id: str, client: SocketClient | None = None) -> str:
         """The container of the node that has a client, by the node's log: it sees the client's own address."""
@@ -107,9 +113,11 @@ def test_the_compose_file(engine: Engine) -> None:
     check_image(engine)
     story.up()
     assert len(engine.containers("node")) == 3
+    story.read_password()
     check_containers(story)
     check_secrets(engine)
-    exchange(*story.place, "first", "second")
+    check_users(story)
+    exchange(*story.place, "first", "second", **story.login)
     assert story.node_of("first") != story.node_of("second")
     keep_something(story)
     stop_a_node(story)
@@ -128,7 +136,10 @@ def check_image(engine: Engine) -> None:
     """What runs can't compile or install, and is not root. Alone it is a broker; its size is said."""
     run = ["run", "--rm", "--entrypoint", "sh", "flockmq", "-c"]
     assert engine.docker(*run, "command -v gcc pip; id -u").split() == ["10001"]
-    alone = engine.docker("run", "--detach", "--publish", f"{engine.address}:1884:1883", "flockmq").strip()
+    closed = engine.docker("run", "--detach", "flockmq").strip()
+    until(lambda: engine.inspect(closed)[0]["State"]["ExitCode"] == 2, "it wants to know who may connect")
+    publish = ["--publish", f"{engine.address}:1884:1883", "--env", "FLOCKMQ_AUTH_ALLOW_ANONYMOUS=true"]
+    alone = engine.docker("run", "--detach", *publish, "flockmq").strip()
     until(lambda: health(engine.inspect(alone)[0]) == "healthy", "a node alone is healthy")
     with SocketClient(1884, "alone", host=engine.address, clean_start=False) as client:
         assert client.subscribe(("#", 2)) == [2]
@@ -168,6 +179,19 @@ def check_secrets(engine: Engine) -> None:
     assert password not in seen
 
 
+def check_users(story: Story) -> None:
+    """Nobody comes in without a password; a user who is made while the nodes run does, at each of them."""
+    assert len(story.login["password"]) == 32
+    for wrong in ({"username": None, "password": None}, {"password": b"guess"}):
+        with story.connect("stranger", **wrong) as stranger:
+            assert stranger.connack is not None and stranger.connack.reason_code in (4, 5)
+    node = story.engine.containers("node")[0]["Id"]
+    add = ["sh", "-c", "echo of-ada | flockmq users add ada 'topic read news/#'"]
+    story.engine.docker("exec", node, *add)
+    with story.connect("ada", username="ada", password=b"of-ada") as ada:
+        assert ada.subscribe(("news/#", 1), ("other/#", 1)) == [1, 128]
+
+
 def keep_something(story: Story) -> None:
     """A retained message, and a session with a message in its queue."""
     with story.connect("absent", clean_start=False) as absent:
@@ -191,7 +215,7 @@ def find_it_again(story: Story) -> None:
 
 def stop_a_node(story: Story) -> None:
     """SIGTERM: while the node drains, whoever comes gets in at another one."""
-    with story.connect("early"), Newcomers(*story.place) as newcomers:
+    with story.connect("early"), Newcomers(*story.place, **story.login) as newcomers:
         newcomers.wait_for_more()
         node = story.node_of("early")
         story.engine.docker("stop", "-t", "60", node)
@@ -216,7 +240,7 @@ def kill_a_node(story: Story) -> None:
         message = durable.receive()
         assert isinstance(message, Publish) and message.payload == b"while away"
         assert story.node_of("durable", durable) != node
-    exchange(*story.place, "third", "fourth")
+    exchange(*story.place, "third", "fourth", **story.login)
 
 
 def check_five_nodes(story: Story) -> None:

@@ -22,6 +22,9 @@ import pytest
 import redis
 import yaml
 
+from broker.auth import exposure
+from broker.auth.password_file import read_users
+from broker.auth.passwords import hash_password
 from broker.config import Config, load
 from cluster.cluster import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.broker_process import environment, until
@@ -57,6 +60,7 @@ def build(*components: str) -> Objects:
         (overlay / "secrets").mkdir()
         (overlay / "secrets" / "redis-password").write_text(PASSWORD)
         (overlay / "secrets" / "redis-url").write_text("redis://:correct%20horse@flockmq-redis:6379")
+        (overlay / "secrets" / "passwords").write_text("ada:" + hash_password(PASSWORD.encode()).text)
         kustomization = yaml.safe_load((overlay / "kustomization.yaml").read_text())
         kustomization["components"] += [f"../../components/{name}" for name in components]
         (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
@@ -129,6 +133,23 @@ def test_the_command_line_takes_the_configuration(components: tuple[str, ...], t
     assert PASSWORD not in done.stdout
 
 
+@pytest.mark.parametrize("components", [(), ("proxy-protocol",)], ids=["as it is", "with PROXY protocol"])
+def test_clients_need_a_user(components: tuple[str, ...], tmp_path: Path) -> None:
+    """Whom the operator has put into the Secret; it stands where the configuration says."""
+    objects = build(*components)
+    node = config(objects, tmp_path)
+    assert list(exposure.reachable(node)) and not node.auth.allow_anonymous and node.auth.redis
+    exposure.check(node)
+    spec, container = pod(objects)
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    place, _, name = node.auth.password_file.rpartition("/")
+    assert mounts["users"] == place
+    users = next(volume["secret"] for volume in spec["volumes"] if volume["name"] == "users")
+    assert users["defaultMode"] & 0o007 == 0 and spec["securityContext"]["fsGroup"] == 10001
+    (tmp_path / "passwords").write_bytes(base64.b64decode(objects["Secret", "flockmq-users"]["data"][name]))
+    assert read_users(str(tmp_path / "passwords"))["ada"].matches(PASSWORD.encode())
+
+
 def test_ports_are_those_that_nodes_listen_on(tmp_path: Path) -> None:
     objects = build("proxy-protocol")
     node = config(objects, tmp_path)
@@ -184,7 +205,9 @@ def test_selectors_and_names_meet() -> None:
     ]
     assert all(selector.items() <= labels.items() for selector in selectors)
     spec, container = pod(objects)
-    assert spec["volumes"][0]["configMap"]["name"] == objects["ConfigMap", "flockmq"]["metadata"]["name"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["configuration"]["configMap"]["name"] == objects["ConfigMap", "flockmq"]["metadata"]["name"]
+    assert volumes["users"]["secret"]["secretName"] == objects["Secret", "flockmq-users"]["metadata"]["name"]
     reference = container["env"][0]["valueFrom"]["secretKeyRef"]
     assert reference["name"] == objects["Secret", "flockmq-redis"]["metadata"]["name"]
     scaled = objects["HorizontalPodAutoscaler", "flockmq"]["spec"]["scaleTargetRef"]

@@ -138,6 +138,25 @@ def test_workers_live_in_the_sandbox(start_systemd: StartSystemd, start_redis: S
     assert log.count("is ready") == 2
 
 
+def test_users_are_made_as_the_unit_says(start_systemd: StartSystemd, tmp_path: Path) -> None:
+    """By root, in the directory of a user who is there only while the service runs; hashing works in the sandbox."""
+    port = free_port()
+    systemd = start_systemd(port)
+    directory = systemd.run("readlink", "-f", "/var/lib/flockmq").stdout.strip()
+    python = f"{PLACE}/python/bin/{Path(sys.executable).resolve().name}"
+    found = f"PYTHONPATH={PLACE}/tree:{PLACE}/site LD_LIBRARY_PATH={PLACE}/python/lib"
+    made = systemd.run("sh", "-c", f"echo of-ada | {found} {python} -m broker.cli passwd {directory}/passwords ada")
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "flockmq.toml").write_text(
+        f'listen = ["127.0.0.1:{port}"]\n[auth]\npassword_file = "passwords"\nfailure_delay = 0\n'
+    )
+    assert systemd.run("systemctl", "reload", "flockmq").returncode == 0
+    until(lambda: "configuration read" in (tmp_path / "log").read_text())
+    for password, code in ((b"of-ada", 0), (b"guess", 4)):
+        with SocketClient(port, "a", username="ada", password=password) as client:
+            assert client.connack is not None and client.connack.reason_code == code
+
+
 def test_a_wrong_configuration_is_not_tried_again(start_systemd: StartSystemd, tmp_path: Path) -> None:
     systemd = start_systemd(free_port())
     systemd.run("systemctl", "stop", "flockmq")

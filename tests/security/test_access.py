@@ -165,8 +165,8 @@ def test_nats_2026_26_a_deny_under_a_broad_grant_holds_for_retained_and_queued_m
         bob.expect_nothing()
 
 
-def test_an_open_door_is_not_left_by_a_damaged_file(files: AccessFiles, start_broker: StartBroker) -> None:
-    """As CVE-2017-7652: what can't be read at SIGHUP leaves what was known before."""
+def test_cve_2017_7652_a_damaged_file_leaves_no_open_door(files: AccessFiles, start_broker: StartBroker) -> None:
+    """What can't be read at SIGHUP leaves what was known before."""
     files.users("ada")
     files.rules("user ada", "topic readwrite a/#")
     broker = files.start(start_broker)

@@ -1,4 +1,7 @@
-"""A session belongs to the user who made it (CVE-2026-6564): nobody else gets it, ends it or sees that it is there."""
+"""A session belongs to the user who made it (CVE-2026-6564): nobody else gets it, ends it or sees that it is there.
+
+Rights to topics alone would not do (RabbitMQ's note): who knows a client id could read what waits in its queue.
+"""
 
 from pathlib import Path
 

@@ -1,0 +1,31 @@
+"""`flockmq audit`: what is weak in a configuration, and the way out."""
+
+import json
+
+from broker import config
+from broker.audit import audit
+from broker.commands.parser import Parser
+from broker.commands.settings import add_settings, overrides
+
+EXAMPLES = """\
+  flockmq audit --config /etc/flockmq.toml
+  flockmq audit --listen 0.0.0.0:1883 --password-file passwords --json
+
+exit status: 0 nothing is bad (something may be weak), 1 something is bad."""
+
+
+def run(arguments: list[str]) -> int:
+    """Print what was found; returns the exit status."""
+    parser = Parser("audit", "Say what is weak in the configuration of a node.", "[OPTION...]", EXAMPLES)
+    parser.add_argument("--json", action="store_true", help="for machines")
+    add_settings(parser)
+    args = parser.parse(arguments)
+    found = audit(config.load(overrides(args), file=args.config), args.config)
+    if args.json:
+        print(json.dumps([finding._asdict() for finding in found], indent=2))
+    else:
+        for finding in found:
+            print(f"{finding.severity:4}  {finding.where}: {finding.what}; {finding.way_out}")
+        if not found:
+            print("nothing weak was found")
+    return int(any(finding.severity == "bad" for finding in found))

@@ -1,0 +1,41 @@
+"""The flags of `pub` and `sub` for TLS, with mosquitto's names, and what they mean to Python's `ssl`."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from broker.commands.parser import Parser
+from broker.errors import UsageError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+
+def add_tls_options(parser: Parser) -> None:
+    """The flags."""
+    group = parser.add_argument_group("TLS, to port 8883 unless -p says another; any of these asks for it")
+    group.add_argument("--tls", action="store_true", help="trust the authorities that this system trusts")
+    group.add_argument("--cafile", metavar="FILE", help="trust the authorities in this PEM file instead")
+    group.add_argument("--cert", metavar="FILE", help="the certificate to show, and those that vouch for it: PEM")
+    group.add_argument("--key", metavar="FILE", help="its private key: PEM [in the file of --cert]")
+    group.add_argument("--insecure", action="store_true", help="accept a certificate of another name")
+
+
+def tls_context(args: Namespace) -> "SSLContext | None":
+    """What the flags ask for; None: no TLS. Raises UsageError."""
+    if not (args.tls or args.cafile or args.cert or args.key or args.insecure):
+        return None
+    import ssl
+
+    if args.key and not args.cert:
+        raise UsageError("--key needs --cert")
+    try:
+        context = ssl.create_default_context(cafile=args.cafile)
+    except OSError as error:  # ssl's own errors too
+        raise UsageError(f"--cafile {args.cafile}: {error.strerror or error}", "expected a PEM file") from None
+    try:
+        if args.cert:
+            context.load_cert_chain(args.cert, args.key)
+    except OSError as error:
+        raise UsageError(f"--cert, --key: {error.strerror or error}", "expected PEM files that fit") from None
+    context.check_hostname = not args.insecure
+    return context

@@ -1,0 +1,283 @@
+"""Credentials under attack: guessing, floods of CONNECT, and what clients write into names."""
+
+import asyncio
+import re
+import statistics
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from broker.auth.access import Access
+from broker.auth.authenticator import Credentials, ReturnCode, Verdict
+from broker.auth.passwords import hash_password
+from broker.auth.penalties import ADDRESSES_MOST, ATTEMPTS_MOST, LONGEST, Penalties, network_of
+from broker.auth.verifier import WAITING_MOST, Verifier
+from broker.auth.work_pool import Busy, WorkPool
+from broker.config import load
+from tests.broker_process import DEADLINE, BrokerProcess
+from tests.conftest import StartBroker, StartCluster
+from tests.protocol.wire import Wire
+from tests.security.access_files import WRONG, AccessFiles, counted, login, refused
+
+
+@pytest.fixture
+def store() -> str:
+    return "memory"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> AccessFiles:
+    files = AccessFiles(tmp_path)
+    files.users("ada")
+    return files
+
+
+def attempt(access: Access, username: str | None, password: bytes | None, address: str = "192.0.2.1:5") -> Verdict:
+    """What is said of these credentials."""
+
+    async def ask() -> Verdict:
+        answer = access.authenticate(Credentials("c", username, password, address, 4))
+        return answer if isinstance(answer, Verdict) else await answer
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    """With one user, ada, and a hash as `flockmq passwd` makes it."""
+    (tmp_path / "argon").write_text("ada:" + hash_password(b"secret").text + "\n")
+    settings = {"auth.password_file": str(tmp_path / "argon"), "auth.failure_delay": "0"}
+    return Access(load(settings, env={}))
+
+
+def test_timing_an_unknown_user_costs_what_a_wrong_password_costs(access: Access) -> None:
+    """The same path: one verification, of a hash of the same kind and cost."""
+    verifier = access._methods.verifier
+    for username, password in (("ada", b"wrong"), ("nobody", b"secret"), ("ada", None), ("nobody", None)):
+        before = verifier.verifications
+        assert attempt(access, username, password).code == ReturnCode.BAD_USERNAME_OR_PASSWORD
+        assert verifier.verifications == before + 1, username
+    chain = access._chains["default"]
+    assert chain._decoy is not None and chain._decoy.text.split("$")[:4] == hash_password(b"").text.split("$")[:4]
+    access.close()
+
+
+def test_a_right_password_is_remembered_and_a_wrong_one_is_not(access: Access) -> None:
+    verifier = access._methods.verifier
+    for password, verifications in ((b"secret", 1), (b"secret", 1), (b"wrong", 2), (b"wrong", 3), (b"secret", 3)):
+        attempt(access, "ada", password)
+        assert verifier.verifications == verifications
+    assert b"secret" not in b"".join(verifier._right)
+    access.close()
+
+
+def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
+    verifier = Verifier()
+    verifier.remember = 60.0
+    one, other = hash_password(b"x"), hash_password(b"x")
+    assert asyncio.run(verifier.matches(one, b"x")) and verifier.knows(one, b"x")
+    assert not verifier.knows(other, b"x") and not verifier.knows(one, b"y") and not verifier.knows(one, None)
+    (digest,) = verifier._right
+    verifier._right[digest] = time.monotonic() - 1
+    assert not verifier.knows(one, b"x")
+    verifier.close()
+
+
+def test_a_queue_of_work_is_bounded() -> None:
+    pool = WorkPool("test", threads=1, most_waiting=3)
+    go = threading.Event()
+
+    async def flood() -> list[object]:
+        tasks = [asyncio.ensure_future(pool.run(go.wait, 20)) for _ in range(10)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()  # who gives up does not make room: its thread is still busy
+        more = await asyncio.gather(pool.run(go.wait, 20), return_exceptions=True)
+        go.set()
+        return [*await asyncio.gather(*tasks, return_exceptions=True), *more]
+
+    found = asyncio.run(flood())
+    assert sum(isinstance(one, Busy) for one in found) == 8
+    pool.close()
+
+
+def test_wrong_credentials_wait_longer_each_time() -> None:
+    penalties = Penalties()
+    penalties.first_delay = 0.5
+    assert penalties.begin("192.0.2.1:5")
+    assert [penalties.failed("192.0.2.1:5") for _ in range(7)] == [0.5, 1, 2, 4, LONGEST, LONGEST, LONGEST]
+    assert penalties.failed("192.0.2.2:5") == 0.5
+    for _ in range(ATTEMPTS_MOST - 1):
+        assert penalties.begin("192.0.2.1:77")
+    assert not penalties.begin("192.0.2.1:78") and penalties.begin("192.0.2.3:78")
+    penalties.end("192.0.2.1:5")
+    assert penalties.begin("192.0.2.1:78")
+    for number in range(ADDRESSES_MOST + 10):
+        penalties.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:1")
+    assert len(penalties._records) == ADDRESSES_MOST
+
+
+def test_addresses_are_those_of_customers() -> None:
+    assert network_of("192.0.2.1:5") == "192.0.2.1"
+    assert network_of("[2001:db8:1:2:3:4:5:6]:5") == network_of("[2001:db8:1:2::9]:6") == "2001:db8:1:2::"
+    assert network_of("[::ffff:192.0.2.1]:5") == "192.0.2.1"
+    assert network_of("unix:/run/x") == network_of("unix:/run/x")
+
+
+def test_a_wrong_password_is_answered_late(files: AccessFiles, start_broker: StartBroker) -> None:
+    """And who knows the right one does not wait, at the same address."""
+    broker = files.start(start_broker, auth__failure_delay=0.3)
+    began = time.monotonic()
+    refused(broker, "user=ada pass=wrong", WRONG)
+    assert time.monotonic() - began >= 0.3
+    with Wire(broker.port) as guesser:
+        guesser.send("connect user=ada pass=wrong")
+        login(broker, "ada").close()
+        assert not guesser.frames
+        guesser.expect(f"connack {WRONG}", None)
+
+
+def test_a_flood_of_passwords_does_not_stop_publishing(start_broker: StartBroker, tmp_path: Path) -> None:
+    """Argon2 is slow on purpose: what is compared is latency with and without a flood, in one run, and loosely."""
+    (tmp_path / "argon").write_text("ada:" + hash_password(b"secret").text + "\n")
+    settings = {"auth.password_file": tmp_path / "argon", "auth.failure_delay": 0, "auth.allow_anonymous": True}
+    broker = start_broker({**settings, "http.listen": "127.0.0.1:0"})
+    enough = threading.Event()
+    with Wire(broker.port, name="steady") as client:
+        client.connect().subscribe("a:0")
+        quiet = round_trips(client)
+        floods = [threading.Thread(target=flood, args=(broker, WAITING_MOST // 2, enough)) for _ in range(2)]
+        for thread in floods:
+            thread.start()
+        broker.wait_for_log("connection refused", username="ada")
+        busy = round_trips(client)
+        enough.set()
+        for thread in floods:
+            thread.join()
+    print(f"nine of ten within {quiet * 1e3:.2f} ms quiet, {busy * 1e3:.2f} ms in a flood")
+    assert counted(broker, "auth_failures") > 10
+    assert busy < 20 * quiet + 0.02, "one verification takes 25 ms, and a hundred wait"
+
+
+def round_trips(client: Wire) -> float:
+    """The time from PUBLISH to its delivery that nine of ten take, of a second of them."""
+    times: list[float] = []
+    while sum(times) < 1.0:
+        began = time.monotonic()
+        client.send("publish a x")
+        client.expect("publish a x")
+        times.append(time.monotonic() - began)
+    return statistics.quantiles(times, n=10)[-1]
+
+
+def flood(broker: BrokerProcess, connections: int, enough: threading.Event) -> None:
+    """So many clients at a time with wrong passwords, again and again."""
+    while not enough.is_set():
+        clients = [Wire(broker.port, name=f"f{number}") for number in range(connections)]
+        for client in clients:
+            client.send("connect user=ada pass=wrong")
+        for client in clients:
+            if not enough.is_set():
+                client.receive()
+            client.drop()
+
+
+def test_more_passwords_than_can_wait_are_refused_at_once(access: Access) -> None:
+    async def rush() -> list[Verdict]:
+        credentials = [Credentials(f"c{n}", "ada", b"wrong", f"10.0.{n >> 8}.{n & 255}:1", 4) for n in range(230)]
+        answers = [access.authenticate(each) for each in credentials]
+        found = await asyncio.gather(*(each for each in answers if not isinstance(each, Verdict)))
+        return list(found)
+
+    access._methods.verifier._pool._most = 20
+    codes = [verdict.code for verdict in asyncio.run(rush())]
+    assert codes.count(ReturnCode.SERVER_UNAVAILABLE) == 210
+    assert codes.count(ReturnCode.BAD_USERNAME_OR_PASSWORD) == 20
+    access.close()
+
+
+# ---- what clients write into names ----
+
+
+def test_log_injection(files: AccessFiles, tmp_path: Path) -> None:
+    """A name with line ends and escapes is one line of the log, whatever it pretends to be."""
+    broker = BrokerProcess(tmp_path, settings=files.settings(), arguments=["--log-format", "text"])
+    broker.spawn()
+    try:
+        broker.port = int(broker.wait_for_log("is ready")["event"].rpartition(":")[2])
+        name = 'x\r\n1999-01-01 00:00:00.000 info    client connected  client_id="admin" \x1b[31m\u202e\u2028'
+        with Wire(broker.port, name=name) as client:
+            client.send(f"connect user='{name}' pass=x")
+            client.expect(f"connack {WRONG}", None)
+        line = broker.wait_for_log("connection refused")["event"]
+        assert line.isprintable() and line.count("\\r\\n1999") == 2 and "\\x1b[31m" in line
+        assert not any(line["event"].startswith("1999") for line in broker.log)
+    finally:
+        broker.close()
+
+
+def test_prometheus_labels_are_not_made_by_clients(files: AccessFiles, start_broker: StartBroker) -> None:
+    broker = files.start(start_broker, auth__allow_anonymous=True)
+
+    def series() -> set[str]:
+        address = broker.wait_for_log("over HTTP")["listen"]
+        with urllib.request.urlopen(f"{address}/metrics", timeout=DEADLINE) as answer:
+            return set(re.findall(r"^(flockmq_\S+) ", answer.read().decode(), re.M))
+
+    before = series()
+    for number in range(30):
+        with Wire(broker.port, name=f'c{number}",a="') as client:
+            client.connect().subscribe(f"t/{number}:1")
+            client.send(f"publish t/{number} x retain")
+            client.expect(f"publish t/{number} x")
+        refused(broker, f"user=u{number} pass=x", WRONG)
+    assert series() == before
+
+
+def test_redis_keys_are_not_widened_by_client_ids(start_cluster: StartCluster) -> None:
+    """Neither globs nor hash tags nor what looks like another key: each id is a name and nothing else."""
+    cluster = start_cluster({"auth.allow_anonymous": True}, nodes="a")
+    names = ["plain", "*", "?", "[a-z]*", "\\*", "{x}", "a:b", "s:plain", "plain:x", "q:plain", "../x", "mq:s:plain"]
+    clients = [Wire(cluster["a"].port, name=name).connect("clean=0") for name in names]
+    for client in clients:
+        client.send("subscribe 1 a/#:1")
+        client.expect("suback 1 1")
+    keys = {key for key in cluster.redis.key_names() if key.startswith(("mq:s:", "mq:subs:"))}
+    assert keys == {f"mq:{kind}:{name}" for name in names for kind in ("s", "subs")}
+    clients[1].send("disconnect")
+    with Wire(cluster["a"].port, name="*") as star:
+        star.connect("")  # a clean session ends the one before: that of `*`
+        star.send("pingreq")
+        star.expect("pingresp")
+        left = {key for key in cluster.redis.key_names() if key.startswith("mq:subs:")}
+        assert left == {f"mq:subs:{name}" for name in names if name != "*"}
+    for client in clients:
+        client.drop()
+
+
+@pytest.mark.parametrize("name", ["*", ">", "a.*", "a/>", "?", "[a-z]", "%", "{a}"])
+def test_nats_globs_are_letters(name: str, files: AccessFiles, start_broker: StartBroker) -> None:
+    """What is a wildcard elsewhere is none here: in rules, in topics, in names."""
+    files.rules("user ada", f"topic readwrite {name}", f"topic readwrite x/{name}/y")
+    broker = files.start(start_broker)
+    with login(broker, "ada", name) as ada:
+        ada.send(f"subscribe 1 {name}:0 x/{name}/y:0 other:0 x/z/y:0 a.b:0 a/b:0")
+        ada.expect("suback 1 0 0 0x80 0x80 0x80 0x80")
+        ada.send("publish other 1 q1 id=1", "publish x/z/y 1 q1 id=2", f"publish {name} 1")
+        ada.expect("puback 1", "puback 2", f"publish {name} 1")
+
+
+def test_cve_2017_9868_what_is_kept_is_its_owners_only(tmp_path: Path) -> None:
+    """Whatever the umask says: the database, what stands beside it while it is open, and the password file."""
+    broker = BrokerProcess(tmp_path, "sqlite").start(umask=0)
+    try:
+        with Wire(broker.port, name="c") as client:
+            client.connect("clean=0").subscribe("a:1")
+            client.send("publish a secret q1 id=1 retain")
+            client.expect("puback 1")
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+            assert modes.keys() >= {"flockmq.db", "flockmq.db-wal"} and set(modes.values()) == {0o600}, modes
+    finally:
+        broker.close()
