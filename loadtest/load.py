@@ -195,12 +195,8 @@ def hold_connections(
 
     Args:
         connections: how many; this process opens a file for each.
-<<<<<<< HEAD
-        port, host, transport, path, pids, groups, counts, watch: as in `publish_load`; CPU of groups and counts are
-            those while held.
-=======
-        port, host, pids, login, groups, counts, watch: as in `publish_load`; groups and counts are those while held.
->>>>>>> w-auth
+        port, host, transport, path, pids, login, groups, counts, watch: as in `publish_load`; CPU of groups and counts
+            are those while held.
             Memory means something only for a broker that was just started.
         subscribe: one subscription of its own for each.
         seconds: to hold them, after `settle` seconds, in which the broker comes to rest.
@@ -214,14 +210,9 @@ def hold_connections(
     _raise_file_limit(connections)
     meter = ProcessMeter(pids)
     generator = Generator(
-<<<<<<< HEAD
         host=host, port=port, transport=transport, path=path,
         idlers=connections, subscribe=subscribe, keep_alive=keep_alive, parallel=parallel,
-        **_identity(),
-=======
-        host=host, port=port, idlers=connections, subscribe=subscribe, keep_alive=keep_alive, parallel=parallel,
         **_identity(login),
->>>>>>> w-auth
     )  # fmt: skip
     memory_before, cpu_before, began = meter.resident_bytes(), meter.cpu_seconds(), time.monotonic()
     _connect(generator, connections, connect_limit, watch)
@@ -275,25 +266,17 @@ def connect_load(
     """Connect, wait for CONNACK, disconnect, wait until the broker closes, and again.
 
     Args:
-<<<<<<< HEAD
-        port, host, transport, path, pids, groups, watch: as in `publish_load`.
-=======
-        port, host, pids, login, groups, watch: as in `publish_load`.
->>>>>>> w-auth
+        port, host, transport, path, pids, login, groups, watch: as in `publish_load`.
         parallel: how many do so at once, each with a client identifier of its own.
         persistent: sessions are not clean: each is made once and found again ever after.
         seconds: after `warm_up` seconds.
     """
     _raise_file_limit(parallel)
     cost = Cost("connect", pids, groups)
-<<<<<<< HEAD
     generator = Generator(
         host=host, port=port, transport=transport, path=path, cyclers=parallel, clean_session=not persistent,
-        **_identity(),
+        **_identity(login),
     )  # fmt: skip
-=======
-    generator = Generator(host=host, port=port, cyclers=parallel, clean_session=not persistent, **_identity(login))
->>>>>>> w-auth
     watch.ready()
     generator.run(CYCLING, warm_up)
     before = generator.figures()["cycles"]
@@ -342,13 +325,8 @@ def take_over_load(
     """Connect clients that are connected already, at the one port and at the other in turn; time CONNECT to CONNACK.
 
     Args:
-<<<<<<< HEAD
         port, host, transport, path, publish_host, publish_port: two nodes, or one.
-        pids, groups, watch: as in `publish_load`.
-=======
-        port, host, publish_host, publish_port: two nodes, or one.
         pids, login, groups, watch: as in `publish_load`.
->>>>>>> w-auth
         clients: how many, in turn; each is taken over again only after its old connection was closed. A broker may
             make clients wait that take each other's session over and over, so let there be many.
         rate: take-overs per second in all; 0 is as many as possible.
@@ -362,14 +340,9 @@ def take_over_load(
     _raise_file_limit(2 * clients)
     cost = Cost("take_over", pids, groups)
     generator = Generator(
-<<<<<<< HEAD
         host=host, port=port, transport=transport, path=path,
         publish_host=publish_host, publish_port=publish_port, hoppers=clients, rate=rate,
-        clean_session=not persistent, subscribe=persistent, **_identity(),
-=======
-        host=host, port=port, publish_host=publish_host, publish_port=publish_port, hoppers=clients, rate=rate,
         clean_session=not persistent, subscribe=persistent, **_identity(login),
->>>>>>> w-auth
     )  # fmt: skip
     _connect(generator, clients, connect_limit, watch)
     watch.ready()
