@@ -37,10 +37,10 @@ class Generator:
         publish_port: int = 0,
         hoppers: int = 0,
         topic_prefix: str = "",
-        username: str = "",
-        password: str = "",
         transport: str = "mqtt",
         path: str = "/mqtt",
+        username: str = "",
+        password: str = "",
     ) -> None: ...
     def run(self, phase: int, seconds: float) -> bool: ...
     def figures(self) -> dict[str, int]: ...

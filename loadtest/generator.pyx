@@ -289,9 +289,9 @@ cdef class Generator:
         client_prefix: at most 16 ASCII characters, the start of every client identifier.
         topic_prefix: at most 32 ASCII characters, the start of every topic name and filter.
         run_id: a 32-bit number that tells this run's messages from others'.
-        username, password: of all clients; "" = they show none.
         transport: "mqtt" (TCP), "mqtts" (TLS, whatever certificate the broker shows), "ws" or "wss" (WebSocket).
         path: of WebSocket.
+        username, password: of all clients; "" = they show none.
     """
 
     cdef:
@@ -341,8 +341,8 @@ cdef class Generator:
         uint64_t backlog=20000, double rate=0.0, uint64_t count=0, bint clean_session=True, uint32_t idlers=0,
         bint subscribe=False, uint32_t cyclers=0, uint32_t parallel=100, int keep_alive=60, str client_prefix="load",
         uint32_t run_id=0, str publish_host="", int publish_port=0, uint32_t hoppers=0, str topic_prefix="",
-        str username="", str password="",
         str transport="mqtt", str path="/mqtt",
+        str username="", str password="",
     ):
         cdef bytes prefix = client_prefix.encode("ascii")
         cdef bytes topics_begin = topic_prefix.encode("ascii")

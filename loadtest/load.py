@@ -195,8 +195,8 @@ def hold_connections(
 
     Args:
         connections: how many; this process opens a file for each.
-        port, host, transport, path, pids, login, groups, counts, watch: as in `publish_load`; CPU of groups and
-            counts are those while held.
+        port, host, transport, path, pids, login, groups, counts, watch: as in `publish_load`; CPU of groups and counts
+            are those while held.
             Memory means something only for a broker that was just started.
         subscribe: one subscription of its own for each.
         seconds: to hold them, after `settle` seconds, in which the broker comes to rest.

@@ -109,7 +109,7 @@ class Chromium:
 
     def until(self, script: str, *arguments: object) -> Any:
         """Wait until a script returns something true; returns that."""
-        end = time.monotonic() + DEADLINE / 2
+        end = time.monotonic() + DEADLINE / 6
         while not (found := self.run(script, *arguments)):
             shown = self.run("return document.body ? document.body.innerText.slice(0, 3000) : ''")
             assert time.monotonic() < end, f"{script} {arguments}: not so in\n{shown}\n{self.console()}"

@@ -115,21 +115,24 @@ class Access:
         return ANYBODY
 
     def _holder(self, request: web.Request) -> Holder:
-        address = request.remote or ""
-        wait = self.failures.wait(address)
-        if wait > 0:
-            raise Problem(
-                HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens from this address", Retry_After=str(int(wait) + 1)
-            )
         token = shown(request)
         if token is None:
             raise Problem(HTTPStatus.UNAUTHORIZED, "this takes a token", WWW_Authenticate="Bearer")
         holder = self._tokens.holder(token)
         if holder is None:
-            self.failures.note(address)
-            log.warning("a wrong token was shown over HTTP", address=address, path=request.path)
-            raise Problem(HTTPStatus.UNAUTHORIZED, "nobody has this token", WWW_Authenticate="Bearer")
-        return holder
+            raise self._failed(request)
+        return holder  # also from an address that is held off: others there must not lock its owner out
+
+    def _failed(self, request: web.Request) -> Problem:
+        address = request.remote or ""
+        wait = self.failures.wait(address)
+        if wait > 0:
+            return Problem(
+                HTTPStatus.FORBIDDEN, "too many wrong tokens from this address", Retry_After=str(int(wait) + 1)
+            )
+        self.failures.note(address)
+        log.warning("a wrong token was shown over HTTP", address=address, path=request.path)
+        return Problem(HTTPStatus.UNAUTHORIZED, "nobody has this token", WWW_Authenticate="Bearer")
 
 
 def host_name(host: str) -> str:

@@ -115,7 +115,7 @@ async def read_body(schema: Schema, raw: web.Request) -> dict[str, Any]:
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             data = await raw.read()
-        body = json.loads(data.decode("utf-8"), parse_constant=_no_number)
+        body = json.loads(data.decode("utf-8"), parse_constant=_no_number, parse_float=_number)
         check(schema, body, "the body")
     except TimeoutError:
         raise Problem(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time") from None
@@ -123,6 +123,12 @@ async def read_body(schema: Schema, raw: web.Request) -> dict[str, Any]:
         raise bad_request(str(fault)) from None
     assert isinstance(body, dict)
     return body
+
+
+def _number(digits: str) -> int | float:
+    """2.0 is a whole number, too."""
+    found = float(digits)
+    return int(found) if found.is_integer() else found
 
 
 def _no_number(name: str) -> None:

@@ -9,20 +9,24 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import HttpVersion10, web
 
+from broker.admin import problems
+from broker.admin.headers import HEADERS
 from broker.config_values import split_address
 from broker.errors import ListenError
 from broker.listening import address_of, is_loopback
 
-REQUEST_MAX = 8192  # bytes of a line of the head
-FIELDS_MAX = 64  # header fields
+LINE_MAX = 256 << 10  # bytes of a request's first line: the arguments may be long, and are percent-encoded
+FIELD_MAX = 8 << 10  # bytes of a header field
+FIELDS_MAX = 32
 BODY_MAX = 4 << 20  # bytes of a body
 REQUEST_SECONDS = 5.0
 KEEP_SECONDS = 20.0
-CONNECTIONS_MAX = 256
+CONNECTIONS_MAX = 128
 HINTS = {
     errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http",
     errno.EACCES: "ports below 1024 need a privilege",
@@ -59,6 +63,17 @@ class Connection(web.RequestHandler):
         if self._clock is not None:
             self._clock.cancel()
         self._clock = asyncio.get_running_loop().call_later(seconds, self.drop) if seconds is not None else None
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """What the library could not read is told to who sent it: a log that anybody can fill says nothing."""
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return super().handle_error(request, status, exc, message)
+        response = problems.response(problems.Problem(HTTPStatus(status), "this is not an HTTP request"))
+        response.headers.update(HEADERS)
+        response.force_close()
+        return response
 
     def drop(self) -> None:
         """End the connection, whatever it is at."""
@@ -132,7 +147,7 @@ class HttpServer:
         def make() -> Connection:
             return Connection(
                 self, is_near, manager, loop=loop, access_log=None, tcp_keepalive=False, keepalive_timeout=KEEP_SECONDS,
-                max_line_size=REQUEST_MAX, max_field_size=REQUEST_MAX, max_headers=FIELDS_MAX, lingering_time=0,
+                max_line_size=LINE_MAX, max_field_size=FIELD_MAX, max_headers=FIELDS_MAX, lingering_time=0,
             )  # fmt: skip
 
         return make

@@ -52,18 +52,17 @@ class Relay:
             raise Problem(HTTPStatus.BAD_REQUEST, "this is MQTT over WebSocket, of subprotocol mqtt")
         self._open += 1
         try:
-            reader, writer = await self._connect(request)
             await messages.prepare(request)
-            await self._carry(messages, reader, writer)
+            await self._carry(messages, *await self._connect(request.remote or ""))
         finally:
             self._open -= 1
         return messages
 
-    async def _connect(self, request: web.Request) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The other end is a connection of the node's default listener."""
         ours, theirs = socket.socketpair()
         entrance = Entrance(self._node.listeners.of("default"))
-        self._node.broker.reactor.adopt(theirs, entrance, f"{request.remote}:0")
+        self._node.broker.reactor.adopt(theirs, entrance, f"[{host}]:0" if ":" in host else f"{host}:0")
         return await asyncio.open_connection(sock=ours)
 
     async def _carry(

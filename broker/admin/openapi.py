@@ -8,8 +8,9 @@ from broker.admin import problems
 from broker.admin.operation import ROOT, Operation
 from broker.admin.schema import integer, record, text
 
-ALWAYS = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS,
-          HTTPStatus.SERVICE_UNAVAILABLE)  # fmt: skip
+ALWAYS = (
+    HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE,
+)  # fmt: skip
 WITH_BODY = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 PROBLEM = record({"type": text(), "title": text(), "status": integer(), "detail": text()})
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 ROOT = "/api/v1"
 LIMIT_MOST = 1000
-LONGEST = 65_535  # bytes of a text in MQTT
+LONGEST = 8192  # characters of a name in a URL, where MQTT allows 65 535 bytes
 # What no client can publish to: wildcards, NUL, what the broker keeps for itself.
 TOPIC = text("a topic name", minLength=1, maxLength=LONGEST, pattern=r"^(?!\$SYS(/|$))[^+#\x00]+$")
 TOPIC_FILTER = text("a topic filter", minLength=1, maxLength=LONGEST, pattern=r"^[^\x00]+$")
 CLIENT_ID = text("a client identifier", minLength=1, maxLength=LONGEST)
 LIMIT = integer("how many at most", minimum=1, maximum=LIMIT_MOST, default=100)
-AFTER = text("what `next` of the page before said", maxLength=2 * LONGEST)
+AFTER = text("what `next` of the page before said", maxLength=2 * LONGEST + 1)
 FAILURES = table(text(), "nodes that did not answer, and why: what they know is missing here")
 
 

@@ -8,6 +8,7 @@ from aiohttp import web
 from broker.admin import files, health
 from broker.admin.access import Access
 from broker.admin.api import Api, told_as_problems
+from broker.admin.headers import HEADERS
 from broker.admin.http_server import BODY_MAX, HttpServer, in_time
 from broker.admin.mqtt_relay import Relay
 from broker.admin.operations.events import PULSE
@@ -18,20 +19,6 @@ from broker.errors import ConfigError
 
 if TYPE_CHECKING:
     from broker.node import Node
-
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "Server": "FlockMQ",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
 
 
 def make_server(node: "Node") -> HttpServer:

@@ -139,7 +139,7 @@ def test_head_has_no_body() -> None:
 
 
 def test_a_large_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_MAX", 100)
+    monkeypatch.setattr(http_server, "FIELD_MAX", 100)
 
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         assert (await exchange(host, port, b"GET /healthyz HTTP/1.1\r\nA: " + b"x" * 200 + b"\r\n\r\n"))[0] == 400

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from broker.admin.operation import LONGEST, Operation, Request
-from broker.admin.problems import Problem, bad_request
+from broker.admin.problems import Problem, unfit
 from broker.admin.pulse import Pulse
 from broker.admin.schema import text
 from broker.errors import UsageError
@@ -33,7 +33,7 @@ async def trace(request: Request) -> web.StreamResponse:
     try:
         check(client, topic)
     except UsageError as error:
-        raise bad_request(str(error)) from None
+        raise unfit(str(error)) from None
     return await _stream(request, _told(follow(request.node.broker, client, topic)))
 
 
@@ -63,6 +63,6 @@ OPERATIONS = (
             "client": text("a client identifier: what it publishes and what it gets", minLength=1, maxLength=LONGEST),
             "topic": text("a topic filter; with a client too, what matches both", minLength=1, maxLength=LONGEST),
         },
-        stream=True,
+        stream=True, problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
     ),
 )  # fmt: skip

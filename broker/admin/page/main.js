@@ -74,6 +74,14 @@ addEventListener("hashchange", () => {
   show();
   if (location.hash !== "#main") main.focus({ preventScroll: true });
 });
+// A page that nobody looks at must not keep connections: a browser has only six for a host.
+addEventListener("pagehide", () => {
+  leave();
+  leave = () => {};
+  pulse.stop();
+});
+document.addEventListener("visibilitychange", () => (document.hidden || asking ? pulse.stop() : pulse.start()));
+addEventListener("pageshow", (event) => event.persisted && begin());
 addEventListener("token-needed", () => signIn("This node takes a token."));
 document.getElementById("sign-out").addEventListener("click", () => {
   token.clear();

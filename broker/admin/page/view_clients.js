@@ -39,7 +39,8 @@ export function show(host, query) {
   offline.addEventListener("change", ask);
 
   async function open(id) {
-    detail.hidden = false;
+    detail.hidden = id === null;
+    if (id === null) return;
     put(detail, empty("Loading…"));
     try {
       put(detail, about(await get("/client", { client_id: id }), ask, open));
@@ -69,7 +70,7 @@ function about(client, changed, reopen) {
       tell(error.message);
     }
     changed();
-    reopen(client.client_id);
+    reopen(client.persistent && path !== "/session" ? client.client_id : null);
   };
   const kick = () => act(`Kick ${client.client_id}?`, "Its connection ends now; it may come back.", "Kick", "/client/connection", "The client was kicked.");
   const end = () => act(`End the session of ${client.client_id}?`,
@@ -82,8 +83,8 @@ function about(client, changed, reopen) {
       ["Session", client.persistent ? "persistent" : "ends with its connection"],
       ["Queued", `${some(client.queued_messages, "message")}, ${bytes(client.queued_bytes)}`],
     ]),
-    h("div", { class: "bar" }, h("span", { class: "grow" }),
-      h("button", { type: "button", class: "danger", disabled: !client.connected, onclick: kick }, "Kick"),
+    h("div", { class: "bar middle" }, h("a", { href: `#/trace?${new URLSearchParams({ client: client.client_id })}` }, "Follow its messages"),
+      h("span", { class: "grow" }), h("button", { type: "button", class: "danger", disabled: !client.connected, onclick: kick }, "Kick"),
       h("button", { type: "button", class: "danger", onclick: end }, "End session")),
     h("h3", {}, "Subscriptions"),
     client.filters.length

@@ -7,6 +7,7 @@ export const VIEWS = [
   ["retained", "Retained", () => import("./view_retained.js")],
   ["console", "Console", () => import("./view_console.js")],
   ["analytics", "Analytics", () => import("./view_analytics.js")],
+  ["trace", "Trace", () => import("./view_trace.js")],
   ["bans", "Bans", () => import("./view_bans.js")],
   ["log", "Log", () => import("./view_log.js")],
 ];

@@ -1,0 +1,233 @@
+"""The HTTP API of a node and of a cluster: what it says is so, what it does is done, and its description is kept."""
+
+import base64
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from _speedups.packets import Connack, Publish
+from broker.admin.tokens import add
+from tests.broker_process import BrokerProcess, environment, until
+from tests.cluster_process import ClusterProcess
+from tests.socket_client import SocketClient
+from tests.web.http_client import HttpClient
+
+StartBroker = Callable[..., BrokerProcess]
+StartCluster = Callable[..., ClusterProcess]
+HTTP = {"http.listen": "127.0.0.1:0"}
+one_store = pytest.mark.parametrize("store", ["sqlite"])
+
+
+def connect(port: int, client_id: str) -> int:
+    """The return code of a CONNECT."""
+    with SocketClient(port) as client:
+        from _speedups.packets import Connect
+
+        client.send(Connect(client_id=client_id, protocol_level=4, keep_alive=0))
+        answer = client.receive()
+        assert isinstance(answer, Connack)
+        return int(answer.reason_code)
+
+
+@pytest.fixture
+def two(start_cluster: StartCluster) -> ClusterProcess:
+    """Nodes a and b."""
+    return start_cluster(HTTP, nodes="ab")
+
+
+@one_store
+def test_clients_are_listed_in_pages(start_broker: StartBroker) -> None:
+    broker = start_broker(HTTP)
+    api = HttpClient(broker)
+    clients = [SocketClient(broker.port, f"c{number:02}") for number in range(25)]
+    clients[3].subscribe(("a/+", 1), ("b", 0))
+    seen: list[str] = []
+    after = ""
+    while after is not None:
+        page = api.get("/clients", limit=10, after=after)
+        seen += [item["client_id"] for item in page["items"]]
+        after = page["next"]
+        assert page["total"] == 25
+    assert seen == [f"c{number:02}" for number in range(25)]
+    assert [item["client_id"] for item in api.get("/clients", search="c1")["items"]] == [f"c1{n}" for n in range(10)]
+    assert api.get("/clients", search="127.0.0.", by="address")["total"] == 25
+    one = api.get("/client", client_id="c03")
+    assert one["connected"] and one["address"] == f"127.0.0.1:{clients[3].socket.getsockname()[1]}"
+    assert one["filters"] == [{"filter": "a/+", "qos": 1}, {"filter": "b", "qos": 0}]
+    found = api.get("/subscriptions", search="a/")["items"]
+    assert [(item["filter"], item["client_id"], item["qos"]) for item in found] == [("a/+", "c03", 1)]
+    assert api.ask("GET", "/client", client_id="nobody").status == 404
+    for client in clients:
+        client.close()
+
+
+@one_store
+def test_kick_and_end_a_session(start_broker: StartBroker) -> None:
+    broker = start_broker(HTTP)
+    api = HttpClient(broker)
+    with SocketClient(broker.port, "stays", clean_start=False) as client:
+        client.subscribe(("q", 1))
+        assert api.ask("DELETE", "/client/connection", client_id="stays").status == 204
+        assert client.receive() is None
+    assert api.ask("DELETE", "/client/connection", client_id="stays").status == 404
+    assert api.ask("POST", "/messages", {"topic": "q", "payload": "x", "qos": 1}).status == 200
+    assert api.get("/client", client_id="stays")["queued_messages"] == 1
+    assert api.get("/clients")["total"] == 0 and api.get("/sessions")["total"] == 1
+    assert api.ask("DELETE", "/session", client_id="stays").status == 204
+    assert api.ask("DELETE", "/session", client_id="stays").status == 404
+    broker.restart()
+    with SocketClient(broker.port, "stays", clean_start=False) as again:
+        assert again.connack is not None and not again.connack.session_present
+
+
+@one_store
+def test_retained_messages_are_browsed_and_cleared(start_broker: StartBroker) -> None:
+    broker = start_broker({**HTTP, "mqtt.sys_interval": 0})
+    api = HttpClient(broker)
+    binary = base64.b64encode(b"\xff\x00").decode()
+    message = {"topic": "site/1/bin", "payload": binary, "encoding": "base64", "retain": True}
+    assert api.ask("POST", "/messages", message).status == 200
+    for number in range(5):
+        assert api.ask("POST", "/messages", {"topic": f"site/{number}/t", "payload": "é", "retain": True}).status == 200
+    assert api.get("/retained")["items"] == [
+        {"level": "site", "topic": "site", "bytes": None, "below": 6, "below_is_least": False}
+    ]
+    first = api.get("/retained", parent="site", limit=2)
+    second = api.get("/retained", parent="site", limit=5, after=first["next"])
+    assert [item["level"] for item in first["items"] + second["items"]] == ["1", "0", "2", "3", "4"]
+    assert api.get("/retained/message", topic="site/1/bin")["payload"] == binary
+    assert api.get("/retained/message", topic="site/2/t") == {
+        "topic": "site/2/t", "qos": 0, "bytes": 2, "payload": "é", "encoding": "text",
+    }  # fmt: skip
+    assert len(api.get("/retained/messages", filter="site/+/t", limit=3)["items"]) == 3
+    with SocketClient(broker.port, "watches") as client:
+        client.subscribe(("site/+/t", 0))
+        client.ping()
+        assert api.ask("DELETE", "/retained", filter="site/+/t").json == {"cleared": 5}
+        told = client.ping()
+        assert sorted(p.topic_name for p in told if isinstance(p, Publish) and not p.payload) == [
+            f"site/{number}/t" for number in range(5)
+        ]
+    assert api.get("/retained")["items"][0]["below"] == 1
+    assert api.ask("GET", "/retained", parent="site/2").status == 404
+    assert api.ask("DELETE", "/retained", filter="$SYS/#").status == 422
+
+
+@one_store
+@pytest.mark.parametrize("kind", ["client_id", "username", "address"])
+def test_a_ban_closes_refuses_and_outlives_the_node(start_broker: StartBroker, kind: str) -> None:
+    broker = start_broker(HTTP)
+    value = {"client_id": "evil", "username": "eve", "address": "127.0.0.1/32"}[kind]
+    with SocketClient(broker.port, "evil") as client:
+        ban = {"kind": kind, "value": value, "reason": "why not"}
+        assert HttpClient(broker).ask("POST", "/bans", ban).json["until"] is None
+        if kind == "username":  # nobody is known by name where nobody is authenticated
+            assert client.ping() == []
+        else:
+            assert client.receive() is None
+    broker.restart()
+    api = HttpClient(broker)
+    assert [(item["kind"], item["value"]) for item in api.get("/bans")["items"]] == [(kind, value)]
+    assert connect(broker.port, "evil") == (0 if kind == "username" else 5)
+    if kind == "client_id":
+        assert connect(broker.port, "good") == 0
+        with SocketClient(broker.port, "nosy") as nosy:  # what is kept is nobody's to read
+            assert nosy.subscribe(("#", 0), ("$SYS/#", 0), ("+/#", 0)) == [0, 0, 0]
+            assert not [p for p in nosy.ping() if isinstance(p, Publish) and "ban" in p.topic_name]
+    assert api.ask("DELETE", "/bans", kind=kind, value=value).status == 204
+    assert connect(broker.port, "evil") == 0
+    assert api.ask("DELETE", "/bans", kind=kind, value=value).status == 404
+
+
+@one_store
+def test_a_ban_ends(start_broker: StartBroker) -> None:
+    broker = start_broker(HTTP)
+    api = HttpClient(broker)
+    assert api.ask("POST", "/bans", {"kind": "client_id", "value": "c", "seconds": 1}).status == 200
+    assert connect(broker.port, "c") == 5
+    until(lambda: connect(broker.port, "c") == 0)
+    assert api.get("/bans")["items"] == []
+    assert api.ask("POST", "/bans", {"kind": "address", "value": "nowhere"}).status == 422
+
+
+def test_all_nodes_answer_whichever_is_asked(two: ClusterProcess) -> None:
+    a, b = HttpClient(two["a"]), HttpClient(two["b"])
+    with SocketClient(two["a"].port, "at-a") as at_a, SocketClient(two["b"].port, "at-b", clean_start=False) as at_b:
+        at_a.subscribe(("x/#", 0))
+        at_b.subscribe(("y", 1))
+        for api in (a, b):
+            assert sorted(node["name"] for node in api.get("/nodes")["nodes"].values()) == ["a", "b"]
+            page = api.get("/clients")
+            assert [item["client_id"] for item in page["items"]] == ["at-a", "at-b"] and page["total"] == 2
+            assert len({item["node"] for item in page["items"]}) == 2
+            until(lambda api=api: len(api.get("/subscriptions")["items"]) == 2)
+            assert api.get("/client", client_id="at-b")["connected"]
+        levels = a.ask("PUT", "/log-level", {"level": "warning"}).json["nodes"]
+        assert sorted(levels.values()) == ["warning", "warning"]
+        assert a.ask("DELETE", "/client/connection", client_id="at-b").status == 204
+        assert at_b.receive() is None
+        assert b.ask("POST", "/messages", {"topic": "y", "payload": "1", "qos": 1}).status == 200
+        assert a.get("/client", client_id="at-b")["queued_messages"] == 1
+        assert a.ask("DELETE", "/session", client_id="at-b").status == 204
+        until(lambda: b.ask("GET", "/client", client_id="at-b").status == 404)
+
+
+def test_a_ban_holds_at_all_nodes(two: ClusterProcess) -> None:
+    with SocketClient(two["b"].port, "evil") as evil:
+        assert HttpClient(two["a"]).ask("POST", "/bans", {"kind": "client_id", "value": "evil"}).status == 200
+        assert evil.receive() is None
+        assert connect(two["b"].port, "evil") == connect(two["a"].port, "evil") == 5
+    assert HttpClient(two["b"]).ask("DELETE", "/bans", kind="client_id", value="evil").status == 204
+    assert connect(two["a"].port, "evil") == 0
+
+
+def test_who_does_not_answer_is_told(start_cluster: StartCluster) -> None:
+    two = start_cluster({**HTTP, "cluster.lease": "60s"}, nodes="ab")
+    import signal
+
+    two["b"].signal(signal.SIGSTOP)
+    try:
+        found = HttpClient(two["a"]).get("/nodes")
+        assert len(found["nodes"]) == 1
+        assert list(found["failures"].values()) == ["the node did not answer in time"]
+    finally:
+        two["b"].signal(signal.SIGCONT)
+
+
+@one_store
+def test_figures_come_each_second(start_broker: StartBroker) -> None:
+    broker = start_broker(HTTP)
+    with HttpClient(broker).events("/events") as events:
+        first = next(events)
+        with SocketClient(broker.port, "c") as client:
+            client.send(Publish("t", b"x"))
+            client.ping()
+            second = next(events)
+    assert 0.5 < second["time"] - first["time"] < 10
+    (before,), (after,) = first["nodes"].values(), second["nodes"].values()
+    assert (before["publish_received"], after["publish_received"]) == (0, 1)
+
+
+@one_store
+def test_the_description_is_kept(start_broker: StartBroker, tmp_path: Path) -> None:
+    """Schemathesis asks what the description allows, and what it doesn't, with and without a token."""
+    tokens = tmp_path / "tokens"
+    token = add(tokens, "fuzz", "admin")
+    broker = start_broker({**HTTP, "http.tokens_file": tokens})
+    api = HttpClient(broker, token)
+    document = tmp_path / "openapi.json"
+    document.write_bytes(api.ask("GET", "/openapi.json").data)
+    (tmp_path / "schemathesis.toml").write_text(
+        "[checks]\npositive_data_acceptance.expected-statuses = ['2xx', 404, 409, 422]\n"
+    )
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")), "run", str(document), "--url", f"{api.url}/api/v1",
+        "--header", f"Authorization: Bearer {token}", "--exclude-path", "/events", "--exclude-path", "/trace",
+        "--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--max-time", "15", "--seed", "1",
+        "--suppress-health-check", "all", "--request-timeout", "20",
+    ]  # fmt: skip
+    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]

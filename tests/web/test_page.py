@@ -1,0 +1,331 @@
+"""The web page in a real browser, over a real node: each view, by mouse and keyboard, whatever clients are called."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from _speedups.packets import Publish
+from broker.admin.tokens import add
+from tests.broker_process import BrokerProcess
+from tests.chromium import Chromium
+from tests.clients.packages import node_modules
+from tests.cluster_process import ClusterProcess
+from tests.socket_client import SocketClient
+from tests.web.http_client import HttpClient
+
+StartBroker = Callable[..., BrokerProcess]
+StartCluster = Callable[..., ClusterProcess]
+VIEWS = ("overview", "clients", "topics", "retained", "console", "analytics", "trace", "bans", "log")
+EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}\u202e"
+TILE = "[...document.querySelectorAll('.tile')].find((t) => t.innerText.startsWith(arguments[0])).innerText"
+HAS = "return document.querySelector('main').innerText.includes(arguments[0])"
+
+
+def visit(browser: Chromium, url: str, view: str) -> None:
+    """Open a view and wait until it is there."""
+    browser.open(f"{url}/#/{view}")
+    browser.until("return document.querySelector('[data-view]')?.dataset.view === arguments[0]", view.partition("?")[0])
+
+
+def click(browser: Chromium, name: str, within: str = "body") -> None:
+    """Click the button or link with this text."""
+    browser.until(
+        "const found = [...document.querySelectorAll(arguments[0] + ' :is(button, a, .row)')]"
+        ".find((e) => e.innerText.trim() === arguments[1] && !e.disabled && e.checkVisibility());"
+        "found?.click(); return Boolean(found)",
+        within, name,
+    )  # fmt: skip
+
+
+def fill(browser: Chromium, name: str, text: str) -> None:
+    """Type into the field of this name."""
+    browser.run("document.querySelector(`main [name=${arguments[0]}]`).select()", name)
+    browser.type(text)
+
+
+def says(browser: Chromium, text: str) -> None:
+    """Wait for a text on the page."""
+    browser.until(HAS, text)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def messages(node: BrokerProcess) -> None:
+    """What is retained at the shared node."""
+    with SocketClient(node.port, "setter") as client:
+        for number in range(3):
+            client.send(Publish(f"site/{number}/t", json.dumps({"value": number}).encode(), retain=True))
+        client.send(Publish(f"evil/{EVIL}", EVIL.encode(), retain=True))
+        client.ping()
+
+
+def test_overview_counts_what_passes(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    visit(browser, url, "overview")
+    browser.until("return document.getElementById('link').innerText === 'live'")
+    says(browser, "ready")
+    with SocketClient(node.port, "c") as client:
+        browser.until(f"return {TILE}.endsWith('\\n1')", "Clients")
+        for _ in range(50):
+            client.send(Publish("a", b"x"))
+        browser.until("return !document.querySelector('.chart').innerText.includes('minutes: 0 /s')")
+
+
+def test_a_client_is_found_and_kicked(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    with SocketClient(node.port, "pump-17") as pump, SocketClient(node.port, "lamp-1"):
+        pump.subscribe(("site/+/set", 1))
+        visit(browser, url, "clients")
+        says(browser, "lamp-1")
+        fill(browser, "search", "pump")
+        browser.until(f"{HAS} && !document.querySelector('main').innerText.includes('lamp-1')", "pump-17")
+        click(browser, "pump-17", "td")
+        says(browser, "site/+/set")
+        click(browser, "Kick")
+        click(browser, "Cancel", "dialog")
+        assert pump.ping() == []
+        click(browser, "Kick", "main")
+        click(browser, "Kick", "dialog")
+        assert pump.receive() is None
+        says(browser, "No client fits.")
+
+
+def test_topics_grow_as_messages_pass(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    visit(browser, url, "topics")
+    says(browser, "site")
+    with SocketClient(node.port, "talker") as client:
+        client.send(Publish("new/topic/here", b'{"on": true}'))
+        says(browser, "new")
+        for level in ("new", "topic", "here"):
+            browser.run(
+                "[...document.querySelectorAll('.tree .row')]"
+                ".find((r) => r.querySelector('.name').innerText === arguments[0]).click()", level,
+            )  # fmt: skip
+        says(browser, '"on": true')
+
+
+def test_retained_messages_are_read_and_cleared(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    with SocketClient(node.port, "setter2") as client:
+        client.send(Publish("gone/1", b"one", retain=True), Publish("gone/2", b"two", retain=True))
+        client.ping()
+        visit(browser, url, "retained")
+        says(browser, "gone")
+        browser.run("[...document.querySelectorAll('.tree .name')].find((n) => n.innerText === 'gone').click()")
+        browser.until("return [...document.querySelectorAll('.tree .name')].some((n) => n.innerText === '2')")
+        browser.run(
+            "document.querySelectorAll('.tree [aria-expanded=true] [role=treeitem] .name')[1].click()"
+        )
+        says(browser, "two")
+        fill(browser, "filter", "gone/#")
+        click(browser, "Clear what matches")
+        click(browser, "Clear", "dialog")
+        browser.until("return document.getElementById('told').innerText.includes('2 messages cleared')")
+    assert HttpClient(node).ask("GET", "/retained", parent="gone").status == 404
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_console_round_trip(browser: Chromium, node: BrokerProcess, url: str, qos: int) -> None:
+    visit(browser, url, "console")
+    browser.until("return document.querySelector('main .link').innerText === 'connected'")
+    fill(browser, "filter", f"round/{qos}/+")
+    browser.run("document.querySelectorAll('main select')[1].value = String(arguments[0])", qos)
+    click(browser, "Subscribe", "main")
+    browser.until("return document.querySelectorAll('main .legend li').length === 1")
+    with SocketClient(node.port, "other") as other:
+        other.subscribe((f"round/{qos}/+", qos))
+        fill(browser, "topic", f"round/{qos}/x")
+        fill(browser, "payload", "päylöad")
+        browser.run("document.querySelectorAll('main select')[0].value = String(arguments[0])", qos)
+        click(browser, "Publish", "main")
+        browser.until("return document.getElementById('told').innerText.includes(arguments[0])",
+                      "Acknowledged" if qos else "Sent")  # fmt: skip
+        got = other.receive()
+        assert isinstance(got, Publish) and (got.payload, got.qos) == ("päylöad".encode(), qos)
+        browser.until(
+            "return document.querySelector('.log').innerText.includes(`round/${arguments[0]}/x`)"
+            " && document.querySelector('.log').innerText.includes(`QoS ${arguments[0]}`)", qos,
+        )  # fmt: skip
+
+
+def test_a_ban_is_made_and_lifted(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    visit(browser, url, "bans")
+    says(browser, "Nobody is banned.")
+    with SocketClient(node.port, "eve") as eve:
+        fill(browser, "value", "eve")
+        click(browser, "Ban", "main")
+        click(browser, "Ban", "dialog")
+        assert eve.receive() is None
+    says(browser, "for good")
+    click(browser, "Lift", "main")
+    click(browser, "Lift", "dialog")
+    says(browser, "Nobody is banned.")
+
+
+def test_the_log_level_is_set(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    visit(browser, url, "log")
+    says(browser, f"127.0.0.1:{node.port}")
+    browser.run("document.querySelector('main [name=level]').value = 'debug'")
+    click(browser, "Set", "main")
+    browser.until("return document.querySelector('main table').innerText.includes('debug')")
+    HttpClient(node).ask("PUT", "/log-level", {"level": "info"})
+
+
+def test_a_message_is_followed(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    visit(browser, url, "trace?topic=followed/%23")
+    says(browser, "Following")
+    with SocketClient(node.port, "getter") as getter, SocketClient(node.port, "giver") as giver:
+        getter.subscribe(("followed/+", 0))
+        giver.send(Publish("followed/1", b"x"))
+        getter.receive()
+        for word in ("received from", "sent to"):
+            browser.until("return document.querySelector('.log').innerText.includes(arguments[0])", word)
+    click(browser, "Stop", "main")
+    says(browser, "Stopped")
+
+
+def test_what_the_job_tells_is_shown(browser: Chromium, start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"http.listen": "127.0.0.1:0"}, nodes="a")
+    results = {
+        "silent/pump%2F7": {"since": "2026-11-21T09:00:00Z", "usual_interval": 10.0, "node": "a"},
+        "rates/site": {"window_end": "2026-11-21T09:01:00Z", "messages": 600, "rate": 10.0, "bytes": 4800, "nodes": []},
+        "top/clients": {"top": [{"client_id": EVIL, "messages": 9, "bytes": 90, "share": 0.5, "rank": 1}]},
+        "lag": {"nodes": [{"node": "a", "p50": 0.5, "p99": 1.5, "max": 2.0, "messages": 600}]},
+        "outliers/t": {"topic": "t", "field": "", "value": 99.0, "score": 12.5, "accepted_at": "2026-11-21T09:00:00Z"},
+    }
+    client = cluster.redis.client()
+    for topic, result in results.items():
+        client.fcall("flockmq_result", 0, "mq:", topic, json.dumps(result))
+    visit(browser, HttpClient(cluster["a"]).url, "analytics")
+    for text in ("pump/7", "10.0 s", "site", "600", EVIL.replace("\u202e", ""), "50.0 %", "1.5 s", "12.5"):
+        says(browser, text)
+
+
+def test_what_clients_say_is_text(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    browser.requests()
+    with SocketClient(node.port, EVIL) as client:
+        client.subscribe((f"x/{EVIL}", 0))
+        for view, path in (("clients", EVIL), ("topics", "evil"), ("retained", "evil"), ("console", "")):
+            visit(browser, url, view)
+            if view == "clients":
+                browser.until("return document.querySelector('td button.plain') !== null")
+                browser.run("document.querySelector('td button.plain').click()")
+                says(browser, "x/<img")
+            elif view == "console":
+                fill(browser, "filter", "evil/#")
+                click(browser, "Subscribe", "main")
+                browser.until("return document.querySelector('.log').innerText.includes('<img')")
+            else:
+                says(browser, path)
+                browser.run("[...document.querySelectorAll('.tree .name')].find((n) => n.innerText === 'evil').click()")
+                browser.until("return document.querySelector('.tree').innerText.includes('<img')")
+                browser.run("document.querySelector('.tree [aria-expanded=true] [role=treeitem] .name').click()")
+                browser.until("return document.querySelector('pre.payload')?.innerText.includes('<img')")
+            assert browser.run("return document.querySelectorAll('main img').length") == 0
+    hosts = {request.split("/")[2] for request in browser.requests() if request.startswith(("http", "ws"))}
+    assert hosts == {url.split("/")[2]}
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+def test_a_token_is_asked_for(browser: Chromium, start_broker: StartBroker, tmp_path: Path) -> None:
+    token = add(tmp_path / "tokens", "ann", "admin")
+    broker = start_broker({"http.listen": "127.0.0.1:0", "http.tokens_file": tmp_path / "tokens"})
+    url = HttpClient(broker).url
+    browser.open(f"{url}/#/clients")
+    browser.until("return document.querySelector('dialog[open]') !== null")
+    browser.type("wrong")
+    browser.press("Enter")
+    browser.until("return document.querySelector('dialog[open]')?.innerText.includes('nobody has this token')")
+    browser.type(token)
+    browser.press("Enter")
+    says(browser, "No client fits.")
+    visit(browser, url, "console")
+    browser.until("return document.querySelector('main .link').innerText === 'connected'")
+    click(browser, "Sign out")
+    browser.until("return document.querySelector('dialog[open]') !== null")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 360], ids=["desk", "phone"])
+def test_everybody_can_use_it(browser: Chromium, node: BrokerProcess, url: str, width: int, dark: bool) -> None:
+    """Axe finds nothing wrong, and nothing is wider than the screen."""
+    axe = (node_modules() / "axe-core" / "axe.min.js").read_text()
+    browser.look(width, 800, dark)
+    with SocketClient(node.port, "a-client-with-a-rather-long-identifier-" * 3):
+        for view in VIEWS:
+            visit(browser, url, view)
+            browser.until("return !document.querySelector('main').innerText.includes('Loading')")
+            browser.run(axe)
+            found = browser.run(
+                "return axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations.map((v) =>"
+                " `${v.id}: ${v.nodes.map((n) => n.html + ' ' + n.failureSummary).join(' | ')}`))"
+            )
+            assert not found, (view, found)
+            wide = browser.run("return [document.documentElement.scrollWidth, innerWidth]")
+            assert wide[0] <= wide[1], (view, wide)
+            assert browser.run("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
+
+
+def focused(browser: Chromium) -> str:
+    script = "const e = document.activeElement; return `${e.tagName} ${e.innerText.trim().split('\\n')[0]}`"
+    return str(browser.run(script))
+
+
+def test_by_keyboard_alone(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    visit(browser, url, "overview")
+    browser.press("Tab")
+    assert focused(browser) == "A Skip to content"
+    for _ in range(20):
+        browser.press("Tab")
+        if focused(browser) == "A Retained":
+            break
+    browser.press("Enter")
+    says(browser, "site")
+    for _ in range(30):
+        browser.press("Tab")
+        if focused(browser).startswith("LI"):
+            break
+    shown = "return document.querySelector('.tree [tabindex=\"0\"] .name').innerText"
+    first = browser.run(shown)
+    browser.press("ArrowDown")
+    assert browser.run(shown) != first
+    while browser.run(shown) != "site":
+        browser.press("ArrowUp")
+    browser.press("ArrowRight")
+    browser.until("return document.querySelector('.tree [aria-expanded=true] [role=group]').children.length === 3")
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    browser.until("return document.querySelectorAll('.tree [aria-expanded=true]').length === 2")
+    browser.press("ArrowRight")
+    browser.press("Enter")
+    says(browser, '"value": 0')
+    browser.press("ArrowLeft")
+    browser.press("ArrowLeft")
+    assert browser.run("return document.querySelectorAll('.tree [aria-expanded=true]').length") == 1
+
+
+def test_the_theme_is_switched_and_kept(browser: Chromium, url: str) -> None:
+    theme = "return document.documentElement.dataset.theme"
+    visit(browser, url, "overview")
+    assert browser.run(theme) == "light"
+    click(browser, "Dark")
+    assert browser.run(theme) == "dark"
+    visit(browser, f"{url}/?again", "log")
+    assert browser.run(theme) == "dark"
+    click(browser, "Light")
+    assert browser.run("return localStorage.length") == 0
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+def test_a_node_that_stops_and_comes_back(browser: Chromium, start_broker: StartBroker) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{reserved.getsockname()[1]}"
+    broker = start_broker({"http.listen": place})
+    visit(browser, f"http://{place}", "overview")
+    browser.until("return document.getElementById('link').innerText === 'live'")
+    assert broker.stop() == 0
+    browser.until("return document.getElementById('link').innerText === 'no answer'")
+    says(browser, "The node does not answer.")
+    broker.start()
+    browser.until("return document.getElementById('link').innerText === 'live'")
+    browser.until("return !document.querySelector('main').innerText.includes('does not answer')")
