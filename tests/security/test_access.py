@@ -100,6 +100,7 @@ def test_cve_2017_7650_a_name_does_not_widen_a_pattern(
 def test_cve_2018_12546_a_retained_message_is_not_delivered_once_the_right_is_gone(
     files: AccessFiles, start_broker: StartBroker
 ) -> None:
+    """The right to read it. Whose publisher has lost the right to publish it stays: nobody keeps who that was."""
     files.users("ada", "bob")
     files.rules("user ada", "topic readwrite #", "user bob", "topic read plan/#")
     broker = files.start(start_broker)
