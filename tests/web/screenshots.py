@@ -1,5 +1,6 @@
 """Pictures of the web page for the documents, with the traffic of a small fleet: `python -m tests.web.screenshots`."""
 
+import contextlib
 import json
 import math
 import random
@@ -36,8 +37,7 @@ def run(cluster: ClusterProcess, stopped: threading.Event) -> None:
     for number, device in enumerate(devices):
         device.subscribe((f"site/{number % 4}/pump/{number:02}/set", 1))
         device.send(Publish(f"site/{number % 4}/pump/{number:02}/name", f"Pump {number}".encode(), retain=True))
-    drain = threading.Thread(target=lambda: [None for _ in iter(lambda: heard.socket.recv(1 << 16), b"")], daemon=True)
-    drain.start()
+    threading.Thread(target=read, args=(heard,), daemon=True).start()
     began = time.monotonic()
     while not stopped.wait(0.05):
         now = time.monotonic() - began
@@ -48,6 +48,13 @@ def run(cluster: ClusterProcess, stopped: threading.Event) -> None:
             devices[number].send(Publish(f"site/{number % 4}/pump/{number:02}/state", json.dumps(state).encode()))
     for client in (*devices, heard):
         client.close()
+
+
+def read(client: SocketClient) -> None:
+    """Take what comes, until the connection ends."""
+    with contextlib.suppress(OSError):
+        while client.socket.recv(1 << 16):
+            pass
 
 
 def shoot(browser: Chromium, url: str) -> None:
@@ -63,12 +70,12 @@ def shoot(browser: Chromium, url: str) -> None:
         if view == "topics":
             for level in ("site", "1", "pump", "01", "state"):
                 browser.run(
-                    "[...document.querySelectorAll('.tree .name')].findLast((n) => n.innerText === arguments[0])?.click()",
-                    level,
-                )
+                    "[...document.querySelectorAll('.tree .name')]"
+                    ".findLast((name) => name.innerText === arguments[0] && name.checkVisibility())?.click()", level,
+                )  # fmt: skip
                 time.sleep(0.3)
         time.sleep(1)
-        browser.screenshot(DOCS / name)
+        browser.screenshot(DOCS / name, whole=view == "overview")
         size = (DOCS / name).stat().st_size
         assert size <= BYTES_MOST, f"{name} has {size} bytes"
         print(name, size)
