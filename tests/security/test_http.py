@@ -179,7 +179,7 @@ def test_roles(guarded: tuple[HttpClient, dict[str, str]]) -> None:
 
 
 def test_others_are_served_no_api_without_tokens(start_broker: StartBroker) -> None:
-    api = HttpClient(start_broker({"http.listen": "0.0.0.0:0", "http.metrics_token": True}))
+    api = HttpClient(start_broker({"http.listen": "0.0.0.0:0"}))
     for path in ("//", "//main.js", "/clients", "/openapi.json", "//mqtt"):
         reply = api.ask("GET", path)
         assert reply.status == 403 and "flockmq token" in reply.json["detail"], path
@@ -189,6 +189,8 @@ def test_others_are_served_no_api_without_tokens(start_broker: StartBroker) -> N
 
 def test_metrics_may_take_a_token(start_broker: StartBroker, tmp_path: Path) -> None:
     token = add(tmp_path / "tokens", "prometheus", "read")
+    closed = HttpClient(start_broker({"http.listen": "0.0.0.0:0", "http.metrics_token": True}))
+    assert closed.ask("GET", "//metrics").status == 403  # nobody has a token yet
     broker = start_broker({**HTTP, "http.tokens_file": tmp_path / "tokens", "http.metrics_token": True})
     assert HttpClient(broker).ask("GET", "//metrics").status == 401
     assert HttpClient(broker, token).ask("GET", "//metrics").status == 200
