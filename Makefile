@@ -7,7 +7,7 @@ SOURCES := setup.py pyproject.toml constraints.txt $(wildcard _speedups/*.pyx _s
 SECONDS ?= 600
 
 help:
-	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883"
+	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883, its web page on http://127.0.0.1:8080"
 	@echo "make test     build, install what tests need, run every check and test (about 25 minutes)"
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 8 minutes)"
 	@echo "              and a cluster (ONLY=cluster, about 25), and Spark on its log of messages (ONLY=analytics, 3)"
@@ -27,9 +27,10 @@ $(PY):
 	@deploy/system-packages.sh build
 	$(PYTHON) -m venv $(VENV)
 
-# On port 1883; FLOCKMQ_LISTEN and the other variables of `flockmq sample-config` change what it does.
+# On port 1883, with the web page on 8080; FLOCKMQ_LISTEN, FLOCKMQ_HTTP_LISTEN and the other variables of
+# `flockmq sample-config` change what it does.
 run: install
-	@exec $(VENV)/bin/flockmq serve
+	@FLOCKMQ_HTTP_LISTEN="$${FLOCKMQ_HTTP_LISTEN-127.0.0.1:8080}" exec $(VENV)/bin/flockmq serve
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	@deploy/system-packages.sh test
@@ -42,6 +43,7 @@ test: $(VENV)/.installed-test
 	$(PY) -m pytest -n 4 --dist worksteal -m 'not soak'
 	$(PY) tests/fuzz/fuzz_packets.py --seconds 10
 	$(PY) tests/fuzz/fuzz_connection.py --seconds 20
+	$(PY) tests/fuzz/fuzz_websocket.py --seconds 5
 
 bench: $(VENV)/.installed-test
 	@mkdir -p build
@@ -51,6 +53,7 @@ bench: $(VENV)/.installed-test
 soak: $(VENV)/.installed-test
 	$(PY) tests/fuzz/fuzz_packets.py --seconds $(SECONDS)
 	$(PY) tests/fuzz/fuzz_connection.py --seconds $(SECONDS)
+	$(PY) tests/fuzz/fuzz_websocket.py --seconds $(SECONDS)
 	tests/sanitize.sh
 	FLOCKMQ_TEST_SECONDS=$(SECONDS) $(PY) -m pytest -m soak
 

@@ -147,6 +147,7 @@ cdef enum:
     WRITES_PER_TURN = 8         # of one publisher, before the next one's turn
     FILTERS_PER_PACKET = 32     # in one SUBSCRIBE
     STAMP_SIZE = 32             # bytes; sizeof(Stamp), the least payload
+    LOGIN_SIZE = 260            # user name and password, each after its length
     PORTS_PER_ADDRESS = 8000    # idle connections from one source address
     CYCLE_ADDRESSES = 100       # source addresses of cyclers, so that ports in TIME_WAIT don't stop them
     STALL = 20 * 1000000        # ns; a turn that took longer counts as a stall of this process
@@ -258,6 +259,11 @@ def ipv4(str host):
         raise ValueError(f"{host!r} is not an IPv4 address") from None
 
 
+cdef uint8_t *put_field(uint8_t *at, bytes text):
+    """A text after its length."""
+    return put_bytes(put_uint16(at, <uint32_t> len(text)), <const char *> text, len(text))
+
+
 cdef class Generator:
     """Clients of one broker.
 
@@ -285,6 +291,7 @@ cdef class Generator:
         run_id: a 32-bit number that tells this run's messages from others'.
         transport: "mqtt" (TCP), "mqtts" (TLS, whatever certificate the broker shows), "ws" or "wss" (WebSocket).
         path: of WebSocket.
+        username, password: of all clients; "" = they show none.
     """
 
     cdef:
@@ -303,6 +310,9 @@ cdef class Generator:
         uint64_t backlog, count
         double rate
         char prefix[17]
+        uint8_t login[LOGIN_SIZE]   # user name and password, as in CONNECT
+        uint32_t login_size
+        uint8_t login_flags         # of CONNECT; 0 = there are none
         char error[192]             # why the first connection was lost; "" = none was
         Connection *connections     # subscribers, publishers, idlers, hoppers (two for each client), cyclers
         Connection **active         # publishers that may be able to send now (rate 0)
@@ -332,9 +342,11 @@ cdef class Generator:
         bint subscribe=False, uint32_t cyclers=0, uint32_t parallel=100, int keep_alive=60, str client_prefix="load",
         uint32_t run_id=0, str publish_host="", int publish_port=0, uint32_t hoppers=0, str topic_prefix="",
         str transport="mqtt", str path="/mqtt",
+        str username="", str password="",
     ):
         cdef bytes prefix = client_prefix.encode("ascii")
         cdef bytes topics_begin = topic_prefix.encode("ascii")
+        cdef bytes user = username.encode(), secret = password.encode()
         cdef int which
         if self.connections != NULL:
             raise RuntimeError("a generator is initialised once")
@@ -350,6 +362,8 @@ cdef class Generator:
             raise ValueError("payload (at least 32 bytes), keep_alive, parallel or rate is out of range")
         if len(prefix) > 16 or len(topics_begin) > PREFIX_SIZE:
             raise ValueError("client_prefix is longer than 16 characters, or topic_prefix than 32")
+        if len(user) + len(secret) > LOGIN_SIZE - 4 or (secret and not user):
+            raise ValueError("username and password are longer than 256 bytes, or there is a password alone")
         self.total = publishers + subscribers + idlers + 2 * hoppers + cyclers
         if not 1 <= self.total <= 1000000:
             raise ValueError("the number of connections is out of range")
@@ -365,6 +379,9 @@ cdef class Generator:
         self.keep_alive, self.run_id = keep_alive, run_id
         self.prefix_size = <uint32_t> len(prefix)
         memcpy(self.prefix, <const char *> prefix, len(prefix))
+        if user:
+            self.login_size = <uint32_t> (put_field(put_field(self.login, user), secret) - self.login)
+            self.login_flags = 0xC0
         self.phase = -1
         self.make_transport(transport, path)
         self.make_shape(("pairs", "fanout", "fanin", "wild").index(shape), publishers, subscribers, topics, filters, topics_begin)
@@ -1043,21 +1060,27 @@ cdef class Generator:
     # ---- writing
 
     cdef void send_connect(self, Connection *connection) noexcept nogil:
-        cdef uint8_t packet[64]
-        cdef uint8_t *at = packet + 2
+        cdef uint8_t packet[64 + LOGIN_SIZE]
+        cdef uint8_t *at = packet + 3
         cdef uint8_t *size
+        cdef uint32_t remaining
         cdef const char *letters = "pschd"
         at = put_bytes(at, b"\x00\x04MQTT\x04", 7)
-        at[0] = 2 if self.clean_session else 0
+        at[0] = <uint8_t> ((2 if self.clean_session else 0) | self.login_flags)
         at = put_uint16(at + 1, <uint32_t> self.keep_alive)
         size = at
         at = put_bytes(at + 2, self.prefix, self.prefix_size)
         at[0] = <uint8_t> letters[connection.role]
         at = put_decimal(at + 1, connection.index)
         put_uint16(size, <uint32_t> (at - size - 2))
-        packet[0] = CONNECT << 4
-        packet[1] = <uint8_t> (at - packet - 2)
-        self.write(connection, packet, <size_t> (at - packet))
+        at = put_bytes(at, self.login, self.login_size)
+        remaining = <uint32_t> (at - packet - 3)
+        if remaining < 128:
+            packet[1], packet[2] = CONNECT << 4, <uint8_t> remaining
+            self.write(connection, packet + 1, <size_t> (at - packet - 1))
+        else:
+            packet[0], packet[1], packet[2] = CONNECT << 4, <uint8_t> (remaining & 127 | 128), <uint8_t> (remaining >> 7)
+            self.write(connection, packet, <size_t> (at - packet))
 
     cdef void send_subscribe(self, Connection *connection, uint32_t filters) noexcept nogil:
         cdef uint8_t body[FILTERS_PER_PACKET * (TOPIC_SIZE + 3) + 2]

@@ -46,6 +46,16 @@ class LoadError(Exception):
     """The run could not start: connections were refused, or the open-file limit is too low."""
 
 
+class Login(NamedTuple):
+    """What clients say in CONNECT; "" = nothing."""
+
+    username: str = ""
+    password: str = ""
+
+
+NOBODY = Login()
+
+
 def publish_load(
     shape: str = "pairs",
     *,
@@ -56,6 +66,7 @@ def publish_load(
     transport: str = "mqtt",
     path: str = "/mqtt",
     pids: Sequence[int] = (),
+    login: Login = NOBODY,
     groups: Groups | None = None,
     counts: Counts | None = None,
     topic_prefix: str = "",
@@ -87,6 +98,7 @@ def publish_load(
         transport, path: "mqtt", "mqtts", "ws" or "wss"; of the two last the path.
         publish_host, publish_port: where publishers connect, when that is another node than the subscribers'.
         pids: the broker's processes, on this machine; without them nothing is known of CPU time.
+        login: user name and password of all clients.
         groups: some of its processes, to be told apart; the figure `x` of group "redis" is `x_redis`.
         counts: read before and after; the growth of counter `c` is `c_per_s`, and `c_per_delivery`.
         topic_prefix: of all topics, so that runs side by side don't meet.
@@ -115,7 +127,7 @@ def publish_load(
         shape=shape, publishers=publishers, subscribers=subscribers, topics=topics,
         filters=filters, qos=qos, payload=payload, batch=batch, window=window, backlog=backlog, rate=rate, count=count,
         clean_session=not persistent, publish_host=publish_host, publish_port=publish_port, topic_prefix=topic_prefix,
-        **_identity(),
+        **_identity(login),
     )  # fmt: skip
     _connect(generator, publishers + subscribers, connect_limit, watch)
     watch.ready()
@@ -166,6 +178,7 @@ def hold_connections(
     transport: str = "mqtt",
     path: str = "/mqtt",
     pids: Sequence[int] = (),
+    login: Login = NOBODY,
     groups: Groups | None = None,
     counts: Counts | None = None,
     watch: Watch = UNWATCHED,
@@ -182,8 +195,8 @@ def hold_connections(
 
     Args:
         connections: how many; this process opens a file for each.
-        port, host, transport, path, pids, groups, counts, watch: as in `publish_load`; CPU of groups and counts are
-            those while held.
+        port, host, transport, path, pids, login, groups, counts, watch: as in `publish_load`; CPU of groups and counts
+            are those while held.
             Memory means something only for a broker that was just started.
         subscribe: one subscription of its own for each.
         seconds: to hold them, after `settle` seconds, in which the broker comes to rest.
@@ -199,7 +212,7 @@ def hold_connections(
     generator = Generator(
         host=host, port=port, transport=transport, path=path,
         idlers=connections, subscribe=subscribe, keep_alive=keep_alive, parallel=parallel,
-        **_identity(),
+        **_identity(login),
     )  # fmt: skip
     memory_before, cpu_before, began = meter.resident_bytes(), meter.cpu_seconds(), time.monotonic()
     _connect(generator, connections, connect_limit, watch)
@@ -242,6 +255,7 @@ def connect_load(
     transport: str = "mqtt",
     path: str = "/mqtt",
     pids: Sequence[int] = (),
+    login: Login = NOBODY,
     groups: Groups | None = None,
     watch: Watch = UNWATCHED,
     parallel: int = 50,
@@ -252,7 +266,7 @@ def connect_load(
     """Connect, wait for CONNACK, disconnect, wait until the broker closes, and again.
 
     Args:
-        port, host, transport, path, pids, groups, watch: as in `publish_load`.
+        port, host, transport, path, pids, login, groups, watch: as in `publish_load`.
         parallel: how many do so at once, each with a client identifier of its own.
         persistent: sessions are not clean: each is made once and found again ever after.
         seconds: after `warm_up` seconds.
@@ -261,7 +275,7 @@ def connect_load(
     cost = Cost("connect", pids, groups)
     generator = Generator(
         host=host, port=port, transport=transport, path=path, cyclers=parallel, clean_session=not persistent,
-        **_identity(),
+        **_identity(login),
     )  # fmt: skip
     watch.ready()
     generator.run(CYCLING, warm_up)
@@ -299,6 +313,7 @@ def take_over_load(
     transport: str = "mqtt",
     path: str = "/mqtt",
     pids: Sequence[int] = (),
+    login: Login = NOBODY,
     groups: Groups | None = None,
     watch: Watch = UNWATCHED,
     clients: int = 1000,
@@ -311,7 +326,7 @@ def take_over_load(
 
     Args:
         port, host, transport, path, publish_host, publish_port: two nodes, or one.
-        pids, groups, watch: as in `publish_load`.
+        pids, login, groups, watch: as in `publish_load`.
         clients: how many, in turn; each is taken over again only after its old connection was closed. A broker may
             make clients wait that take each other's session over and over, so let there be many.
         rate: take-overs per second in all; 0 is as many as possible.
@@ -327,7 +342,7 @@ def take_over_load(
     generator = Generator(
         host=host, port=port, transport=transport, path=path,
         publish_host=publish_host, publish_port=publish_port, hoppers=clients, rate=rate,
-        clean_session=not persistent, subscribe=persistent, **_identity(),
+        clean_session=not persistent, subscribe=persistent, **_identity(login),
     )  # fmt: skip
     _connect(generator, clients, connect_limit, watch)
     watch.ready()
@@ -415,10 +430,10 @@ def _latencies(generator: Generator) -> Figures:
     return {**latencies.figures(), "latencies": latencies}
 
 
-def _identity() -> dict[str, Any]:
-    """Return client prefix and run id, so that no run meets the sessions or messages of another."""
+def _identity(login: Login) -> dict[str, Any]:
+    """Return who the clients are: with a prefix and a run id, so that no run meets what another leaves or sends."""
     run_id = random.SystemRandom().getrandbits(32)
-    return {"client_prefix": f"load{run_id:08x}", "run_id": run_id}
+    return {"client_prefix": f"load{run_id:08x}", "run_id": run_id, **login._asdict()}
 
 
 def _raise_file_limit(connections: int) -> None:

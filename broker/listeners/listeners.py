@@ -16,7 +16,7 @@ from broker.config import Config, ListenerConfig, QuotasConfig
 from broker.errors import ConfigError
 from broker.listen_url import ListenUrl
 from broker.listeners import certificates
-from broker.listeners.unix_socket import bind_unix, remove
+from broker.listeners.unix_socket import bind_unix, inherit, remove
 from broker.listeners.websocket import Upgrade
 from broker.listening import address_of, bind, truster
 
@@ -142,6 +142,6 @@ def _limit(listener: Listener, quotas: QuotasConfig) -> None:
 def _take(url: ListenUrl, listener: ListenerConfig, shared: bool) -> socket.socket:
     openers: dict[str, Callable[[], socket.socket]] = {
         "unix": lambda: bind_unix(url.address, int(listener.socket_mode, 8)),
-        "fd": lambda: socket.socket(fileno=int(url.address)),
+        "fd": lambda: inherit(int(url.address)),
     }
     return openers.get(url.scheme, lambda: bind(url.address, shared))()

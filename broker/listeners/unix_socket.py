@@ -31,6 +31,18 @@ def bind_unix(path: str, mode: int) -> socket.socket:
     return listener
 
 
+def inherit(number: int) -> socket.socket:
+    """A Unix socket that another process has bound and handed down. Raises ListenError."""
+    try:
+        listener = socket.socket(fileno=number)
+    except OSError as error:
+        raise ListenError(f"can't listen on fd:{number}: {error.strerror}") from error
+    if listener.family != socket.AF_UNIX:  # who can reach it is judged by the address, and this shows none
+        raise ListenError(f"can't listen on fd:{number}: it is no Unix socket", "give addresses of networks by name")
+    listener.setblocking(False)
+    return listener
+
+
 def _make_room(path: str) -> None:
     """Remove what a dead process left; nothing else."""
     try:

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from loadtest.commands.bench_report import Progress, as_json, describe
 from loadtest.listeners import listening_pids
-from loadtest.load import LoadError, Watch, connect_load, find_faults, hold_connections, publish_load, take_over_load
+from loadtest.load import (
+    LoadError,
+    Login,
+    Watch,
+    connect_load,
+    find_faults,
+    hold_connections,
+    publish_load,
+    take_over_load,
+)
 from loadtest.process import Figures, ProcessMeter
 from loadtest.processes import own_topics, run_in
 
@@ -40,7 +49,7 @@ examples:
 """
 PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}  # unless another is said
 QUEUED = 500  # messages of QoS 1 and 2 that may wait for each subscriber: half of what Mosquitto allows
-GENERAL = ("shape", "host", "publish_host", "processes", "pids", "seconds", "json", "hdr")
+GENERAL = ("shape", "host", "publish_host", "username", "password", "processes", "pids", "seconds", "json", "hdr")
 MESSAGES = (
     "publishers", "subscribers", "qos", "payload", "batch", "window", "backlog", "rate", "count", "warm_up",
     "persistent",
@@ -128,6 +137,8 @@ def make_options(asked: argparse.Namespace) -> dict[str, Any]:
     host, port, transport, path = resolve(asked.host)
     options = {"host": host, "port": port, "transport": transport, "path": path, "seconds": asked.seconds}
     options |= {**shape.defaults, **given}
+    if asked.username:
+        options["login"] = Login(asked.username, asked.password)
     places = [(host, port)]
     if shape.run is publish_load:
         options["topic_prefix"] = own_topics()
@@ -185,6 +196,8 @@ def make_parser() -> Parser:
         help="the broker; mqtts://HOST, ws://HOST/PATH or wss://HOST/PATH for TLS and WebSocket [127.0.0.1:1883]",
     )  # fmt: skip
     add("--publish-host", metavar="HOST[:PORT]|URL", help="another node, for publishers")
+    add("-u", "--username", default="", metavar="USER", help="user name of all clients")
+    add("-P", "--pw", dest="password", default="", metavar="PASSWORD", help="their password")
     add("--processes", type=_number(1), default=1, metavar="N", help="the shape N times side by side, one a core [1]")
     add("--pid", type=_number(1), action="append", dest="pids", help="a process of the broker [who listens there]")
     add("--seconds", type=_real(0.001), default=5.0, help="how long, after the warm-up [5]")

@@ -56,6 +56,7 @@ def as_json(figures: Figures, options: dict[str, Any]) -> str:
     shown = dict(figures)
     if "latencies" in shown:
         shown["latencies"] = {f"{nanoseconds / 1e3:.3f}": n for nanoseconds, n in shown["latencies"].counts.items()}
+    options = {name: value for name, value in options.items() if name != "login"}
     return json.dumps({"options": options, "figures": shown}, indent=2)
 
 

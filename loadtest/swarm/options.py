@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from pathlib import Path
 from typing import Any
 
-from loadtest.swarm import hosts
+from loadtest.swarm import credentials, hosts
 from loadtest.swarm.scenario import Scenario, ScenarioError, Thresholds, names, parse, read
 from loadtest.swarm.verdict import with_changes
 
@@ -38,7 +37,7 @@ def add_to(parser: Any) -> None:
     )
     parser.add_argument(
         "--password-file",
-        type=checked(password),
+        type=checked(credentials.password),
         default="",
         env_var="FLOCKMQ_PASSWORD_FILE",
         metavar="FILE",
@@ -52,20 +51,6 @@ def add_to(parser: Any) -> None:
         metavar="ADDRESS,...",
         help="where clients come from, in turn, for more connections than one address has ports: 127.0.1.0/24",
     )
-
-
-def password(path: str) -> bytes | None:
-    """The first line of a file; None if none is named.
-
-    Raises:
-        ValueError: it can't be read.
-    """
-    if not path:
-        return None
-    try:
-        return Path(path).read_bytes().partition(b"\n")[0]
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
 
 
 def checked(read_it: Any) -> Any:

@@ -12,10 +12,9 @@ import gevent
 from gevent.event import Event
 from locust.env import Environment
 
-from loadtest.swarm import hosts
+from loadtest.swarm import credentials, hosts
 from loadtest.swarm.client import Network
 from loadtest.swarm.ledger import Ledger
-from loadtest.swarm.options import password
 from loadtest.swarm.pulse import Pulse
 from loadtest.swarm.roster import Roster
 from loadtest.swarm.scenario import Scenario
@@ -43,7 +42,7 @@ class Swarm:
         self.ledger = Ledger(runner.worker_index, scenario.lost_after, self.fail)
         self.network = Network(hosts.addresses(environment.host or ""), hosts.sources(options.source))
         self.username = str(options.username) or None
-        self.password = password(options.password_file)
+        self.password = credentials.password(options.password_file)
         self.pulse = Pulse()
         self.clients: set[Any] = set()  # users' clients, for a storm
         self.all_started = Event()  # all clients of the test have been started

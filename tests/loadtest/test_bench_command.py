@@ -18,6 +18,7 @@ from loadtest.listeners import listening_pids, process_name
 from loadtest.processes import merged
 from tests.broker_process import DEADLINE, ROOT, BrokerProcess, environment
 from tests.protocol.wire import frame_size
+from tests.security.access_files import quick_hash
 
 SMALL = {
     "pairs": ["--publishers", "3"],
@@ -52,6 +53,23 @@ def figures(port: int, *arguments: str) -> dict[str, Any]:
     found = json.loads(output)["figures"]
     assert isinstance(found, dict)
     return found
+
+
+def test_clients_may_show_credentials(tmp_path: Path) -> None:
+    """Of any length that fits; a password is said nowhere."""
+    (tmp_path / "passwords").write_text("".join(f"{name}:{quick_hash('secret')}\n" for name in ("ada", "x" * 200)))
+    settings = {"auth.password_file": tmp_path / "passwords", "auth.failure_delay": 0}
+    broker = BrokerProcess(tmp_path, settings=settings).start()
+    try:
+        for user in ("ada", "x" * 200):
+            for shape in ("pairs", "take-overs"):
+                short = [shape, *SMALL[shape], "--seconds", "0.2", "--json", "-u", user]
+                status, output, errors = bench(broker.port, *short, "-P", "secret")
+                assert (status, errors) == (0, "") and "secret" not in output
+        status, _, errors = bench(broker.port, "connections", "--connections", "3", "-u", "ada", "-P", "wrong")
+        assert status == 1 and errors.startswith("flockmq: error: ")
+    finally:
+        broker.close()
 
 
 def test_small_covers_every_shape() -> None:

@@ -17,6 +17,7 @@ from tests.broker_process import BrokerProcess, until
 from tests.loadtest.locust_process import LocustProcess
 from tests.loadtest.wrong_relay import Fault, WrongRelay, double, lose, lose_all, swap
 from tests.redis_process import free_port
+from tests.security.access_files import quick_hash
 from tests.socket_client import SocketClient
 from tests.tcp_proxy import TcpProxy
 
@@ -136,9 +137,18 @@ def test_every_user_class_does_what_it_is_for(node: BrokerProcess, start_locust:
     assert locust.failures() == {}
 
 
-def test_processes_share_one_scenario_and_files_name_the_events(node: BrokerProcess, start_locust: StartLocust) -> None:
-    locust = start_locust(PAIRS, url(node.port), *HEADLESS, "--html", "report.html", processes=2)
-    assert locust.wait() == 0, locust.output
+def test_processes_share_one_scenario_and_files_name_the_events(tmp_path: Path, start_locust: StartLocust) -> None:
+    """And show the credentials that they are told: the broker asks."""
+    (tmp_path / "passwords").write_text(f"fleet:{quick_hash('secret')}\n")
+    (tmp_path / "password").write_text("secret\n")
+    login = ["--username", "fleet", "--password-file", str(tmp_path / "password")]
+    node = BrokerProcess(tmp_path, settings={"auth.password_file": tmp_path / "passwords"}).start()
+    try:
+        locust = start_locust(PAIRS, url(node.port), *HEADLESS, *login, "--html", "report.html", processes=2)
+        assert locust.wait() == 0, locust.output
+    finally:
+        assert node.stop() == 0
+    assert "secret" not in locust.output
     events = locust.events()
     assert events["connect"] == 10
     # Publisher and subscriber of a pair may be in different processes; each pair meets all the same.

@@ -17,8 +17,11 @@ from broker import workers
 from broker.errors import ListenError
 from broker.listening import bind, host_name
 from tests.broker_process import DEADLINE, BrokerProcess, environment, until
+from tests.certificates import Authority
 from tests.protocol.wire import Wire
 from tests.redis_process import RedisProcess
+from tests.socket_client import SocketClient
+from tests.transports import ports, tls_client, tls_settings, trusting, websocket
 
 # A stand-in for a node: writes down each start and signal, ends as told.
 NODE = """
@@ -255,4 +258,27 @@ def test_nodes_share_a_port(redis_server: RedisProcess, tmp_path: Path) -> None:
     finally:
         assert broker.stop() == 0, broker.log_text()
     assert broker.log[-1]["event"] == "stopped"
+    broker.check()
+
+
+def test_nodes_share_addresses_of_all_kinds(redis_server: RedisProcess, tmp_path: Path) -> None:
+    """TLS and WebSocket, and a Unix socket, which one process binds and hands down; those of tables too."""
+    path = tmp_path / "s"
+    authority = Authority(tmp_path / "certificates")
+    settings = tls_settings(authority.server()) | {"listeners.near.listen": f"unix:{path}"}
+    broker = BrokerProcess(tmp_path, "memory", settings, ["--workers", "2", "--redis", redis_server.url])
+    broker.start()
+    try:
+        until(lambda: len([line for line in broker.log if line["event"].endswith("is ready")]) == 2)
+        assert len({line["listen"] for line in broker.log if line.get("name") == "open"}) == 1
+        tls_client(ports(broker)["mqtts"], trusting(authority)).close()
+        with websocket(ports(broker)["wss"], trusting(authority)):
+            pass
+        for _ in range(4):
+            with socket.socket(socket.AF_UNIX) as connected:
+                connected.connect(str(path))
+                assert SocketClient(0, "near", connected=connected).ping() == []
+    finally:
+        assert broker.stop() == 0, broker.log_text()
+    assert not path.exists()
     broker.check()
