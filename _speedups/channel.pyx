@@ -215,22 +215,24 @@ cdef class Channel(Outlet):
                             uint16_t packet_id) except -1:
         """Publish what the client may publish, and acknowledge it.
 
-        `packet` is the PUBLISH as it came, with a fixed header of `header` bytes; or NULL.
+        `packet` is the PUBLISH as it came, whose topic name was checked just before, with a fixed header of `header`
+        bytes; or NULL.
         """
         cdef uint8_t qos = first_byte >> 1 & 3
+        cdef bint checked = packet != NULL
         cdef Py_ssize_t before
         cdef Message* message
         if qos == 0:
             # The packet as it came is what receivers get, if it has no flags and no longer header than needed.
             if first_byte != 0x30 or header != 1 + varint_size(<uint32_t>(2 + topic_length + size)):
                 packet = NULL
-            self.router.route(topic, topic_length, payload, size, 0, first_byte & 1, packet, NULL,
-                              self.session, first_byte & 8)
+            self.router.route(topic, topic_length, payload, size, 0, first_byte & 1, packet, NULL, self.session,
+                              first_byte & 8, False, checked)
             return 0
         if qos == 1:
             before = buffer_size(&self.turn.journal.records)
             self.router.route(topic, topic_length, payload, size, 1, first_byte & 1, NULL, NULL, self.session,
-                              first_byte & 8)
+                              first_byte & 8, False, checked)
             return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before)
         if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may leave.

@@ -1,10 +1,10 @@
 # From a published message to everybody who gets it. See router.pyx.
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.acl cimport Rights
 from _speedups.buffers cimport Buffer
-from _speedups.filters cimport FilterTree
+from _speedups.filters cimport FilterTree, Plan
 from _speedups.messages cimport Message
 from _speedups.retained cimport RetainedTree
 from _speedups.turn cimport Turn
@@ -14,6 +14,9 @@ cdef class Router:
     cdef readonly Turn turn
     cdef readonly FilterTree filters
     cdef readonly RetainedTree retained
+    cdef bint looked_up                # the topic name checked last has been ...
+    cdef Plan* plan                    # ... and this is its plan, which may be stale, or NULL; good until filters change
+    cdef uint64_t topic_hash           # of that name
     cdef Buffer scratch                # a QoS 0 packet made from a message with a packet identifier
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1
@@ -23,4 +26,4 @@ cdef class Router:
     cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1
     cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
                    Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message,
-                   object publisher, uint8_t dup=*, bint forwarded=*) except -1
+                   object publisher, uint8_t dup=*, bint forwarded=*, bint checked=*) except -1

@@ -45,18 +45,19 @@ cdef class Router:
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1:
         """0, or the TopicFault of a topic name. One that has a delivery plan was found valid before."""
-        cdef uint64_t h
-        if 0 < n <= LONG_NAME and self.filters.known(topic, n, &h) != NULL:
-            return 0
+        self.looked_up = 0 < n <= LONG_NAME
+        if self.looked_up:
+            self.plan = self.filters.known(topic, n, &self.topic_hash)
+            if self.plan != NULL:
+                return 0
         return check_topic_name(topic, n, level, self.turn.limits.max_topic_levels)
 
     cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1:
-        """Whether a client with these rights may publish to a valid topic name.
+        """Whether a client with these rights may publish to the topic name that was checked just before.
 
         The plan of the name remembers whose rights allowed it last.
         """
-        cdef uint64_t h
-        cdef Plan* plan = self.filters.known(topic, n, &h)
+        cdef Plan* plan = self.plan if self.looked_up else NULL
         if plan != NULL and plan.publisher == rights.number:
             return True
         if not rights.may(topic, n, MAY_PUBLISH):
@@ -67,18 +68,18 @@ cdef class Router:
 
     cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
                    Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message,
-                   object publisher, uint8_t dup=0, bint forwarded=False) except -1:
+                   object publisher, uint8_t dup=0, bint forwarded=False, bint checked=False) except -1:
         """Publish a message with a valid topic name.
 
         `packet` is the message as a QoS 0 packet, in the shortest encoding and without flags, or NULL; `message` the
         same as an object, or NULL. `publisher` is the session it came from, or the client id of one that is not here,
         or None: the message is the broker's own. `dup` is DUP or 0. One that another node `forwarded` goes to the
-        clients here, and no further.
+        clients here, and no further. `checked`: the topic name was, just before, and no filter has changed since.
         Returns the number of receivers.
         """
         cdef uint64_t h
         cdef uint32_t i, count
-        cdef Plan* plan = self.filters.known(topic, topic_length, &h)
+        cdef Plan* plan
         cdef Receiver* receiver
         cdef Session session
         cdef Outlet outlet
@@ -90,6 +91,11 @@ cdef class Router:
         cdef uint32_t logs = 0
         cdef Tracer tracer = self.turn.tracer
         cdef object hears = self.turn.hears_deliver
+        if checked and self.looked_up:
+            plan = self.plan
+            h = self.topic_hash
+        else:
+            plan = self.filters.known(topic, topic_length, &h)
         if plan == NULL or plan.generation != self.filters.generation:
             plan = self.filters.plan(topic, topic_length, h)
         count = plan.count

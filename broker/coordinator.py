@@ -106,7 +106,11 @@ class Coordinator(ABC):
 
     @abstractmethod
     async def end_session(self, client_id: bytes) -> bool:
-        """End a session and the connection that has it, wherever they are; False if there is no such session."""
+        """End a session and the connection that has it, wherever they are; False if there is no such session.
+
+        Raises:
+            NotNow: who keeps it does not answer; `stored_session` likewise.
+        """
 
     async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
         """What waits for a session that is kept elsewhere: `queued_messages`, `queued_bytes`; None if none is."""

@@ -12,7 +12,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -642,14 +642,15 @@ class Cluster(Coordinator):
         self.agreed(done)
 
     async def end_session(self, client_id: bytes) -> bool:
-        return bool(await self._ask("purge", client_id, as_node=False) != b"not found")
+        with away_is_not_now():
+            return bool(await self._ask("purge", client_id, as_node=False) != b"not found")
 
     async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
-        size: bytes | None = await self._link.ask("HGET", self.keys.session(client_id), "b")
-        if not await self._link.ask("EXISTS", self.keys.session(client_id)):
-            return None
-        queued = await self._link.ask("LLEN", self.keys.queue(client_id))
-        return {"queued_messages": int(queued), "queued_bytes": int(size or 0)}
+        with away_is_not_now():
+            known = await self._link.ask("EXISTS", self.keys.session(client_id))
+            size = await self._link.ask("HGET", self.keys.session(client_id), "b")
+            queued = await self._link.ask("LLEN", self.keys.queue(client_id))
+        return {"queued_messages": int(queued), "queued_bytes": int(size or 0)} if known else None
 
     # ---- the end ----
 
@@ -700,6 +701,15 @@ class Cluster(Coordinator):
         if not self.connected:
             return False, "Redis is away"
         return True, "ready"
+
+
+@contextlib.contextmanager
+def away_is_not_now() -> Iterator[None]:
+    """Redis could not be asked: say so in words that need not know of Redis."""
+    try:
+        yield
+    except (LinkLost, LinkError) as error:
+        raise NotNow("Redis is away") from error
 
 
 def _backoff(attempt: int) -> float:

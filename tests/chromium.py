@@ -127,9 +127,9 @@ class Chromium:
         ]
         return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
 
-    def screenshot(self, file: Path) -> None:
-        """The whole page as PNG."""
-        shot = self.command("Page.captureScreenshot", captureBeyondViewport=True)
+    def screenshot(self, file: Path, whole: bool = True) -> None:
+        """The whole page as PNG, or what is to be seen of it."""
+        shot = self.command("Page.captureScreenshot", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(shot["data"]))
 
     def clip(self, file: Path, selector: str) -> None:

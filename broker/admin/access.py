@@ -89,9 +89,15 @@ class Access:
             self._neighbour(request)
 
     def judge_metrics(self, request: web.Request) -> None:
-        """Whether the figures may be read, where they take a token."""
+        """Whether the figures may be read, where they take a token.
+
+        Raises:
+            Problem: they may not.
+        """
         if self._tokens.wanted:
             self._holder(request)
+        else:
+            self._neighbour(request)
 
     def _judge_origin(self, request: web.Request, *, needed: bool) -> None:
         if not needed:

@@ -17,6 +17,7 @@ from broker.admin.operation import ROOT, Operation, Request
 from broker.admin.operations import bans, clients, events, messages, nodes, retained, settings, subscriptions
 from broker.admin.problems import Problem, bad_request
 from broker.admin.schema import Schema, check
+from broker.errors import NotNow
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -25,6 +26,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS, *clients.OPERATIONS, *subscriptions.OPERATIONS, *retained.OPERATIONS, *messages.OPERATIONS,
     *bans.OPERATIONS, *settings.OPERATIONS, *events.OPERATIONS,
 )  # fmt: skip
+ANSWER_SECONDS = 20.0  # that an operation may take: requests that wait for a disk must not take all connections
 NO_STORE = {"Cache-Control": "no-store"}
 
 log = logs.get("flockmq.http")
@@ -67,7 +69,7 @@ class Api:
                     "asked for over HTTP", operation=operation.name, by=holder.name, address=raw.remote,
                     arguments=json.dumps(told),
                 )  # fmt: skip
-            found = await operation.handle(Request(self._node, holder, arguments, body, raw))
+            found = await _done(operation, Request(self._node, holder, arguments, body, raw))
             if isinstance(found, web.StreamResponse):
                 return found
             if found is None:
@@ -75,6 +77,17 @@ class Api:
             return web.json_response(found, headers=NO_STORE)
 
         return handle
+
+
+async def _done(operation: Operation, request: Request) -> Any:
+    """What an operation answers, in time."""
+    try:
+        async with asyncio.timeout(None if operation.stream else ANSWER_SECONDS):
+            return await operation.handle(request)
+    except NotNow as error:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), Retry_After="1") from error
+    except TimeoutError:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the store does not answer; it may yet be done") from None
 
 
 def read_query(operation: Operation, raw: web.Request) -> dict[str, Any]:

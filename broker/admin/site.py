@@ -1,6 +1,5 @@
 """All that a node says over HTTP: health and figures, the API, the web page, and MQTT for the page's console."""
 
-import ssl
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -10,12 +9,11 @@ from broker.admin.access import Access
 from broker.admin.api import Api, told_as_problems
 from broker.admin.headers import HEADERS
 from broker.admin.http_server import BODY_MAX, HttpServer, in_time
+from broker.admin.https import Https
 from broker.admin.mqtt_relay import Relay
 from broker.admin.operations.events import PULSE
 from broker.admin.pulse import Pulse
 from broker.admin.tokens import Tokens
-from broker.config import HttpConfig, TlsConfig
-from broker.errors import ConfigError
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -37,23 +35,9 @@ def make_server(node: "Node") -> HttpServer:
     app.add_routes(files.routes(access))
     app.add_routes([web.get("/mqtt", Relay(node, access).handle, allow_head=False)])
     app.on_response_prepare.append(_secure)
-    return HttpServer(app, _tls(config, node.config.tls))
+    needs_tls = any(address.startswith("https://") for address in config.listen)
+    return HttpServer(app, Https(lambda: node.config.tls).context if needs_tls else None)
 
 
 async def _secure(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(HEADERS)
-
-
-def _tls(http: HttpConfig, tls: TlsConfig) -> ssl.SSLContext | None:
-    if not any(address.startswith("https://") for address in http.listen):
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(tls.certificate, tls.key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"http.listen asks for TLS, and tls.certificate {tls.certificate!r} can't be used: {error}",
-            "name PEM files in tls.certificate and tls.key",
-        ) from error
-    return context

@@ -20,9 +20,14 @@ async def find(broker: "Broker", arguments: Arguments) -> dict[str, Any]:
     Arguments: `connected` (only those), `by` and `search` (a part of client_id or username, the begin of address),
     `after` (a client id), `limit`.
     """
-    fits = _match(arguments["by"], arguments["search"])
-    sessions = (s for s in broker.sessions if (s.owner is not None or not arguments["connected"]) and fits(s))
-    found = await first(sessions, lambda s: s.client_id, arguments["after"].encode(), arguments["limit"])
+    matches, connected = _match(arguments["by"], arguments["search"]), arguments["connected"]
+    found = await first(
+        broker.sessions,
+        lambda session: (session.owner is not None or not connected) and matches(session),
+        lambda session: session.client_id,
+        arguments["after"].encode(),
+        arguments["limit"],
+    )
     return {"items": [describe(session) for session in found.items], "total": found.total}
 
 
@@ -77,10 +82,9 @@ async def subscriptions(broker: "Broker", arguments: Arguments) -> dict[str, Any
         (name, session.client_id, options & 3)
         for session in sessions
         for name, options in broker.router.filters.subscriptions_of(session)
-        if wanted in name
     )
     after = tuple(part.encode() for part in arguments["after"])
-    found = await first(rows, lambda row: row[:2], after, arguments["limit"])
+    found = await first(rows, lambda row: wanted in row[0], lambda row: row[:2], after, arguments["limit"])
     items = [{"filter": name.decode(), "client_id": who.decode(), "qos": qos} for name, who, qos in found.items]
     return {"items": items, "total": found.total}
 

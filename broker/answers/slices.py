@@ -16,14 +16,17 @@ class First(NamedTuple):
     total: int  # that there are, these included
 
 
-async def first(items: Iterable[Any], key: Callable[[Any], Any], after: Any, limit: int) -> First:
-    """The `limit` items with the lowest keys of those whose keys are above `after`."""
+async def first(
+    items: Iterable[Any], fits: Callable[[Any], bool], key: Callable[[Any], Any], after: Any, limit: int
+) -> First:
+    """Of the items that fit, the `limit` ones with the lowest keys above `after`; `total` counts all that fit."""
     found: list[Any] = []
     total = 0
     source = iter(items)
     while part := list(islice(source, SLICE)):
-        total += len(part)
-        found += [item for item in part if key(item) > after]
+        fitting = [item for item in part if fits(item)]
+        total += len(fitting)
+        found += [item for item in fitting if key(item) > after]
         found = heapq.nsmallest(limit, found, key)
         await asyncio.sleep(0)
     return First(found, total)

@@ -17,7 +17,7 @@ SOURCES = ("_speedups", "broker", "cluster", "loadtest", "deploy")
 BESIDE = (
     "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt",
 )  # fmt: skip
-EXTRAS = {"cluster", "analytics", "loadtest", "otel", "test"}
+EXTRAS = {"auth", "cluster", "analytics", "loadtest", "otel", "test"}
 BUILT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "node_modules")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import stat
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from broker.admin.tokens import add
 from broker.cli import main
 from tests.broker_process import BrokerProcess, until
+from tests.certificates import Authority
 from tests.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
@@ -177,7 +179,7 @@ def test_roles(guarded: tuple[HttpClient, dict[str, str]]) -> None:
 
 
 def test_others_are_served_no_api_without_tokens(start_broker: StartBroker) -> None:
-    api = HttpClient(start_broker({"http.listen": "0.0.0.0:0", "http.metrics_token": True}))
+    api = HttpClient(start_broker({"http.listen": "0.0.0.0:0"}))
     for path in ("//", "//main.js", "/clients", "/openapi.json", "//mqtt"):
         reply = api.ask("GET", path)
         assert reply.status == 403 and "flockmq token" in reply.json["detail"], path
@@ -187,6 +189,8 @@ def test_others_are_served_no_api_without_tokens(start_broker: StartBroker) -> N
 
 def test_metrics_may_take_a_token(start_broker: StartBroker, tmp_path: Path) -> None:
     token = add(tmp_path / "tokens", "prometheus", "read")
+    closed = HttpClient(start_broker({"http.listen": "0.0.0.0:0", "http.metrics_token": True}))
+    assert closed.ask("GET", "//metrics").status == 403  # nobody has a token yet
     broker = start_broker({**HTTP, "http.tokens_file": tmp_path / "tokens", "http.metrics_token": True})
     assert HttpClient(broker).ask("GET", "//metrics").status == 401
     assert HttpClient(broker, token).ask("GET", "//metrics").status == 200
@@ -254,3 +258,31 @@ def test_headers_that_keep_the_page_alone(api: HttpClient) -> None:
         assert "aiohttp" not in headers["server"].lower() and "python" not in headers["server"].lower()
     page = api.ask("GET", "//").data.decode()
     assert "style=" not in page and "<script>" not in page and "onclick" not in page
+
+
+def test_tls(start_broker: StartBroker, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    pair = authority.server()
+    tls = {"http.listen": "https://127.0.0.1:0", "tls.certificate": pair.cert, "tls.key": pair.key}
+    tls["tls.min_version"] = "1.3"
+    broker = start_broker(tls)
+    api = HttpClient(broker)
+    assert api.url.startswith("https://")
+
+    def serial() -> str:
+        with context.wrap_socket(api.raw(b""), server_hostname="localhost") as connection:
+            shown = connection.getpeercert() or {}
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer(connection).startswith(b"HTTP/1.1 200")
+            return str(shown["serialNumber"])
+
+    context = ssl.create_default_context(cafile=authority.ca)
+    first = serial()
+    authority.server()  # the same files, another certificate
+    until(lambda: serial() != first)
+    Path(pair.cert).write_text("nothing of the kind")
+    until(lambda: serial() and any("before is used on" in line["event"] for line in broker.log))
+    assert not answer(api.raw(b"GET /healthz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        serial()

@@ -114,6 +114,7 @@ def test_one_byte_at_a_time() -> None:
         (get("/readyz", "DELETE"), 405),
         (b"\0\r\n\r\n", 400),
         (b"GET /healthyz\r\n\r\n", 400),
+        (b"GET /healthyz HTTP/1.0\r\n\r\n", 200),
         (b"GET /healthyz HTTP/2\r\n\r\n", 400),
         (b"GET /healthyz HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
         (b"POST /healthyz HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),

@@ -197,6 +197,19 @@ def test_who_does_not_answer_is_told(start_cluster: StartCluster) -> None:
         two["b"].signal(signal.SIGCONT)
 
 
+def test_without_redis(two: ClusterProcess) -> None:
+    api = HttpClient(two["a"])
+    two.redis.kill()
+    until(lambda: api.get("/nodes")["failures"])
+    assert list(api.get("/clients")["failures"].values()) == ["this node has no link to the others: Redis is away"]
+    for method, path in (("GET", "/client"), ("DELETE", "/session")):
+        reply = api.ask(method, path, client_id="c")
+        assert reply.status == 503 and reply.json["detail"] == "Redis is away"
+    two.redis.start()
+    until(lambda: not api.get("/nodes")["failures"])
+    assert api.ask("GET", "/client", client_id="c").status == 404
+
+
 @one_store
 def test_figures_come_each_second(start_broker: StartBroker) -> None:
     broker = start_broker(HTTP)

@@ -65,14 +65,9 @@ export class Tree {
     return branch;
   }
 
-  remove(branch) {
-    (branch.parent ? branch.parent.children : this.roots).delete(branch.name);
-    branch.element.remove();
-    if (this.current && !this.current.element.isConnected) {
-      this.current = null;
-      const first = this.element.querySelector("[role=treeitem]");
-      if (first) this.#become(first.branch);
-    }
+  // Words below a branch's children (null: at the end).
+  note(parent, text) {
+    (parent ? parent.group : this.element).append(h("li", { role: "none", class: "small muted" }, text));
   }
 
   clear() {

@@ -4,7 +4,7 @@ import { get, remove } from "./api.js";
 import { sure } from "./ask.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
 import { bytesOf, shown } from "./payload.js";
-import { Tree } from "./tree.js";
+import { SHOWN_MOST, Tree } from "./tree.js";
 import { bytes, count, some } from "./words.js";
 
 const AT_ONCE = 100;
@@ -19,15 +19,21 @@ export function show(host) {
     const asked = { limit: AT_ONCE, after, ...(parent ? { parent: parent.topic } : {}) };
     try {
       const found = await get("/retained", asked);
+      if (!parent && !after) put(place, found.items.length ? tree.element : empty("Nothing is retained."));
       for (const item of found.items) {
         const branch = tree.child(parent, item.level, item.topic);
-        if (!branch) break;
+        if (!branch) {
+          tree.note(parent, `There are more than these ${SHOWN_MOST}.`);
+          return;
+        }
         Object.assign(branch, { bytes: item.bytes, below: item.below });
         if (item.below) branch.mayExpand();
         branch.detail.textContent = item.below ? `${count(item.below)}${item.below_is_least ? " or more" : ""}` : bytes(item.bytes ?? 0);
       }
-      if (found.next !== null) return load(parent, found.next);
-      if (!parent) put(place, tree.roots.size ? tree.element : empty("Nothing is retained."));
+      if (found.next !== null) {
+        await load(parent, found.next);
+        return;
+      }
     } catch (error) {
       put(parent ? detail : place, fault(error));
     }
