@@ -4,11 +4,12 @@ A changed rule, a removed user and the end of a token act on who is connected, a
 are looked up, subscriptions stay and deliver what may be read.
 """
 
+import asyncio
 import heapq
 import itertools
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Renewed = Callable[[Identity], Identity | None]
 FLAPPING_MOST = 20_000  # clients of whom it is known how often they came
 NOTHING = Rights(())
+RENEWED_AT_ONCE = 500  # some 20 ms
 STALE_FREE = 1024  # entries of connections that have ended meanwhile
 
 log = logs.get("flockmq.auth")
@@ -113,20 +115,42 @@ class Principals:
             self._broker.settle()
 
     def renew(self, renewed: Renewed, concerns: Callable[[Identity], bool] = lambda identity: True) -> None:
-        """Ask anew who the connected clients are, and what they may."""
-        plans_changed = False
-        for connection in self._broker.reactor:
-            session, identity = connection.claimed, connection.identity
-            if identity is None or connection.closed or not concerns(identity):
-                continue
-            found = renewed(identity)
-            if found is None:
-                connection.identity = replace(identity, rights=NOTHING)  # its will is not published either
-                connection.close("its user may not connect any more")
-                continue
-            connection.identity = found
-            if session is not None:  # else it waits for its session, and gets the rights with it
-                plans_changed |= session.set_rights(found.rights) and session.subscriptions_held > 0
-        if plans_changed:
-            self._broker.router.filters.forget_plans()
-        self._broker.settle()
+        """Ask anew who the connected clients are, and what they may; of many some at a time, so that others are served.
+
+        Who comes meanwhile is judged by what holds already.
+        """
+        work = self._renewing(list(self._broker.reactor), renewed, concerns)
+        if next(work, None) is not None:
+            self._broker.run(_go_on(work))
+
+    def _renewing(
+        self, connections: list[Connection], renewed: Renewed, concerns: Callable[[Identity], bool]
+    ) -> Iterator[int]:
+        for start in range(0, len(connections), RENEWED_AT_ONCE):
+            changed = [
+                self._renew(connection, renewed)
+                for connection in connections[start : start + RENEWED_AT_ONCE]
+                if connection.identity is not None and not connection.closed and concerns(connection.identity)
+            ]
+            if any(changed):
+                self._broker.router.filters.forget_plans()
+            self._broker.settle()
+            if start + RENEWED_AT_ONCE < len(connections):
+                yield start
+
+    def _renew(self, connection: Connection, renewed: Renewed) -> bool:
+        """Whether delivery plans have to be forgotten for this."""
+        identity = connection.identity
+        found = renewed(identity)
+        if found is None:
+            connection.identity = replace(identity, rights=NOTHING)  # its will is not published either
+            connection.close("its user may not connect any more")
+            return False
+        connection.identity = found
+        session = connection.claimed  # None while it waits for one, which gets the rights with it
+        return session is not None and session.set_rights(found.rights) and session.subscriptions_held > 0
+
+
+async def _go_on(work: Iterator[int]) -> None:
+    for _ in work:
+        await asyncio.sleep(0)

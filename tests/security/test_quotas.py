@@ -1,9 +1,12 @@
 """How many connections a user has, and how often a client may come."""
 
+import contextlib
+import signal
 from pathlib import Path
 
 import pytest
 
+from broker.auth.principals import RENEWED_AT_ONCE
 from tests.broker_process import until
 from tests.cluster_process import Broker
 from tests.conftest import StartBroker
@@ -48,3 +51,21 @@ def test_who_comes_back_too_often_is_held_off(files: AccessFiles, start_broker: 
     refused(broker, "user=ada pass=ada", UNAVAILABLE, "flapping")
     login(broker, "ada", "steady").close()
     assert counted(broker, "flapping_refused") == 1
+
+
+def test_new_rules_reach_many_clients(files: AccessFiles, start_broker: StartBroker) -> None:
+    """More than are looked at in one turn, and those of the last turn too."""
+    files.rules("topic read a")
+    broker = files.start(start_broker, auth__allow_anonymous=True)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Wire(broker.port, name=f"c{n}")) for n in range(RENEWED_AT_ONCE + 100)]
+        for client in clients:
+            client.connect()
+        files.rules("topic read b")
+        since = len(broker.log)
+        broker.signal(signal.SIGHUP)
+        broker.wait_for_log("configuration read", since=since)
+        for client in clients:
+            client.send("subscribe 1 a:0 b:0")
+        for client in clients:
+            client.expect("suback 1 0x80 0")
