@@ -57,9 +57,9 @@ def audit(config: Config, file: str | None = None) -> list[Finding]:
 
 
 def is_readable(path: str) -> bool:
-    """Whether every user of this machine may read a file."""
+    """Whether every user of this machine may read a file; "" = there is none."""
     try:
-        return bool(Path(path).stat().st_mode & stat.S_IROTH)
+        return bool(path) and bool(Path(path).stat().st_mode & stat.S_IROTH)
     except OSError:
         return False
 
@@ -186,9 +186,15 @@ def the_cluster(config: Config) -> Findings:
 
 def http(config: Config) -> Findings:
     for address in config.http.listen:
-        if not is_local(address):
-            yield Finding("weak", "http.listen", f"{address} tells figures of the node to everybody who reaches it",
-                          "listen on 127.0.0.1, or let only Prometheus and probes reach it")  # fmt: skip
+        if is_local(address.rpartition("//")[2]):
+            continue
+        if not config.http.metrics_token:
+            yield Finding("weak", "http.metrics_token", f"{address} tells figures to everybody who reaches it", "true")
+        if config.http.tokens_file and not address.startswith("https://"):
+            yield Finding("weak", "http.listen", f"tokens can be read on their way to {address}", f"https://{address}")
+    if is_readable(config.http.tokens_file):
+        yield Finding("bad", "http.tokens_file", "every user of this machine may read the tokens' file",
+                      f"chmod 600 {config.http.tokens_file}")  # fmt: skip
     for listener in config.listeners:
         url = listener.auth.http_url
         if url.startswith("http://") and not is_local(url.split("/")[2] + ("" if ":" in url[8:] else ":80")):
@@ -199,9 +205,10 @@ def http(config: Config) -> Findings:
 def limits(config: Config) -> Findings:
     if not any(exposure.reachable(config)):
         return
-    if not config.limits.max_connections and not config.quotas.max_connections:
-        yield Finding("weak", "limits.max_connections", "one peer may take all file descriptors",
-                      "set it, or quotas for each address")  # fmt: skip
+    for listener, _ in exposure.reachable(config):
+        where = prefixed(listener.name, "quotas.max_connections_per_address")
+        if not listener.quotas.max_connections_per_address:
+            yield Finding("weak", where, "one peer may take all connections", "as many as come from behind one address")
     if config.limits.connect_timeout > PENDING_SECONDS_MOST:
         yield Finding("weak", "limits.connect_timeout", "who never says CONNECT is waited for for long", '"10 s"')
     if config.limits.max_packet_size > PACKET_MOST:

@@ -36,7 +36,7 @@ def good(tmp_path: Path) -> dict[str, object]:
     return {
         "listen": "mqtts://0.0.0.0:8883", "tls__certificate": pair.cert, "tls__key": pair.key,
         "auth__password_file": tmp_path / "passwords", "auth__acl_file": tmp_path / "acl",
-        "limits__max_connections": 1000, "limits__max_keep_alive": "1h", "quotas__flapping": "15 in 60 s",
+        "quotas__max_connections_per_address": 100, "limits__max_keep_alive": "1h", "quotas__flapping": "15 in 60 s",
         "mqtt__session_expiry": "30d",
     }  # fmt: skip
 
@@ -57,9 +57,10 @@ def test_nothing_is_found_where_nothing_is_weak(good: dict[str, object]) -> None
         ({"auth__failure_delay": 0}, "weak", "auth.failure_delay"),
         ({"cluster__redis": "redis://10.0.0.5"}, "bad", "cluster.redis"),
         ({"cluster__redis": "redis://:x@10.0.0.5"}, "weak", "cluster.redis"),
-        ({"http__listen": "0.0.0.0:8080"}, "weak", "http.listen"),
+        ({"http__listen": "https://0.0.0.0:8080"}, "weak", "http.metrics_token"),
+        ({"http__listen": "0.0.0.0:8080", "http__tokens_file": "/nowhere"}, "weak", "http.listen"),
         ({"auth__http_url": "http://10.0.0.5/users"}, "bad", "auth.http_url"),
-        ({"limits__max_connections": 0}, "weak", "limits.max_connections"),
+        ({"quotas__max_connections_per_address": 0}, "weak", "quotas.max_connections_per_address"),
         ({"limits__connect_timeout": 60}, "weak", "limits.connect_timeout"),
         ({"limits__max_packet_size": "64MiB"}, "weak", "limits.max_packet_size"),
         ({"limits__max_keep_alive": 0}, "note", "limits.max_keep_alive"),
@@ -79,7 +80,7 @@ def test_what_is_weak_is_found(
         {"cluster__redis": "rediss://:x@10.0.0.5"}, {"cluster__redis": "redis://127.0.0.1"},
         {"cluster__redis": "unix:///run/redis.sock"}, {"http__listen": "127.0.0.1:8080"},
         {"auth__http_url": "http://127.0.0.1:8000/x"}, {"auth__http_url": "https://10.0.0.5/users"},
-        {"listen": "127.0.0.1:1883"},
+        {"listen": "127.0.0.1:1883"}, {"http__listen": "https://10.0.0.5:8080", "http__metrics_token": True},
     ],
 )  # fmt: skip
 def test_what_is_good_is_not_blamed(settings: dict[str, object], good: dict[str, object]) -> None:
@@ -89,11 +90,11 @@ def test_what_is_good_is_not_blamed(settings: dict[str, object], good: dict[str,
 def test_files_that_others_read(good: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "passwords").chmod(0o644)
     Path(str(good["tls__key"])).chmod(0o644)
+    (tmp_path / "tokens").touch(0o644)
     (tmp_path / "state.db").touch()
     (tmp_path / "state.db").chmod(0o644)
-    assert found("bad", **good, store__url=f"sqlite:{tmp_path / 'state.db'}") == {
-        "auth.password_file", "tls.key", "store.url",
-    }  # fmt: skip
+    more = {"store__url": f"sqlite:{tmp_path / 'state.db'}", "http__tokens_file": tmp_path / "tokens"}
+    assert found("bad", **good, **more) == {"auth.password_file", "tls.key", "store.url", "http.tokens_file"}
 
 
 def test_hashes_that_are_quickly_found(good: dict[str, object], tmp_path: Path) -> None:
