@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ROOT = b"$\x00flockmq/bans/"
 KINDS = ("client_id", "username", "address")
 MOST = 10_000
+MAPPED = 96  # bits before an IPv4 address that is written as IPv6's
 REFRESH_SECONDS = 5.0
 SLICE = 500  # connections looked at in one go
 
@@ -60,7 +61,10 @@ def network(address: str) -> str:
     Raises:
         ValueError: it is neither.
     """
-    return str(ip_network(address.strip(), strict=False))
+    found = ip_network(address.strip(), strict=False)
+    if isinstance(found, IPv6Network) and found.prefixlen >= MAPPED and found.network_address.ipv4_mapped:
+        found = IPv4Network((found.network_address.ipv4_mapped, found.prefixlen - MAPPED))
+    return str(found)
 
 
 class Bans:
@@ -74,7 +78,7 @@ class Bans:
         self._broker = broker
         self._kept: dict[bytes, bytes] = {}  # as it was read last
         self._bans: dict[bytes, Ban] = {}
-        self._networks: dict[str, list[IPv4Network | IPv6Network]] = {}  # by the text of the ban
+        self._networks: dict[str, IPv4Network | IPv6Network] = {}  # by the text of the ban
         self._refresh_at = 0.0
 
     def __len__(self) -> int:
@@ -101,10 +105,11 @@ class Bans:
         except ValueError:
             return None  # of a socket without an address
         found = getattr(found, "ipv4_mapped", None) or found
-        for value, networks in self._networks.items():
-            ban = self._bans[key("address", value)]
-            if any(found in network for network in networks) and not ban.is_over:
-                return ban
+        for value, network in self._networks.items():
+            if found in network:
+                ban = self._bans[key("address", value)]
+                if not ban.is_over:
+                    return ban
         return None
 
     # ---- changing ----
@@ -147,7 +152,7 @@ class Bans:
         if kept != self._kept:
             bans = {topic: self._bans[topic] if topic not in new else read(kept[topic]) for topic in kept}
             self._kept, self._bans = kept, {topic: ban for topic, ban in bans.items() if ban is not None}
-            self._networks = {ban.value: [ip_network(ban.value)] for ban in self._bans.values() if ban.kind == KINDS[2]}
+            self._networks = {ban.value: ip_network(ban.value) for ban in self._bans.values() if ban.kind == KINDS[2]}
         for topic, ban in self._bans.items():
             if ban.is_over:
                 self._broker.router.publish(topic, b"", 0, True)

@@ -183,8 +183,8 @@ def test_a_message_is_followed(browser: Chromium, node: BrokerProcess, url: str)
     says(browser, "Stopped")
 
 
-def test_what_the_job_tells_is_shown(browser: Chromium, start_cluster: StartCluster) -> None:
-    cluster = start_cluster({"http.listen": "127.0.0.1:0"}, nodes="a")
+def test_what_nodes_and_the_job_tell_is_shown(browser: Chromium, start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"http.listen": "127.0.0.1:0"}, nodes="ab")
     results = {
         "silent/pump%2F7": {"since": "2026-11-21T09:00:00Z", "usual_interval": 10.0, "node": "a"},
         "rates/site": {"window_end": "2026-11-21T09:01:00Z", "messages": 600, "rate": 10.0, "bytes": 4800, "nodes": []},
@@ -195,7 +195,9 @@ def test_what_the_job_tells_is_shown(browser: Chromium, start_cluster: StartClus
     client = cluster.redis.client()
     for topic, result in results.items():
         client.fcall("flockmq_result", 0, "mq:", topic, json.dumps(result))
-    visit(browser, HttpClient(cluster["a"]).url, "analytics")
+    visit(browser, HttpClient(cluster["a"]).url, "overview")
+    browser.until("return [...document.querySelectorAll('main tbody tr')].map((r) => r.innerText[0]).join('') === 'ab'")
+    visit(browser, HttpClient(cluster["b"]).url, "analytics")
     for text in ("pump/7", "10.0 s", "site", "600", EVIL.replace("\u202e", ""), "50.0 %", "1.5 s", "12.5"):
         says(browser, text)
 
