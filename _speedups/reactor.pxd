@@ -63,6 +63,7 @@ cdef class Connection(Channel):
 
     cdef bint transmit(self) except -1
     cdef Py_ssize_t push(self, const uint8_t* p, Py_ssize_t size) except -4
+    cdef Py_ssize_t push_frame(self, const uint8_t* p, Py_ssize_t size) except -4
     cdef int farewell(self) except -1
     cdef int move(self, int family, bytes address, int port) except -1
     cdef int ask(self, uint32_t interest) except -1

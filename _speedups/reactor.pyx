@@ -268,41 +268,43 @@ cdef class Connection(Channel):
     cdef Py_ssize_t push(self, const uint8_t* p, Py_ssize_t size) except -4:
         """Send some of these bytes of MQTT, in a frame, in a record; returns how many, or WANTS_WRITE or FAILED."""
         cdef WebSocket frames = self.websocket
-        cdef uint8_t* record = self.reactor.record
-        cdef Py_ssize_t head, sent
-        cdef iovec parts[2]
-        cdef msghdr message
+        cdef Py_ssize_t sent
         if frames is None:
             sent = self.tls.write(p, size)
         else:
             frames.frame(size)
-            head = frames.prefix_end - frames.prefix_start
-            size = frames.framed                   # less than there is, if more has come since the frame began
-            if self.tls is not None:
-                # A write that was blocked is tried again with the same bytes: they depend on nothing but the frame.
-                size = min(size, RECORD_MOST - head)
-                memcpy(record, frames.prefix + frames.prefix_start, head)
-                memcpy(record + head, p, size)
-                sent = self.tls.write(record, head + size)
-            else:
-                memset(&message, 0, sizeof(message))
-                parts[0].iov_base = frames.prefix + frames.prefix_start
-                parts[0].iov_len = head
-                parts[1].iov_base = <void*>p
-                parts[1].iov_len = size
-                message.msg_iov = parts
-                message.msg_iovlen = 2
-                sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
-                if sent < 0:
-                    if errno == EAGAIN or errno == EINTR:
-                        return WANTS_WRITE
-                    self.reactor.doom(self, strerror(errno).decode())
-                    return FAILED
-            if sent > 0:
-                return frames.sent(sent)
-        if sent <= 0 and sent != WANTS_WRITE:
+            # What the head speaks of is less than there is, if more has come since the frame began.
+            sent = self.push_frame(p, frames.framed)
+        if sent > 0:
+            return sent if frames is None else frames.sent(sent)
+        if sent == WANTS_WRITE:
+            return sent
+        if self.tls is None:
+            self.reactor.doom(self, strerror(errno).decode())
+        else:
             self.reactor.doom(self, self.tls.fault if sent == FAILED else "closed by the client")
-            return FAILED
+        return FAILED
+
+    cdef Py_ssize_t push_frame(self, const uint8_t* p, Py_ssize_t size) except -4:
+        """Send some of what goes before the payload, and of the payload, with one call; returns how many of both."""
+        cdef WebSocket frames = self.websocket
+        cdef uint8_t* prefix = frames.prefix + frames.prefix_start
+        cdef Py_ssize_t head = frames.prefix_end - frames.prefix_start, sent
+        cdef iovec parts[2]
+        cdef msghdr message
+        if self.tls is not None:
+            # A write that was blocked is tried again with the same bytes: they depend on nothing but the frame.
+            size = min(size, RECORD_MOST - head)
+            memcpy(self.reactor.record, prefix, head)
+            memcpy(self.reactor.record + head, p, size)
+            return self.tls.write(self.reactor.record, head + size)
+        memset(&message, 0, sizeof(message))
+        parts[0].iov_base, parts[0].iov_len = prefix, head
+        parts[1].iov_base, parts[1].iov_len = <void*>p, size
+        message.msg_iov, message.msg_iovlen = parts, 2
+        sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if sent < 0:
+            return WANTS_WRITE if errno == EAGAIN or errno == EINTR else FAILED
         return sent
 
     cdef int farewell(self) except -1:
