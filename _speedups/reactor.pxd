@@ -126,6 +126,7 @@ cdef class Reactor:
     cdef int count_out(self, Connection c) except -1
     cdef int hurry(self) except -1
     cdef int readable(self, Connection c) except -1
+    cdef int take_in(self, Connection c, Py_ssize_t n) except -1
     cdef bint prepare(self, Connection c) except -1
     cdef bint unwrap(self, Connection c) except -1
     cdef bint handshake(self, Connection c) except -1

@@ -787,7 +787,7 @@ cdef class Reactor:
         self.buried.clear()
 
     cdef int readable(self, Connection c) except -1:
-        cdef Py_ssize_t have, room, used = 0
+        cdef Py_ssize_t have, room
         cdef uint8_t* p
         cdef ssize_t got
         cdef bint upgrading, direct
@@ -835,21 +835,25 @@ cdef class Reactor:
             if have:
                 memcpy(self.shared, c.incoming.data + c.incoming.start, have)
                 buffer_free(&c.incoming, &self.turn.pool)
-            got += have
-            if upgrading:
-                used = self.upgrade(c, got)
-                if used:
-                    got = used + c.websocket.decode(self.shared + used, got - used)
-            if not upgrading or used:
-                used += c.feed(self.shared + used, got - used)
-                c.heard_connect()
-            if used < got and not c.closed:
-                if buffer_append(&c.incoming, &self.turn.pool, self.shared + used, got - used) < 0:
-                    return self.doom(c, "out of memory")
+            self.take_in(c, have + got)
         if c.websocket is not None:
             self.consider(c)
         if c.fault is not None or not c.parsing:
             c.check()
+        return 0
+
+    cdef int take_in(self, Connection c, Py_ssize_t n) except -1:
+        """Act on the first `n` bytes of the shared buffer; the connection keeps what is incomplete."""
+        cdef Py_ssize_t used = 0
+        if c.websocket is not None and not c.websocket.ready:
+            used = self.upgrade(c, n)
+            if used:                               # what follows the request at once is frames already
+                n = used + c.websocket.decode(self.shared + used, n - used)
+        if c.websocket is None or c.websocket.ready:
+            used += c.feed(self.shared + used, n - used)
+            c.heard_connect()
+        if used < n and not c.closed and buffer_append(&c.incoming, &self.turn.pool, self.shared + used, n - used) < 0:
+            return self.doom(c, "out of memory")
         return 0
 
     cdef bint unread(self, Connection c, Py_ssize_t result) except -1:
