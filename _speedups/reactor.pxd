@@ -63,6 +63,7 @@ cdef class Connection(Channel):
 
     cdef bint transmit(self) except -1
     cdef Py_ssize_t push(self, const uint8_t* p, Py_ssize_t size) except -4
+    cdef Py_ssize_t push_frame(self, const uint8_t* p, Py_ssize_t size) except -4
     cdef int farewell(self) except -1
     cdef int move(self, int family, bytes address, int port) except -1
     cdef int ask(self, uint32_t interest) except -1
@@ -125,6 +126,7 @@ cdef class Reactor:
     cdef int count_out(self, Connection c) except -1
     cdef int hurry(self) except -1
     cdef int readable(self, Connection c) except -1
+    cdef int take_in(self, Connection c, Py_ssize_t n) except -1
     cdef bint prepare(self, Connection c) except -1
     cdef bint unwrap(self, Connection c) except -1
     cdef bint handshake(self, Connection c) except -1

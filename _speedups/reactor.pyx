@@ -268,41 +268,43 @@ cdef class Connection(Channel):
     cdef Py_ssize_t push(self, const uint8_t* p, Py_ssize_t size) except -4:
         """Send some of these bytes of MQTT, in a frame, in a record; returns how many, or WANTS_WRITE or FAILED."""
         cdef WebSocket frames = self.websocket
-        cdef uint8_t* record = self.reactor.record
-        cdef Py_ssize_t head, sent
-        cdef iovec parts[2]
-        cdef msghdr message
+        cdef Py_ssize_t sent
         if frames is None:
             sent = self.tls.write(p, size)
         else:
             frames.frame(size)
-            head = frames.prefix_end - frames.prefix_start
-            size = frames.framed                   # less than there is, if more has come since the frame began
-            if self.tls is not None:
-                # A write that was blocked is tried again with the same bytes: they depend on nothing but the frame.
-                size = min(size, RECORD_MOST - head)
-                memcpy(record, frames.prefix + frames.prefix_start, head)
-                memcpy(record + head, p, size)
-                sent = self.tls.write(record, head + size)
-            else:
-                memset(&message, 0, sizeof(message))
-                parts[0].iov_base = frames.prefix + frames.prefix_start
-                parts[0].iov_len = head
-                parts[1].iov_base = <void*>p
-                parts[1].iov_len = size
-                message.msg_iov = parts
-                message.msg_iovlen = 2
-                sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
-                if sent < 0:
-                    if errno == EAGAIN or errno == EINTR:
-                        return WANTS_WRITE
-                    self.reactor.doom(self, strerror(errno).decode())
-                    return FAILED
-            if sent > 0:
-                return frames.sent(sent)
-        if sent <= 0 and sent != WANTS_WRITE:
+            # What the head speaks of is less than there is, if more has come since the frame began.
+            sent = self.push_frame(p, frames.framed)
+        if sent > 0:
+            return sent if frames is None else frames.sent(sent)
+        if sent == WANTS_WRITE:
+            return sent
+        if self.tls is None:
+            self.reactor.doom(self, strerror(errno).decode())
+        else:
             self.reactor.doom(self, self.tls.fault if sent == FAILED else "closed by the client")
-            return FAILED
+        return FAILED
+
+    cdef Py_ssize_t push_frame(self, const uint8_t* p, Py_ssize_t size) except -4:
+        """Send some of what goes before the payload, and of the payload, with one call; returns how many of both."""
+        cdef WebSocket frames = self.websocket
+        cdef uint8_t* prefix = frames.prefix + frames.prefix_start
+        cdef Py_ssize_t head = frames.prefix_end - frames.prefix_start, sent
+        cdef iovec parts[2]
+        cdef msghdr message
+        if self.tls is not None:
+            # A write that was blocked is tried again with the same bytes: they depend on nothing but the frame.
+            size = min(size, RECORD_MOST - head)
+            memcpy(self.reactor.record, prefix, head)
+            memcpy(self.reactor.record + head, p, size)
+            return self.tls.write(self.reactor.record, head + size)
+        memset(&message, 0, sizeof(message))
+        parts[0].iov_base, parts[0].iov_len = prefix, head
+        parts[1].iov_base, parts[1].iov_len = <void*>p, size
+        message.msg_iov, message.msg_iovlen = parts, 2
+        sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if sent < 0:
+            return WANTS_WRITE if errno == EAGAIN or errno == EINTR else FAILED
         return sent
 
     cdef int farewell(self) except -1:
@@ -785,7 +787,7 @@ cdef class Reactor:
         self.buried.clear()
 
     cdef int readable(self, Connection c) except -1:
-        cdef Py_ssize_t have, room, used = 0
+        cdef Py_ssize_t have, room
         cdef uint8_t* p
         cdef ssize_t got
         cdef bint upgrading, direct
@@ -833,21 +835,25 @@ cdef class Reactor:
             if have:
                 memcpy(self.shared, c.incoming.data + c.incoming.start, have)
                 buffer_free(&c.incoming, &self.turn.pool)
-            got += have
-            if upgrading:
-                used = self.upgrade(c, got)
-                if used:
-                    got = used + c.websocket.decode(self.shared + used, got - used)
-            if not upgrading or used:
-                used += c.feed(self.shared + used, got - used)
-                c.heard_connect()
-            if used < got and not c.closed:
-                if buffer_append(&c.incoming, &self.turn.pool, self.shared + used, got - used) < 0:
-                    return self.doom(c, "out of memory")
+            self.take_in(c, have + got)
         if c.websocket is not None:
             self.consider(c)
         if c.fault is not None or not c.parsing:
             c.check()
+        return 0
+
+    cdef int take_in(self, Connection c, Py_ssize_t n) except -1:
+        """Act on the first `n` bytes of the shared buffer; the connection keeps what is incomplete."""
+        cdef Py_ssize_t used = 0
+        if c.websocket is not None and not c.websocket.ready:
+            used = self.upgrade(c, n)
+            if used:                               # what follows the request at once is frames already
+                n = used + c.websocket.decode(self.shared + used, n - used)
+        if c.websocket is None or c.websocket.ready:
+            used += c.feed(self.shared + used, n - used)
+            c.heard_connect()
+        if used < n and not c.closed and buffer_append(&c.incoming, &self.turn.pool, self.shared + used, n - used) < 0:
+            return self.doom(c, "out of memory")
         return 0
 
     cdef bint unread(self, Connection c, Py_ssize_t result) except -1:

@@ -760,6 +760,7 @@ def _check_listeners(loaded: Loaded) -> None:
         if "listen" not in dict(table):
             raise ConfigError(f"listeners.{name} has no addresses", 'give it `listen = ["HOST:PORT"]`')
     places: set[object] = set()
+    is_secure = False
     for listener in loaded.config.listeners:
         prefix = "" if listener.name == "default" else f"listeners.{listener.name}."
         urls = [ListenUrl.parse(address) for address in listener.listen]
@@ -768,6 +769,7 @@ def _check_listeners(loaded: Loaded) -> None:
                 raise ConfigError(f"{prefix}listen: {url} is listened on twice", "each address belongs to one listener")
             places.add(url.place)
         _check_tls(listener, prefix, any(url.secure for url in urls))
+        is_secure = is_secure or any(url.secure for url in urls)
         for section, used in (("tls", any(url.secure for url in urls)), ("websocket", any(u.websocket for u in urls))):
             vain = [key for key in loaded.origins if prefix and key.startswith(f"{prefix}{section}.")]
             if vain and not used:  # what is asked for is not to be left out silently
@@ -775,6 +777,13 @@ def _check_listeners(loaded: Loaded) -> None:
                     f"{vain[0]} ({loaded.origins[vain[0]]}): no address of this listener is one for it",
                     f"write {'mqtts://HOST:PORT' if section == 'tls' else 'ws://HOST:PORT'} in {prefix}listen",
                 )
+
+
+    if loaded.config.tls.client_certificate != "none" and not is_secure:
+        raise ConfigError(
+            f"tls.client_certificate ({loaded.origins['tls.client_certificate']}): no address of any listener has TLS",
+            "write mqtts://HOST:PORT in `listen`",
+        )
 
 
 def _check_tls(listener: ListenerConfig, prefix: str, used: bool) -> None:

@@ -31,11 +31,10 @@ def load(listener: ListenerConfig) -> TlsContext | None:
         return None
     tls = listener.tls
     others = list(_pairs(tls))
+    keys = {tls.key, *(key for _, key in others)}
     for path in files(tls):
-        _check(path, listener.name)
-    for key in {tls.key, *(key for _, key in others)}:
-        if os.stat(key).st_mode & stat.S_IROTH:
-            log.warning("everybody on this machine can read a private key: chmod o-r", file=key)
+        if _is_readable_by_others(path, listener.name) and path in keys:
+            log.warning("everybody on this machine can read a private key: chmod o-r", file=path)
     try:
         return TlsContext(
             tls.certificate,
@@ -76,20 +75,25 @@ def state(tls: TlsConfig) -> list[tuple[str, int, int, int]]:
 def _pairs(tls: TlsConfig) -> Iterator[tuple[str, str]]:
     """Certificate and key of each further certificate."""
     for path in map(Path, tls.certificates):
-        for place in sorted(path.iterdir()) if path.is_dir() else [path]:
-            if (place / "fullchain.pem").exists():  # as certbot lays them out, a directory for each name
+        try:
+            places = sorted(path.iterdir())
+        except OSError:  # a file; or a directory that can't be read, which is told when it is opened like one
+            places = [path]
+        for place in places:
+            if os.path.exists(place / "fullchain.pem"):  # as certbot lays them out, a directory for each name
                 yield str(place / "fullchain.pem"), str(place / "privkey.pem")
             elif place.suffix in (".pem", ".crt"):
                 key = place.with_suffix(".key")
-                yield str(place), str(key if key.exists() else place)
+                yield str(place), str(key if os.path.exists(key) else place)
             elif place == path:
                 yield str(place), str(place)
 
 
-def _check(path: str, name: str) -> None:
+def _is_readable_by_others(path: str, name: str) -> bool:
+    """Open a file, to see that it can be; whether everybody can."""
     try:
-        with open(path, "rb"):
-            return
+        with open(path, "rb") as file:
+            return bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)
     except OSError as error:
         raise ConfigError(
             f"TLS of listener {name!r} can't read {path}: {error.strerror}", "FlockMQ must be able to read it"

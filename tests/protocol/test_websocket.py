@@ -7,10 +7,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
-from _speedups.packets import Connect, Decoder, Disconnect, Packet, Pingreq, Publish, Subscribe, encode
+from _speedups.packets import Connect, Decoder, Disconnect, Packet, Pingreq, Pingresp, Publish, Subscribe, encode
 from tests.broker_process import DEADLINE, BrokerProcess
 from tests.certificates import Authority
 from tests.model.websocket import BINARY, PING, PROTOCOL_ERROR, TEXT, UNSUPPORTED_DATA, frame
+from tests.socket_client import SocketClient
 from tests.transports import make_node, ports, tls_settings, trusting, websocket
 
 CONNECT = encode(Connect(client_id="page", keep_alive=0))
@@ -23,7 +24,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def node(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = tls_settings(authority.server())
+    settings = tls_settings(authority.server()) | {"limits.max_outgoing_bytes": "64 MiB"}
     settings |= {"listeners.apps.listen": "ws://127.0.0.1:0", "listeners.apps.websocket.path": "/fleet"}
     settings |= {"listeners.apps.websocket.origins": "https://app.example,http://localhost:3000"}
     settings |= {"listeners.all.listen": "ws://127.0.0.1:0", "listeners.all.websocket.origins": "*"}
@@ -68,6 +69,29 @@ def test_messages(node: BrokerProcess, authority: Authority, secure: bool, size:
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1000
         assert "Sec-WebSocket-Extensions" not in connection.response.headers  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["ws", "wss"])
+def test_who_reads_slowly_gets_all(node: BrokerProcess, authority: Authority, secure: bool) -> None:
+    """Frames are cut where the socket takes no more, and go on there."""
+    context = trusting(authority) if secure else None
+    with (
+        websocket(ports(node)["wss" if secure else "ws"], context, max_size=None, max_queue=1) as connection,
+        SocketClient(node.port, "fast") as fast,
+    ):
+        page = Page(connection)
+        connection.send(CONNECT + encode(Subscribe(packet_id=1, topic_filters=[("bulk", 0)])))
+        page.receive()
+        page.receive()
+        for n in range(200):
+            fast.send(Publish(topic_name="bulk", payload=bytes((n,)) * 50_000, qos=0))
+        fast.ping()
+        for n in range(200):
+            packet = page.receive()
+            assert isinstance(packet, Publish)
+            assert packet.payload == bytes((n,)) * 50_000
+        connection.send(encode(Pingreq()))
+        assert isinstance(page.receive(), Pingresp)
 
 
 def publish(topic: str, payload: bytes) -> bytes:

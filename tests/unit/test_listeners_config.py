@@ -76,6 +76,7 @@ def test_the_command_line_sets_tables_too(file: Path) -> None:
         ({"listeners.x.listen": "mqtts://a:1"}, r"listeners\.x\.tls\.certificate: .*set tls\.certificate and tls\.key"),
         ({"listen": "wss://a:1"}, r"tls\.certificate: mqtts:// and wss:// need one"),
         ({"listen": "a:1", "tls.client_certificate": "optional"}, r"tls\.client_ca"),
+        ({"tls.client_certificate": "required", "tls.client_ca": "x"}, "no address of any listener has TLS"),
         ({"listen": "a:1", "tls.client_crl": "x"}, r"tls\.client_crl: clients are asked for no certificate"),
         ({"listen": "a:1", "tls.username_from": "cn"}, r"tls\.username_from: clients are asked"),
         ({"socket_mode": "0660"}, "three octal digits"),
