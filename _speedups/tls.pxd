@@ -6,6 +6,7 @@ from _speedups.openssl cimport SSL, SSL_CTX
 
 cdef enum:
     RECORD_MOST = 16384        # bytes of payload in one record
+    READ_AHEAD = 65536         # bytes that OpenSSL asks the socket for at once, after the handshake
     # What reading, writing and shaking hands return if it isn't a number of bytes.
     WANTS_READ = -1            # go on when the socket can be read
     WANTS_WRITE = -2           # ... when it can be written

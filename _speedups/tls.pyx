@@ -96,6 +96,8 @@ cdef class TlsContext:
         SSL_CTX_set_session_id_context(self.context, scope, len(scope))
         SSL_CTX_set_min_proto_version(self.context, TLS1_3_VERSION if version == "1.3" else TLS1_2_VERSION)
         SSL_CTX_set_cipher_list(self.context, b"ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AESCCM")
+        SSL_CTX_set_ciphersuites(  # of TLS 1.3; the first is as safe as the second, and cheaper
+            self.context, b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256")
         SSL_CTX_set_alpn_select_cb(self.context, choose_protocol, <void*>self)
         if self.others:
             SSL_CTX_set_tlsext_servername_callback(self.context, choose_certificate)
@@ -179,6 +181,8 @@ cdef class Tls:
         result = SSL_do_handshake(self.ssl)
         if result == 1:
             self.ready = True
+            # Fewer reads, and fewer words of TCP's about each. Not before: whoever stops midway keeps its buffer.
+            SSL_set_default_read_buffer_len(self.ssl, READ_AHEAD)
             return 1
         return self.explain(result)
 

@@ -48,7 +48,8 @@ commands:
 
 examples:
   flockmq                                      listen on 127.0.0.1:1883, keep state in ./flockmq.db
-  flockmq serve --listen 0.0.0.0:1883          be reachable from other machines
+  flockmq passwd passwords ada                 make a user
+  flockmq serve --listen 0.0.0.0:1883 --password-file passwords    be reachable from other machines
   flockmq sub -t 'sensors/#' -v                watch a subtree
   flockmq pub -t sensors/1 -m 21.5 -q 1 -r     publish a retained message
   flockmq sample-config > flockmq.toml         start a configuration file

@@ -359,7 +359,7 @@ def banner(node: Node) -> None:
     if node.http_addresses:
         log.info("API, web page, health and figures are told over HTTP", listen=", ".join(node.http_addresses))
     if all(is_loopback(address) for address in plain + proxied):
-        log.info("only this machine can connect; --listen 0.0.0.0:1883 opens it to the network")
+        log.info("only this machine can connect; `flockmq passwd` makes users, --listen 0.0.0.0:1883 lets others in")
 
 
 async def _serve(config: Config, reload: Callable[[], Config]) -> None:

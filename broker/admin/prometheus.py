@@ -16,7 +16,7 @@ KIND = "text/plain; version=0.0.4; charset=utf-8"
 LISTENER_FIGURES = (
     ("connections", "gauge", "Open connections of a listener."),
     ("accepted", "counter", "Connections that it has accepted."),
-    ("refused", "counter", "Connections that it has closed at once, because quotas.max_connections were open."),
+    ("refused", "counter", "Connections that it has closed at once, by a quota."),
     ("bytes_received", "counter", "Bytes read from its clients."),
     ("bytes_sent", "counter", "Bytes written to them."),
 )
@@ -50,9 +50,14 @@ def _row(name: str, kind: str, text: str, value: float, labels: str = "") -> Ite
 def _listeners(listeners: list[Listener]) -> Iterator[str]:
     """What each listener counts: as many as the configuration names."""
     for name, kind, text in LISTENER_FIGURES:
-        full = f"flockmq_listener_{name}{'_total' if kind == 'counter' else ''}"
+        full = listener_name(name, kind)
         yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
         yield from (f'{full}{{listener="{each.name}"}} {getattr(each, name)}' for each in listeners)
+
+
+def listener_name(figure: str, kind: str) -> str:
+    """What a figure of listeners is called."""
+    return f"flockmq_listener_{figure}{'_total' if kind == 'counter' else ''}"
 
 
 def _labels(version: str, node: str) -> str:

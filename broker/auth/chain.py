@@ -6,7 +6,7 @@
 - Nobody knows the user: that takes as long as a wrong password.
 """
 
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -62,21 +62,36 @@ class Chain:
         self._decoy = next((method.decoy for method in methods if method.decoy is not None), None)
 
     def authenticate(self, credentials: Credentials) -> Verdict | Coroutine[Any, Any, Verdict]:
-        """Who the client is, with its rights."""
+        """Who the client is, with its rights; at once if nobody has to wait for it."""
         shows = credentials.username is not None or credentials.certificate is not None
         if self.methods and shows:
-            return self._ask(credentials)
+            rest = iter(self.methods)
+            for method in rest:
+                answer = method.authenticate(credentials)
+                if isinstance(answer, Verdict):
+                    return self._admitted(credentials, answer, method.name)
+                if answer is not None:
+                    return self._ask(credentials, method, answer, rest)
+            return self._nobody(credentials)
         if not self.anonymous:
             return NEEDS_CREDENTIALS
         return self._admitted(credentials, Verdict(ReturnCode.ACCEPTED, Identity()), "")
 
-    async def _ask(self, credentials: Credentials) -> Verdict:
-        for method in self.methods:
-            answer = method.authenticate(credentials)
-            if isinstance(answer, Awaitable):
-                answer = await answer
-            if answer is not None:
-                return self._admitted(credentials, answer, method.name)
+    async def _ask(
+        self, credentials: Credentials, method: Method, waiting: Awaitable[Verdict | None], rest: Iterator[Method]
+    ) -> Verdict:
+        answer = await waiting
+        while answer is None:
+            following = next(rest, None)
+            if following is None:
+                return await self._nobody(credentials)
+            method = following
+            found = method.authenticate(credentials)
+            answer = await found if isinstance(found, Awaitable) else found
+        return self._admitted(credentials, answer, method.name)
+
+    async def _nobody(self, credentials: Credentials) -> Verdict:
+        """No way knows the client."""
         if credentials.username is None and self.anonymous:  # a certificate that nobody asked for
             return self._admitted(credentials, Verdict(ReturnCode.ACCEPTED, Identity()), "")
         if self._decoy is not None:

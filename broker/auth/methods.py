@@ -51,12 +51,12 @@ class Methods:
             made.append(KeptUsers(self._users, self.verifier))
         if auth.http_url:
             asked = (auth.http_url, auth.http_timeout, auth.http_remember)
-            module = _late("broker.auth.http_users", "auth.http_url")
+            module = _late("broker.auth.http_users", "auth.http_url needs")
             made.append(self._keep(asked, lambda: module.HttpUsers(*asked, self._http)))
         return made
 
     def _token_users(self, auth: AuthConfig) -> Method:
-        module = _late("broker.auth.token_keys", "auth.jwt_keys")
+        module = _late("broker.auth.token_keys", "tokens need")
         keys = []
         if auth.jwt_secret_file:
             keys.append(module.FixedKeys([module.secret_key(auth.jwt_secret_file)]))
@@ -64,7 +64,7 @@ class Methods:
             keys.append(self._keep((auth.jwt_keys,), lambda: module.public_keys(auth.jwt_keys)))
         elif auth.jwt_keys:
             keys.append(module.public_keys(auth.jwt_keys))
-        made: Method = _late("broker.auth.tokens", "auth.jwt_keys").TokenUsers(auth, keys, self._tokens)
+        made: Method = _late("broker.auth.tokens", "tokens need").TokenUsers(auth, keys, self._tokens)
         return made
 
     def _keep(self, what: tuple[Any, ...], make: Callable[[], Any]) -> Any:
@@ -78,8 +78,9 @@ class Methods:
             pool.close()
 
 
-def _late(module: str, key: str) -> Any:
+def _late(module: str, needs: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{key} needs the package {error.name}", "pip install 'flockmq[auth]'") from error
+        package = str(error.name).partition(".")[0]
+        raise ConfigError(f"{needs} the package {package}", "pip install 'flockmq[auth]'") from error

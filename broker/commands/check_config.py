@@ -1,6 +1,7 @@
 """`flockmq check-config`: the effective configuration, and where each value comes from."""
 
 from broker import config
+from broker.auth import exposure
 from broker.commands.parser import Parser
 from broker.commands.settings import add_settings, overrides
 
@@ -14,7 +15,9 @@ def run(arguments: list[str]) -> int:
     parser = Parser("check-config", "Check the configuration a node would start with.", "[OPTION...]", EXAMPLES)
     add_settings(parser)
     args = parser.parse(arguments)
-    print(render(config.trace(overrides(args), file=args.config)), end="")
+    loaded = config.trace(overrides(args), file=args.config)
+    print(render(loaded), end="")
+    exposure.check(loaded.config, asked=bool(loaded.config.hooks.load))
     return 0
 
 

@@ -98,6 +98,22 @@ CONNECTIONS = (
            count_of("malformed_packets", "malformed"), count_of("accept_pauses", "accepting paused"))),
 )  # fmt: skip
 
+ACCESS = (
+    Panel("Refused", "cps",
+          "Wrong credentials: somebody guesses, or a fleet has old ones. Flapping and quotas: clients that come too "
+          "often, or too many.",
+          (count_of("auth_failures", "wrong credentials"), count_of("flapping_refused", "flapping"),
+           count_of("connections_refused", "by a quota"), count_of("tls_failures", "TLS"))),
+    Panel("Denied", "mps",
+          "By the rules of access. Publish: acknowledged, and given to nobody. Delivery: was queued or retained, and "
+          "may not be read any more.",
+          (count_of("publish_denied", "publish"), count_of("delivery_denied", "delivery"),
+           count_of("subscribe_denied", "subscribe"))),
+    Panel("Listeners", "Bps", "Bytes read, by listener; and how often a client was read later because of its rate.",
+          (Query('sum by (listener) (rate(flockmq_listener_bytes_received_total[$interval]))', "{{listener}}"),
+           count_of("throttled", "throttled, times"))),
+)  # fmt: skip
+
 QUEUES = (
     Panel("Queued messages", "short",
           "QoS 1 and 2 messages that wait for their clients. What grows for hours ends at limits.max_queued_messages.",
@@ -158,6 +174,7 @@ ROWS = (  # title, panels, their width and height
     ("", NOW, 3, 4),
     ("Messages", MESSAGES, 8, 8),
     ("Connections", CONNECTIONS, 8, 8),
+    ("Access", ACCESS, 8, 8),
     ("Queues and sessions", QUEUES, 8, 8),
     ("Store", STORE, 8, 8),
     ("Machines", MACHINE, 8, 8),

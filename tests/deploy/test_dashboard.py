@@ -20,6 +20,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from _speedups.packets import Publish
+from broker.admin.prometheus import LISTENER_FIGURES, listener_name
 from broker.metrics import METRICS
 from tests.broker_process import until
 from tests.cluster_process import ClusterProcess
@@ -32,6 +33,7 @@ GRAFANA = Path("deploy/grafana").resolve()
 FILE = GRAFANA / "dashboards" / "flockmq.json"
 NAME = re.compile(r"\b(?:flockmq|process|haproxy)_\w+\b")
 OURS = {f"flockmq_{m.name}{'_total' if m.kind == 'counter' else ''}" for m in METRICS} | {"flockmq_info"}
+OURS |= {listener_name(name, kind) for name, kind, _ in LISTENER_FIGURES}
 HAPROXY = """\
 defaults
     mode tcp

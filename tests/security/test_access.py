@@ -3,6 +3,7 @@
 The names have the ids of advisories where there are some.
 """
 
+import re
 import signal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.broker_process import BrokerProcess, until
 from tests.conftest import StartBroker
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, WRONG, AccessFiles, counted, login, refused
+from tests.socket_client import SocketClient
 
 
 @pytest.fixture
@@ -98,6 +100,7 @@ def test_cve_2017_7650_a_name_does_not_widen_a_pattern(
 def test_cve_2018_12546_a_retained_message_is_not_delivered_once_the_right_is_gone(
     files: AccessFiles, start_broker: StartBroker
 ) -> None:
+    """The right to read it. Whose publisher has lost the right to publish it stays: nobody keeps who that was."""
     files.users("ada", "bob")
     files.rules("user ada", "topic readwrite #", "user bob", "topic read plan/#")
     broker = files.start(start_broker)
@@ -237,3 +240,45 @@ def test_cve_2026_33217_what_is_the_brokers_own_is_closed(files: AccessFiles, st
         bob.expect("puback 2")
         bob.expect_nothing()
         ada.expect_nothing()
+
+
+def test_cve_2017_7652_a_configuration_that_would_be_open_is_not_followed(
+    files: AccessFiles, tmp_path: Path
+) -> None:
+    files.users("ada")
+    configuration = tmp_path / "flockmq.toml"
+    configuration.write_text(f'[auth]\npassword_file = "{files.passwords}"\nfailure_delay = 0\n')
+    broker = BrokerProcess(tmp_path, listen="0.0.0.0:0", arguments=["--config", str(configuration)]).start()
+    try:
+        configuration.write_text("[auth]\nfailure_delay = 0\n")
+        reread(broker)
+        assert "nothing says who may connect" in broker.wait_for_log("configuration not changed")["error"]
+        refused(broker, "", NOT_AUTHORIZED)
+        login(broker, "ada").close()
+    finally:
+        broker.close()
+
+
+def test_cve_2018_20145_each_listener_has_its_own_rules(files: AccessFiles, tmp_path: Path) -> None:
+    """What is said of one listener holds for it, and for no other."""
+    files.users("ada")
+    files.rules("topic read public/#", "user ada", "topic readwrite #")
+    configuration = tmp_path / "flockmq.toml"
+    configuration.write_text(
+        f'[auth]\npassword_file = "{files.passwords}"\nacl_file = "{files.acl}"\nfailure_delay = 0\n'
+        '[listeners.guests]\nlisten = ["127.0.0.2:0"]\nauth.allow_anonymous = true\nauth.password_file = ""\n'
+        '[listeners.free]\nlisten = ["127.0.0.3:0"]\nauth.allow_anonymous = true\nauth.acl_file = ""\n'
+    )
+    broker = BrokerProcess(tmp_path, arguments=["--config", str(configuration)]).start()
+    try:
+        ports = {
+            host: int(port) for host, port in re.findall(r"([\d.]+):(\d+)", broker.wait_for_log("is ready")["listen"])
+        }
+        refused(broker, "", NOT_AUTHORIZED)
+        for host, answers in (("127.0.0.2", [0, 128]), ("127.0.0.3", [0, 0])):
+            with SocketClient(ports[host], "guest", host=host) as guest:
+                assert guest.subscribe(("public/#", 0), ("private/#", 0)) == answers
+        with SocketClient(ports["127.0.0.2"], "ada", host="127.0.0.2", username="ada", password=b"ada") as ada:
+            assert ada.subscribe(("private/#", 0)) == [128], "nobody has verified who it is"
+    finally:
+        broker.close()

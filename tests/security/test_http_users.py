@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.broker_process import until
 from tests.cluster_process import Broker
 from tests.conftest import StartBroker
 from tests.protocol.wire import Wire
-from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, refused
+from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, AccessFiles, refused
 
 
 class BackEnd(ThreadingHTTPServer):
@@ -92,6 +93,22 @@ def test_it_is_asked_and_decides(back_end: BackEnd, start_broker: StartBroker) -
     refused(broker, "user=bob pass=bob", WRONG)
     refused(broker, "", NOT_AUTHORIZED)
     assert len(back_end.asked) == 4
+
+
+def test_who_is_known_elsewhere_is_not_asked_for(
+    back_end: BackEnd, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """A way that doesn't know a user passes the question on; a wrong password ends it."""
+    files = AccessFiles(tmp_path)
+    files.users("ada")
+    broker = back_end.start_broker(start_broker, password_file=files.passwords)
+    let_in(broker, "ada").close()
+    refused(broker, "user=ada pass=wrong", WRONG)
+    assert back_end.asked == []
+    let_in(broker, "bob").close()
+    back_end.status = 500
+    refused(broker, "user=eve pass=eve", UNAVAILABLE)
+    assert [question["username"] for question in back_end.asked] == ["bob", "eve"]
 
 
 def test_cve_2026_32696_what_is_missing_is_null(back_end: BackEnd, start_broker: StartBroker) -> None:

@@ -4,6 +4,8 @@ import base64
 import hashlib
 import hmac
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from broker.auth.token_keys import REFRESH_SECONDS, KeysAway, KeysOfUrl, public_keys, secret_key
 from broker.errors import ConfigError
+from tests.broker_process import environment
 from tests.cluster_process import Broker
 from tests.conftest import StartBroker
 from tests.protocol.wire import Wire
@@ -178,6 +181,18 @@ def test_a_private_key_and_a_weak_one_are_refused(tmp_path: Path) -> None:
             public_keys(str(path))
     with pytest.raises(ConfigError, match="need https"):
         public_keys("http://example.invalid/keys")
+
+
+@pytest.mark.parametrize("missing", ["jwt", "urllib3", "cryptography"])
+def test_a_package_that_is_missing_is_told(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    hide = f"import sys; sys.modules[{missing!r}] = None; from broker.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", hide, "serve", "--store", "memory", "--set", "auth.jwt_secret_file=secret"],
+        env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"flockmq: error: tokens need the package {missing}; pip install 'flockmq[auth]'\n"
 
 
 class KeyServer(ThreadingHTTPServer):
