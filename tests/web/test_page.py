@@ -254,7 +254,7 @@ def test_the_console_signs_in_as_a_user(browser: Chromium, start_broker: StartBr
         [sys.executable, "-m", "broker.cli", "passwd", str(tmp_path / "users"), "ann"],
         input="secret\n", env=environment(), check=True, text=True, timeout=DEADLINE,
     )  # fmt: skip
-    users = {"auth.password_file": tmp_path / "users", "auth.allow_anonymous": False}
+    users = {"auth.password_file": tmp_path / "users", "auth.allow_anonymous": False, "auth.failure_delay": "0s"}
     broker = start_broker({"http.listen": "127.0.0.1:0", **users})
     visit(browser, HttpClient(broker).url, "console")
     link = "return document.querySelector('main .link').innerText"
