@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 INTERVAL = 1.0  # seconds
-WATCHERS_MOST = 32
 
 
 class Pulse:
@@ -26,11 +25,6 @@ class Pulse:
         self._node = node
         self._watchers: set[asyncio.Queue[str]] = set()
         self._beating: asyncio.Task[None] | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nobody more may watch."""
-        return len(self._watchers) >= WATCHERS_MOST
 
     async def watch(self) -> AsyncGenerator[str, None]:
         """Each beat as JSON; who is slow misses some."""

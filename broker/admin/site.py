@@ -11,7 +11,7 @@ from broker.admin.headers import HEADERS
 from broker.admin.http_server import BODY_MAX, HttpServer, in_time
 from broker.admin.https import Https
 from broker.admin.mqtt_relay import Relay
-from broker.admin.operations.events import PULSE
+from broker.admin.operations.events import PULSE, STREAMS
 from broker.admin.pulse import Pulse
 from broker.admin.tokens import Tokens
 
@@ -29,7 +29,7 @@ def make_server(node: "Node") -> HttpServer:
     access = Access(Tokens(config.tokens_file))
     node.access_failures = lambda: access.failures.count
     app = web.Application(middlewares=[told_as_problems, in_time], client_max_size=BODY_MAX)
-    app[PULSE] = Pulse(node)
+    app[PULSE], app[STREAMS] = Pulse(node), set()
     app.add_routes(health.routes(node, access))
     app.add_routes(Api(node, access, node.version, tokens=bool(config.tokens_file)).routes())
     app.add_routes(files.routes(access))

@@ -1,5 +1,6 @@
 """Attacks on the HTTP port: each ends its own request, and no one else notices."""
 
+import contextlib
 import json
 import socket
 import ssl
@@ -119,6 +120,22 @@ def test_slowloris(start_broker: StartBroker) -> None:
     assert time.monotonic() - began < 30
     with SocketClient(broker.port, "c") as client:
         assert client.ping() == []
+
+
+def test_too_many_watch(api: HttpClient) -> None:
+    with contextlib.ExitStack() as stack:
+        for number in range(32):
+            next(stack.enter_context(api.events("/events" if number % 2 else "/trace?topic=%23")))
+        assert api.ask("GET", "/events").status == api.ask("GET", "/trace", topic="a").status == 503
+        assert api.ask("GET", "//healthz").status == 200
+    until(lambda: watched(api))
+
+
+def watched(api: HttpClient) -> bool:
+    """Whether one more may watch."""
+    connection = api.raw(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with connection:
+        return connection.recv(12) == b"HTTP/1.1 200"
 
 
 def test_header_floods(start_broker: StartBroker) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from _speedups.packets import Publish
 from broker.admin.tokens import add
-from tests.broker_process import BrokerProcess
+from tests.broker_process import DEADLINE, BrokerProcess, environment
 from tests.chromium import Chromium
 from tests.clients.packages import node_modules
 from tests.cluster_process import ClusterProcess
@@ -244,6 +246,31 @@ def test_a_token_is_asked_for(browser: Chromium, start_broker: StartBroker, tmp_
     browser.until("return document.querySelector('main .link').innerText === 'connected'")
     click(browser, "Sign out")
     browser.until("return document.querySelector('dialog[open]') !== null")
+
+
+@pytest.mark.parametrize("store", ["memory"])
+def test_the_console_signs_in_as_a_user(browser: Chromium, start_broker: StartBroker, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "broker.cli", "passwd", str(tmp_path / "users"), "ann"],
+        input="secret\n", env=environment(), check=True, text=True, timeout=DEADLINE,
+    )  # fmt: skip
+    users = {"auth.password_file": tmp_path / "users", "auth.allow_anonymous": False, "auth.failure_delay": "0s"}
+    broker = start_broker({"http.listen": "127.0.0.1:0", **users})
+    visit(browser, HttpClient(broker).url, "console")
+    link = "return document.querySelector('main .link').innerText"
+    browser.until(f"{link}.startsWith('refused')")
+    for password, outcome in (("wrong", "refused: wrong"), ("secret", "connected as ann")):
+        click(browser, "Sign in as…")
+        browser.type("ann")
+        browser.press("Tab")
+        browser.type(password)
+        browser.press("Enter")
+        browser.until("return document.querySelector('dialog') === null")
+        browser.until(f"{link}.startsWith(arguments[0])", outcome)
+    assert HttpClient(broker).get("/clients")["items"][0]["username"] == "ann"
+    ban = {"kind": "username", "value": "ann"}
+    assert HttpClient(broker).ask("POST", "/bans", ban).status == 200
+    browser.until(f"{link}.startsWith('refused: not authorized')")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -16,15 +16,14 @@ from broker.errors import UsageError
 from broker.tracer import Step, check, follow
 
 SEND_SECONDS = 10.0  # that a reader may take for an event
+STREAMS_MOST = 32
 PULSE = web.AppKey("pulse", Pulse)
+STREAMS = web.AppKey("streams", set[object])  # connections with one that is open
 
 
 async def events(request: Request) -> web.StreamResponse:
     """The figures of all nodes, each second."""
-    pulse = request.raw.app[PULSE]
-    if pulse.is_full:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many watch already", Retry_After="10")
-    return await _stream(request, pulse.watch())
+    return await _stream(request, request.raw.app[PULSE].watch())
 
 
 async def trace(request: Request) -> web.StreamResponse:
@@ -45,6 +44,17 @@ async def _told(steps: AsyncGenerator[tuple[list[Step], int]]) -> AsyncGenerator
 
 async def _stream(request: Request, events: AsyncGenerator[str]) -> web.StreamResponse:
     """Send events until nobody takes them any more."""
+    streams = request.raw.app[STREAMS]
+    if len(streams) >= STREAMS_MOST:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many watch already", Retry_After="10")
+    streams.add(request.raw.protocol)
+    try:
+        return await _send(request, events)
+    finally:
+        streams.discard(request.raw.protocol)
+
+
+async def _send(request: Request, events: AsyncGenerator[str]) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
     await response.prepare(request.raw)
     with suppress(ConnectionError, TimeoutError):

@@ -49,7 +49,9 @@ export async function forCredentials(reason) {
       h("h2", { id: "asked" }, "Connect to the broker"), h("p", {}, reason),
       field("User name", username), field("Password", password),
       h("div", { class: "buttons" },
-        h("button", { value: "", class: "quiet", formnovalidate: true }, "Cancel"), h("button", { value: "yes" }, "Connect"))),
+        // Not of the form: Enter in a field presses the first of those.
+        h("button", { type: "button", class: "quiet", onclick: () => dialog.close("") }, "Cancel"),
+        h("button", { value: "yes" }, "Connect"))),
   );
   return (await shown(dialog)) === "yes" ? { username: username.value, password: password.value } : null;
 }

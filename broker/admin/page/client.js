@@ -19,7 +19,6 @@ export class Client extends EventTarget {
     this.credentials = credentials;
     this.wanted = true;
     if (this.socket) return;
-    this.#become("connecting");
     const place = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/mqtt`;
     const shown = token.get() ? [`flockmq.token.${token.get()}`] : [];
     const socket = (this.socket = new WebSocket(place, ["mqtt", ...shown]));
@@ -28,6 +27,14 @@ export class Client extends EventTarget {
     socket.onopen = () => socket.send(packets.connect(`page-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`, credentials, KEEP_ALIVE));
     socket.onmessage = (event) => this.#feed(new Uint8Array(event.data));
     socket.onclose = () => this.#ended();
+    this.#become("connecting");
+  }
+
+  // Begin anew, as somebody else.
+  become(credentials) {
+    Object.assign(this, { credentials, wanted: true, wait: 1 });
+    if (this.socket) this.socket.close();
+    else this.open();
   }
 
   close() {

@@ -23,7 +23,5 @@ async function enter(client) {
   const given = await forCredentials("As a client of this broker, like any other: what you may publish and read is what its rules say.");
   if (!given) return;
   credentials = given;
-  client.close();
-  client.addEventListener("state", () => client.open(credentials), { once: true });
-  if (!client.socket) client.open(credentials);
+  client.become(credentials);
 }
