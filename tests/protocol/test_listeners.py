@@ -14,6 +14,7 @@ import pytest
 from tests.broker_process import DEADLINE, BrokerProcess, until
 from tests.cases.proxy_headers import FOUR, SIX, binary, line
 from tests.certificates import Authority
+from tests.cluster_process import ClusterProcess
 from tests.model.websocket import BINARY, frame
 from tests.protocol.test_websocket import CONNECT, request
 from tests.socket_client import SocketClient
@@ -179,3 +180,24 @@ def test_sighup_follows_tables(start_node: StartNode, tmp_path: Path) -> None:
     with socket.create_connection(("127.0.0.1", ports(node, "w")["ws"]), DEADLINE) as page:
         page.sendall(request())
         assert page.recv(100).startswith(b"HTTP/1.1 404 ")
+
+
+def test_listeners_outlive_a_node_that_begins_anew(
+    start_cluster: Callable[..., ClusterProcess], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "certificates")
+    settings = tls_settings(authority.server(), "mqtts://127.0.0.1:0,ws://127.0.0.1:0")
+    cluster = start_cluster(settings | {"cluster.lease": "1s", "http.listen": "127.0.0.1:0"}, nodes="ab")
+    node = cluster["a"]
+    with tls_client(ports(node)["mqtts"], trusting(authority), "before") as before:
+        node.signal(signal.SIGSTOP)
+        cluster["b"].wait_for_log("a node has gone")
+        node.signal(signal.SIGCONT)
+        node.wait_for_log("is ready again")
+        assert before.receive() is None
+    with tls_client(ports(node)["mqtts"], trusting(authority), "after") as after:
+        assert after.ping() == []
+        assert figure(node, 'flockmq_listener_connections{listener="open"}') == 1
+    with socket.create_connection(("127.0.0.1", ports(node)["ws"]), DEADLINE) as page:
+        page.sendall(request() + frame(BINARY, CONNECT))
+        assert page.recv(100).startswith(b"HTTP/1.1 101 ")
