@@ -36,6 +36,7 @@ class BalancedCluster:
         hosts = [f"{network}.{number}" for number, _ in enumerate(nodes, 1)]
         for name, host in zip(nodes, hosts, strict=True):
             listens = {"proxy.listen": f"{host}:{mqtt_port}", "http.listen": f"{host}:{http_port}"}
+            listens["auth.allow_anonymous"] = "true"  # it is not what these tests are about
             self.cluster.add(name, **listens)
         self.haproxy = HaproxyProcess(directory, [f"{host}:{mqtt_port}" for host in hosts], http_port, variables)
 

@@ -35,10 +35,10 @@ def is_encrypted(address: str) -> bool:
 
 
 def reachable(config: Config) -> Iterator[tuple[ListenerConfig, str]]:
-    """Listeners with an address of each that others than this machine can reach."""
+    """Listeners with an address of each that others than this machine can reach, if only through a load balancer."""
     for listener in config.listeners:
-        for address in listener.listen:
-            if not is_local(address):
+        for address, proxied in listener.places:
+            if proxied or not is_local(address):
                 yield listener, address
                 break
 
@@ -62,9 +62,11 @@ def check(config: Config, *, asked: bool = False) -> None:
     """
     for listener, address in reachable(config):
         if not (asked or listener.auth.allow_anonymous or authenticates(listener)):
+            local = is_local(address)
+            how = "lets others in through a load balancer" if local else "can be reached from other machines"
             where = "" if listener.name == "default" else f" (listeners.{listener.name})"
             raise ConfigError(
-                f"{address}{where} can be reached from other machines, and nothing says who may connect to it", HINT
+                f"{address}{where} {how}, and nothing says who may connect to it", HINT
             )
 
 

@@ -21,6 +21,7 @@ from tests.socket_client import SocketClient
 from tests.transports import make_node, ports, tls_client, tls_settings, tls_socket, trusting
 
 StartNode = Callable[..., BrokerProcess]
+PROXIED = {"listeners.open.proxied": True, "auth.allow_anonymous": True}
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_a_proxy_before_tls_and_websocket(
     """The header comes first and in plain text; the bytes after it are TLS's or HTTP's."""
     authority = Authority(tmp_path / "a")
     settings = tls_settings(authority.server(), "mqtts://127.0.0.1:0,ws://127.0.0.1:0")
-    node = start_node(settings | {"listeners.open.proxied": True, "proxy.listen": "127.0.0.1:0"})
+    node = start_node(settings | PROXIED | {"proxy.listen": "127.0.0.1:0"})
     address = "[2001:db8::7]:65535" if header.startswith(b"PROXY") else "203.0.113.7:50123"
     for scheme, port in ports(node).items():
         plain = socket.create_connection(("127.0.0.1", port), DEADLINE)
@@ -148,7 +149,7 @@ def test_a_proxy_before_tls_and_websocket(
 
 def test_who_is_no_proxy_is_closed_before_tls(start_node: StartNode, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "a")
-    settings = tls_settings(authority.server(), "mqtts://127.0.0.1:0") | {"listeners.open.proxied": True}
+    settings = tls_settings(authority.server(), "mqtts://127.0.0.1:0") | PROXIED
     node = start_node(settings)
     with pytest.raises((ssl.SSLError, ConnectionError)):
         tls_socket(ports(node)["mqtts"], trusting(authority))

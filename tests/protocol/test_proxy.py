@@ -15,12 +15,13 @@ pytestmark = pytest.mark.one_process
 StartBroker = Callable[..., Broker]
 CONNECT = parse_packet("connect id=lamp", 4)
 CONNACK = parse_packet("connack", 4)
+PROXIED = {"proxy.listen": "127.0.0.1:0", "auth.allow_anonymous": True}
 HOSTS = {"203.0.113.7:50123": FOUR, "[2001:db8::7]:65535": SIX}
 
 
 @pytest.fixture
 def proxied(start_broker: StartBroker) -> Broker:
-    return start_broker({"proxy.listen": "127.0.0.1:0", "log.level": "debug"})
+    return start_broker({**PROXIED, "log.level": "debug"})
 
 
 def connect(broker: Broker) -> socket.socket:
@@ -74,7 +75,7 @@ def test_a_header_is_taken_at_the_other_port_by_nobody(proxied: Broker) -> None:
 
 
 def test_who_is_not_trusted_is_closed(start_broker: StartBroker) -> None:
-    broker = start_broker({"proxy.listen": "127.0.0.1:0", "proxy.trusted": "10.0.0.0/8,::1/128", "log.level": "info"})
+    broker = start_broker({**PROXIED, "proxy.trusted": "10.0.0.0/8,::1/128", "log.level": "info"})
     with connect(broker) as connection:
         connection.sendall(line(FOUR) + CONNECT)
         assert answer(connection) == b""
@@ -84,7 +85,7 @@ def test_who_is_not_trusted_is_closed(start_broker: StartBroker) -> None:
 
 
 def test_who_is_not_trusted_keeps_nobody_waiting(start_broker: StartBroker) -> None:
-    settings = {"proxy.listen": "127.0.0.1:0", "proxy.trusted": "10.0.0.0/8", "limits.max_pending_connects": 1}
+    settings = {**PROXIED, "proxy.trusted": "10.0.0.0/8", "limits.max_pending_connects": 1}
     broker = start_broker(settings)
     broker.wait_for_log("load balancers")
     broker.signal(signal.SIGSTOP)  # all come in one turn
@@ -97,7 +98,7 @@ def test_who_is_not_trusted_keeps_nobody_waiting(start_broker: StartBroker) -> N
 
 
 def test_a_header_has_as_much_time_as_connect(start_broker: StartBroker) -> None:
-    broker = start_broker({"proxy.listen": "127.0.0.1:0", "limits.connect_timeout": "0.5s", "log.level": "debug"})
+    broker = start_broker({**PROXIED, "limits.connect_timeout": "0.5s", "log.level": "debug"})
     with connect(broker) as connection:
         connection.sendall(line(FOUR)[:20])
         assert answer(connection) == b""

@@ -69,11 +69,18 @@ def test_a_public_listener_needs_to_know_who_comes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["[::]:0", "10.0.0.1:1883", "example.invalid:1883"])
 def test_every_address_counts(address: str, tmp_path: Path) -> None:
-    for arguments in (["--listen", address], ["--proxy-listen", address]):
-        broker = BrokerProcess(tmp_path, arguments=arguments)
+    for flag in ("--listen", "--proxy-listen"):
+        broker = BrokerProcess(tmp_path, arguments=[flag, address])
         broker.spawn()
         assert broker.wait() == 2
         assert f"{address} can be reached" in broker.log[0]["event"]
+
+
+def test_what_comes_through_a_load_balancer_is_not_near(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, arguments=["--proxy-listen", "127.0.0.1:0"])
+    broker.spawn()
+    assert broker.wait() == 2
+    assert "127.0.0.1:0 lets others in through a load balancer" in broker.log[0]["event"]
 
 
 # ---- rules ----
