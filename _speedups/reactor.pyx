@@ -189,7 +189,11 @@ cdef class Connection(Channel):
         meter_use(&self.volume, listener.client_bytes, size, tick)
         meter_use(&listener.messages, listener.total_messages, is_publish, tick)
         meter_use(&listener.volume, listener.total_bytes, size, tick)
-        if self.parsing and self.phase == OPEN and not self.may_go_on():
+        return self.slow_down()
+
+    cdef int slow_down(self) except -1:
+        """Take no more packets for now, if its rates are used up."""
+        if self.parsing and self.metered and self.phase == OPEN and not self.may_go_on():
             self.parsing = False
             self.slowed = True
             self.turn.counters[THROTTLED] += 1
@@ -341,6 +345,7 @@ cdef class Connection(Channel):
     cdef int resume_reading(self) except -1:
         if self.phase == OPEN and not self.closed and not self.paused and not self.slowed:
             self.parsing = True
+            self.slow_down()                       # its last packet was not asked, since it waited already
             self.parse()
         return 0
 
@@ -355,6 +360,10 @@ cdef class Connection(Channel):
         self.paused = False
         if not self.handing_up and not self.slowed:
             self.parsing = True
+            if self.held > self.turn.committed and self.turn.overloaded():
+                self.parsing = False               # what it waited for gave a store that is behind more to do
+                self.turn.hold_back(self)
+            self.slow_down()                       # as above
             self.parse()
 
     def close(self, str reason not None):
@@ -1022,7 +1031,11 @@ cdef class Reactor:
             c.slowed = False
             if not c.paused:
                 c.parsing = True
-                c.parse()                          # may slow it down once more: it then comes after the others
+                try:
+                    c.parse()                      # may slow it down once more: it then comes after the others
+                except Exception as error:         # a fault of ours: the others are to go on
+                    self.handler.failed(c, error)
+                    self.doom(c, "a fault of the broker; see its log")
         self.slowed = waiting + self.slowed
         return 0
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -285,3 +286,43 @@ def test_load() -> None:
     for wrong in ("no_such_module:x", "broker.hooks:nothing", "broker.hooks:Client", "broker.hooks", "json:dumps"):
         with pytest.raises(UsageError):
             load([wrong])
+
+
+class TakesItsTime(Hooks):
+    """Lets everything pass, later."""
+
+    async def publish(self, client: Client, message: Message) -> None:
+        await asyncio.sleep(0)
+
+
+def test_a_client_that_waits_for_hooks_keeps_to_its_rate_too() -> None:
+    async def act(node: Node) -> int:
+        node.listener.client_messages = 10
+        node.broker.reactor.meter()
+        watcher, device = client_of(node, "watcher", ("t", 0)), client_of(node, "device")
+        device.send(*[Publish("t", b"x")] * 100)
+        await settle(node)
+        return len(topics(watcher))
+
+    assert play([TakesItsTime()], act) == 10
+
+
+def test_a_client_that_waits_for_hooks_is_held_back_by_the_store_too() -> None:
+    async def act(node: Node) -> int:
+        limits = replace(node.broker.config.limits, max_uncommitted_bytes=1000)
+        node.broker.configure(replace(node.broker.config, limits=limits))
+        watcher = client_of(node, "watcher", ("t", 1), clean_start=False)
+        device = client_of(node, "device")
+        node.auto = False
+        device.send(*[Publish("t", bytes(100), qos=1, packet_id=n) for n in range(1, 101)])
+        await settle(node)
+        waiting = node.broker.sessions.get(b"watcher").queue_length
+        node.auto = True
+        for _ in range(100):
+            node.confirm()
+            await settle(node)
+        assert len(device.take()) == 100
+        watcher.close()
+        return waiting
+
+    assert play([TakesItsTime()], act) < 20
