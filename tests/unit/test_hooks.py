@@ -1,13 +1,15 @@
 """Hooks: what they hear and decide, sync and async, and that one that fails harms nobody else."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from _speedups.packets import Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
+from _speedups.listener import Entrance, Listener
+from _speedups.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe, encode
 from broker.errors import UsageError
 from broker.hooks import NAMES, Client, HookChain, Hooks, Message, load
 from tests.inprocess import Client as Connected
@@ -326,3 +328,79 @@ def test_a_client_that_waits_for_hooks_is_held_back_by_the_store_too() -> None:
         return waiting
 
     assert play([TakesItsTime()], act) < 20
+
+
+class MakesNoMessage(Hooks):
+    """Returns what is no message."""
+
+    def publish(self, client: Client, message: Message) -> Message:
+        return message._replace(payload=None) if client.client_id == "device" else message  # type: ignore[arg-type]
+
+
+class MakesNoMessageLater(Hooks):
+    """The same, async."""
+
+    async def publish(self, client: Client, message: Message) -> Message:
+        return message._replace(topic=None) if client.client_id == "device" else message  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hooks", [MakesNoMessage(), MakesNoMessageLater()])
+def test_a_message_of_wrong_types_is_dropped_and_the_client_goes_on(hooks: Hooks) -> None:
+    async def act(node: Node) -> list[Any]:
+        device = client_of(node, "device")
+        device.send(Publish("t", b"x", qos=1, packet_id=1), Publish("t", b"x", qos=1, packet_id=2))
+        await settle(node)
+        return device.take()
+
+    assert play([hooks], act) == [Puback(packet_id=1), Puback(packet_id=2)]
+
+
+class SaysZero(Hooks):
+    """Answers with what is false, but not False."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def authorize(self, client: Client, action: str, topic: str) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [0, "", "no", 1])
+def test_an_answer_of_a_wrong_type_refuses(answer: Any) -> None:
+    def act(node: Node) -> tuple[Any, Any]:
+        with_will = Connected(node, "will", will_topic="t", will_payload=b"x")
+        client = client_of(node, "c")
+        client.send(Subscribe(packet_id=1, topic_filters=[("a", 1)]))
+        return with_will.connack().reason_code, client.take_one(Suback).reason_codes
+
+    code, codes = play([SaysZero(answer)], act)
+    assert code == 5
+    assert list(codes) == [0x80]
+
+
+class Listens(Hooks):
+    """Notes by which listener a client came."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def connect(self, client: Client) -> None:
+        self.heard.append(client.listener)
+
+    def publish(self, client: Client, message: Message) -> None:
+        self.heard.append(client.listener)
+
+
+def test_hooks_know_the_listener() -> None:
+    hooks = Listens()
+
+    def act(node: Node) -> None:
+        node.listener = Listener("public")
+        node.broker.listeners["public"] = node.broker.listeners["default"]
+        connection, ours = socket.socketpair()
+        node.broker.reactor.adopt(connection, Entrance(node.listener))
+        ours.send(encode(Connect(client_id="c", keep_alive=0), 4) + encode(Publish("t", b"x"), 4))
+        node.run()
+
+    play([hooks], act)
+    assert hooks.heard == ["public", "public"]
