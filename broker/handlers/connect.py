@@ -125,7 +125,7 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, verdict: V
 
 def _ask_hooks(broker: "Broker", connection: Connection, packet: Connect) -> object:
     """Whether the hooks want the client, and its will: something, or REFUSED."""
-    client = Client(packet.client_id, connection.identity.username, connection.address)
+    client = Client(packet.client_id, connection.identity.username, connection.address, connection.listener)
     questions: list[Question[Client]] = [("connect", lambda client: (client,))]
     if packet.will_topic is not None:
         questions.append(("authorize", lambda client: (client, "publish", packet.will_topic)))
