@@ -1,6 +1,7 @@
 """Hooks: what they hear and decide, sync and async, and that one that fails harms nobody else."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -10,6 +11,8 @@ import pytest
 
 from _speedups.listener import Entrance, Listener
 from _speedups.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe, encode
+from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.bans import Ban
 from broker.errors import UsageError
 from broker.hooks import NAMES, Client, HookChain, Hooks, Message, load
 from tests.inprocess import Client as Connected
@@ -404,3 +407,53 @@ def test_hooks_know_the_listener() -> None:
 
     play([hooks], act)
     assert hooks.heard == ["public", "public"]
+
+
+class Waits(Hooks):
+    """Lets clients in when it is told."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    async def connect(self, client: Client) -> None:
+        await self.go_on.wait()
+
+
+def test_a_client_that_is_banned_while_a_hook_thinks_does_not_come_in() -> None:
+    hooks = Waits()
+
+    async def act(node: Node) -> int:
+        client = Connected(node, "device")
+        await asyncio.sleep(0)
+        ban = Ban("client_id", "device", "", 0.0, None, "test")
+        node.broker.router.publish(ban.key, json.dumps(ban._asdict()).encode(), 0, True)
+        node.broker.bans.refresh()
+        hooks.go_on.set()
+        await settle(node)
+        return client.connack().reason_code
+
+    assert play([hooks], act) == ReturnCode.NOT_AUTHORIZED
+
+
+class Named:
+    """Lets everybody in by the user name shown."""
+
+    def authenticate(self, credentials: Credentials) -> Verdict:
+        return Verdict(ReturnCode.ACCEPTED, Identity(credentials.username))
+
+
+def test_clients_that_wait_for_hooks_at_once_are_no_more_than_their_user_may_have() -> None:
+    hooks = Waits()
+
+    async def act(node: Node) -> list[int]:
+        node.broker.authenticator = Named()
+        listener = node.broker.listeners["default"]
+        quotas = replace(listener.quotas, max_connections_per_user=2)
+        node.broker.listeners["default"] = replace(listener, quotas=quotas)
+        clients = [Connected(node, f"device-{n}", username="ada") for n in range(4)]
+        await asyncio.sleep(0)
+        hooks.go_on.set()
+        await settle(node)
+        return sorted(client.connack().reason_code for client in clients)
+
+    assert play([hooks], act) == [0, 0, ReturnCode.SERVER_UNAVAILABLE, ReturnCode.SERVER_UNAVAILABLE]
