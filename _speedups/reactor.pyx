@@ -18,7 +18,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset, strerror
+from libc.string cimport memcmp, memcpy, memset, strerror
 
 from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
 from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
@@ -92,6 +92,9 @@ cdef extern from "<sys/prctl.h>" nogil:
 cdef extern from "<malloc.h>" nogil:
     int mallopt(int, int)
     int M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+
+
+cdef const uint8_t* MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"  # before an IPv4 address that is written as IPv6's
 
 
 cdef inline int64_t now() noexcept nogil:
@@ -180,6 +183,8 @@ cdef class Connection(Channel):
         cdef int family = self.peer[0] | self.peer[1] << 8
         if family == socket.AF_INET:
             return self.peer[4:8]
+        if family == socket.AF_INET6 and memcmp(self.peer + 8, MAPPED, 12) == 0:
+            return self.peer[20:24]                # an IPv4 address, as some proxies tell it
         return self.peer[8:16] if family == socket.AF_INET6 else b""
 
     cdef int spend(self, bint is_publish, Py_ssize_t size) except -1:

@@ -28,9 +28,9 @@ def enter(broker: Broker, source: str = "127.0.0.1") -> socket.socket | None:
 
 def test_an_address_may_have_so_many(start_broker: StartBroker) -> None:
     broker = start_broker({"quotas.max_connections_per_address": 2})
-    first = enter(broker)
+    first, second = enter(broker), enter(broker)
     assert first is not None
-    assert enter(broker) is not None
+    assert second is not None
     assert enter(broker) is None
     assert enter(broker, "127.0.0.2") is not None
     broker.wait_for_log("connection ended before CONNECT", reason="too many connections from its address")
@@ -44,6 +44,19 @@ def test_what_a_proxy_says_counts(start_broker: StartBroker) -> None:
     def come(host: str) -> socket.socket | None:
         client = connect(broker)
         client.sendall(line((socket.AF_INET, host, 5000)) + CONNECT.replace(b"lamp", host[-4:].encode()))
+        return client if answer(client) == CONNACK else None
+
+    kept = [come("203.0.113.7"), come("203.0.113.8")]
+    assert all(kept)
+    assert come("203.0.113.7") is None
+
+
+def test_addresses_of_ipv4_that_a_proxy_tells_as_ipv6_are_not_one_network(start_broker: StartBroker) -> None:
+    broker = start_broker({"quotas.max_connections_per_address": 1, "proxy.listen": "127.0.0.1:0"})
+
+    def come(host: str) -> socket.socket | None:
+        client = connect(broker)
+        client.sendall(line((socket.AF_INET6, f"::ffff:{host}", 5000)) + CONNECT.replace(b"lamp", host[-4:].encode()))
         return client if answer(client) == CONNACK else None
 
     kept = [come("203.0.113.7"), come("203.0.113.8")]
