@@ -21,7 +21,9 @@ cdef inline bint meter_has(Meter* m, double rate, uint32_t tick) noexcept nogil:
 
 
 cdef inline bint meter_use(Meter* m, double rate, double amount, uint32_t tick) noexcept nogil:
-    """Use so much, whether it may be used or not; returns whether more may be."""
+    """Use so much, whether it may be used or not; returns whether more may be. Without a limit nothing is noted."""
+    if rate == 0:
+        return True
     meter_has(m, rate, tick)
     m.used += amount
     return meter_has(m, rate, tick)

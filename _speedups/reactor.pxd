@@ -70,6 +70,7 @@ cdef class Connection(Channel):
     cdef int come_in(self) except -1
     cdef bytes origin(self)
     cdef bint may_go_on(self) noexcept
+    cdef int slow_down(self) except -1
     cdef int parse(self) except -1
     cdef int check(self) except -1
     cdef void heard_connect(self) noexcept

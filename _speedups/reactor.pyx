@@ -18,7 +18,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset, strerror
+from libc.string cimport memcmp, memcpy, memset, strerror
 
 from _speedups.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
 from _speedups.channel cimport ENDED, EXPECTING, OPEN, Channel
@@ -92,6 +92,9 @@ cdef extern from "<sys/prctl.h>" nogil:
 cdef extern from "<malloc.h>" nogil:
     int mallopt(int, int)
     int M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+
+
+cdef const uint8_t* MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"  # before an IPv4 address that is written as IPv6's
 
 
 cdef inline int64_t now() noexcept nogil:
@@ -180,6 +183,8 @@ cdef class Connection(Channel):
         cdef int family = self.peer[0] | self.peer[1] << 8
         if family == socket.AF_INET:
             return self.peer[4:8]
+        if family == socket.AF_INET6 and memcmp(self.peer + 8, MAPPED, 12) == 0:
+            return self.peer[20:24]                # an IPv4 address, as some proxies tell it
         return self.peer[8:16] if family == socket.AF_INET6 else b""
 
     cdef int spend(self, bint is_publish, Py_ssize_t size) except -1:
@@ -189,7 +194,11 @@ cdef class Connection(Channel):
         meter_use(&self.volume, listener.client_bytes, size, tick)
         meter_use(&listener.messages, listener.total_messages, is_publish, tick)
         meter_use(&listener.volume, listener.total_bytes, size, tick)
-        if self.parsing and self.phase == OPEN and not self.may_go_on():
+        return self.slow_down()
+
+    cdef int slow_down(self) except -1:
+        """Take no more packets for now, if its rates are used up."""
+        if self.parsing and self.metered and self.phase == OPEN and not self.may_go_on():
             self.parsing = False
             self.slowed = True
             self.turn.counters[THROTTLED] += 1
@@ -341,6 +350,7 @@ cdef class Connection(Channel):
     cdef int resume_reading(self) except -1:
         if self.phase == OPEN and not self.closed and not self.paused and not self.slowed:
             self.parsing = True
+            self.slow_down()                       # its last packet was not asked, since it waited already
             self.parse()
         return 0
 
@@ -355,6 +365,10 @@ cdef class Connection(Channel):
         self.paused = False
         if not self.handing_up and not self.slowed:
             self.parsing = True
+            if self.held > self.turn.committed and self.turn.overloaded():
+                self.parsing = False               # what it waited for gave a store that is behind more to do
+                self.turn.hold_back(self)
+            self.slow_down()                       # as above
             self.parse()
 
     def close(self, str reason not None):
@@ -1022,7 +1036,11 @@ cdef class Reactor:
             c.slowed = False
             if not c.paused:
                 c.parsing = True
-                c.parse()                          # may slow it down once more: it then comes after the others
+                try:
+                    c.parse()                      # may slow it down once more: it then comes after the others
+                except Exception as error:         # a fault of ours: the others are to go on
+                    self.handler.failed(c, error)
+                    self.doom(c, "a fault of the broker; see its log")
         self.slowed = waiting + self.slowed
         return 0
 

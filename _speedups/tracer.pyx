@@ -75,6 +75,8 @@ cdef class Tracer:
         if (self.tell("received", client_id, topic, n, payload, size, qos, "DUP" if dup else "")
                 and qos and len(self.unanswered) < UNANSWERED_MOST):
             self.unanswered[id(outlet), packet_id] = self.events[len(self.events) - 1]
+        elif qos:                                  # what is known may be of a connection that was there before
+            self.unanswered.pop((id(outlet), packet_id), None)
         return 0
 
     cdef int answered(self, object outlet, uint8_t first_byte, uint16_t packet_id, bint was_stored) except -1:

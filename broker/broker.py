@@ -119,7 +119,7 @@ class Broker:
         """A client that was let in, as hooks know it."""
         session = connection.claimed
         client_id = session.client_id.decode() if session is not None else ""
-        return Client(client_id, connection.identity.username, connection.address)
+        return Client(client_id, connection.identity.username, connection.address, connection.listener)
 
     def ready(self) -> tuple[bool, str]:
         """Whether new clients are welcome, and why."""

@@ -91,6 +91,7 @@ class _Refused:
 
 
 REFUSED: Final = _Refused()
+ANSWERS: dict[str, type] = {"publish": Message, "subscribe": int}  # of decisions, besides None, True and False
 Question = tuple[str, Callable[[T], tuple[Any, ...]]]  # name of a method, and what makes its arguments of the value
 
 
@@ -135,17 +136,18 @@ class HookChain:
             answer = self._call(name, hook, arguments(value))
             if isawaitable(answer):
                 return self._decide_later(value, name, answer, rest)
-            if answer is False:
+            following = _next_value(value, name, answer)
+            if following is REFUSED:
                 return REFUSED
-            value = value if answer is None or answer is True else answer
+            value = following
         return value
 
     async def _decide_later(
         self, value: T, name: str, answer: Awaitable[Any], rest: Iterator[tuple[str, Any, Any]]
     ) -> T | _Refused:
         settled = await self._wait(name, answer)
-        while settled is not False:
-            value = value if settled is None or settled is True else settled
+        while (found := _next_value(value, name, settled)) is not REFUSED:
+            value = found
             following = next(rest, None)
             if following is None:
                 return value
@@ -198,6 +200,18 @@ class HookChain:
         except Exception:
             log.exception("a hook failed", hook=name)
         return False
+
+
+def _next_value(value: Any, name: str, answer: Any) -> Any:
+    """What a hook's answer makes of the value; what is no answer to its question refuses."""
+    if answer is None or answer is True:
+        return value
+    if answer is False:
+        return REFUSED
+    if name in ANSWERS and isinstance(answer, ANSWERS[name]):
+        return answer
+    log.error("a hook gave an answer of a wrong type, which counts as a refusal", hook=name, type=type(answer).__name__)
+    return REFUSED
 
 
 NAMES = tuple(name for name in vars(Hooks) if not name.startswith("_"))

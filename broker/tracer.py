@@ -89,8 +89,7 @@ class Traces:
             follower.told.update(number for number, _ in self._events)  # what was before
         follower.asked = time.monotonic()
         self._take()
-        follower.names.update(arguments["names"])
-        follower.names.update(event[2] for _, event in self._events if event[4] == follower.client)
+        follower.names = {*arguments["names"], *(event[2] for _, event in self._events if event[4] == follower.client)}
         oldest = self._events[0][0] if self._events else 0
         follower.told = {number for number in follower.told if number >= oldest}
         new = [pair for pair in self._events if pair[0] not in follower.told and follower.wants(pair[1])][:ANSWER_MOST]
@@ -157,7 +156,8 @@ async def follow(broker: "Broker", client: str | None, topic: str | None) -> Asy
                 steps += (Step(event[0], node, event[1], f"{event[2]:08x}", *event[3:]) for event in answer.value[0])
                 missed += answer.value[1]
             names.update((int(step.message, 16), None) for step in steps if step.client == client)
-            arguments["names"] = list(names)[-NAMES_MOST:]
+            names = dict.fromkeys(list(names)[-NAMES_MOST:])
+            arguments["names"] = list(names)
             yield sorted(steps), missed
             await asyncio.sleep(INTERVAL)
     finally:

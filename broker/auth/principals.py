@@ -27,6 +27,7 @@ Renewed = Callable[[Identity], Identity | None]
 FLAPPING_MOST = 20_000  # clients of whom it is known how often they came
 NOTHING = Rights(())
 RENEWED_AT_ONCE = 500  # some 20 ms
+ENDED_AT_ONCE = 500
 STALE_FREE = 1024  # entries of connections that have ended meanwhile
 
 log = logs.get("flockmq.auth")
@@ -103,16 +104,25 @@ class Principals:
     # ---- what changes while they are connected ----
 
     def tick(self) -> None:
-        """End the connections whose time is over."""
-        ended = False
+        """End the connections whose time is over; of many some at a time."""
+        if self._expiring and self._expiring[0][0] <= time.time():
+            work = self._ending()
+            if next(work, None) is not None:
+                self._broker.run(_go_on(work))
+
+    def _ending(self) -> Iterator[int]:
         now = time.time()
+        ended = 0
         while self._expiring and self._expiring[0][0] <= now:
             connection = heapq.heappop(self._expiring)[2]
-            if not connection.closed:
-                connection.close("its credentials have expired")
-                ended = True
-        if ended:
-            self._broker.settle()
+            if connection.closed:
+                continue
+            connection.close("its credentials have expired")
+            ended += 1
+            if ended % ENDED_AT_ONCE == 0:
+                self._broker.settle()
+                yield ended
+        self._broker.settle()
 
     def renew(self, renewed: Renewed, concerns: Callable[[Identity], bool] = lambda identity: True) -> None:
         """Ask anew who the connected clients are, and what they may; of many some at a time, so that others are served.

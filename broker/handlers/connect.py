@@ -26,6 +26,7 @@ FLAPPING_REFUSED = COUNTERS.index("flapping_refused")
 CLIENT_ID_CHARACTERS = 23  # at level 3
 
 UNAVAILABLE = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the authenticator failed")
+FULL = "its user has too many connections"
 WRONG = (ReturnCode.BAD_USERNAME_OR_PASSWORD, ReturnCode.NOT_AUTHORIZED)
 
 log = logs.get("flockmq.connect")
@@ -102,13 +103,13 @@ def refuse(
 def decide(broker: "Broker", connection: Connection, packet: Connect, verdict: Verdict) -> None:
     """The authenticator has spoken."""
     identity, code, reason = verdict.identity, verdict.code, verdict.reason
-    if identity.username != packet.username and _is_banned(broker, connection, packet.client_id, identity.username):
+    if _is_banned(broker, connection, packet.client_id, identity.username):  # by what is known by now
         return
     broker.turn.count(AUTH_FAILURES, code in WRONG)
     if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not _will_is_valid(broker, packet, verdict):
         code, reason = ReturnCode.NOT_AUTHORIZED, "it may not publish its will"
-    elif code == ReturnCode.ACCEPTED and not broker.principals.has_room(identity, packet.client_id.encode()):
-        code, reason = ReturnCode.SERVER_UNAVAILABLE, "its user has too many connections"
+    if code == ReturnCode.ACCEPTED and not broker.principals.has_room(identity, packet.client_id.encode()):
+        code, reason = ReturnCode.SERVER_UNAVAILABLE, FULL
     if code != ReturnCode.ACCEPTED:
         refuse(broker, connection, code, packet.client_id, reason, packet.username or "")
         return
@@ -125,7 +126,7 @@ def decide(broker: "Broker", connection: Connection, packet: Connect, verdict: V
 
 def _ask_hooks(broker: "Broker", connection: Connection, packet: Connect) -> object:
     """Whether the hooks want the client, and its will: something, or REFUSED."""
-    client = Client(packet.client_id, connection.identity.username, connection.address)
+    client = Client(packet.client_id, connection.identity.username, connection.address, connection.listener)
     questions: list[Question[Client]] = [("connect", lambda client: (client,))]
     if packet.will_topic is not None:
         questions.append(("authorize", lambda client: (client, "publish", packet.will_topic)))
@@ -134,9 +135,14 @@ def _ask_hooks(broker: "Broker", connection: Connection, packet: Connect) -> obj
 
 async def _wait_for_hooks(broker: "Broker", connection: Connection, packet: Connect, found: Awaitable[object]) -> None:
     settled = await found
-    if not connection.closed:
+    if connection.closed:
+        return
+    identity = connection.identity
+    if not broker.principals.has_room(identity, packet.client_id.encode()):  # others came meanwhile
+        refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, FULL, packet.username or "")
+    elif not _is_banned(broker, connection, packet.client_id, identity.username):
         _follow_hooks(broker, connection, packet, settled)
-        broker.settle()
+    broker.settle()
 
 
 def _follow_hooks(broker: "Broker", connection: Connection, packet: Connect, found: object) -> None:

@@ -57,14 +57,21 @@ def _settle(
     if not isinstance(found, Message):
         connection.publish_for_nobody(asked.topic.encode(), asked.payload, asked.qos, packet_id, "a hook refuses it")
         return
-    if found.topic != asked.topic:
-        try:
-            validate_topic_name(found.topic, 4, broker.config.limits.max_topic_levels)
-        except ValueError as fault:
-            log.error("a hook made a message that can't be published", client_id=client.client_id, fault=fault)
-            connection.publish_for_nobody(
-                asked.topic.encode(), asked.payload, asked.qos, packet_id, "a hook made it invalid"
-            )
-            return
+    try:
+        _check(found, asked, broker.config.limits.max_topic_levels)
+    except ValueError as fault:
+        log.error("a hook made a message that can't be published", client_id=client.client_id, fault=fault)
+        connection.publish_for_nobody(
+            asked.topic.encode(), asked.payload, asked.qos, packet_id, "a hook made it invalid"
+        )
+        return
     # The QoS is a matter between client and broker: what is acknowledged is what was asked for.
     connection.publish_as(found.topic.encode(), bytes(found.payload), asked.qos, found.retain, packet_id, dup)
+
+
+def _check(found: Message, asked: Message, levels: int) -> None:
+    """Raises ValueError: the message can't be published."""
+    if not isinstance(found.topic, str) or not isinstance(found.payload, bytes | bytearray | memoryview):
+        raise ValueError("its topic is not str, or its payload not bytes")
+    if found.topic != asked.topic:
+        validate_topic_name(found.topic, 4, levels)

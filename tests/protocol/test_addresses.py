@@ -49,3 +49,16 @@ def test_what_a_proxy_says_counts(start_broker: StartBroker) -> None:
     kept = [come("203.0.113.7"), come("203.0.113.8")]
     assert all(kept)
     assert come("203.0.113.7") is None
+
+
+def test_addresses_of_ipv4_that_a_proxy_tells_as_ipv6_are_not_one_network(start_broker: StartBroker) -> None:
+    broker = start_broker({"quotas.max_connections_per_address": 1, "proxy.listen": "127.0.0.1:0"})
+
+    def come(host: str) -> socket.socket | None:
+        client = connect(broker)
+        client.sendall(line((socket.AF_INET6, f"::ffff:{host}", 5000)) + CONNECT.replace(b"lamp", host[-4:].encode()))
+        return client if answer(client) == CONNACK else None
+
+    kept = [come("203.0.113.7"), come("203.0.113.8")]
+    assert all(kept)
+    assert come("203.0.113.7") is None

@@ -1,12 +1,18 @@
 """Hooks: what they hear and decide, sync and async, and that one that fails harms nobody else."""
 
 import asyncio
+import json
+import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from _speedups.packets import Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
+from _speedups.listener import Entrance, Listener
+from _speedups.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe, encode
+from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.bans import Ban
 from broker.errors import UsageError
 from broker.hooks import NAMES, Client, HookChain, Hooks, Message, load
 from tests.inprocess import Client as Connected
@@ -285,3 +291,169 @@ def test_load() -> None:
     for wrong in ("no_such_module:x", "broker.hooks:nothing", "broker.hooks:Client", "broker.hooks", "json:dumps"):
         with pytest.raises(UsageError):
             load([wrong])
+
+
+class TakesItsTime(Hooks):
+    """Lets everything pass, later."""
+
+    async def publish(self, client: Client, message: Message) -> None:
+        await asyncio.sleep(0)
+
+
+def test_a_client_that_waits_for_hooks_keeps_to_its_rate_too() -> None:
+    async def act(node: Node) -> int:
+        node.listener.client_messages = 10
+        node.broker.reactor.meter()
+        watcher, device = client_of(node, "watcher", ("t", 0)), client_of(node, "device")
+        device.send(*[Publish("t", b"x")] * 100)
+        await settle(node)
+        return len(topics(watcher))
+
+    assert play([TakesItsTime()], act) == 10
+
+
+def test_a_client_that_waits_for_hooks_is_held_back_by_the_store_too() -> None:
+    async def act(node: Node) -> int:
+        limits = replace(node.broker.config.limits, max_uncommitted_bytes=1000)
+        node.broker.configure(replace(node.broker.config, limits=limits))
+        watcher = client_of(node, "watcher", ("t", 1), clean_start=False)
+        device = client_of(node, "device")
+        node.auto = False
+        device.send(*[Publish("t", bytes(100), qos=1, packet_id=n) for n in range(1, 101)])
+        await settle(node)
+        waiting = node.broker.sessions.get(b"watcher").queue_length
+        node.auto = True
+        for _ in range(100):
+            node.confirm()
+            await settle(node)
+        assert len(device.take()) == 100
+        watcher.close()
+        return waiting
+
+    assert play([TakesItsTime()], act) < 20
+
+
+class MakesNoMessage(Hooks):
+    """Returns what is no message."""
+
+    def publish(self, client: Client, message: Message) -> Message:
+        return message._replace(payload=None) if client.client_id == "device" else message  # type: ignore[arg-type]
+
+
+class MakesNoMessageLater(Hooks):
+    """The same, async."""
+
+    async def publish(self, client: Client, message: Message) -> Message:
+        return message._replace(topic=None) if client.client_id == "device" else message  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hooks", [MakesNoMessage(), MakesNoMessageLater()])
+def test_a_message_of_wrong_types_is_dropped_and_the_client_goes_on(hooks: Hooks) -> None:
+    async def act(node: Node) -> list[Any]:
+        device = client_of(node, "device")
+        device.send(Publish("t", b"x", qos=1, packet_id=1), Publish("t", b"x", qos=1, packet_id=2))
+        await settle(node)
+        return device.take()
+
+    assert play([hooks], act) == [Puback(packet_id=1), Puback(packet_id=2)]
+
+
+class SaysZero(Hooks):
+    """Answers with what is false, but not False."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def authorize(self, client: Client, action: str, topic: str) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [0, "", "no", 1])
+def test_an_answer_of_a_wrong_type_refuses(answer: Any) -> None:
+    def act(node: Node) -> tuple[Any, Any]:
+        with_will = Connected(node, "will", will_topic="t", will_payload=b"x")
+        client = client_of(node, "c")
+        client.send(Subscribe(packet_id=1, topic_filters=[("a", 1)]))
+        return with_will.connack().reason_code, client.take_one(Suback).reason_codes
+
+    code, codes = play([SaysZero(answer)], act)
+    assert code == 5
+    assert list(codes) == [0x80]
+
+
+class Listens(Hooks):
+    """Notes by which listener a client came."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def connect(self, client: Client) -> None:
+        self.heard.append(client.listener)
+
+    def publish(self, client: Client, message: Message) -> None:
+        self.heard.append(client.listener)
+
+
+def test_hooks_know_the_listener() -> None:
+    hooks = Listens()
+
+    def act(node: Node) -> None:
+        node.listener = Listener("public")
+        node.broker.listeners["public"] = node.broker.listeners["default"]
+        connection, ours = socket.socketpair()
+        node.broker.reactor.adopt(connection, Entrance(node.listener))
+        ours.send(encode(Connect(client_id="c", keep_alive=0), 4) + encode(Publish("t", b"x"), 4))
+        node.run()
+
+    play([hooks], act)
+    assert hooks.heard == ["public", "public"]
+
+
+class Waits(Hooks):
+    """Lets clients in when it is told."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    async def connect(self, client: Client) -> None:
+        await self.go_on.wait()
+
+
+def test_a_client_that_is_banned_while_a_hook_thinks_does_not_come_in() -> None:
+    hooks = Waits()
+
+    async def act(node: Node) -> int:
+        client = Connected(node, "device")
+        await asyncio.sleep(0)
+        ban = Ban("client_id", "device", "", 0.0, None, "test")
+        node.broker.router.publish(ban.key, json.dumps(ban._asdict()).encode(), 0, True)
+        node.broker.bans.refresh()
+        hooks.go_on.set()
+        await settle(node)
+        return client.connack().reason_code
+
+    assert play([hooks], act) == ReturnCode.NOT_AUTHORIZED
+
+
+class Named:
+    """Lets everybody in by the user name shown."""
+
+    def authenticate(self, credentials: Credentials) -> Verdict:
+        return Verdict(ReturnCode.ACCEPTED, Identity(credentials.username))
+
+
+def test_clients_that_wait_for_hooks_at_once_are_no_more_than_their_user_may_have() -> None:
+    hooks = Waits()
+
+    async def act(node: Node) -> list[int]:
+        node.broker.authenticator = Named()
+        listener = node.broker.listeners["default"]
+        quotas = replace(listener.quotas, max_connections_per_user=2)
+        node.broker.listeners["default"] = replace(listener, quotas=quotas)
+        clients = [Connected(node, f"device-{n}", username="ada") for n in range(4)]
+        await asyncio.sleep(0)
+        hooks.go_on.set()
+        await settle(node)
+        return sorted(client.connack().reason_code for client in clients)
+
+    assert play([hooks], act) == [0, 0, ReturnCode.SERVER_UNAVAILABLE, ReturnCode.SERVER_UNAVAILABLE]

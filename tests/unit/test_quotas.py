@@ -179,3 +179,24 @@ def test_a_storm_of_new_clients_leaves_the_others_their_turn() -> None:
         watcher.socket.setblocking(False)
     assert turns >= 5  # 64 of them a turn at most
     assert all(isinstance(client.connack(), Connack) for client in storm)
+
+
+def test_a_rate_that_comes_later_doesnt_count_what_was_used_without_one() -> None:
+    node = metered(client_bytes=1e9)
+    watcher = client_of(node, "watcher", ("t", 0))
+    device = client_of(node, "device")
+    device.send(*numbered(1000))
+    assert len(payloads(watcher)) == 1000
+    node.listener.client_messages = node.listener.connects = 2
+    node.advance(4)
+    device.send(*numbered(3))
+    assert len(payloads(watcher)) == 2
+
+
+def test_a_rate_of_arrivals_that_comes_later_doesnt_count_those_before() -> None:
+    node = Node()
+    for n in range(50):
+        client_of(node, f"before-{n}")
+    node.listener.connects = 2
+    node.advance(1)
+    assert client_of(node, "after")

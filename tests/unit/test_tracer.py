@@ -9,7 +9,7 @@ from _speedups.acl import PUBLISH, Rights
 from _speedups.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.errors import UsageError
-from broker.tracer import FORGET_SECONDS, check, follow
+from broker.tracer import FORGET_SECONDS, KEPT, NAMES_MOST, check, follow
 from tests.inprocess import Client, KeepingStore, Node
 
 Told = list[tuple[str, str, str]]  # step, client, detail
@@ -194,6 +194,40 @@ def test_following_over_all_nodes() -> None:
     told = asyncio.run(run())
     assert [step[:2] for step in told] == [("received", "device"), ("sent", "watcher")]
     assert told[0][2] == told[1][2]
+
+
+def test_an_answer_is_not_told_of_a_message_before_with_its_packet_identifier() -> None:
+    """The connection of the one before may have ended, and its memory be another's."""
+    node = Node(auto=False)
+    keeper = Client(node, "keeper", clean_start=False)
+    node.confirm()
+    keeper.connack()
+    keeper.send(Subscribe(packet_id=1, topic_filters=[("#", 1)]))
+    node.confirm()
+    follower = Follower(node, topic="followed")
+    for n in range(20):
+        device = client_of(node, f"gone-{n}")
+        device.send(Publish("followed", b"x", qos=1, packet_id=7))
+        device.close()
+        node.confirm()
+    assert "answered" not in [step for step, _, _ in follower.told()]
+    node.clients.clear()
+    for n in range(20):
+        client_of(node, f"device-{n}").send(Publish("other", b"x", qos=1, packet_id=7))
+        node.confirm()
+    assert follower.told() == []
+
+
+def test_what_a_follower_knows_of_a_client_is_bounded() -> None:
+    node = Node()
+    follower = Follower(node, client="device")
+    device = client_of(node, "device")
+    for n in range(30):
+        device.send(*(Publish("t", b"%d" % (n * 1000 + i)) for i in range(1000)))
+        while follower.ask(names=[n])[0]:
+            pass
+    (known,) = node.broker.traces._followers.values()
+    assert len(known.names) <= KEPT + NAMES_MOST
 
 
 @pytest.mark.parametrize(("client", "topic"), [(None, None), (None, "a#"), ("c", "")])
