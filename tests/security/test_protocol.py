@@ -8,12 +8,14 @@ import itertools
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from _speedups.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, Unsubscribe, encode
 from tests.broker_process import BrokerProcess, until
 from tests.cluster_process import make_broker
+from tests.inprocess import Client, KeepingStore, Node
 from tests.socket_client import SocketClient
 
 MIB = 1 << 20
@@ -182,7 +184,7 @@ def test_cve_2018_12543_topics_that_begin_with_a_dollar(topic: str, node: Broker
     client.close()
 
 
-def test_cve_2017_7651_announced_bytes_take_no_memory(node: BrokerProcess, witness: SocketClient) -> None:
+def test_cve_2017_7651_2021_33175_33176_22116_announced_bytes_take_no_memory(node: BrokerProcess, witness: SocketClient) -> None:
     """A thousand CONNECT of 256 MiB each, of which little comes."""
     before = node.rss()
     clients = [socket.create_connection(("127.0.0.1", node.port)) for _ in range(1000)]
@@ -340,3 +342,37 @@ def test_fields_of_65535_bytes(field: str, node: BrokerProcess, witness: SocketC
         assert isinstance(packet, Publish)
         assert packet.topic_name == long
     client.close()
+
+
+def test_cve_2024_3935_what_another_node_sends_may_be_damaged() -> None:
+    """A bridge that took what it got for well-formed: here a batch that is cut or changed anywhere."""
+    batch = b"".join(encode(Publish(f"a/{n}", bytes(n * 50), qos=n % 3, packet_id=n % 3 and n), 4) for n in range(5))
+    router = Node().broker.router
+    assert router.deliver(batch) == 5
+    for end in range(len(batch)):
+        with suppress(ValueError):
+            router.deliver(batch[:end])
+    for at, value in itertools.product(range(len(batch)), (0, 0x7F, 0x80, 0xFF)):
+        with suppress(ValueError):
+            router.deliver(batch[:at] + bytes([value]) + batch[at + 1 :])
+
+
+def test_cve_2026_8741_a_crash_between_publish_and_its_identifier() -> None:
+    """A QoS 2 message goes on when its PUBREL has come, in one step with that: whenever the node dies, once."""
+    node = Node()
+    for name in ("keeper", "device"):
+        Client(node, name, clean_start=False).close()
+    keeper = Client(node, "keeper", clean_start=False)
+    keeper.send(Subscribe(packet_id=1, topic_filters=[("t", 2)]))
+    begin = len(node.store.told)
+    device = Client(node, "device", clean_start=False)
+    device.send(Publish("t", b"x", qos=2, packet_id=5))
+    device.send(Pubrel(packet_id=5))
+    for moment in range(begin, len(node.store.told)):  # after the last one, what is sent again is a new message
+        again = Node(KeepingStore(node.store.after(moment)))
+        device = Client(again, "device", clean_start=False)
+        device.send(Publish("t", b"x", qos=2, packet_id=5, dup=True), Pubrel(packet_id=5))
+        keeper = Client(again, "keeper", clean_start=False)
+        assert sum(isinstance(packet, Publish) for packet in keeper.take()) == 1
+        again.close()
+    node.close()
