@@ -362,11 +362,12 @@ cdef class Connection(Channel):
 
     def proceed(self):
         """For the handler: packets may be taken; if that is after `packet` or `publish` returned, what came meanwhile."""
+        cdef bint waited = self.paused
         self.paused = False
         if not self.handing_up and not self.slowed:
             self.parsing = True
-            if self.held > self.turn.committed and self.turn.overloaded():
-                self.parsing = False               # what it waited for gave a store that is behind more to do
+            if waited and self.turn.overloaded():  # what it waited for may have given the store more to do
+                self.parsing = False
                 self.turn.hold_back(self)
             self.slow_down()                       # as above
             self.parse()

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from importlib import import_module
 from inspect import isawaitable, isclass
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from broker import logs
 from broker.auth.authenticator import Credentials, Verdict
@@ -137,8 +137,8 @@ class HookChain:
             if isawaitable(answer):
                 return self._decide_later(value, name, answer, rest)
             following = _next_value(value, name, answer)
-            if following is REFUSED:
-                return REFUSED
+            if isinstance(following, _Refused):
+                return following
             value = following
         return value
 
@@ -146,7 +146,7 @@ class HookChain:
         self, value: T, name: str, answer: Awaitable[Any], rest: Iterator[tuple[str, Any, Any]]
     ) -> T | _Refused:
         settled = await self._wait(name, answer)
-        while (found := _next_value(value, name, settled)) is not REFUSED:
+        while not isinstance(found := _next_value(value, name, settled), _Refused):
             value = found
             following = next(rest, None)
             if following is None:
@@ -202,14 +202,14 @@ class HookChain:
         return False
 
 
-def _next_value(value: Any, name: str, answer: Any) -> Any:
+def _next_value(value: T, name: str, answer: Any) -> T | _Refused:
     """What a hook's answer makes of the value; what is no answer to its question refuses."""
     if answer is None or answer is True:
         return value
     if answer is False:
         return REFUSED
     if name in ANSWERS and isinstance(answer, ANSWERS[name]):
-        return answer
+        return cast(T, answer)
     log.error("a hook gave an answer of a wrong type, which counts as a refusal", hook=name, type=type(answer).__name__)
     return REFUSED
 

@@ -312,22 +312,23 @@ def test_a_client_that_waits_for_hooks_keeps_to_its_rate_too() -> None:
     assert play([TakesItsTime()], act) == 10
 
 
-def test_a_client_that_waits_for_hooks_is_held_back_by_the_store_too() -> None:
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_client_that_waits_for_hooks_is_held_back_by_the_store_too(qos: int) -> None:
     async def act(node: Node) -> int:
         limits = replace(node.broker.config.limits, max_uncommitted_bytes=1000)
         node.broker.configure(replace(node.broker.config, limits=limits))
-        watcher = client_of(node, "watcher", ("t", 1), clean_start=False)
         device = client_of(node, "device")
         node.auto = False
-        device.send(*[Publish("t", bytes(100), qos=1, packet_id=n) for n in range(1, 101)])
+        numbers = range(1, 101)
+        device.send(*[Publish(f"t/{n}", bytes(100), qos, retain=True, packet_id=n * qos) for n in numbers])
         await settle(node)
-        waiting = node.broker.sessions.get(b"watcher").queue_length
+        waiting = node.broker.router.retained.count
         node.auto = True
         for _ in range(100):
             node.confirm()
             await settle(node)
-        assert len(device.take()) == 100
-        watcher.close()
+        assert len(device.take()) == 100 * qos
+        assert node.broker.router.retained.count == 100
         return waiting
 
     assert play([TakesItsTime()], act) < 20

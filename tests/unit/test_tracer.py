@@ -1,12 +1,14 @@
 """Where did my message go? Each step of a followed message is told, with the reason where it ends."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from _speedups.acl import PUBLISH, Rights
 from _speedups.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
+from broker.admin.operations.events import told
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.errors import UsageError
 from broker.tracer import FORGET_SECONDS, KEPT, NAMES_MOST, check, follow
@@ -228,6 +230,21 @@ def test_what_a_follower_knows_of_a_client_is_bounded() -> None:
             pass
     (known,) = node.broker.traces._followers.values()
     assert len(known.names) <= KEPT + NAMES_MOST
+
+
+def test_a_stream_of_steps_ends_when_the_node_has_begun_anew() -> None:
+    """Its reader then asks once more, and hears of what is now."""
+
+    async def run() -> int:
+        node = SimpleNamespace(broker=Node().broker)
+        count = 0
+        async for _ in told(cast(Any, node), None, "t"):
+            count += 1
+            if count == 2:
+                node.broker = Node().broker
+        return count
+
+    assert asyncio.run(asyncio.wait_for(run(), 5)) == 2
 
 
 @pytest.mark.parametrize(("client", "topic"), [(None, None), (None, "a#"), ("c", "")])

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -13,7 +14,10 @@ from broker.admin.problems import Problem, unfit
 from broker.admin.pulse import Pulse
 from broker.admin.schema import text
 from broker.errors import UsageError
-from broker.tracer import Step, check, follow
+from broker.tracer import check, follow
+
+if TYPE_CHECKING:
+    from broker.node import Node
 
 SEND_SECONDS = 10.0  # that a reader may take for an event
 STREAMS_MOST = 32
@@ -33,12 +37,16 @@ async def trace(request: Request) -> web.StreamResponse:
         check(client, topic)
     except UsageError as error:
         raise unfit(str(error)) from None
-    return await _stream(request, _told(follow(request.node.broker, client, topic)))
+    return await _stream(request, told(request.node, client, topic))
 
 
-async def _told(steps: AsyncGenerator[tuple[list[Step], int]]) -> AsyncGenerator[str]:
-    async with aclosing(steps) as batches:
+async def told(node: "Node", client: str | None, topic: str | None) -> AsyncGenerator[str]:
+    """The steps as JSON; it ends when the node has begun anew, and what was followed is no more."""
+    broker = node.broker
+    async with aclosing(follow(broker, client, topic)) as batches:
         async for batch, missed in batches:
+            if node.broker is not broker:
+                return
             yield json.dumps({"steps": [step._asdict() for step in batch], "missed": missed})
 
 
