@@ -113,7 +113,7 @@ class FarNode(ClusterNode):
     """A node in a namespace; clients reach it through a proxy on this machine."""
 
     def __init__(self, cluster: ClusterProcess, name: str, network: Network) -> None:
-        super().__init__(cluster, name, None, cluster.settings)
+        super().__init__(cluster, name, None, {**cluster.settings, "auth.allow_anonymous": True})
         self.network = network
         self.listen = f"{network.address(name)}:0"
         self.door: TcpProxy | None = None
