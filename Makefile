@@ -4,6 +4,8 @@ PYTHON ?= python3
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := setup.py pyproject.toml constraints.txt $(wildcard _speedups/*.pyx _speedups/*.pxd loadtest/*.pyx loadtest/*.pxd)
+# setuptools warns of what an editable installation may meet in general.
+QUIET := PYTHONWARNINGS="ignore:Editable installation"
 SECONDS ?= 600
 
 help:
@@ -20,7 +22,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: $(SOURCES) | $(PY)
 	@$(PIP) setuptools wheel cython
 	@echo "building FlockMQ (a minute the first time)"
-	@$(PIP) --no-build-isolation -e .
+	@$(QUIET) $(PIP) --no-build-isolation -e .
 	@touch $@
 
 $(PY):
@@ -34,7 +36,7 @@ run: install
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	@deploy/system-packages.sh test
-	@$(PIP) --no-build-isolation -e '.[test]'
+	@$(QUIET) $(PIP) --no-build-isolation -e '.[test]'
 	@touch $@
 
 test: $(VENV)/.installed-test
