@@ -268,9 +268,11 @@ cdef class RetainedSearch(Source):
         if not self.step():
             return False
         m = self.found()
-        if m == NULL or session.may_not_read(m):
+        if m == NULL:
             return True
         qos = m.qos if m.qos < self.qos else self.qos
+        if session.may_not_read(m, qos == 0):
+            return True
         if qos:
             session.enqueue(m, qos, True)
             return True

@@ -88,7 +88,7 @@ cdef class Session(Sender):
     cdef int finish(self, uint64_t n) except -1
     cdef void skip_gone(self) noexcept
     cdef Entry* restored_entry(self, uint64_t n) except NULL
-    cdef bint may_not_read(self, Message* m) except -1
+    cdef bint may_not_read(self, Message* m, bint sends=?) except -1
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1
     cdef int send_publish(self, uint64_t n, Entry* e) except -1
     cdef Entry* inflight_entry(self, uint16_t packet_id, uint64_t* n) noexcept

@@ -393,11 +393,11 @@ cdef class Session(Sender):
                 count_inflight(self, 1)
                 outlet.acknowledge(PUBREL, packet_id_of(n), False)
 
-    cdef bint may_not_read(self, Message* m) except -1:
-        """Whether it is not for this client; counts."""
+    cdef bint may_not_read(self, Message* m, bint sends=True) except -1:
+        """Whether it is not for this client; counts. Hooks are asked when it is about to be sent, not before."""
         if self.rights is not None and not self.rights.may(m.data, m.topic_length, MAY_READ):
             self.trace("dropped", m, m.qos, "the client may not read it")
-        elif self.turn.hears_deliver is not None and not self.turn.hears_deliver(
+        elif sends and self.turn.hears_deliver is not None and not self.turn.hears_deliver(
                 self, m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos, m.retain):
             self.trace("dropped", m, m.qos, "a hook keeps it from the client")
         else:

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import time
+from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,7 @@ MOST = 10_000
 MAPPED = 96  # bits before an IPv4 address that is written as IPv6's
 REFRESH_SECONDS = 5.0
 SLICE = 500  # connections looked at in one go
+Networks = dict[tuple[int, int], dict[int, str]]  # IP version and bits that count -> these bits -> the ban's value
 
 log = logs.get("flockmq.bans")
 
@@ -78,7 +80,7 @@ class Bans:
         self._broker = broker
         self._kept: dict[bytes, bytes] = {}  # as it was read last
         self._bans: dict[bytes, Ban] = {}
-        self._networks: dict[str, IPv4Network | IPv6Network] = {}  # by the text of the ban
+        self._networks: Networks = {}
         self._refresh_at = 0.0
 
     def __len__(self) -> int:
@@ -105,11 +107,10 @@ class Bans:
         except ValueError:
             return None  # of a socket without an address
         found = getattr(found, "ipv4_mapped", None) or found
-        for value, network in self._networks.items():
-            if found in network:
-                ban = self._bans[key("address", value)]
-                if not ban.is_over:
-                    return ban
+        for (version, length), banned in self._networks.items():
+            value = banned.get(int(found) >> (found.max_prefixlen - length)) if version == found.version else None
+            if value is not None and not (ban := self._bans[key("address", value)]).is_over:
+                return ban
         return None
 
     # ---- changing ----
@@ -152,7 +153,7 @@ class Bans:
         if kept != self._kept:
             bans = {topic: self._bans[topic] if topic not in new else read(kept[topic]) for topic in kept}
             self._kept, self._bans = kept, {topic: ban for topic, ban in bans.items() if ban is not None}
-            self._networks = {ban.value: ip_network(ban.value) for ban in self._bans.values() if ban.kind == KINDS[2]}
+            self._networks = _networks(ban.value for ban in self._bans.values() if ban.kind == KINDS[2])
         for topic, ban in self._bans.items():
             if ban.is_over:
                 self._broker.router.publish(topic, b"", 0, True)
@@ -172,6 +173,15 @@ class Bans:
                     connection.close(f"banned by {ban.kind}")
             self._broker.settle()
             await asyncio.sleep(0)
+
+
+def _networks(values: Iterable[str]) -> Networks:
+    found: Networks = {}
+    for value in values:
+        one = ip_network(value)
+        first_bits = int(one.network_address) >> (one.max_prefixlen - one.prefixlen)
+        found.setdefault((one.version, one.prefixlen), {})[first_bits] = value
+    return found
 
 
 def read(payload: bytes) -> Ban | None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from broker.bans import Ban, key, network
+from broker.bans import Ban, Bans, key, network
 from tests.inprocess import Node
 
 
@@ -80,3 +80,17 @@ def test_networks(given: str, kept: str) -> None:
 def test_no_networks(given: str) -> None:
     with pytest.raises(ValueError, match=r"does not appear|has host|not permitted|Expected|invalid"):
         network(given)
+
+
+def test_many_networks_are_not_looked_at_one_by_one() -> None:
+    few = banned(ban("address", "192.0.2.0/24")).broker.bans
+    many = banned(*(ban("address", f"10.{n >> 8}.{n & 255}.0/24") for n in range(3000))).broker.bans
+
+    def seconds(bans: Bans) -> float:
+        began = time.perf_counter()
+        for n in range(300):
+            assert bans.covering("c", None, f"203.0.113.{n & 255}:5") is None
+        return time.perf_counter() - began
+
+    assert many.covering("c", None, "10.3.7.9:5") is not None
+    assert min(seconds(many) for _ in range(5)) < 20 * min(seconds(few) for _ in range(5))

@@ -458,3 +458,25 @@ def test_clients_that_wait_for_hooks_at_once_are_no_more_than_their_user_may_hav
         return sorted(client.connack().reason_code for client in clients)
 
     assert play([hooks], act) == [0, 0, ReturnCode.SERVER_UNAVAILABLE, ReturnCode.SERVER_UNAVAILABLE]
+
+
+class CountsDeliveries(Hooks):
+    """Notes what is about to be sent."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def deliver(self, client_id: str, message: Message) -> None:
+        self.heard.append(message.topic)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_retained_message_is_shown_to_hooks_once(qos: int) -> None:
+    hooks = CountsDeliveries()
+
+    def act(node: Node) -> None:
+        client_of(node, "device").send(Publish("t", b"x", qos=1, retain=True, packet_id=1))
+        client_of(node, "reader", ("t", qos))
+
+    play([hooks], act)
+    assert hooks.heard == ["t"]
