@@ -18,7 +18,7 @@ cdef enum:
     DIRECT_MOST = 1048576      # bytes read at once into a large packet's own buffer
     KEPT_MOST = 16777216       # bytes that are free and still kept from the kernel
     NEWCOMERS_MOST = 64        # connections served in one turn that have not been let in ...
-    NEWCOMERS_TIME = 2000000   # ... and ns after which the next one waits for the next turn
+    NEWCOMERS_TIME = 1000000   # ... and ns after which the next one waits for the next turn
     READ_METERED = 16384       # bytes read at once of a client that has to keep to a rate
     EVENTS_MOST = 512          # connections served in one turn
     ACCEPTS_MOST = 128         # connections accepted from one listener in one turn
