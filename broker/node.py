@@ -43,7 +43,7 @@ from broker.storage.store import Store
 if TYPE_CHECKING:
     from broker.admin.http_server import HttpServer
 
-GC_THRESHOLDS = (20_000, 20, 20)  # of the three generations
+GC_THRESHOLDS = (2_000, 20, 40)  # of the three generations
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
 WAIT_SECONDS = 0.1  # until starting is tried again; twice as long each time ...
 WAIT_SECONDS_MOST = 2.0  # ... up to this

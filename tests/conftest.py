@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import inprocess
 from tests.balanced_cluster import BalancedCluster
 from tests.cluster_process import KINDS, Broker, ClusterProcess, make_broker
 from tests.redis_process import RedisProcess
@@ -28,6 +29,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     config.hook.pytest_deselected(items=[item for item in items if is_about_one(item)])
     items[:] = [item for item in items if not is_about_one(item)]
+
+
+@pytest.fixture(autouse=True)
+def end_nodes() -> Iterator[None]:
+    """Nodes within the test's own process leave no socket open: a client that uses `select` needs low numbers."""
+    yield
+    while inprocess.opened:
+        inprocess.opened.pop().close()
 
 
 @pytest.fixture(params=KINDS)

@@ -74,6 +74,9 @@ class KeepingStore(Store):
         return blocks
 
 
+opened: list["Node"] = []  # those of the test that runs, which ends them: their sockets must not wait for a collector
+
+
 class Node:
     """The protocol side of a node over a store; `limits` as in the configuration."""
 
@@ -98,6 +101,7 @@ class Node:
         self.compaction = coordinator.compaction
         self.wills = coordinator.wills
         self._listener = socket.socket(socket.AF_UNIX)
+        opened.append(self)
         self._listener.bind("")  # a free abstract name
         self._listener.listen(100)
         self._listener.setblocking(False)

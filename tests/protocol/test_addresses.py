@@ -52,7 +52,7 @@ def test_what_a_proxy_says_counts(start_broker: StartBroker) -> None:
 
 
 def test_addresses_of_ipv4_that_a_proxy_tells_as_ipv6_are_not_one_network(start_broker: StartBroker) -> None:
-    broker = start_broker({"quotas.max_connections_per_address": 1, "proxy.listen": "127.0.0.1:0"})
+    broker = start_broker({"quotas.max_connections_per_address": 1, **PROXIED})
 
     def come(host: str) -> socket.socket | None:
         client = connect(broker)
