@@ -532,6 +532,13 @@ cdef class Reactor:
             c.move(socket.AF_INET if at.version == 4 else socket.AF_INET6, at.packed, int(port))
         return c
 
+    def close(self):
+        """Let go of the epoll sets; nothing may be asked of it after that. Else they go with the object."""
+        if self.epoll >= 0:
+            close(self.door)
+            close(self.epoll)
+            self.door = self.epoll = -1
+
     def stop_listening(self):
         """Close all listeners."""
         cdef Entrance entrance

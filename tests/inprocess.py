@@ -165,6 +165,7 @@ class Node:
             connection.claimed = connection.connect = None
             connection.close("the test is over")
         self.clients.clear()
+        self.broker.reactor.close()
 
 
 class Client:
