@@ -4,32 +4,13 @@ import itertools
 import socket
 import sys
 import time
-from contextlib import suppress
 
-from tests.security.test_protocol import HELLO, ROWS
-
-TOGETHER = 100  # connections at a time
-
-
-def ended(client: socket.socket) -> None:
-    """Wait until the node has closed the connection."""
-    client.settimeout(20)
-    with suppress(ConnectionResetError):
-        while client.recv(65536):
-            pass
+from tests.security.test_protocol import HELLO, ROWS, hurl
 
 
 def malformed(port: int, count: int) -> None:
     """Send so many malformed packets, each on a connection of its own, as far as it is one that ends it."""
-    rows = itertools.cycle([row for row in ROWS.values() if len(row) < 1000])
-    for _ in range(max(1, count // TOGETHER)):
-        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(TOGETHER)]
-        for client in clients:
-            client.sendall(next(rows))
-        for client in clients:
-            client.shutdown(socket.SHUT_WR)
-            ended(client)
-            client.close()
+    hurl(port, [row for row in ROWS.values() if len(row) < 1000], count)
 
 
 def slow(port: int, count: int) -> None:
