@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := setup.py pyproject.toml constraints.txt $(wildcard _speedups/*.pyx _speedups/*.pxd loadtest/*.pyx loadtest/*.pxd)
+SOURCES := setup.py pyproject.toml constraints.txt $(shell find _speedups loadtest -name '*.p[yx][xd]')
 # setuptools warns of what an editable installation may meet in general.
 QUIET := PYTHONWARNINGS="ignore:Editable installation"
 SECONDS ?= 600
@@ -64,7 +64,8 @@ dist: install
 	$(PY) -m build --no-isolation
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info _speedups/*.so _speedups/*.c loadtest/*.so loadtest/*.c
+	rm -rf $(VENV) build dist *.egg-info
+	find _speedups loadtest \( -name '*.so' -o -name '*.c' \) -delete
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test bench soak dist clean

@@ -35,7 +35,7 @@ setup(
                 extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
             )
             for package in ("_speedups", "loadtest")
-            for path in sorted(Path(package).glob("*.pyx"))
+            for path in sorted(Path(package).rglob("*.pyx"))
         ],
         compiler_directives=DIRECTIVES,
         nthreads=os.cpu_count() or 1,

@@ -15,9 +15,9 @@ from broker.auth import exposure
 from broker.auth.acl_file import AclFile
 from broker.auth.exposure import is_local
 from broker.auth.password_file import read_users
-from broker.config import Config
+from broker.config.redis_url import RedisUrl
+from broker.config.schema import Config
 from broker.errors import ConfigError
-from broker.redis_url import RedisUrl
 
 SEVERITIES = ("bad", "weak", "note")
 ITERATIONS_LEAST = 100_000  # of PBKDF2; Mosquitto's default is 101

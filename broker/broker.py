@@ -8,23 +8,23 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from _speedups.packets import Disconnect, Pingresp, Subscribe, Unsubscribe
-from _speedups.reactor import Connection, Reactor
-from _speedups.router import Router
-from _speedups.session import Session
-from _speedups.turn import Turn
+from _speedups.codec.packets import Disconnect, Pingresp, Subscribe, Unsubscribe
+from _speedups.net.reactor import Connection, Reactor
+from _speedups.routing.router import Router
+from _speedups.session.session import Session
+from _speedups.session.turn import Turn
 from broker import logs
 from broker.auth.authenticator import Authenticator
-from broker.auth.principals import Principals
-from broker.bans import Bans
-from broker.config import Config
-from broker.coordinator import Coordinator
+from broker.auth.bans import Bans
+from broker.auth.connected_users import Principals
+from broker.config.schema import Config
+from broker.coordination.coordinator import Coordinator
+from broker.core.calls import Questions
+from broker.core.loop_monitor import Vitals
+from broker.core.sessions import Sessions
 from broker.handlers import connect, disconnect, publish, subscribe, unsubscribe
-from broker.hooks import Client, HookChain, Hooks, Message
-from broker.questions import Questions
-from broker.session.registry import Sessions
-from broker.tracer import Traces
-from broker.vitals import Vitals
+from broker.hooks.api import Client, HookChain, Hooks, Message
+from broker.tracing import Traces
 
 # What follows CONNECT, and is not hot: one row a packet.
 HANDLERS: dict[type, Callable[["Broker", Connection, Session, Any], None]] = {

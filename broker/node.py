@@ -20,28 +20,29 @@ from typing import TYPE_CHECKING, cast
 
 import uvloop
 
-from broker import config as configuration
-from broker import hooks, logs, service_manager
-from broker.admin.otel import Exporter
-from broker.admin.sys_topics import SysTopics
-from broker.alone import Alone
-from broker.answers.table import questions
-from broker.auth.access import Access
+from broker import logs, sd_notify
+from broker.admin.exporters.otel import Exporter
+from broker.admin.exporters.sys_topics import SysTopics
+from broker.auth.access_control import Access
 from broker.auth.chain import Method
-from broker.auth.hook_users import HookUsers
-from broker.auth.kept_users import KeptUsers
+from broker.auth.cluster_users import KeptUsers
 from broker.broker import TICKS_PER_SECOND, Broker
-from broker.config import Config
-from broker.coordinator import Coordinator
+from broker.config import schema as configuration
+from broker.config.schema import Config
+from broker.coordination.coordinator import Coordinator
+from broker.coordination.standalone import Alone
 from broker.errors import ConfigError, FlockError, NotNow, UsageError
+from broker.hooks import api
+from broker.hooks.users import HookUsers
+from broker.listeners.bind import host_name, is_loopback
 from broker.listeners.listeners import Listeners
-from broker.listening import host_name, is_loopback
+from broker.rpc.methods import questions
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
 
 if TYPE_CHECKING:
-    from broker.admin.http_server import HttpServer
+    from broker.admin.http.server import HttpServer
 
 GC_THRESHOLDS = (2_000, 20, 40)  # of the three generations
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
@@ -69,7 +70,7 @@ class Node:
         config: Config,
         reload: Callable[[], Config],
         *,
-        more_hooks: Iterable[hooks.Hooks] = (),
+        more_hooks: Iterable[api.Hooks] = (),
         embedded: bool = False,
     ) -> None:
         self.config = config
@@ -82,7 +83,7 @@ class Node:
         self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
-        self._hooks = [*hooks.load(config.hooks.load), *more_hooks]
+        self._hooks = [*api.load(config.hooks.load), *more_hooks]
         self.name = config.cluster.node_name or host_name()
         self.version = package_version()
         self.http: HttpServer | None = None
@@ -102,7 +103,7 @@ class Node:
         self.broker.http_failures = lambda: self.access_failures()
 
     def _first_methods(self) -> list[Method]:
-        chain = hooks.HookChain(self._hooks, self.config.hooks.timeout)
+        chain = api.HookChain(self._hooks, self.config.hooks.timeout)
         return [HookUsers(chain)] if chain.hears("authenticate") else []
 
     @property
@@ -121,7 +122,7 @@ class Node:
         self.listeners.bind(self.config)  # a taken port is told before a long read
         if self.config.http.listen:
             # By name, since its library takes a while to load: only who serves HTTP waits for it.
-            self.http = import_module("broker.admin.site").make_server(self)
+            self.http = import_module("broker.admin.app").make_server(self)
             await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
         if self.config.otel.endpoint:
             self._exporter = Exporter(self.config.otel, lambda: self.broker, self.version, self.name)
@@ -331,7 +332,7 @@ def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, restart: C
     if config.cluster.redis:
         # By name, since `broker` works without `cluster` and without redis-py.
         try:
-            module = import_module("cluster.cluster")
+            module = import_module("cluster.coordinator")
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
         return cast(Coordinator, module.Cluster(config, loop, restart))
@@ -373,7 +374,7 @@ async def _serve(config: Config, reload: Callable[[], Config]) -> None:
         await node.start()
         if node.serving:
             banner(node)
-            service_manager.tell("READY=1")
+            sd_notify.tell("READY=1")
         await node.run()
     finally:
         await node.stop()

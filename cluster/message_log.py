@@ -8,12 +8,12 @@ import asyncio
 import json
 import time
 
-from _speedups.message_log import MessageLog
+from _speedups.cluster.message_log import MessageLog
 from broker.broker import Broker
-from broker.config import AnalyticsConfig
-from cluster.keys import Keys
-from cluster.link import Link, ignore
-from cluster.redis_store import RedisStore
+from broker.config.schema import AnalyticsConfig
+from cluster.redis.keys import Keys
+from cluster.redis.link import Link, ignore
+from cluster.redis.store import RedisStore
 
 WAIT_SECONDS = 0.02  # that messages of QoS 0 wait for others, so that a quiet node doesn't write one entry for each
 

@@ -13,7 +13,7 @@ from locust import events
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, WorkerRunner
 
 from loadtest.swarm import options
-from loadtest.swarm.conductor import Conductor
+from loadtest.swarm.lifecycle import Conductor
 from loadtest.swarm.users import Churn, Commander, Dashboard, Offline, Sensor
 
 __all__ = ["Churn", "Commander", "Dashboard", "Offline", "Sensor"]

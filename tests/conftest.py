@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import inprocess
-from tests.balanced_cluster import BalancedCluster
-from tests.cluster_process import KINDS, Broker, ClusterProcess, make_broker
-from tests.redis_process import RedisProcess
+from tests.harness import inprocess
+from tests.harness.balanced_cluster import BalancedCluster
+from tests.harness.cluster_process import KINDS, Broker, ClusterProcess, make_broker
+from tests.harness.redis_process import RedisProcess
 
 FILES_MOST = 200
 StartBroker = Callable[..., Broker]

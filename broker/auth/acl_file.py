@@ -14,7 +14,7 @@ makes the whole file unusable: it is never followed in part.
 
 from pathlib import Path
 
-from _speedups.acl import Rights
+from _speedups.session.rights import Rights
 from broker.auth.rules import Rule, Rules, parse_rule, rights_of
 from broker.errors import ConfigError
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from _speedups.acl import Rights
+from _speedups.session.rights import Rights
 from broker.auth.rules import Rules
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from _speedups.acl import Rights
+from _speedups.session.rights import Rights
 from broker.auth.acl_file import AclFile
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.auth.passwords import StoredHash

@@ -7,9 +7,9 @@ others reach needs a way to authenticate, or the words `allow_anonymous = true`.
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from broker.config import Config, ListenerConfig
+from broker.config.listen_url import NETWORK, ListenUrl, split_address
+from broker.config.schema import Config, ListenerConfig
 from broker.errors import ConfigError
-from broker.listen_url import NETWORK, ListenUrl, split_address
 
 HINT = (
     "make users (`flockmq passwd passwords NAME`) and name the file (--password-file passwords), "

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from _speedups.acl import PUBLISH, READ, Rights
-from _speedups.topics import InvalidTopic, validate_topic_filter
+from _speedups.codec.topics import InvalidTopic, validate_topic_filter
+from _speedups.session.rights import PUBLISH, READ, Rights
 
 ACCESS = {"read": READ, "write": PUBLISH, "readwrite": READ | PUBLISH, "deny": READ | PUBLISH}
 KINDS = ("topic", "pattern")

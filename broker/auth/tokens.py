@@ -16,7 +16,7 @@ from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.auth.rules import parse_rules, read_json
 from broker.auth.token_keys import Key, KeysAway
 from broker.auth.work_pool import WorkPool
-from broker.config import AuthConfig
+from broker.config.schema import AuthConfig
 
 LEEWAY = 30.0  # seconds by which clocks may differ
 ANONYMOUS_NAMES = ("", "jwt")  # in CONNECT: the token says it

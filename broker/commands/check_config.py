@@ -1,9 +1,9 @@
 """`flockmq check-config`: the effective configuration, and where each value comes from."""
 
-from broker import config
 from broker.auth import exposure
 from broker.commands.parser import Parser
 from broker.commands.settings import add_settings, overrides
+from broker.config import schema
 
 EXAMPLES = """\
   flockmq check-config --config /etc/flockmq.toml
@@ -15,33 +15,33 @@ def run(arguments: list[str]) -> int:
     parser = Parser("check-config", "Check the configuration a node would start with.", "[OPTION...]", EXAMPLES)
     add_settings(parser)
     args = parser.parse(arguments)
-    loaded = config.trace(overrides(args), file=args.config)
+    loaded = schema.trace(overrides(args), file=args.config)
     print(render(loaded), end="")
     exposure.check(loaded.config, asked=bool(loaded.config.hooks.load))
     return 0
 
 
-def render(loaded: config.Loaded) -> str:
+def render(loaded: schema.Loaded) -> str:
     """The configuration as TOML, each line with its origin as comment."""
     lines: list[str] = []
 
-    def add(key: config.Key, value: object, origin: str) -> None:
+    def add(key: schema.Key, value: object, origin: str) -> None:
         setting = f"{key.field.name} = {key.kind.write(value)}"
         lines.append(f"{setting:<40} # {origin}")
 
     section = ""
-    for key in config.KEYS.values():
+    for key in schema.KEYS.values():
         if key.section != section:
             section = key.section
             lines += ["", f"[{section}]"]
         add(key, key.of(loaded.config), loaded.origins[key.name])
     for name, table in loaded.config.tables:
         section = ""
-        lines += ["", f"[{config.TABLES}{name}]"]
+        lines += ["", f"[{schema.TABLES}{name}]"]
         for key_name, value in sorted(table, key=lambda each: "." in each[0]):
-            key = config.KEYS[key_name]
+            key = schema.KEYS[key_name]
             if key.section != section:
                 section = key.section
-                lines += ["", f"[{config.TABLES}{name}.{section}]"]
-            add(key, value, loaded.origins[f"{config.TABLES}{name}.{key_name}"])
+                lines += ["", f"[{schema.TABLES}{name}.{section}]"]
+            add(key, value, loaded.origins[f"{schema.TABLES}{name}.{key_name}"])
     return "\n".join(lines) + "\n"

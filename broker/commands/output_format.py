@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.errors import UsageError
 
 if TYPE_CHECKING:
-    from broker.client import Message
+    from broker.client.client import Message
 
     Piece = Callable[[Message, int], bytes]
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from broker.commands.client_options import (
+from broker.commands.client_flags import (
     add_client_options,
     apply_url,
     check_topic_name,
@@ -22,7 +22,7 @@ from broker.commands.parser import Parser
 from broker.errors import ClientError, UsageError
 
 if TYPE_CHECKING:
-    from broker.client import Client, Options
+    from broker.client.client import Client, Options
 
 PAYLOAD_MAX = 268_435_455 - 2 - 2  # what fits beside the shortest topic name and a packet identifier
 EXAMPLES = """\
@@ -101,7 +101,7 @@ def fixed_payload(args: Namespace) -> bytes | None:
 
 async def publish_all(args: Namespace, options: "Options", payload: bytes | None) -> None:
     """Connect, publish, wait for the acknowledgements, disconnect. Raises ClientError."""
-    from broker.client import Client
+    from broker.client.client import Client
 
     async with Client(options, on_packet=tell_packet if args.debug else None) as client:
         payloads = lines_of_stdin() if payload is None else repeated(payload, args.repeat, args.repeat_delay)

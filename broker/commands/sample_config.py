@@ -1,7 +1,7 @@
 """`flockmq sample-config`: a commented configuration file with every key."""
 
-from broker import config
 from broker.commands.parser import Parser
+from broker.config import schema
 
 
 def run(arguments: list[str]) -> int:
@@ -11,5 +11,5 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_general_help(parser.add_argument_group("options"))
     parser.parse(arguments)
-    print(config.sample(), end="")
+    print(schema.sample(), end="")
     return 0

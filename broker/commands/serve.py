@@ -1,8 +1,8 @@
 """`flockmq serve`: start a node with the effective configuration."""
 
-from broker import config
 from broker.commands.parser import Parser
 from broker.commands.settings import add_settings, overrides
+from broker.config import schema
 
 EXAMPLES = """\
   flockmq serve
@@ -22,12 +22,12 @@ def run(arguments: list[str]) -> int:
     args = parser.parse(arguments)
     settings = overrides(args)
 
-    def load() -> config.Config:
-        return config.load(settings, file=args.config)
+    def load() -> schema.Config:
+        return schema.load(settings, file=args.config)
 
     effective = load()
     if effective.cluster.workers > 1:
-        from broker.workers import supervise  # late, as below
+        from broker.supervisor import supervise  # late, as below
 
         return supervise(effective, arguments)
     from broker.node import serve  # late: the wrong configuration is told without loading the broker

@@ -2,9 +2,9 @@
 
 from argparse import Namespace
 
-from broker import config
 from broker.commands.parser import Parser
-from broker.config_values import (
+from broker.config import schema
+from broker.config.kinds import (
     Addresses,
     Choice,
     FilePath,
@@ -25,7 +25,7 @@ def add_settings(parser: Parser) -> None:
         "configuration (flags win over FLOCKMQ_SECTION_KEY variables, those over the file)"
     )
     group.add_argument("--config", metavar="FILE", help="read this TOML file; `flockmq sample-config` prints one")
-    for key in config.KEYS.values():
+    for key in schema.KEYS.values():
         if key.flag:
             group.add_argument(
                 key.flag,
@@ -64,7 +64,7 @@ def shown(default: object) -> str:
 
 def overrides(args: Namespace) -> dict[str, object]:
     """What the flags set: key name -> text. Raises UsageError."""
-    found = {name: value for name, value in vars(args).items() if name in config.KEYS and value is not None}
+    found = {name: value for name, value in vars(args).items() if name in schema.KEYS and value is not None}
     for setting in args.settings:
         name, equals, value = setting.partition("=")
         if not equals:

@@ -11,7 +11,7 @@ import time
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from broker.commands.client_options import (
+from broker.commands.client_flags import (
     add_client_options,
     apply_url,
     check_topic_filter,
@@ -26,7 +26,7 @@ from broker.commands.parser import Parser
 from broker.errors import ClientError, ConnectionLostError, ConnectRefusedError, FlockError, UsageError
 
 if TYPE_CHECKING:
-    from broker.client import Message, Options
+    from broker.client.client import Message, Options
     from broker.commands.output_format import Piece
 
 TIMED_OUT = 27  # the exit status of mosquitto_sub after -W
@@ -127,7 +127,7 @@ class Subscriber:
     """One run of `flockmq sub`."""
 
     def __init__(self, args: Namespace, options: "Options") -> None:
-        from broker.client import Client
+        from broker.client.client import Client
 
         self._args = args
         self._client = Client(options, on_packet=tell_packet if args.debug else None)
@@ -223,7 +223,7 @@ class Subscriber:
                 self._flush()
 
     def _is_wanted(self, message: "Message") -> bool:
-        from _speedups.topics import matches
+        from _speedups.codec.topics import matches
 
         if self._args.no_retained and message.retain:
             return False

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from broker.admin.tokens import NAME, ROLES, add
+from broker.admin.http.tokens import NAME, ROLES, add
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 

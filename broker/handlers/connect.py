@@ -7,14 +7,14 @@ from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from _speedups.packets import Connack, Connect, encode
-from _speedups.reactor import Connection
-from _speedups.session import Session
-from _speedups.topics import validate_topic_name
-from _speedups.turn import COUNTERS
+from _speedups.codec.packets import Connack, Connect, encode
+from _speedups.codec.topics import validate_topic_name
+from _speedups.net.reactor import Connection
+from _speedups.session.session import Session
+from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import Credentials, ReturnCode, Verdict
-from broker.hooks import REFUSED, Client, Question
+from broker.hooks.api import REFUSED, Client, Question
 
 if TYPE_CHECKING:
     from broker.broker import Broker

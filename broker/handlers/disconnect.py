@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from _speedups.packets import Disconnect
-from _speedups.reactor import Connection
-from _speedups.session import Session
+from _speedups.codec.packets import Disconnect
+from _speedups.net.reactor import Connection
+from _speedups.session.session import Session
 
 if TYPE_CHECKING:
     from broker.broker import Broker

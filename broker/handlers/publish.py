@@ -4,10 +4,10 @@ from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from _speedups.reactor import Connection
-from _speedups.topics import validate_topic_name
+from _speedups.codec.topics import validate_topic_name
+from _speedups.net.reactor import Connection
 from broker import logs
-from broker.hooks import Client, Message
+from broker.hooks.api import Client, Message
 
 if TYPE_CHECKING:
     from broker.broker import Broker

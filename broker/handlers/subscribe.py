@@ -5,11 +5,11 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from _speedups.packets import Suback, Subscribe, encode
-from _speedups.reactor import Connection
-from _speedups.session import Session
-from _speedups.topics import validate_topic_filter
-from _speedups.turn import COUNTERS
+from _speedups.codec.packets import Suback, Subscribe, encode
+from _speedups.codec.topics import validate_topic_filter
+from _speedups.net.reactor import Connection
+from _speedups.session.session import Session
+from _speedups.session.turn import COUNTERS
 from broker import logs
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from _speedups.tls import TlsContext, TlsError
+from _speedups.net.tls import TlsContext, TlsError
 from broker import logs
-from broker.config import ListenerConfig, TlsConfig
+from broker.config.listen_url import ListenUrl
+from broker.config.schema import ListenerConfig, TlsConfig
 from broker.errors import ConfigError
-from broker.listen_url import ListenUrl
 
 PROTOCOLS = {"mqtts": "mqtt", "wss": "http/1.1"}  # names for ALPN
 

@@ -8,17 +8,17 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from _speedups.listener import Entrance, Listener
-from _speedups.reactor import Reactor
-from _speedups.tls import TlsContext
+from _speedups.net.listener import Entrance, Listener
+from _speedups.net.reactor import Reactor
+from _speedups.net.tls import TlsContext
 from broker import logs
-from broker.config import Config, ListenerConfig, QuotasConfig
+from broker.config.listen_url import ListenUrl
+from broker.config.schema import Config, ListenerConfig, QuotasConfig
 from broker.errors import ConfigError
-from broker.listen_url import ListenUrl
 from broker.listeners import certificates
+from broker.listeners.bind import address_of, bind, truster
 from broker.listeners.unix_socket import bind_unix, inherit, remove
 from broker.listeners.websocket import Upgrade
-from broker.listening import address_of, bind, truster
 
 BACKLOG = 4096  # connections that the kernel completes before we accept them
 UNLIMITED = 2**32 - 1

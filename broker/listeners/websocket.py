@@ -1,6 +1,6 @@
 """The HTTP request that a WebSocket begins with: which are accepted, and what is answered.
 
-The request is judged by `websockets`; frames are _speedups/websocket.pyx's. Rules:
+The request is judged by `websockets`; frames are _speedups/net/websocket.pyx's. Rules:
 - Only the configured path, only the subprotocols of MQTT, no extension: nothing is ever decompressed.
 - A browser tells in Origin whose page connects. It doesn't ask that page's user, so a page of anybody could use a
   broker that only its visitor reaches. Unless origins are configured, only who sends none (no browser), or a page of
@@ -13,7 +13,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from broker.config import WebsocketConfig
+from broker.config.schema import WebsocketConfig
 
 SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 

@@ -8,10 +8,10 @@ proportion to what is written, whatever is kept.
 
 from collections.abc import Iterator
 
-from _speedups.router import Router
+from _speedups.routing.router import Router
 from broker import logs
-from broker.session import will
-from broker.session.registry import Sessions
+from broker.core import will
+from broker.core.sessions import Sessions
 from broker.storage.store import Store
 
 SMALLEST = 64 * 1024 * 1024  # bytes of blocks below which it isn't worth the trouble

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from _speedups.journal import DamagedBlock, records
-from _speedups.router import Router
-from _speedups.session import Restored, Session
+from _speedups.routing.router import Router
+from _speedups.session.journal import DamagedBlock, records
+from _speedups.session.session import Restored, Session
+from broker.core.sessions import Sessions
 from broker.errors import StoreError
-from broker.session.registry import Sessions
 
 
 class Restorer:

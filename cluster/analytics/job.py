@@ -20,12 +20,12 @@ from broker import logs
 from broker.commands.parser import Parser
 from broker.errors import FlockError, UsageError
 from cluster.analytics import job_options, session
-from cluster.analytics.batches import Batches
 from cluster.analytics.faults import told
 from cluster.analytics.job_options import EXAMPLES, Options
-from cluster.analytics.live import Live
+from cluster.analytics.output.batches import Batches
+from cluster.analytics.output.live import Live
+from cluster.analytics.output.version import Report
 from cluster.analytics.source import register
-from cluster.analytics.version import Report
 
 LOOK = 0.5  # seconds between two looks at the query
 log = logs.get("flockmq.analytics")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.commands.parser import Parser
+from broker.config.redis_url import RedisUrl, masked
 from broker.errors import UsageError
-from broker.redis_url import RedisUrl, masked
 from cluster.analytics import durations
 from cluster.analytics.options import parse_size
 from cluster.analytics.tables import RESULTS

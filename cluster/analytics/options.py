@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from broker.redis_url import masked
+from broker.config.redis_url import masked
 from cluster.analytics.errors import OptionError
 from cluster.analytics.position import Position
 from cluster.analytics.times import parse_time
 from cluster.analytics.topic_filter import check_topic_filter
-from cluster.redis_url import RedisAddress
+from cluster.redis.clients import RedisAddress
 
 MIB = 1 << 20
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

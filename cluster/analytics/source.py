@@ -19,17 +19,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from cluster.analytics.block import Selection
-from cluster.analytics.connection import Connection
 from cluster.analytics.errors import OptionError
-from cluster.analytics.jobs import Job
-from cluster.analytics.log import Logs
-from cluster.analytics.losses import Losses
-from cluster.analytics.offsets import Offsets, format_offsets, parse_offsets, positions
+from cluster.analytics.log.block import Selection
+from cluster.analytics.log.connection import Connection
+from cluster.analytics.log.jobs import Job
+from cluster.analytics.log.log import Logs
+from cluster.analytics.log.losses import Losses
+from cluster.analytics.log.offsets import Offsets, format_offsets, parse_offsets, positions
+from cluster.analytics.log.planning import Planner, Range
+from cluster.analytics.log.reading import RangeReader
 from cluster.analytics.options import SourceOptions, parse_options
-from cluster.analytics.planning import Planner, Range
 from cluster.analytics.position import Position
-from cluster.analytics.reading import RangeReader
 from cluster.analytics.schema import MESSAGES
 from cluster.analytics.topic_filter import TopicFilters
 

@@ -4,8 +4,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from broker.errors import FlockError
-from cluster.analytics.files import Files
-from cluster.analytics.rows import NUMBER_MAX, number
+from cluster.analytics.compute.rows import NUMBER_MAX, number
+from cluster.analytics.output.files import Files
 from cluster.analytics.tables import TABLES
 
 

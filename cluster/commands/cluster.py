@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.commands.parser import Parser
 from cluster.commands import logged
 from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, size, table, text
-from cluster.keys import Keys
+from cluster.redis.keys import Keys
 
 if TYPE_CHECKING:
     import redis
@@ -76,7 +76,7 @@ def run(arguments: list[str]) -> int:
 
 def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
     """Everything that is told, in words and numbers only."""
-    from cluster.durability import inspect_now
+    from cluster.redis.durability import inspect_now
 
     client, prefix = cluster.client, cluster.config.prefix
     kept = inspect_now(client, cluster.config.replicas)

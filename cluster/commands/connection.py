@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker import config, logs
+from broker import logs
 from broker.commands.parser import Parser
-from broker.config import ClusterConfig
+from broker.config import schema
+from broker.config.schema import ClusterConfig
 from broker.errors import FlockError, UsageError
 
 if TYPE_CHECKING:
@@ -44,13 +45,13 @@ def connected(args: Namespace) -> Iterator[Cluster]:
         FlockError: Redis doesn't answer, or not as it should.
     """
     named = {"cluster.redis": args.redis, "cluster.prefix": args.prefix}
-    settings = config.load({key: text for key, text in named.items() if text is not None}, file=args.config).cluster
+    settings = schema.load({key: text for key, text in named.items() if text is not None}, file=args.config).cluster
     if not settings.redis:
         raise UsageError("no Redis is named", "--redis redis://HOST:PORT does, or FLOCKMQ_CLUSTER_REDIS")
     try:
         import redis
 
-        from cluster.redis_url import RedisAddress
+        from cluster.redis.clients import RedisAddress
     except ModuleNotFoundError as error:
         raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
     address = RedisAddress.parse(settings.redis)

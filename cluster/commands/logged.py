@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from cluster.commands.connection import size, table, text
-from cluster.keys import Keys
+from cluster.redis.keys import Keys
 
 if TYPE_CHECKING:
     import redis

@@ -10,13 +10,13 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from broker.commands.client_options import check_topic_filter, check_topic_name, encoded, number, tell
+from broker.commands.client_flags import check_topic_filter, check_topic_name, encoded, number, tell
 from broker.commands.parser import Parser
 from broker.errors import ClientError, UsageError
 from cluster.commands.connection import add_redis_options, connected
 
 if TYPE_CHECKING:
-    from broker.client import Options
+    from broker.client.client import Options
     from cluster.replay.player import Manner, Progress
     from cluster.replay.recording import Recording
 
@@ -45,9 +45,9 @@ def run(arguments: list[str]) -> int:
     check(args)
     options = client_options(args)
     with connected(args) as cluster:
-        from cluster.analytics.connection import Connection
-        from cluster.analytics.log import Logs
-        from cluster.redis_url import RedisAddress
+        from cluster.analytics.log.connection import Connection
+        from cluster.analytics.log.log import Logs
+        from cluster.redis.clients import RedisAddress
         from cluster.replay import listing
         from cluster.replay.recording import Recording
 
@@ -148,7 +148,7 @@ def manner(args: Namespace) -> "Manner":
 
 def client_options(args: Namespace) -> "Options":
     """Where to, as whom. Raises UsageError."""
-    from broker.client import Options
+    from broker.client.client import Options
 
     manner(args)  # what is wrong is told before anything is done
     expected = "expected mqtt://[USER:PASSWORD@]HOST[:PORT]"
@@ -178,7 +178,7 @@ def client_options(args: Namespace) -> "Options":
 
 async def publish(recording: "Recording", args: Namespace, options: "Options") -> int:
     """Publish everything, tell how far it is and what came of it; returns the exit status."""
-    from broker.client import Client
+    from broker.client.client import Client
     from cluster.replay.player import GRACE, Player, Progress
     from cluster.replay.summary import resume_hint, summarize
 

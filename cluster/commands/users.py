@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from _speedups.msgpack import pack
-from broker.auth.kept_users import User
+from _speedups.base.msgpack import pack
+from broker.auth.cluster_users import User
 from broker.auth.password_file import USERNAME, read_users
 from broker.auth.passwords import hash_password
 from broker.auth.rules import parse_rule
@@ -19,7 +19,7 @@ from broker.commands.parser import Parser
 from broker.commands.passwd import ask_password
 from broker.errors import FlockError, UsageError
 from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, table, text
-from cluster.keys import Keys
+from cluster.redis.keys import Keys
 
 EXAMPLES = """\
   flockmq users add pump-17                          # asks for the password, or reads a line of standard input

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.client import Client
+from broker.client.client import Client
 from cluster.analytics.times import SECOND, iso
 from cluster.replay.recording import Logged
 

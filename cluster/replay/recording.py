@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from _speedups.topics import matches
+from _speedups.codec.topics import matches
 from broker.errors import FlockError
-from cluster.analytics.log import Entry, Gap, KnownLog, Log, Logs
+from cluster.analytics.log.log import Entry, Gap, KnownLog, Log, Logs
 from cluster.analytics.times import SECOND, format_time
 from cluster.replay import rows
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cluster.analytics.errors import BlockError
-from cluster.analytics.header import DUP, QOS, RETAIN, Column, find_columns, parse_header
+from cluster.analytics.log.header import DUP, QOS, RETAIN, Column, find_columns, parse_header
 
 KINDS = [(flags & QOS, bool(flags & RETAIN), bool(flags & DUP)) for flags in range(256)]
 Wanted = Callable[[str], bool]

@@ -2,7 +2,7 @@
 
 import time
 
-from broker.commands.client_options import tell
+from broker.commands.client_flags import tell
 from cluster.analytics.times import iso
 from cluster.commands.connection import print_json
 from cluster.replay.player import Progress

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from loadtest.commands.bench_report import Progress, as_json, describe
-from loadtest.listeners import listening_pids
-from loadtest.load import (
+from loadtest.generator.cost import Figures, ProcessMeter
+from loadtest.generator.multiprocess import own_topics, run_in
+from loadtest.generator.port_owner import listening_pids
+from loadtest.generator.runs import (
     LoadError,
     Login,
     Watch,
@@ -25,8 +27,6 @@ from loadtest.load import (
     publish_load,
     take_over_load,
 )
-from loadtest.process import Figures, ProcessMeter
-from loadtest.processes import own_topics, run_in
 
 T = TypeVar("T", int, float)
 EXAMPLES = """\

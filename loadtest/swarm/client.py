@@ -18,11 +18,11 @@ from typing import Any, Protocol
 import gevent
 from gevent.event import Event
 
-from _speedups.packets import Publish
+from _speedups.codec.packets import Publish
 from loadtest.swarm.connection import Address, Connection
-from loadtest.swarm.pulse import Pulse
+from loadtest.swarm.payload_header import mark_resent
 from loadtest.swarm.session import Accepted, Acknowledged, BrokenProtocol, Options, Refused, Session, Subscribed
-from loadtest.swarm.stamp import mark_resent
+from loadtest.swarm.timer import Pulse
 
 FIRST_PAUSE = 0.1  # seconds before another attempt; doubled each time
 LAST_PAUSE = 5.0

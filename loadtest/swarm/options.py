@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtest.swarm import credentials, hosts
 from loadtest.swarm.scenario import Scenario, ScenarioError, Thresholds, names, parse, read
-from loadtest.swarm.verdict import with_changes
+from loadtest.swarm.thresholds import with_changes
 
 
 def add_to(parser: Any) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from _speedups.packets import (
+from _speedups.codec.packets import (
     Connack,
     Connect,
     Decoder,

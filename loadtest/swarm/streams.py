@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from loadtest.swarm.stamp import MACHINE
+from loadtest.swarm.payload_header import MACHINE
 
 LOST = "lost"
 DUPLICATE = "duplicate"

@@ -14,10 +14,10 @@ from locust.env import Environment
 
 from loadtest.swarm import credentials, hosts
 from loadtest.swarm.client import Network
-from loadtest.swarm.ledger import Ledger
-from loadtest.swarm.pulse import Pulse
-from loadtest.swarm.roster import Roster
+from loadtest.swarm.client_numbers import Roster
+from loadtest.swarm.delivery_check import Ledger
 from loadtest.swarm.scenario import Scenario
+from loadtest.swarm.timer import Pulse
 
 TYPE = "MQTT"  # of all our events in locust's tables
 

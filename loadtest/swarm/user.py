@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from locust import User, constant
 
-from _speedups.packets import Publish
-from loadtest.swarm import stamp
+from _speedups.codec.packets import Publish
+from loadtest.swarm import payload_header
 from loadtest.swarm.client import Client
-from loadtest.swarm.ledger import Subscriber
+from loadtest.swarm.delivery_check import Subscriber
 from loadtest.swarm.scenario import Group
 from loadtest.swarm.session import Options, Will
 from loadtest.swarm.streams import Published
@@ -107,9 +107,9 @@ class MqttUser(User):
         published = self.publications.get((topic_name, qos))
         if published is None:
             published = self.publications[topic_name, qos] = self.swarm.ledger.publisher(topic_name, qos)
-        now = stamp.now()
+        now = payload_header.now()
         number = published.next(now)
-        payload = stamp.payload(published.stream, number, size, now)
+        payload = payload_header.payload(published.stream, number, size, now)
         self.client.publish(topic_name, payload, qos, retain, (published, number, time.monotonic(), size))
         if not qos:
             self.swarm.fire("publish qos0", 0.0, size)
@@ -118,7 +118,7 @@ class MqttUser(User):
 
     def connected(self, seconds: float, session_present: bool) -> None:
         self.swarm.fire("connect", seconds)
-        self.ready_at = stamp.now()
+        self.ready_at = payload_header.now()
         if self.subscriber is not None:
             self.subscriber.subscribed(session_present)
         if self.role.state and self.client is not None:
@@ -133,10 +133,10 @@ class MqttUser(User):
             self.subscriber.disconnected()
 
     def delivered(self, packet: Publish) -> None:
-        mark = stamp.read(packet.payload)
+        mark = payload_header.read(packet.payload)
         if mark is None or not mark.stream or packet.retain or self.subscriber is None:
             return  # a state, a command, or what was published before
-        now = stamp.now()
+        now = payload_header.now()
         seconds = (now - mark.sent_at) / 1e6 if mark.here else None
         away = self.persistent and mark.here and mark.sent_at < self.ready_at  # when it was sent
         queued = " queued" if away else ""

@@ -8,8 +8,8 @@ import time
 import gevent
 from locust import task
 
-from _speedups.packets import Publish
-from loadtest.swarm import stamp
+from _speedups.codec.packets import Publish
+from loadtest.swarm import payload_header
 from loadtest.swarm.scenario import ChurnGroup, CommanderGroup, DashboardGroup, OfflineGroup, SensorGroup
 from loadtest.swarm.user import FOREVER, MqttUser
 
@@ -95,7 +95,7 @@ class Commander(MqttUser):
             return
         self._last += 1
         self._asked[self._last] = time.monotonic()
-        payload = stamp.payload(0, self._last, pick(self.role.payload), stamp.now())
+        payload = payload_header.payload(0, self._last, pick(self.role.payload), payload_header.now())
         self.client.publish(f"{random.choice(self._devices)}/command/{self.name}", payload, 1)
 
     def _give_up(self) -> None:
@@ -105,7 +105,7 @@ class Commander(MqttUser):
             self.swarm.fail("request/reply", "no reply")
 
     def delivered(self, packet: Publish) -> None:
-        mark = stamp.read(packet.payload)
+        mark = payload_header.read(packet.payload)
         if mark is None:
             self._hear_of(packet.topic_name.rpartition("/")[0], packet.payload == b"online")
             return

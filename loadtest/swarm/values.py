@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from _speedups.topics import InvalidTopic, validate_topic_filter, validate_topic_name
-from loadtest.swarm import stamp
+from _speedups.codec.topics import InvalidTopic, validate_topic_filter, validate_topic_name
+from loadtest.swarm import payload_header
 
 PLACES = {"root": "load/0", "site": 0, "client": "sensor-0", "index": 0}  # what topics may name, with an example
 LATENCY = re.compile(r"(.+?) p(\d+(?:\.\d+)?)")
@@ -80,7 +80,7 @@ def qos_mix(raw: object) -> dict[int, float]:
 
 
 def size_mix(raw: object) -> dict[int, float]:
-    return mix(raw, f"bytes, at least {stamp.SIZE}", lambda number: number >= stamp.SIZE)
+    return mix(raw, f"bytes, at least {payload_header.SIZE}", lambda number: number >= payload_header.SIZE)
 
 
 def template(raw: object, check: Callable[[str], None]) -> str:

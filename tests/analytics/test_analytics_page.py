@@ -15,8 +15,8 @@ from cluster.analytics.tables import TABLES
 from cluster.analytics.views import views
 from tests.analytics.result_files import Fleet, write
 from tests.analytics.written_logs import WrittenLog, row
-from tests.broker_process import environment
-from tests.redis_process import RedisProcess
+from tests.harness.broker_process import environment
+from tests.harness.redis_process import RedisProcess
 
 PAGE = Path("deploy/docs/analytics.md").read_text(encoding="utf-8")
 STATEMENTS = re.findall(r"```sql\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.S)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.analytics.block import SCHEMA, Selection, record_batch
 from cluster.analytics.errors import BlockError
-from cluster.analytics.header import find_columns, parse_header
+from cluster.analytics.log.block import SCHEMA, Selection, record_batch
+from cluster.analytics.log.header import find_columns, parse_header
 from cluster.analytics.topic_filter import TopicFilters
 from tests.analytics.log_rows import rows
 from tests.model.log_block import HEADER, Row, decode, encode

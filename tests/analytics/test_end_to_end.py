@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
-from _speedups.packets import Publish
+from _speedups.codec.packets import Publish
 from tests.analytics.job_process import DEADLINE, JobProcess
-from tests.cluster_process import ClusterProcess, new_seed
 from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
-from tests.logs import logged_rows
-from tests.socket_client import SocketClient
+from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.logs import logged_rows
+from tests.harness.socket_client import SocketClient
 
 COLUMNS = ["client_id", "topic", "qos", "retain", "dup", "payload"]
 

@@ -14,16 +14,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.errors import UsageError
-from cluster.analytics.batches import Batches
-from cluster.analytics.files import Files
 from cluster.analytics.job_options import Options
+from cluster.analytics.output.batches import Batches
+from cluster.analytics.output.files import Files
 from cluster.analytics.schema import MESSAGES
 from tests.analytics.job_process import JobProcess
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.test_results import fleet, rows
-from tests.cluster_process import new_seed
+from tests.harness.cluster_process import new_seed
+from tests.harness.redis_process import RedisProcess
 from tests.model.log_block import Row
-from tests.redis_process import RedisProcess
 
 MINUTE = 60_000_000
 

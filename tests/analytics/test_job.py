@@ -18,8 +18,8 @@ from cluster.analytics.faults import told
 from cluster.analytics.tables import RESULTS
 from tests.analytics.job_process import JobProcess
 from tests.analytics.log_writer import LogWriter
+from tests.harness.redis_process import RedisProcess
 from tests.model.log_block import Row
-from tests.redis_process import RedisProcess
 
 DEADLINE = 120.0
 
@@ -32,7 +32,7 @@ def count(output: Path, name: str) -> int:
 def test_live_job_from_start_to_end(redis_server: RedisProcess, tmp_path: Path) -> None:
     """Devices that are silent from the job's begin on are told of though nothing comes any more; SIGTERM; a restart."""
     client = redis_server.client(decode_responses=False)
-    client.function_load((Path(cluster.__file__).parent / "functions.lua").read_text())
+    client.function_load((Path(cluster.__file__).parent / "redis" / "functions.lua").read_text())
     now = int(time.time() * 1000)
     log = LogWriter(client, began=now - 40_000)
     for second in range(30):

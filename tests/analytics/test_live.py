@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import Row
 
 import cluster
-from cluster.analytics.live import Live, escaped
-from tests.redis_process import RedisProcess
+from cluster.analytics.output.live import Live, escaped
+from tests.harness.redis_process import RedisProcess
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC).astimezone().replace(tzinfo=None)  # as Spark gives it
 LATER = datetime(2026, 1, 31, 12, 1, tzinfo=UTC).astimezone().replace(tzinfo=None)
@@ -25,7 +25,7 @@ def redis_of_a_cluster(redis_server: RedisProcess) -> RedisProcess:
 
 def load(server: RedisProcess) -> None:
     with server.client() as client:
-        client.function_load((Path(cluster.__file__).parent / "functions.lua").read_text(), replace=True)
+        client.function_load((Path(cluster.__file__).parent / "redis" / "functions.lua").read_text(), replace=True)
 
 
 def results(server: RedisProcess) -> dict[str, Any]:

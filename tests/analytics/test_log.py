@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from cluster.analytics import log as log_module
-from cluster.analytics.connection import Connection
 from cluster.analytics.errors import BlockError, RedisAway
-from cluster.analytics.log import Entry, Gap, Log, Logs
+from cluster.analytics.log import log as log_module
+from cluster.analytics.log.connection import Connection
+from cluster.analytics.log.log import Entry, Gap, Log, Logs
 from cluster.analytics.position import START, Position
-from cluster.redis_url import RedisAddress
+from cluster.redis.clients import RedisAddress
 from tests.analytics.log_writer import BEGAN, LogWriter
 from tests.conftest import StartRedis
+from tests.harness.redis_process import RedisProcess, Sentinels
 from tests.model.log_block import Row, decode
-from tests.redis_process import RedisProcess, Sentinels
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cluster.analytics import outliers, values
-from cluster.analytics.filters import pattern
+from cluster.analytics.compute import outliers, values
+from cluster.analytics.compute.filters import pattern
 from cluster.analytics.topic_filter import matches
 
 NUMBERS = "node string, at bigint, window bigint, client_id string, topic string, field string, value double"

@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from broker.cli import main
-from broker.client import Client, Message, Options
+from broker.client.client import Client, Message, Options
 from cluster.analytics.times import iso
 from tests.analytics.written_logs import WrittenLog, row
-from tests.broker_process import DEADLINE, BrokerProcess, environment, until
-from tests.cluster_process import ClusterProcess
-from tests.logs import logged_rows
+from tests.harness.broker_process import DEADLINE, BrokerProcess, environment, until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.logs import logged_rows
+from tests.harness.redis_process import RedisProcess, free_port
 from tests.model.log_block import Row
-from tests.redis_process import RedisProcess, free_port
 
 SECOND = 1_000_000
 T0 = 1_769_860_800 * SECOND  # 2026-01-31T12:00:00Z

@@ -13,8 +13,8 @@ import pytest
 from broker.cli import main
 from cluster.analytics.times import format_time
 from tests.analytics.result_files import MINUTE, SECOND, T0, Fleet, Tables, schema, write
-from tests.broker_process import until
-from tests.chromium import Chromium
+from tests.harness.broker_process import until
+from tests.harness.chromium import Chromium
 
 EVIL = [
     "<script>document.title='taken'</script>",

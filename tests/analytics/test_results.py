@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cluster.analytics.batches import Batches
 from cluster.analytics.job_options import Options
+from cluster.analytics.output.batches import Batches
 from cluster.analytics.schema import MESSAGES
 from cluster.analytics.tables import TABLES
 from tests.analytics import job_model as model

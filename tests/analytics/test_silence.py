@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cluster.analytics import silence
+from cluster.analytics.compute import silence
 from cluster.analytics.job_options import Options
 
 SECOND = 1_000_000

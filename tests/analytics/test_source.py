@@ -18,8 +18,8 @@ from pyspark.sql.streaming import StreamingQuery
 from cluster.analytics.schema import MESSAGES
 from tests.analytics.log_writer import LogWriter
 from tests.conftest import StartRedis
+from tests.harness.redis_process import RedisProcess, Sentinels
 from tests.model.log_block import Row
-from tests.redis_process import RedisProcess, Sentinels
 
 DEADLINE = 120.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

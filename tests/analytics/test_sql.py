@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.errors import FlockError, UsageError
-from cluster.analytics.batches import Batches
 from cluster.analytics.commands import sql
 from cluster.analytics.job_options import Options
+from cluster.analytics.output.batches import Batches
 from cluster.analytics.schema import MESSAGES
 from tests.analytics.job_process import DEADLINE, QUICK
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.test_results import fleet, rows
-from tests.redis_process import RedisProcess
+from tests.harness.redis_process import RedisProcess
 
 
 @pytest.fixture(scope="module")

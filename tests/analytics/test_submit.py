@@ -13,14 +13,14 @@ from broker.cli import main
 from cluster.analytics import job
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.standalone import StandaloneSpark
+from tests.harness.redis_process import RedisProcess
 from tests.model.log_block import Row
-from tests.redis_process import RedisProcess
 
 
 @pytest.mark.timeout(600)
 def test_the_job_on_a_standalone_spark(redis_server: RedisProcess, tmp_path: Path) -> None:
     client = redis_server.client(decode_responses=False)
-    client.function_load((Path(cluster.__file__).parent / "functions.lua").read_text())
+    client.function_load((Path(cluster.__file__).parent / "redis" / "functions.lua").read_text())
     began = int(time.time() * 1000) - 300_000
     log = LogWriter(client, began=began)
     written = []

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Sequence
 
+from tests.harness.redis_process import RedisProcess
 from tests.model.log_block import Row, encode
-from tests.redis_process import RedisProcess
 
 PREFIX = "mq:"
 

@@ -5,7 +5,7 @@ Decode, encode, truncation, splitting, model comparison, fuzz seeds and benchmar
 
 from typing import Any, NamedTuple
 
-from _speedups.packets import (
+from _speedups.codec.packets import (
     PROPERTIES,
     Auth,
     Connack,

@@ -10,8 +10,8 @@ from typing import IO
 
 import pytest
 
-from tests.broker_process import DEADLINE, environment
-from tests.cluster_process import Broker
+from tests.harness.broker_process import DEADLINE, environment
+from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
 
 VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311"])

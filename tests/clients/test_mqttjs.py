@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.packages import node_modules
-from tests.cluster_process import Broker
+from tests.harness.cluster_process import Broker
 
 HERE = Path(__file__).parent
 

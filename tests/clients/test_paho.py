@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker_process import DEADLINE, until
-from tests.cluster_process import Broker
+from tests.harness.broker_process import DEADLINE, until
+from tests.harness.cluster_process import Broker
 
 paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 

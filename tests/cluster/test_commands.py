@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from broker.cli import main
-from tests.broker_process import environment
-from tests.redis_process import RedisProcess, free_port
+from tests.harness.broker_process import environment
+from tests.harness.redis_process import RedisProcess, free_port
 
 StartRedis = Callable[..., RedisProcess]
-FUNCTIONS = Path("cluster/functions.lua")
+FUNCTIONS = Path("cluster/redis/functions.lua")
 
 
 class Told:

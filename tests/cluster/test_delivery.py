@@ -4,10 +4,21 @@ import itertools
 
 import pytest
 
-from _speedups.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe, encode
-from tests.cluster_process import ClusterProcess
+from _speedups.codec.packets import (
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    encode,
+)
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
-from tests.socket_client import SocketClient
 
 PAIRS = list(itertools.permutations("abc", 2))
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from cluster.durability import Durability, Facts, describe, inspect, inspect_now
-from cluster.redis_url import RedisAddress
-from tests.broker_process import until
-from tests.redis_process import RedisProcess
+from cluster.redis.clients import RedisAddress
+from cluster.redis.durability import Durability, Facts, describe, inspect, inspect_now
+from tests.harness.broker_process import until
+from tests.harness.redis_process import RedisProcess
 
 StartRedis = Callable[..., RedisProcess]
 

@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from _speedups.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from broker.cli import main
-from tests.broker_process import until
-from tests.cluster_process import ClusterNode, ClusterProcess
 from tests.conftest import StartCluster, StartRedis
-from tests.logs import entries, logged_rows
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterNode, ClusterProcess
+from tests.harness.logs import entries, logged_rows
+from tests.harness.socket_client import SocketClient
 from tests.model.log_block import HEADER, decode
-from tests.socket_client import SocketClient
 
 EVERYTHING = {"analytics.topics": "#"}
 

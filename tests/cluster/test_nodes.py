@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.packets import Connack, Connect, Disconnect, Puback, Publish, Suback, Subscribe
-from tests.broker_process import SETTLERS
-from tests.cluster_process import ClusterProcess
-from tests.socket_client import SocketClient
+from _speedups.codec.packets import Connack, Connect, Disconnect, Puback, Publish, Suback, Subscribe
+from tests.harness.broker_process import SETTLERS
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
 
 MIB = 1024 * 1024
 StartCluster = Callable[..., ClusterProcess]

@@ -10,10 +10,10 @@ from typing import Any
 import hiredis
 import pytest
 
-from cluster.connecting import FUNCTIONS
-from cluster.keys import Keys
-from cluster.redis_store import RETRY_SECONDS, LogBounds, RedisStore
-from tests.redis_process import RedisProcess
+from cluster.redis.connector import FUNCTIONS
+from cluster.redis.keys import Keys
+from cluster.redis.store import RETRY_SECONDS, LogBounds, RedisStore
+from tests.harness.redis_process import RedisProcess
 
 NODE = b"n1"
 

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from _speedups.packets import Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel, encode
-from tests.broker_process import until
-from tests.cluster_process import ClusterProcess
+from _speedups.codec.packets import Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel, encode
 from tests.conftest import StartCluster
-from tests.socket_client import SocketClient
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
 
 
 def publish(cluster: ClusterProcess, name: str, *payloads: bytes, qos: int = 1, topic: str = "t") -> None:

@@ -1,8 +1,8 @@
 """A persistent session of a cluster at the node that has its client: what arrives from Redis, and when."""
 
-from _speedups.ledger import Ledger, arrive, encode_message
-from _speedups.session import Session
-from _speedups.turn import Turn
+from _speedups.cluster.journal import Ledger, arrive, encode_message
+from _speedups.session.session import Session
+from _speedups.session.turn import Turn
 
 
 def new_session() -> Session:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import ClusterConfig, Config
-from cluster.cluster import Cluster
-from tests.broker_process import DEADLINE, environment, until
-from tests.cluster_process import ClusterProcess
+from broker.config.schema import ClusterConfig, Config
+from cluster.coordinator import Cluster
 from tests.conftest import StartCluster, StartRedis
-from tests.redis_process import RedisProcess, free_port
-from tests.socket_client import SocketClient
+from tests.harness.broker_process import DEADLINE, environment, until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.redis_process import RedisProcess, free_port
+from tests.harness.socket_client import SocketClient
 
 
 def refused(directory: Path, url: str, *more: str) -> str:

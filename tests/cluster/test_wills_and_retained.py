@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from _speedups.packets import Connect, Disconnect, Puback, Publish, encode
-from tests.broker_process import until
-from tests.cluster_process import ClusterProcess
+from _speedups.codec.packets import Connect, Disconnect, Puback, Publish, encode
 from tests.conftest import StartCluster
-from tests.socket_client import SocketClient
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
 
 LEASE = 1.5
 WILL = {"will_topic": "will", "will_qos": 1}

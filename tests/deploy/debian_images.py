@@ -15,7 +15,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from tests.broker_process import ROOT
+from tests.harness.broker_process import ROOT
 
 CACHE = ROOT / "build" / "test-images"
 SUITE, PYTHON = "bookworm", "3.11"

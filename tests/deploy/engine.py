@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.broker_process import ROOT, environment, until
+from tests.harness.broker_process import ROOT, environment, until
 
 NEEDED = ("dockerd", "docker", "docker-compose", "iptables", "ip", "unshare", "setpriv")
 # Inside: wait until the interface is there, then be the engine. /run is its own: locks of iptables are there.

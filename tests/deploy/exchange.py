@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from broker.client import Client, Options
+from broker.client.client import Client, Options
 
 DEADLINE = 20.0  # seconds
 

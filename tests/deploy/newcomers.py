@@ -4,9 +4,9 @@ import itertools
 import threading
 from typing import Any
 
-from _speedups.packets import Connack
-from tests.broker_process import until
-from tests.socket_client import SocketClient
+from _speedups.codec.packets import Connack
+from tests.harness.broker_process import until
+from tests.harness.socket_client import SocketClient
 
 
 class Newcomers:

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from tests.broker_process import until
-from tests.redis_process import free_port
+from tests.harness.broker_process import until
+from tests.harness.redis_process import free_port
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 

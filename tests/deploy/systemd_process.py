@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from tests.broker_process import until
+from tests.harness.broker_process import until
 
 SYSTEMD = Path("/lib/systemd/systemd")
 # What units may want; empty, since nothing but the test's units is to be started.

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from _speedups.packets import Puback, Publish
-from tests.broker_process import BrokerProcess, until
-from tests.cluster_process import ClusterProcess
-from tests.redis_process import KEEPS, RedisProcess
-from tests.socket_client import SocketClient
+from _speedups.codec.packets import Puback, Publish
+from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.redis_process import KEEPS, RedisProcess
+from tests.harness.socket_client import SocketClient
 
 STORE = "flockmq.db"
 

@@ -6,14 +6,14 @@ import subprocess
 
 import pytest
 
-from _speedups.packets import Publish
-from tests.balanced_cluster import BalancedCluster
-from tests.broker_process import until
+from _speedups.codec.packets import Publish
 from tests.conftest import StartBalanced
 from tests.deploy.exchange import exchange
 from tests.deploy.newcomers import Newcomers
-from tests.haproxy_process import CONFIGURATION
-from tests.socket_client import SocketClient
+from tests.harness.balanced_cluster import BalancedCluster
+from tests.harness.broker_process import until
+from tests.harness.haproxy_process import CONFIGURATION
+from tests.harness.socket_client import SocketClient
 
 
 def connect(balanced: BalancedCluster, client_id: str, **connect: object) -> tuple[SocketClient, str]:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from _speedups.packets import Publish
-from tests.broker_process import until
+from _speedups.codec.packets import Publish
 from tests.deploy.debian_images import NotPossible, WheelServer, download_wheels, root_file_systems
 from tests.deploy.engine import Engine, NoEngine, why_not
 from tests.deploy.exchange import exchange
 from tests.deploy.newcomers import Newcomers
-from tests.socket_client import SocketClient
+from tests.harness.broker_process import until
+from tests.harness.socket_client import SocketClient
 
 USER = "10001:10001"
 SERVICES = ("credentials", "redis", "node", "haproxy")

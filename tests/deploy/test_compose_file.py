@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.broker_process import ROOT, environment
+from tests.harness.broker_process import ROOT, environment
 
 FILE = ROOT / "docker-compose.yml"
 PROFILES = {

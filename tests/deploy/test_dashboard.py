@@ -19,15 +19,15 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from _speedups.packets import Publish
-from broker.admin.prometheus import LISTENER_FIGURES, listener_name
+from _speedups.codec.packets import Publish
+from broker.admin.exporters.prometheus import LISTENER_FIGURES, listener_name
 from broker.metrics import METRICS
-from tests.broker_process import until
-from tests.cluster_process import ClusterProcess
 from tests.deploy.prometheus_process import PrometheusProcess
 from tests.deploy.test_alerts import alerts
-from tests.redis_process import free_port
-from tests.socket_client import SocketClient
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.redis_process import free_port
+from tests.harness.socket_client import SocketClient
 
 GRAFANA = Path("deploy/grafana").resolve()
 FILE = GRAFANA / "dashboards" / "flockmq.json"

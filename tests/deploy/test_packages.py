@@ -11,7 +11,7 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-from tests.broker_process import DEADLINE, ROOT, until
+from tests.harness.broker_process import DEADLINE, ROOT, until
 
 SOURCES = ("_speedups", "broker", "cluster", "loadtest", "deploy")
 BESIDE = (
@@ -43,7 +43,7 @@ def check_wheel(wheel: Path) -> None:
         names = archive.namelist()
         metadata = Parser().parsestr(archive.read(next(n for n in names if n.endswith("METADATA"))).decode())
     assert not [name for name in names if name.endswith((".c", ".pyx")) or name.startswith(("tests", "deploy"))]
-    needed = {"broker/cli.py", "broker/admin/page/index.html", "cluster/functions.lua", "loadtest/locustfile.py"}
+    needed = {"broker/cli.py", "broker/admin/page/index.html", "cluster/redis/functions.lua", "loadtest/locustfile.py"}
     assert needed <= set(names)
     assert any(re.fullmatch(r"_speedups/channel\..*\.so", name) for name in names)
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
@@ -53,7 +53,7 @@ def check_sdist(sdist: Path) -> None:
     """It has what builds it."""
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {"setup.py", "constraints.txt", "deploy/flockmq.toml", "_speedups/channel.pyx", "_speedups/channel.pxd"}
+    needed = {"setup.py", "constraints.txt", "deploy/flockmq.toml", "_speedups/protocol/channel.pyx", "_speedups/protocol/channel.pxd"}
     assert needed <= names
     assert not [name for name in names if name.endswith((".c", ".so", ".db"))]
 

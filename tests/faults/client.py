@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from _speedups.packets import (
+from _speedups.codec.packets import (
     Connack,
     Connect,
     Decoder,

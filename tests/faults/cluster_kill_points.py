@@ -22,9 +22,9 @@ from collections.abc import Callable
 from typing import Any
 
 from broker import cli
-from cluster.claims import Claims
-from cluster.cluster import Cluster
-from cluster.redis_store import RedisStore
+from cluster.coordinator import Cluster
+from cluster.redis.store import RedisStore
+from cluster.sessions.takeover import Claims
 from tests.faults.kill_points import ARM
 
 COMMIT_POINTS = ("before-commit", "commit-sent", "commit-answered", "acknowledged")

@@ -5,12 +5,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from tests.broker_process import until
-from tests.cluster_process import ClusterNode, ClusterProcess
 from tests.faults import checker
 from tests.faults.client import FaultClient
 from tests.faults.load import SETTINGS, Load
-from tests.logs import logged_rows
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterNode, ClusterProcess
+from tests.harness.logs import logged_rows
 
 LEASE = 1.5  # seconds
 CLUSTER_SETTINGS: dict[str, object] = {

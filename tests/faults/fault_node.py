@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.broker_process import DEADLINE, BrokerProcess
+from tests.harness.broker_process import DEADLINE, BrokerProcess
 
 
 class FaultNode(BrokerProcess):

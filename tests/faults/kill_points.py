@@ -22,8 +22,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker import alone, cli, node
-from broker.config import Config
+from broker import cli, node
+from broker.config.schema import Config
+from broker.coordination import standalone
 from broker.storage import compaction
 from broker.storage.store import Store
 
@@ -111,7 +112,7 @@ def install(point: str, count: int) -> None:
     compaction.Compaction._rewrite = watched_rewrite  # type: ignore[method-assign]
     if point in (*COMPACTION_POINTS, "compacting"):
         compaction.SLICE = compaction.RETAINED_AT_ONCE = 1
-        alone.Alone.restore.__kwdefaults__["smallest"] = 0
+        standalone.Alone.restore.__kwdefaults__["smallest"] = 0
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ import random
 import time
 from collections.abc import Callable
 
-from _speedups.packets import Publish
-from tests.cluster_process import Broker
+from _speedups.codec.packets import Publish
 from tests.faults import checker
 from tests.faults.client import DEADLINE, FaultClient, Fleet
 from tests.faults.history import History
-from tests.socket_client import SocketClient
+from tests.harness.cluster_process import Broker
+from tests.harness.socket_client import SocketClient
 
 SETTINGS: dict[str, object] = {
     "limits.max_queued_messages": 1_000_000,

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster_process import ClusterProcess, new_seed
 from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
+from tests.harness.cluster_process import ClusterProcess, new_seed
 
 Fault = Callable[[ClusterProcess], None]
 FAULTS: dict[str, Fault] = {}

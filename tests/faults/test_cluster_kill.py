@@ -2,8 +2,7 @@
 
 import pytest
 
-from _speedups.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from tests.cluster_process import ClusterProcess
+from _speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.faults import checker
 from tests.faults.client import FaultClient, Fleet
@@ -11,6 +10,7 @@ from tests.faults.cluster_kill_points import CLAIM_POINTS, COMMIT_POINTS
 from tests.faults.cluster_load import CLUSTER_SETTINGS
 from tests.faults.history import History
 from tests.faults.kill_points import ARM
+from tests.harness.cluster_process import ClusterProcess
 
 PLACES = ["aa", "ab", "ba"]  # nodes of the publisher and of the subscriber; a is killed
 

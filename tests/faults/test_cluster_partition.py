@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_process import ClusterNode, ClusterProcess, new_seed
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
-from tests.redis_process import KEEPS, RedisProcess
-from tests.tcp_proxy import TcpProxy
+from tests.harness.cluster_process import ClusterNode, ClusterProcess, new_seed
+from tests.harness.redis_process import KEEPS, RedisProcess
+from tests.harness.tcp_proxy import TcpProxy
 
 
 def ip(*arguments: str) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_process import ClusterNode, ClusterProcess, new_seed
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
+from tests.harness.cluster_process import ClusterNode, ClusterProcess, new_seed
 
 
 def pause(node: ClusterNode, seconds: float) -> None:

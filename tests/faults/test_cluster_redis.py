@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.packets import Connect, Puback, Publish, Pubrec, encode
-from tests.broker_process import until
-from tests.cluster_process import ClusterProcess, new_seed
+from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, encode
 from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
-from tests.redis_process import Sentinels
-from tests.socket_client import SocketClient
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.redis_process import Sentinels
+from tests.harness.socket_client import SocketClient
 
 MIB = 1 << 20
 

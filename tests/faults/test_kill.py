@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from _speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.faults import checker
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.fault_node import FaultNode
 from tests.faults.history import History
 from tests.faults.kill_points import ARM, COMPACTION_POINTS, POINTS
-from tests.socket_client import SocketClient
+from tests.harness.socket_client import SocketClient
 
 
 @pytest.fixture

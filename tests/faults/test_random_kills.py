@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.packets import Pingreq, Pingresp
-from tests.cluster_process import new_seed
+from _speedups.codec.packets import Pingreq, Pingresp
 from tests.faults.fault_node import FaultNode
 from tests.faults.load import SETTINGS, WINDOW, Load
-from tests.socket_client import SocketClient
+from tests.harness.cluster_process import new_seed
+from tests.harness.socket_client import SocketClient
 
 
 @pytest.fixture

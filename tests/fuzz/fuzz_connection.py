@@ -20,8 +20,8 @@ PIECES = (1, 2, 3, 5, 17, 64, 1 << 20, 1 << 20)
 
 def make_target() -> Callable[[bytes], None]:
     """The function under fuzz."""
-    packets = importlib.import_module("_speedups.packets")
-    inprocess = importlib.import_module("tests.inprocess")
+    packets = importlib.import_module("_speedups.codec.packets")
+    inprocess = importlib.import_module("tests.harness.inprocess")
     broker = importlib.import_module("broker.broker")
 
     def report(self: object, error: Exception, **where: object) -> None:

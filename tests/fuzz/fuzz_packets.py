@@ -19,7 +19,7 @@ from tests.fuzz.fuzzing import fuzz
 
 def make_target() -> Callable[[bytes], None]:
     """The function under fuzz. Imports happen here, so that they can be instrumented."""
-    packets = importlib.import_module("_speedups.packets")
+    packets = importlib.import_module("_speedups.codec.packets")
     model = importlib.import_module("tests.model.codec")
 
     def as_model(packet: object) -> dict[str, object]:

@@ -20,7 +20,7 @@ PIECES = (1, 2, 3, 7, 14, 15, 64, 1 << 20)
 
 def make_target() -> Callable[[bytes], None]:
     """The function under fuzz. Imports happen here, so that they can be instrumented."""
-    frames = importlib.import_module("_speedups.websocket")
+    frames = importlib.import_module("_speedups.net.websocket")
     model = importlib.import_module("tests.model.websocket")
 
     def receive(data: bytes, size: int) -> tuple[bytes, tuple[bytes, ...], int]:
@@ -50,7 +50,7 @@ def make_target() -> Callable[[bytes], None]:
 def seeds() -> list[bytes]:
     """Frames of each kind, and the cases of the unit tests."""
     model = importlib.import_module("tests.model.websocket")
-    cases = importlib.import_module("tests.unit.test_websocket")
+    cases = importlib.import_module("tests.unit.speedups.test_websocket_frames")
     kinds = [model.frame(opcode, bytes(size)) for opcode in range(16) for size in (0, 5, 125, 126)]
     kinds += [data for data, _ in cases.CASES.values()]
     kinds.append(model.frame(model.BINARY, bytes(70_000)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import BrokerProcess
+from tests.harness.broker_process import BrokerProcess
 
 
 @pytest.fixture

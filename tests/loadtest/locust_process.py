@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.broker_process import ROOT, environment
-from tests.redis_process import free_port
+from tests.harness.broker_process import ROOT, environment
+from tests.harness.redis_process import free_port
 
 LOCUSTFILE = ROOT / "loadtest" / "locustfile.py"
 DEADLINE = 120.0  # seconds for the end of a test

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadtest import brokers, micro
-from loadtest.bench import SCENARIOS, Results, is_reached, ratio_of, render
-from loadtest.brokers import BrokerError, start
-from loadtest.load import find_faults, publish_load
-from loadtest.scenarios import Goal, Row, Scenario
+from loadtest.compare import brokers, micro
+from loadtest.compare.benchmark import SCENARIOS, Results, is_reached, ratio_of, render
+from loadtest.compare.brokers import BrokerError, start
+from loadtest.compare.scenarios import Goal, Row, Scenario
+from loadtest.generator.runs import find_faults, publish_load
 
 ROW = Row("cpu", "CPU µs", per_second=True, goals=(Goal(0.5, "Mosquitto", "≤ half"), Goal(1.5, "floor")))
 SCENARIO = Scenario("made-up", "made-up load", (ROW,), brokers=("FlockMQ", "Mosquitto", "floor"))

@@ -14,9 +14,9 @@ import pytest
 
 from broker.cli import main
 from loadtest.commands.bench import SHAPES
-from loadtest.listeners import listening_pids, process_name
-from loadtest.processes import merged
-from tests.broker_process import DEADLINE, ROOT, BrokerProcess, environment
+from loadtest.generator.multiprocess import merged
+from loadtest.generator.port_owner import listening_pids, process_name
+from tests.harness.broker_process import DEADLINE, ROOT, BrokerProcess, environment
 from tests.protocol.wire import frame_size
 from tests.security.access_files import quick_hash
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from loadtest.commands.bench import resolve
-from loadtest.load import LoadError
-from tests.broker_process import DEADLINE, ROOT, BrokerProcess, environment
-from tests.certificates import Authority
-from tests.transports import make_node, ports, tls_settings
+from loadtest.generator.runs import LoadError
+from tests.harness.broker_process import DEADLINE, ROOT, BrokerProcess, environment
+from tests.harness.certificates import Authority
+from tests.harness.transports import make_node, ports, tls_settings
 
 
 @pytest.fixture(scope="module")

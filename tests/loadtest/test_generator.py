@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.brokers import find_mosquitto, free_port
-from loadtest.checker import check_sequence
-from loadtest.generator import Generator
-from loadtest.load import LoadError, connect_load, find_faults, hold_connections, publish_load
+from loadtest.compare.brokers import find_mosquitto, free_port
+from loadtest.generator.checker import check_sequence
+from loadtest.generator.generator import Generator
+from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load
 
 MOSQUITTO = find_mosquitto()
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from _speedups.packets import Publish
+from _speedups.codec.packets import Publish
 from loadtest.swarm.scenario import read
-from tests.broker_process import BrokerProcess, until
+from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.redis_process import free_port
+from tests.harness.socket_client import SocketClient
+from tests.harness.tcp_proxy import TcpProxy
 from tests.loadtest.locust_process import LocustProcess
 from tests.loadtest.wrong_relay import Fault, WrongRelay, double, lose, lose_all, swap
-from tests.redis_process import free_port
 from tests.security.access_files import quick_hash
-from tests.socket_client import SocketClient
-from tests.tcp_proxy import TcpProxy
 
 StartLocust = Callable[..., LocustProcess]
 HEADLESS = ("--headless", "--only-summary")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import until
-from tests.cluster_process import ClusterNode
 from tests.conftest import StartBalanced, StartCluster
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterNode
 from tests.loadtest.locust_process import LocustProcess
 
 # Whoever loses its connection has a persistent session: it misses nothing, and makes no message two.

@@ -9,14 +9,14 @@ from typing import Any
 import gevent
 import pytest
 
-from _speedups.packets import Publish
+from _speedups.codec.packets import Publish
 from loadtest.swarm.client import Client, Network
 from loadtest.swarm.connection import Connection
-from loadtest.swarm.pulse import Pulse
 from loadtest.swarm.session import Options, Will
-from tests.broker_process import DEADLINE, BrokerProcess
-from tests.socket_client import SocketClient
-from tests.tcp_proxy import TcpProxy
+from loadtest.swarm.timer import Pulse
+from tests.harness.broker_process import DEADLINE, BrokerProcess
+from tests.harness.socket_client import SocketClient
+from tests.harness.tcp_proxy import TcpProxy
 
 
 class Listener:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from _speedups.packets import (
+from _speedups.codec.packets import (
     Connack,
     Connect,
     Decoder,

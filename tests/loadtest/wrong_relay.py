@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from _speedups.packets import Decoder, Packet, Publish, encode
+from _speedups.codec.packets import Decoder, Packet, Publish, encode
 
 AT_ONCE = 1 << 16
 Fault = Callable[[list[Publish], Publish], list[Publish]]  # the messages before, this one -> what is delivered now

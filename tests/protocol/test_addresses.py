@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.broker_process import until
 from tests.cases.proxy_headers import line
-from tests.cluster_process import Broker
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import Broker
 from tests.protocol.test_proxy import CONNACK, CONNECT, PROXIED, answer, connect
 
 pytestmark = pytest.mark.one_process

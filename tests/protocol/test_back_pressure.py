@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from _speedups.packets import Puback, Publish, encode
+from _speedups.codec.packets import Puback, Publish, encode
 from tests.conftest import StartBroker
-from tests.socket_client import SocketClient
+from tests.harness.socket_client import SocketClient
 
 PUBLISHERS = 4
 MESSAGES = 500

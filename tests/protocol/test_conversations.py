@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cluster_process import Broker, make_broker
+from tests.harness.cluster_process import Broker, make_broker
 from tests.protocol.wire import Wire, parse_packet
 
 HERE = Path(__file__).parent / "conversations"

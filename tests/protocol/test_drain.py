@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.broker_process import until
-from tests.cluster_process import Broker, ClusterProcess
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import Broker, ClusterProcess
 from tests.protocol.wire import Wire
 
 pytestmark = pytest.mark.one_process

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.cluster_process import Broker
-from tests.socket_client import SocketClient
+from tests.harness.cluster_process import Broker
+from tests.harness.socket_client import SocketClient
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import time
 
-from tests.cluster_process import Broker
-from tests.socket_client import SocketClient
+from tests.harness.cluster_process import Broker
+from tests.harness.socket_client import SocketClient
 
 
 def test_keep_alive_shorter_than_the_time_for_connect(broker: Broker) -> None:

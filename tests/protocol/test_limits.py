@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from _speedups.packets import Publish, encode
-from tests.broker_process import until
-from tests.cluster_process import Broker, ClusterProcess
+from _speedups.codec.packets import Publish, encode
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import Broker, ClusterProcess
 from tests.protocol.wire import Wire
 
 StartBroker = Callable[..., Broker]

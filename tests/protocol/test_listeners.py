@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import DEADLINE, BrokerProcess, until
 from tests.cases.proxy_headers import FOUR, SIX, binary, line
-from tests.certificates import Authority
-from tests.cluster_process import ClusterProcess
+from tests.harness.broker_process import DEADLINE, BrokerProcess, until
+from tests.harness.certificates import Authority
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
+from tests.harness.transports import make_node, ports, tls_client, tls_settings, tls_socket, trusting
 from tests.model.websocket import BINARY, frame
 from tests.protocol.test_websocket import CONNECT, request
-from tests.socket_client import SocketClient
-from tests.transports import make_node, ports, tls_client, tls_settings, tls_socket, trusting
 
 StartNode = Callable[..., BrokerProcess]
 PROXIED = {"listeners.open.proxied": True, "auth.allow_anonymous": True}

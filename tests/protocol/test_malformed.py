@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from _speedups.packets import MalformedPacket, UnacceptableProtocol, decode
+from _speedups.codec.packets import MalformedPacket, UnacceptableProtocol, decode
 from broker.metrics import METRICS
 from tests.cases.packets import CASES, Case
-from tests.cluster_process import KINDS, Broker, make_broker
+from tests.harness.cluster_process import KINDS, Broker, make_broker
 from tests.protocol.wire import Wire, frame_size
 
 MALFORMED_TOPIC = "$SYS/broker/" + next(metric.topic for metric in METRICS if metric.name == "malformed_packets")

@@ -1,8 +1,8 @@
 """A client that takes up a great many subscriptions at once, as a gateway does when it comes back."""
 
-from _speedups.packets import Suback, Subscribe, encode
-from tests.cluster_process import Broker
-from tests.socket_client import SocketClient
+from _speedups.codec.packets import Suback, Subscribe, encode
+from tests.harness.cluster_process import Broker
+from tests.harness.socket_client import SocketClient
 
 PACKETS = 30
 FILTERS = 1000

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.broker_process import DEADLINE, until
 from tests.cases.proxy_headers import BAD, FOUR, GOOD, SIX, Header, binary, line
-from tests.cluster_process import Broker
+from tests.harness.broker_process import DEADLINE, until
+from tests.harness.cluster_process import Broker
 from tests.protocol.wire import parse_packet
 
 pytestmark = pytest.mark.one_process

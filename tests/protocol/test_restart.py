@@ -2,10 +2,10 @@
 
 import pytest
 
-from _speedups.packets import Puback, Publish
-from tests.cluster_process import Broker
+from _speedups.codec.packets import Puback, Publish
 from tests.conftest import StartBroker
-from tests.socket_client import SocketClient
+from tests.harness.cluster_process import Broker
+from tests.harness.socket_client import SocketClient
 
 
 @pytest.fixture

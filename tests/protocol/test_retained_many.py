@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from _speedups.packets import Publish, decode, encode
-from tests.cluster_process import Broker
+from _speedups.codec.packets import Publish, decode, encode
+from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
 
 StartBroker = Callable[..., Broker]

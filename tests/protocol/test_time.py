@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.packets import Publish, encode
-from tests.cluster_process import Broker, make_broker
+from _speedups.codec.packets import Publish, encode
+from tests.harness.cluster_process import Broker, make_broker
+from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
-from tests.socket_client import SocketClient
 
 StartBroker = Callable[..., Broker]
 LEVELS = pytest.mark.parametrize("level", [3, 4])

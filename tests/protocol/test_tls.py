@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from _speedups.packets import Publish
-from tests.broker_process import DEADLINE, BrokerProcess
-from tests.certificates import Authority, Pair
-from tests.socket_client import SocketClient
-from tests.transports import make_node, ports, tls_client, tls_settings, tls_socket, trusting
+from _speedups.codec.packets import Publish
+from tests.harness.broker_process import DEADLINE, BrokerProcess
+from tests.harness.certificates import Authority, Pair
+from tests.harness.socket_client import SocketClient
+from tests.harness.transports import make_node, ports, tls_client, tls_settings, tls_socket, trusting
 
 StartNode = Callable[[dict[str, object]], BrokerProcess]
 

@@ -7,12 +7,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
-from _speedups.packets import Connect, Decoder, Disconnect, Packet, Pingreq, Pingresp, Publish, Subscribe, encode
-from tests.broker_process import DEADLINE, BrokerProcess
-from tests.certificates import Authority
+from _speedups.codec.packets import Connect, Decoder, Disconnect, Packet, Pingreq, Pingresp, Publish, Subscribe, encode
+from tests.harness.broker_process import DEADLINE, BrokerProcess
+from tests.harness.certificates import Authority
+from tests.harness.socket_client import SocketClient
+from tests.harness.transports import make_node, ports, tls_settings, trusting, websocket
 from tests.model.websocket import BINARY, PING, PROTOCOL_ERROR, TEXT, UNSUPPORTED_DATA, frame
-from tests.socket_client import SocketClient
-from tests.transports import make_node, ports, tls_settings, trusting, websocket
 
 CONNECT = encode(Connect(client_id="page", keep_alive=0))
 

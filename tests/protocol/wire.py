@@ -12,9 +12,9 @@ import time
 from collections import deque
 from typing import Any
 
-from _speedups import packets
-from _speedups.packets import Packet, decode, encode
-from tests.broker_process import DEADLINE, SETTLERS, settle, take_turns
+from _speedups.codec import packets
+from _speedups.codec.packets import Packet, decode, encode
+from tests.harness.broker_process import DEADLINE, SETTLERS, settle, take_turns
 
 ANSWERS = (0x40, 0x70, 0x90, 0xB0)  # PUBACK, PUBCOMP, SUBACK, UNSUBACK
 MAY_OVERTAKE = (3, 13)  # PUBLISH and PINGRESP

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import BrokerProcess, until
 from tests.conftest import StartBroker
+from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, WRONG, AccessFiles, counted, login, refused
-from tests.socket_client import SocketClient
 
 
 @pytest.fixture

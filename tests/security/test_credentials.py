@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.auth.access import Access
+from broker.auth.access_control import Access
 from broker.auth.authenticator import Credentials, ReturnCode, Verdict
 from broker.auth.passwords import hash_password
 from broker.auth.penalties import ADDRESSES_MOST, ATTEMPTS_MOST, LONGEST, Penalties, network_of
 from broker.auth.verifier import Verifier
 from broker.auth.work_pool import Busy, WorkPool
-from broker.config import load
-from tests.broker_process import DEADLINE, BrokerProcess, until
+from broker.config.schema import load
 from tests.conftest import StartBroker, StartCluster
+from tests.harness.broker_process import DEADLINE, BrokerProcess, until
 from tests.protocol.wire import Wire
 from tests.security.access_files import WRONG, AccessFiles, counted, login, refused
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.tokens import add
+from broker.admin.http.tokens import add
 from broker.cli import main
-from tests.broker_process import BrokerProcess, until
-from tests.certificates import Authority
-from tests.socket_client import SocketClient
+from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.certificates import Authority
+from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
 StartBroker = Callable[..., BrokerProcess]

@@ -12,9 +12,9 @@ import pytest
 
 from broker.auth.http_users import FAILURES_MOST, verdict_of
 from broker.auth.rules import read_json
-from tests.broker_process import until
-from tests.cluster_process import Broker
 from tests.conftest import StartBroker
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, AccessFiles, refused
 

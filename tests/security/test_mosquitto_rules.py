@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import BrokerProcess, until
+from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.redis_process import free_port
 from tests.protocol.wire import Wire
-from tests.redis_process import free_port
 
 RULES = """\
 # of anonymous clients

@@ -12,11 +12,11 @@ from contextlib import suppress
 
 import pytest
 
-from _speedups.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, Unsubscribe, encode
-from tests.broker_process import BrokerProcess, until
-from tests.cluster_process import make_broker
-from tests.inprocess import Client, KeepingStore, Node
-from tests.socket_client import SocketClient
+from _speedups.codec.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, Unsubscribe, encode
+from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.cluster_process import make_broker
+from tests.harness.inprocess import Client, KeepingStore, Node
+from tests.harness.socket_client import SocketClient
 
 MIB = 1 << 20
 

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from tests.broker_process import environment, until
-from tests.cluster_process import ClusterNode, ClusterProcess
 from tests.conftest import StartCluster
+from tests.harness.broker_process import environment, until
+from tests.harness.cluster_process import ClusterNode, ClusterProcess
+from tests.harness.redis_process import RedisProcess
 from tests.protocol.wire import Wire
-from tests.redis_process import RedisProcess
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, refused
 
 SETTINGS = {"auth.redis": True, "auth.failure_delay": 0}

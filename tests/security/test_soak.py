@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from _speedups.packets import Publish
-from tests.broker_process import BrokerProcess
+from _speedups.codec.packets import Publish
 from tests.conftest import StartBroker
-from tests.socket_client import SocketClient
+from tests.harness.broker_process import BrokerProcess
+from tests.harness.socket_client import SocketClient
 
 pytestmark = pytest.mark.soak
 COUNT = int(os.environ.get("FLOCKMQ_TEST_MALFORMED", "1000000"))

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from broker.auth.token_keys import REFRESH_SECONDS, KeysAway, KeysOfUrl, public_keys, secret_key
 from broker.errors import ConfigError
-from tests.broker_process import environment
-from tests.cluster_process import Broker
 from tests.conftest import StartBroker
+from tests.harness.broker_process import environment
+from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, refused
 

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.packets import Connect, Pingreq, Publish, encode
-from _speedups.websocket import WebSocket
-from tests.broker_process import DEADLINE, BrokerProcess, until
-from tests.certificates import Authority
+from _speedups.codec.packets import Connect, Pingreq, Publish, encode
+from _speedups.net.websocket import WebSocket
+from tests.harness.broker_process import DEADLINE, BrokerProcess, until
+from tests.harness.certificates import Authority
+from tests.harness.socket_client import SocketClient
+from tests.harness.transports import make_node, ports, tls_client, tls_settings, trusting, websocket
 from tests.model.websocket import BINARY, PROTOCOL_ERROR, TEXT, UNSUPPORTED_DATA, frame
 from tests.protocol.test_websocket import request
-from tests.socket_client import SocketClient
-from tests.transports import make_node, ports, tls_client, tls_settings, trusting, websocket
 
 CONNECT = encode(Connect(client_id="attacker", keep_alive=0))
 CONNACK = b"\x20\2\0\0"

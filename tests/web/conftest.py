@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.chromium import Chromium
+from tests.harness.broker_process import BrokerProcess
+from tests.harness.chromium import Chromium
 from tests.web.http_client import HttpClient
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from tests.broker_process import BrokerProcess
+from tests.harness.broker_process import BrokerProcess
 
 DEADLINE = 20.0
 

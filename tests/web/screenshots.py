@@ -9,10 +9,10 @@ import threading
 import time
 from pathlib import Path
 
-from _speedups.packets import Publish
-from tests.chromium import Chromium
-from tests.cluster_process import ClusterProcess
-from tests.socket_client import SocketClient
+from _speedups.codec.packets import Publish
+from tests.harness.chromium import Chromium
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
 DOCS = Path(__file__).resolve().parents[2] / "deploy" / "docs"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.packets import Connack, Publish
-from broker.admin.tokens import add
-from tests.broker_process import BrokerProcess, environment, until
-from tests.cluster_process import ClusterProcess
-from tests.socket_client import SocketClient
+from _speedups.codec.packets import Connack, Publish
+from broker.admin.http.tokens import add
+from tests.harness.broker_process import BrokerProcess, environment, until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
 StartBroker = Callable[..., BrokerProcess]
@@ -24,7 +24,7 @@ one_store = pytest.mark.parametrize("store", ["sqlite"])
 def connect(port: int, client_id: str) -> int:
     """The return code of a CONNECT."""
     with SocketClient(port) as client:
-        from _speedups.packets import Connect
+        from _speedups.codec.packets import Connect
 
         client.send(Connect(client_id=client_id, protocol_level=4, keep_alive=0))
         answer = client.receive()

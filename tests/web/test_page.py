@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.packets import Publish
-from broker.admin.tokens import add
-from tests.broker_process import DEADLINE, BrokerProcess, environment
-from tests.chromium import Chromium
+from _speedups.codec.packets import Publish
+from broker.admin.http.tokens import add
 from tests.clients.packages import node_modules
-from tests.cluster_process import ClusterProcess
-from tests.socket_client import SocketClient
+from tests.harness.broker_process import DEADLINE, BrokerProcess, environment
+from tests.harness.chromium import Chromium
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
 StartBroker = Callable[..., BrokerProcess]

@@ -1,0 +1,69 @@
+# The journal of a node in a cluster: what a turn wants from Redis, packed as one call. See ledger.pyx.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from _speedups.base.buffers cimport Buffer, Pool
+from _speedups.session.journal cimport Journal
+from _speedups.cluster.message_log cimport MessageLog
+from _speedups.session.message cimport Message
+from _speedups.session.session cimport Session
+
+# A message as it is put into a queue.
+cdef struct Queued:
+    Message* message           # an owned reference
+    uint8_t flags              # QoS | RETAIN << 2
+
+# A number that belongs to a session: a message for its queue, or an acknowledgement.
+cdef struct Item:
+    uint32_t session           # place in the block's list of sessions
+    uint8_t kind               # RecordKind
+    uint64_t number            # place of the message; queue number; packet identifier
+
+cdef struct Items:
+    Item* items
+    Py_ssize_t count, capacity
+
+# A message for another node.
+cdef struct Forward:
+    uint32_t peer              # place in the block's list of sessions
+    Message* message           # an owned reference
+
+
+cdef class Block:
+    cdef readonly bytes commit         # for the function flockmq_commit; empty = nothing
+    cdef readonly bytes acks           # for the function flockmq_acks; empty = nothing
+    cdef readonly list changes         # of `commit`
+    cdef readonly Py_ssize_t log_size  # bytes of the batch for the log
+    cdef readonly tuple entry          # of the log of messages: (id, block); None = there is none
+    cdef list sessions                 # that get messages, in the order of the reply
+    cdef Queued* messages
+    cdef Py_ssize_t message_count
+    cdef Items pushes                  # by session
+
+
+cdef class Ledger(Journal):
+    cdef Pool packing
+    cdef list sessions                 # Sessions of this block, peers too
+    cdef uint64_t block                # number of this block, for the marks
+    cdef Queued* messages
+    cdef Py_ssize_t message_count, message_capacity
+    cdef Items pushes
+    cdef Items acks                    # DONE, RECEIVED
+    cdef Items handshakes              # AWAITING, RELEASED
+    cdef Forward* forwards
+    cdef Py_ssize_t forward_count, forward_capacity
+    cdef list changes                  # for all nodes, in the order they were made: tuples
+    cdef list wills                    # epochs of wills that are settled
+    cdef list releases                 # of sessions: (client id, epoch, sent)
+    cdef public MessageLog log         # None = messages are not logged
+    cdef object header                 # callable: what comes before a batch for a peer
+
+    cdef object begin(self)
+    cdef uint32_t index(self, Session session) except? 0
+    cdef uint64_t place(self, Message* m, uint8_t flags) except? 0
+    cdef int note(self, uint8_t kind) except -1
+    cdef int pack_messages(self, Buffer* b) except -1
+    cdef list pack_pushes(self, Buffer* b)
+    cdef int pack_log(self, Buffer* b, Block block) except -1
+    cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1
+    cdef bytes pack_acks(self)

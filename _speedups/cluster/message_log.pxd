@@ -1,0 +1,42 @@
+# The messages that a node accepts, as columns for readers such as Spark. See message_log.pyx.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from _speedups.base.buffers cimport Buffer, Pool
+from _speedups.routing.subscriptions cimport Plan
+from _speedups.session.session cimport Session
+
+# A message of the block being filled.
+cdef struct Row:
+    int64_t accepted           # microseconds since 1970
+    int32_t client             # place in the block's client ids
+    int32_t topic              # place in its topic names
+    int32_t payload_end        # in `payloads`
+    uint8_t flags              # QoS | RETAIN << 2 | DUP << 3
+
+
+cdef class MessageLog(Session):
+    cdef object write              # callable: takes the id of an entry and its block
+    cdef object wait               # callable: asks for `close` a moment later
+    cdef Pool pool
+    cdef Buffer rows               # of Row
+    cdef Buffer payloads, topics
+    cdef Buffer topic_ends         # of int32_t
+    cdef list clients              # client ids
+    cdef uint64_t blocks           # number of the block being filled: marks the plans and sessions that it names
+    cdef int64_t now               # microseconds; 0 = to be asked
+    cdef int64_t last              # the latest that was ever used: the log's time doesn't go back
+    cdef bint required             # a message in the block is acknowledged only when the block is stored
+    cdef bint waiting              # `wait` was called
+    cdef public bint suspended     # what need not be logged, is not
+    cdef readonly uint64_t lacking     # messages that were not logged for this reason
+    cdef readonly uint64_t rows_before     # of this block, in the whole log
+    cdef readonly uint64_t bytes_before
+
+    cdef int append(self, object publisher, Plan* plan, const uint8_t* topic, Py_ssize_t topic_length,
+                    const uint8_t* payload, Py_ssize_t payload_length, uint8_t flags) except -1
+    cdef int32_t client(self, object publisher) except -1
+    cdef int32_t topic(self, Plan* plan, const uint8_t* topic, Py_ssize_t n) except -1
+    cdef tuple take_block(self)
+    cdef object put_header(self, uint8_t* p, uint32_t rows, uint32_t topics)
+    cdef tuple next_entry(self, Py_ssize_t rows, bytes block)

@@ -1,0 +1,234 @@
+"""The log of messages: what a node accepts from clients, as blocks of columns that a reader has as Arrow arrays.
+
+The log is a subscriber: it has the filters of what is logged, so delivery plans name it and nothing is matched for it.
+A message is one row of fixed size and its payload; client ids and topic names are written once a block, found by marks
+on the session and on the delivery plan. The layout is in deploy/docs/CLUSTER.md, "The log of messages".
+
+Messages of QoS 1 and 2 belong to the block that the turn's commit takes (`take_block`), since they are acknowledged only
+when they are logged. Blocks of QoS 0 alone are given to `write` when they are full or a moment old. Both get their ids
+here, in the order in which they must be stored.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+from _speedups.base.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pool_free
+from _speedups.session.journal cimport BLOCK_MOST
+from _speedups.session.session cimport LOG
+from _speedups.session.turn cimport LOGGED, NOT_LOGGED, Turn
+
+cdef enum:
+    LAYOUT = 1
+    HEADER = 48                # bytes
+    ROWS_ENOUGH = 2048         # rows, or ...
+    BYTES_ENOUGH = 262144      # ... bytes of payloads, with which a block is full at the end of a turn
+    BYTES_MOST = 1048576       # with which it is full at once
+
+cdef int64_t microseconds() noexcept:
+    cdef timespec t
+    clock_gettime(CLOCK_REALTIME, &t)
+    return <int64_t>t.tv_sec * 1000000 + t.tv_nsec // 1000
+
+
+cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept:
+    return (n + 7) & ~7
+
+
+cdef inline uint8_t* put_ends(uint8_t* p, const void* ends, Py_ssize_t count) noexcept:
+    """A column of `count` ends after a 0."""
+    memset(p, 0, 4)
+    if count:
+        memcpy(p + 4, ends, count * 4)
+    if count % 2 == 0:
+        memset(p + 4 + count * 4, 0, 4)
+    return p + padded(4 + count * 4)
+
+
+cdef inline uint8_t* put_bytes(uint8_t* p, const void* data, Py_ssize_t n) noexcept:
+    """A column of bytes."""
+    if n:
+        memcpy(p, data, n)
+    memset(p + n, 0, padded(n) - n)
+    return p + padded(n)
+
+
+cdef class MessageLog(Session):
+    """The log of a node.
+
+    Args:
+        turn: of the node.
+        write: called with the id of an entry and its block, for those that no commit takes.
+        wait: called when the first message of a block is there; `close` should be called a moment later.
+    """
+
+    def __init__(self, Turn turn not None, write, wait):
+        Session.__init__(self, turn, 0, b"", persistent=False)
+        self.kind = LOG
+        self.write = write
+        self.wait = wait
+        self.clients = []
+        self.blocks = 1
+
+    def __dealloc__(self):
+        buffer_free(&self.rows, &self.pool)
+        buffer_free(&self.payloads, &self.pool)
+        buffer_free(&self.topics, &self.pool)
+        buffer_free(&self.topic_ends, &self.pool)
+        pool_free(&self.pool)
+
+    cdef int append(self, object publisher, Plan* plan, const uint8_t* topic, Py_ssize_t topic_length,
+                    const uint8_t* payload, Py_ssize_t payload_length, uint8_t flags) except -1:
+        """Log a message. `publisher` is its session, or the client id of one that is not here."""
+        cdef Row* row
+        cdef bint needed = flags & 3 != 0
+        if not needed and self.suspended:
+            self.lacking += 1
+            self.turn.counters[NOT_LOGGED] += 1
+            return 0
+        if self.now == 0:
+            self.turn.pump(self)                  # at the end of the turn
+            self.now = self.last = max(microseconds(), self.last)
+        row = <Row*>buffer_reserve(&self.rows, &self.pool, sizeof(Row))
+        if row == NULL or buffer_append(&self.payloads, &self.pool, payload, payload_length) < 0:
+            raise MemoryError
+        row.accepted = self.now
+        row.client = self.client(publisher)
+        row.topic = self.topic(plan, topic, topic_length)
+        row.payload_end = <int32_t>buffer_size(&self.payloads)
+        row.flags = flags
+        self.rows.end += sizeof(Row)
+        self.turn.counters[LOGGED] += 1
+        if needed:
+            self.required = True
+            return self.turn.journal.logged(topic_length + payload_length)
+        if buffer_size(&self.payloads) > BYTES_MOST:
+            if not self.required:
+                self.close()
+            elif buffer_size(&self.payloads) > BLOCK_MOST:
+                self.turn.seal()                  # the commit takes it now: a turn may bring more than Redis takes
+        return 0
+
+    cdef int32_t client(self, object publisher) except -1:
+        """The place of a client id in the block."""
+        cdef Session session
+        if isinstance(publisher, Session):
+            session = <Session>publisher
+            if session.log_block != self.blocks:
+                session.log_block = self.blocks
+                session.log_index = <uint32_t>len(self.clients)
+                self.clients.append(session.client_id)
+            return <int32_t>session.log_index
+        self.clients.append(publisher)
+        return <int32_t>len(self.clients) - 1
+
+    cdef int32_t topic(self, Plan* plan, const uint8_t* topic, Py_ssize_t n) except -1:
+        """The place of a topic name in the block."""
+        cdef int32_t end
+        if plan.log_block != self.blocks:
+            if buffer_append(&self.topics, &self.pool, topic, n) < 0:
+                raise MemoryError
+            end = <int32_t>buffer_size(&self.topics)
+            if buffer_append(&self.topic_ends, &self.pool, &end, sizeof(end)) < 0:
+                raise MemoryError
+            plan.log_block = self.blocks
+            plan.log_index = <uint32_t>(buffer_size(&self.topic_ends) // sizeof(end)) - 1
+        return <int32_t>plan.log_index
+
+    cdef int pump(self) except -1:
+        """The end of a turn."""
+        self.now = 0
+        if self.required or buffer_size(&self.rows) == 0:
+            return 0                              # the commit takes it
+        if (buffer_size(&self.rows) >= ROWS_ENOUGH * <Py_ssize_t>sizeof(Row)
+                or buffer_size(&self.payloads) >= BYTES_ENOUGH):
+            self.close()
+        elif not self.waiting:
+            self.waiting = True
+            self.wait()
+        return 0
+
+    def close(self):
+        """Write what there is, unless a commit is to take it."""
+        self.waiting = False
+        if buffer_size(&self.rows) and not self.required:
+            self.write(*self.take_block())
+
+    cdef tuple take_block(self):
+        """(id of the entry, block), and a new one is begun."""
+        cdef Py_ssize_t rows = buffer_size(&self.rows) // <Py_ssize_t>sizeof(Row)
+        cdef Py_ssize_t topics = buffer_size(&self.topic_ends) // 4
+        cdef list ends = []
+        cdef Py_ssize_t i, size, total = 0
+        cdef const Row* row = <const Row*>(self.rows.data + self.rows.start)
+        cdef uint8_t* p
+        cdef int64_t* accepted
+        cdef int32_t* client
+        cdef int32_t* topic
+        cdef int32_t* payload_end
+        cdef int32_t end
+        cdef uint8_t* flags
+        names = b"".join(self.clients)
+        size = (HEADER + rows * 8 + padded(rows * 4) * 2 + padded((rows + 1) * 4) + padded((len(self.clients) + 1) * 4)
+                + padded((topics + 1) * 4) + padded(rows) + padded(len(names)) + padded(buffer_size(&self.topics))
+                + padded(buffer_size(&self.payloads)))
+        block = PyBytes_FromStringAndSize(NULL, size)
+        p = <uint8_t*>PyBytes_AS_STRING(block)
+        self.put_header(p, <uint32_t>rows, <uint32_t>topics)
+        accepted = <int64_t*>(p + HEADER)
+        client = <int32_t*>(accepted + rows)
+        topic = <int32_t*>(<uint8_t*>client + padded(rows * 4))
+        payload_end = <int32_t*>(<uint8_t*>topic + padded(rows * 4))
+        client[padded(rows * 4) // 4 - 1] = 0     # the padding, if there is any
+        topic[padded(rows * 4) // 4 - 1] = 0
+        payload_end[padded((rows + 1) * 4) // 4 - 1] = 0
+        payload_end[0] = 0
+        p = <uint8_t*>payload_end + padded((rows + 1) * 4)
+        memset(p, 0, 4)
+        for i in range(len(self.clients)):
+            total += len(<bytes>self.clients[i])
+            end = <int32_t>total
+            memcpy(p + 4 + i * 4, &end, 4)
+        if len(self.clients) % 2 == 0:
+            memset(p + 4 + len(self.clients) * 4, 0, 4)
+        p += padded((len(self.clients) + 1) * 4)
+        p = put_ends(p, self.topic_ends.data + self.topic_ends.start, topics)
+        flags = p
+        memset(p + rows, 0, padded(rows) - rows)
+        for i in range(rows):
+            accepted[i] = row[i].accepted
+            client[i] = row[i].client
+            topic[i] = row[i].topic
+            payload_end[i + 1] = row[i].payload_end
+            flags[i] = row[i].flags
+        p = put_bytes(p + padded(rows), PyBytes_AS_STRING(names), len(names))
+        p = put_bytes(p, self.topics.data + self.topics.start, buffer_size(&self.topics))
+        put_bytes(p, self.payloads.data + self.payloads.start, buffer_size(&self.payloads))
+        return self.next_entry(rows, block)
+
+    cdef object put_header(self, uint8_t* p, uint32_t rows, uint32_t topics):
+        cdef uint32_t clients = <uint32_t>len(self.clients)
+        memset(p, 0, HEADER)
+        p[0] = c"F"
+        p[1] = c"Q"
+        p[2] = LAYOUT
+        memcpy(p + 4, &rows, 4)
+        memcpy(p + 8, &self.rows_before, 8)
+        memcpy(p + 16, &self.bytes_before, 8)
+        memcpy(p + 24, &self.lacking, 8)
+        memcpy(p + 32, &clients, 4)
+        memcpy(p + 36, &topics, 4)
+
+    cdef tuple next_entry(self, Py_ssize_t rows, bytes block):
+        buffer_free(&self.rows, &self.pool)
+        buffer_free(&self.payloads, &self.pool)
+        buffer_free(&self.topics, &self.pool)
+        buffer_free(&self.topic_ends, &self.pool)
+        self.clients = []
+        self.blocks += 1
+        self.required = False
+        self.rows_before += rows
+        self.bytes_before += len(block)
+        self.last = max(microseconds(), self.last)
+        return b"%d-%d" % (self.last // 1000, self.bytes_before), block

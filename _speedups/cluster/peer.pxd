@@ -1,0 +1,12 @@
+# Another node, as a subscriber. See peer.pyx.
+
+from _speedups.session.session cimport Session
+from _speedups.session.turn cimport Outlet
+
+
+cdef class PeerOutlet(Outlet):
+    cdef object send                   # callable that takes a batch
+
+
+cdef class Peer(Session):
+    pass

@@ -1,0 +1,36 @@
+# Where connections come in. See listener.pyx.
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from _speedups.base.rate_limit cimport Meter
+from _speedups.net.tls cimport TlsContext
+
+
+cdef class Listener:
+    cdef readonly str name
+    cdef public TlsContext tls         # for those of its addresses that are `secure`
+    cdef public uint32_t max_connections
+    cdef public uint32_t max_per_address   # connections; 0 = no limit
+    cdef public double connects        # a second; 0 = no limit, here and below
+    cdef public double client_messages # PUBLISH packets a second from one client ...
+    cdef public double client_bytes    # ... and bytes of its packets
+    cdef public double total_messages  # from all clients of the listener
+    cdef public double total_bytes
+    cdef Meter accepted_lately, messages, volume
+    cdef readonly uint32_t connections
+    cdef readonly uint64_t accepted
+    cdef readonly uint64_t refused     # closed at once, because there were max_connections
+    cdef readonly uint64_t bytes_received
+    cdef readonly uint64_t bytes_sent
+
+    cdef bint metered(self) noexcept
+
+
+cdef class Entrance:
+    cdef readonly Listener listener
+    cdef object socket                 # listens; None if its connections are handed in
+    cdef readonly str transport
+    cdef bint secure                   # TLS comes first
+    cdef bint websocket                # then HTTP, and frames
+    cdef object trusts                 # callable: is this the address of a proxy? None = no proxies here
+    cdef object upgrade                # callable: what is answered to a HTTP request

@@ -1,0 +1,33 @@
+import socket as sockets
+from collections.abc import Callable
+
+from _speedups.net.tls import TlsContext
+
+class Listener:
+    name: str
+    tls: TlsContext | None
+    max_connections: int
+    max_per_address: int
+    connects: float
+    client_messages: float
+    client_bytes: float
+    total_messages: float
+    total_bytes: float
+    connections: int
+    accepted: int
+    refused: int
+    bytes_received: int
+    bytes_sent: int
+    def __init__(self, name: str = "default", tls: TlsContext | None = None) -> None: ...
+
+class Entrance:
+    listener: Listener
+    transport: str
+    def __init__(
+        self,
+        listener: Listener,
+        socket: sockets.socket | None = None,
+        transport: str = "mqtt",
+        trusts: Callable[[str], bool] | None = None,
+        upgrade: Callable[[bytes, bool], tuple[bytes, str]] | None = None,
+    ) -> None: ...

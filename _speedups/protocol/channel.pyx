@@ -1,0 +1,341 @@
+"""One connection's protocol life, without the socket: bytes in, packets acted on, bytes out.
+
+PUBLISH, its acknowledgements and PINGREQ never become Python objects; every other packet is decoded and handed to the
+node's handler. Never raises at the network: a fault is noted in `fault`, what follows is ignored, and whoever owns the
+socket closes it. Knows no socket, no clock (the turn's tick is its time), no configuration but the turn's limits.
+
+The handler is any object with `packet(channel, packet)`, called for CONNECT, SUBSCRIBE, UNSUBSCRIBE and DISCONNECT, and
+`denied(channel, topic)`, called when the client first publishes what it may not. With hooks for PUBLISH, also
+`publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `publish_for_nobody`.
+"""
+
+from libc.string cimport memcmp
+
+from _speedups.base.buffers cimport buffer_size
+from _speedups.base.cursor cimport varint_size
+from _speedups.session.journal cimport BLOCK_MOST
+from _speedups.session.message cimport Message, message_new, message_release
+from _speedups.codec.packets cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
+                                UNSUBSCRIBE, decode_body)
+from _speedups.routing.router cimport Router
+from _speedups.session.session cimport Session
+from _speedups.codec.topics cimport fault_text
+from _speedups.session.turn cimport (MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED,
+                             PUBLISH_DENIED, PUBLISH_RECEIVED, Outlet)
+
+from _speedups.codec.packets import MalformedPacket, ProtocolError, UnacceptableProtocol
+
+cdef enum:
+    CONNECT_MOST = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
+
+
+cdef class Channel(Outlet):
+    """A connection's protocol side.
+
+    Args:
+        router: of the node.
+        handler: gets the packets that are not hot.
+    """
+
+    def __init__(self, Router router not None, handler):
+        self.router = router
+        self.turn = router.turn
+        self.handler = handler
+        self.parsing = True
+        self.last_seen = self.turn.tick
+
+    @property
+    def protocol_level(self):
+        """3 or 4; 0 before CONNECT."""
+        return self.level
+
+    def accept(self, Session session not None, int level, double keep_alive):
+        """CONNECT is accepted: packets are taken from now on, and the session's messages flow.
+
+        Args:
+            session: of the client.
+            level: protocol level.
+            keep_alive: seconds; 0 = the client may be silent for ever.
+        """
+        self.level = <uint8_t>level
+        self.session = session
+        self.phase = OPEN
+        # One and a half times the period [MQTT-3.1.2-24], in ticks, none of which counts until it is over.
+        self.patience = <uint32_t>(keep_alive * 6 + 1.999) if keep_alive else 0
+        session.attach(self, level)
+
+    def detach(self):
+        """The session goes on without this connection, or ends."""
+        session, self.session = self.session, None
+        if session is not None and session.outlet is self:
+            session.detach()
+        return session
+
+    cdef int drained(self) except -1:
+        if self.session is not None:
+            self.turn.pump(self.session)
+        return 0
+
+    cdef int refuse(self, str reason) except -1:
+        """The client broke the protocol: the connection is to end."""
+        if self.fault is None:
+            self.fault = reason
+            self.turn.counters[MALFORMED_PACKETS] += 1
+        self.phase = ENDED
+        return 0
+
+    cdef int spend(self, bint is_publish, Py_ssize_t size) except -1:
+        """A packet was taken: whoever knows the client's rate may say that the next has to wait."""
+        return 0
+
+    cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1:
+        """Act on the packets in `n` bytes; returns how many bytes were used. The rest must come again, with more."""
+        cdef const uint8_t* p = data
+        cdef const uint8_t* end = data + n
+        cdef const uint8_t* q
+        cdef uint32_t remaining, limit
+        cdef int shift
+        self.need = 0
+        while p < end and self.parsing:
+            if self.phase == ENDED:
+                return n
+            limit = self.turn.limits.max_packet_size
+            if self.phase == EXPECTING:
+                if p[0] >> 4 != CONNECT:
+                    self.refuse("the first packet is not CONNECT [MQTT-3.1.0-1]")
+                    return n
+                if limit > CONNECT_MOST:
+                    limit = CONNECT_MOST
+            q = p + 1
+            remaining = 0
+            shift = 0
+            while q < end and shift < 28:
+                remaining |= <uint32_t>(q[0] & 0x7F) << shift
+                q += 1
+                if (q - 1)[0] < 0x80:
+                    break
+                shift += 7
+            else:
+                if shift == 28:
+                    self.refuse("the Remaining Length has more than four bytes [MQTT-2.2.3]")
+                    return n
+                break                                  # the header is incomplete
+            if remaining + (q - p) > limit:
+                self.refuse(f"a packet of {remaining + (q - p)} bytes, {limit} are allowed")
+                return n
+            if end - q < <Py_ssize_t>remaining:
+                self.need = remaining + <uint32_t>(q - p)
+                break
+            self.turn.counters[PACKETS_RECEIVED] += 1
+            self.take(p[0], p, q, remaining)
+            if self.metered:
+                self.spend(p[0] >> 4 == PUBLISH, remaining + (q - p))
+            p = q + remaining
+        return n if self.phase == ENDED else p - data
+
+    cdef int take(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
+        """Act on one packet."""
+        cdef int kind = first_byte >> 4
+        cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
+        cdef bint adds
+        cdef uint8_t* p
+        if kind == PUBLISH:
+            self.take_publish(first_byte, packet, body, n)
+        elif PUBACK <= kind <= PUBCOMP:
+            self.take_acknowledgement(first_byte, body, n)
+        elif kind == PINGREQ:
+            if n or (self.level > 3 and first_byte & 15):
+                return self.refuse("PINGREQ with flags or a body [MQTT-2.2.2-2]")
+            p = self.reserve(2)
+            p[0] = 0xD0
+            p[1] = 0
+            self.turn.counters[PACKETS_SENT] += 1
+            return 0
+        else:
+            self.hand_up(first_byte, body, n)
+        # Whoever gives a store that is behind more to do, or to remember, is not read until it has caught up.
+        adds = buffer_size(&self.turn.journal.records) > before or self.held > self.turn.committed
+        if self.parsing and (adds or kind in (SUBSCRIBE, UNSUBSCRIBE)) and self.turn.overloaded():
+            self.parsing = False
+            self.turn.hold_back(self)
+        elif adds and self.turn.journal.weight > BLOCK_MOST:
+            self.turn.seal()
+        return 0
+
+    cdef int take_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
+        cdef uint8_t qos = first_byte >> 1 & 3
+        cdef const uint8_t* topic = body + 2
+        cdef const uint8_t* payload
+        cdef const uint8_t* end = body + n
+        cdef Py_ssize_t topic_length
+        cdef uint16_t packet_id = 0
+        cdef int fault
+        if qos == 3:
+            return self.refuse("PUBLISH with QoS 3 [MQTT-3.3.1-4]")
+        if qos == 0 and first_byte & 8 and self.level > 3:
+            return self.refuse("PUBLISH with QoS 0 and DUP [MQTT-3.3.1-2]")
+        if n < 2 + 2 * (qos > 0):
+            return self.refuse("PUBLISH is too short")
+        topic_length = body[0] << 8 | body[1]
+        payload = topic + topic_length
+        if payload + 2 * (qos > 0) > end:
+            return self.refuse("the topic name of PUBLISH is longer than the packet")
+        fault = self.router.check_topic(topic, topic_length, self.level)
+        if fault:
+            return self.refuse(f"PUBLISH: {fault_text(fault)}")
+        if qos:
+            packet_id = payload[0] << 8 | payload[1]
+            if packet_id == 0:
+                return self.refuse("PUBLISH with packet identifier 0 [MQTT-2.3.1-1]")
+            payload += 2
+        self.turn.counters[PUBLISH_RECEIVED] += 1
+        self.turn.counters[PUBLISH_BYTES_RECEIVED] += end - payload
+        if self.turn.tracer is not None:
+            self.turn.tracer.received(self, self.session.client_id, topic, topic_length, payload, end - payload, qos,
+                                      packet_id, first_byte & 8 != 0)
+        if topic_length >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (topic_length == 4 or topic[4] == c'/'):
+            # Only the broker publishes there [MQTT-4.7.2-1]; level 4 has no way to say so but to acknowledge.
+            return self.take_for_nobody(qos, packet_id, topic, topic_length, payload, end - payload,
+                                        "only the broker publishes there")
+        if self.session.rights is not None and not self.router.may_publish(self.session.rights, topic, topic_length):
+            self.turn.counters[PUBLISH_DENIED] += 1
+            if self.session.rights.first_denial():
+                self.handler.denied(self, topic[:topic_length])
+            return self.take_for_nobody(qos, packet_id, topic, topic_length, payload, end - payload,
+                                        "the client may not publish there")
+        if self.turn.hears_publish and not (qos == 2 and self.session.awaits(packet_id)):
+            self.handler.publish(self, topic[:topic_length], payload[:end - payload], qos, first_byte & 1, packet_id,
+                                 first_byte & 8)
+            return 0
+        return self.accept_publish(first_byte, packet, body - packet, topic, topic_length, payload, end - payload,
+                                   packet_id)
+
+    cdef int accept_publish(self, uint8_t first_byte, const uint8_t* packet, Py_ssize_t header, const uint8_t* topic,
+                            Py_ssize_t topic_length, const uint8_t* payload, Py_ssize_t size,
+                            uint16_t packet_id) except -1:
+        """Publish what the client may publish, and acknowledge it.
+
+        `packet` is the PUBLISH as it came, whose topic name was checked just before, with a fixed header of `header`
+        bytes; or NULL.
+        """
+        cdef uint8_t qos = first_byte >> 1 & 3
+        cdef bint checked = packet != NULL
+        cdef Py_ssize_t before
+        cdef Message* message
+        if qos == 0:
+            # The packet as it came is what receivers get, if it has no flags and no longer header than needed.
+            if first_byte != 0x30 or header != 1 + varint_size(<uint32_t>(2 + topic_length + size)):
+                packet = NULL
+            self.router.route(topic, topic_length, payload, size, 0, first_byte & 1, packet, NULL, self.session,
+                              first_byte & 8, False, checked)
+            return 0
+        if qos == 1:
+            before = buffer_size(&self.turn.journal.records)
+            self.router.route(topic, topic_length, payload, size, 1, first_byte & 1, NULL, NULL, self.session,
+                              first_byte & 8, False, checked)
+            return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before)
+        if self.session.awaits(packet_id):
+            # A duplicate: PUBREC again, but not before the first one may leave.
+            return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind())
+        if self.session.awaiting_count >= self.turn.limits.max_awaiting_release or (
+                self.session.awaiting_count
+                and self.session.awaiting_bytes + topic_length + size > self.turn.limits.max_queued_bytes):
+            return self.refuse("too many QoS 2 messages wait for PUBREL")
+        message = message_new(topic, topic_length, payload, size, 2, first_byte & 1)
+        if message == NULL:
+            raise MemoryError
+        self.session.await_release(packet_id, message)
+        return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded())
+
+    cdef int take_for_nobody(self, uint8_t qos, uint16_t packet_id, const uint8_t* topic, Py_ssize_t topic_length,
+                             const uint8_t* payload, Py_ssize_t size, str reason) except -1:
+        """Acknowledge a message that goes nowhere: below level 5 there is no word for a refusal [MQTT-3.3.5-2]."""
+        if self.turn.tracer is not None:
+            self.turn.tracer.tell("dropped", self.session.client_id, topic, topic_length, payload, size, qos, reason)
+        if qos == 0:
+            return 0
+        return self.acknowledge((PUBACK if qos == 1 else PUBREC) << 4, packet_id, False)
+
+    cdef int take_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
+        cdef int kind = first_byte >> 4
+        cdef uint16_t packet_id
+        cdef bint fits = True
+        if self.level > 3 and first_byte & 15 != (2 if kind == PUBREL else 0):
+            return self.refuse("an acknowledgement with wrong flags [MQTT-2.2.2-2]")
+        if n != 2:
+            return self.refuse("an acknowledgement that is not two bytes long")
+        packet_id = body[0] << 8 | body[1]
+        if packet_id == 0:
+            return self.refuse("an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]")
+        if kind == PUBACK:
+            fits = self.session.puback(packet_id)
+        elif kind == PUBREC:
+            fits = self.session.pubrec(packet_id)
+        elif kind == PUBCOMP:
+            fits = self.session.pubcomp(packet_id)
+        else:
+            return self.take_pubrel(packet_id)
+        if not fits:
+            return self.refuse("an acknowledgement that doesn't fit the QoS or the state of its PUBLISH")
+        return 0
+
+    cdef int take_pubrel(self, uint16_t packet_id) except -1:
+        """Make the message available, exactly once; PUBCOMP for an unknown identifier too [MQTT-4.3.3-2]."""
+        cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
+        cdef Message* message = self.session.release(packet_id)
+        cdef bint wait
+        if message != NULL:
+            try:
+                self.router.route(message.data, message.topic_length, message.data + message.topic_length,
+                                  message.payload_length, 2, message.retain, NULL, message, self.session)
+            finally:
+                message_release(message)
+            wait = buffer_size(&self.turn.journal.records) > before
+        else:
+            wait = self.session.recorded() and self.turn.behind()
+        return self.acknowledge(PUBCOMP << 4, packet_id, wait)
+
+    cdef int hand_up(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
+        """Decode a packet that is not hot and give it to the handler."""
+        if self.phase == OPEN and first_byte >> 4 == CONNECT:
+            return self.refuse("a second CONNECT [MQTT-3.1.0-2]")
+        try:
+            packet = decode_body(first_byte, body, n, self.level or 4)
+        except UnacceptableProtocol:
+            packet = None
+        except (MalformedPacket, ProtocolError) as fault:
+            return self.refuse(str(fault))
+        if self.phase == EXPECTING:
+            self.phase = CONNECTING
+            self.parsing = False
+        self.handing_up = True
+        try:
+            self.handler.packet(self, packet)
+        finally:
+            self.handing_up = False
+        if self.phase == OPEN and not self.paused:
+            self.parsing = True
+        return 0
+
+    def pause(self):
+        """For the handler: take no more packets until it is told to go on."""
+        self.paused = True
+        self.parsing = False
+
+    def publish_as(self, bytes topic not None, bytes payload not None, int qos, bint retain, int packet_id, bint dup):
+        """For the handler: publish what came, or what became of it, under a valid topic name; and acknowledge it."""
+        self.accept_publish(<uint8_t>(0x30 | dup << 3 | qos << 1 | retain), NULL, 0, topic, len(topic), payload,
+                            len(payload), <uint16_t>packet_id)
+
+    def publish_for_nobody(self, bytes topic not None, bytes payload not None, int qos, int packet_id,
+                           str reason not None):
+        """For the handler: acknowledge what came, and publish nothing."""
+        self.take_for_nobody(<uint8_t>qos, <uint16_t>packet_id, topic, len(topic), payload, len(payload), reason)
+
+    def ignore(self):
+        """For the handler: what still comes is not for us; the connection is to be closed soon."""
+        self.phase = ENDED
+
+    def reject(self, str reason not None):
+        """For the handler: the packet breaks the protocol, and the connection is to end."""
+        self.refuse(reason)

@@ -1,0 +1,289 @@
+"""Retained messages by topic name, and the search that a new subscription makes.
+
+Owns one message per topic name. A search visits only nodes whose path fits the filter so far, in the order they came,
+and may stop anywhere for as long as its client is slow: the node where it stands is pinned, so that it stays in the
+tree even when its message goes. What it finds is the value at the time of the visit, never an older one.
+"""
+
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+
+from _speedups.base.cursor cimport varint_size, write_u16, write_varint
+from _speedups.session.message cimport Message, message_hold, message_new, message_release
+from _speedups.session.session cimport Restored, Session, Source
+from _speedups.routing.topic_tree cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
+from _speedups.session.turn cimport PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, Outlet
+
+
+cdef void drop_message(void* message) noexcept nogil:
+    message_release(<Message*>message)
+
+
+cdef class RetainedTree:
+    """All retained messages of the node."""
+
+    def __cinit__(self):
+        self.root = node_new(NULL, b"", 0, 0)
+        if self.root == NULL:
+            raise MemoryError
+        self.most = self.most_size = <uint64_t>-1
+
+    def __dealloc__(self):
+        tree_free(self.root, drop_message)
+
+    cdef bint has_room(self, Message* message) except -1:
+        """Whether the message may be kept: the limits allow one more, or it replaces one that is no smaller."""
+        cdef Node* node
+        cdef uint64_t size = message.topic_length + message.payload_length
+        if self.count < self.most and self.size + size <= self.most_size:
+            return True
+        node = node_at(self.root, message.data, message.topic_length, False)
+        return (node != NULL and node.value != NULL
+                and (<Message*>node.value).topic_length + (<Message*>node.value).payload_length >= size)
+
+    cdef int put(self, Message* message, bint always=False) except -1:
+        """Keep the message for its topic name instead of the one before. 0: there is no room for it."""
+        cdef Node* node
+        cdef uint64_t size = message.topic_length + message.payload_length
+        if not always and not self.has_room(message):
+            return 0
+        node = node_at(self.root, message.data, message.topic_length, True)
+        if node == NULL:
+            raise MemoryError
+        if node.value != NULL:
+            self.size -= (<Message*>node.value).topic_length + (<Message*>node.value).payload_length
+            message_release(<Message*>node.value)
+        else:
+            self.count += 1
+        node.value = <void*>message_hold(message)
+        self.size += size
+        return 1
+
+    cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1:
+        """Keep no message for the topic name any more. 0 if there was none."""
+        cdef Node* node = node_at(self.root, topic, n, False)
+        if node == NULL or node.value == NULL:
+            return 0
+        self.size -= (<Message*>node.value).topic_length + (<Message*>node.value).payload_length
+        message_release(<Message*>node.value)
+        node.value = NULL
+        self.count -= 1
+        node_prune(node)
+        return 1
+
+    def set(self, bytes topic not None, bytes payload not None, int qos=0, uint64_t number=0):
+        """Keep a message whose room was made sure of by whoever accepted it; an empty payload clears.
+
+        `number` is its name in the store, if it has one.
+        """
+        cdef const uint8_t* t = topic
+        cdef const uint8_t* p = payload
+        cdef Message* message
+        if not payload:
+            self.remove(t, len(topic))
+            return
+        message = message_new(t, len(topic), p, len(payload), qos, True)
+        if message == NULL:
+            raise MemoryError
+        message.stored_id = number
+        try:
+            self.put(message, True)
+        finally:
+            message_release(message)
+
+    def keep(self, Restored message not None):
+        """Keep a message that was read back."""
+        self.put(message.message)
+
+    def search(self, bytes topic_filter not None, int qos=2):
+        """A search for what matches the filter, for `Session.draw_from`, or None if there is surely nothing.
+
+        `qos` is what was granted.
+        """
+        cdef const uint8_t* path = topic_filter
+        cdef Node* node
+        cdef Py_ssize_t plain = 0                  # bytes before the first wildcard
+        while plain < len(topic_filter) and path[plain] != c'+' and path[plain] != c'#':
+            plain += 1
+        if plain == len(topic_filter):
+            node = node_at(self.root, path, plain, False)
+            if node == NULL or node.value == NULL:
+                return None
+        elif plain and node_at(self.root, path, plain - 1, False) == NULL:
+            return None
+        return RetainedSearch(self, topic_filter, qos)
+
+    def hidden(self):
+        """First levels that begin with $, which wildcards at the first level don't find: a list."""
+        cdef Node* node = self.root.child
+        cdef list found = []
+        while node != NULL:
+            if node.length and node.level[0] == c'$':
+                found.append(node.level[:node.length])
+            node = node.next
+        return found
+
+    def children(self, bytes parent, bytes after, int most, int count_most):
+        """What is one level below `parent` (None: the first levels), in the order it came, `most` of it.
+
+        Returns a list of (level, bytes of its own message or -1, messages further below, counted among the first
+        `count_most` nodes there).
+
+        Raises:
+            KeyError: there is no `parent`, or no `after` below it, from which to go on (None: from the beginning).
+        """
+        cdef Node* node = self.root
+        cdef const uint8_t* p
+        cdef list found = []
+        if parent is not None:
+            p = parent
+            node = node_at(self.root, p, len(parent), False)
+            if node == NULL:
+                raise KeyError(parent)
+        if after is None:
+            node = node.child
+        else:
+            p = after
+            node = node_child(node, p, len(after), level_hash(p, len(after))) if node.child != NULL else NULL
+            if node == NULL:
+                raise KeyError(after)
+            node = node.next
+        while node != NULL and len(found) < most:
+            found.append((node.level[:node.length],
+                          (<Message*>node.value).payload_length if node.value != NULL else -1,
+                          messages_below(node, count_most)))
+            node = node.next
+        return found
+
+    def matching(self, bytes topic_filter not None):
+        """What matches the filter: yields (topic name, payload, QoS)."""
+        cdef RetainedSearch search = RetainedSearch(self, topic_filter, 2)
+        cdef Message* m
+        while search.step():
+            m = search.found()
+            if m != NULL:
+                yield m.data[:m.topic_length], m.data[m.topic_length:m.topic_length + <Py_ssize_t>m.payload_length], m.qos
+
+
+cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:
+    """Messages in the tree below a node, looked for at so many nodes."""
+    cdef Py_ssize_t count = 0
+    cdef Node* node = top
+    while visits > 0:
+        if node.child != NULL:
+            node = node.child
+        else:
+            while node != top and node.next == NULL:
+                node = node.parent
+            if node == top:
+                break
+            node = node.next
+        count += node.value != NULL
+        visits -= 1
+    return count
+
+
+cdef class RetainedSearch(Source):
+    """A walk over the retained messages that match a filter."""
+
+    def __init__(self, RetainedTree tree not None, bytes topic_filter not None, int qos):
+        self.tree = tree
+        self.topic_filter = topic_filter
+        self.levels = topic_filter.split(b"/")
+        self.all_below = self.levels[len(self.levels) - 1] == b"#"
+        self.depth_most = len(self.levels) - self.all_below
+        self.qos = <uint8_t>qos
+        self.stand(tree.root, 0)
+
+    def __dealloc__(self):
+        if self.at != NULL:
+            self.at.pins -= 1
+            node_prune(self.at)
+
+    cdef int stand(self, Node* node, Py_ssize_t depth) except -1:
+        """Move the pin."""
+        cdef Node* left = self.at
+        if node != NULL:
+            node.pins += 1
+        self.at = node
+        self.depth = depth
+        if left != NULL:
+            left.pins -= 1
+            node_prune(left)
+        return 0
+
+    cdef int step(self) except -1:
+        """Go to the next node on a way that fits the filter. 0: the search is over."""
+        cdef Node* node = self.at
+        cdef Node* child = NULL
+        cdef Py_ssize_t depth = self.depth
+        cdef bytes level
+        cdef const uint8_t* p
+        if node == NULL:
+            return 0
+        if depth < self.depth_most:
+            level = self.levels[depth]
+            if level == b"+":
+                child = node.child
+            elif node.child != NULL:
+                p = level
+                child = node_child(node, p, len(level), level_hash(p, len(level)))
+        elif self.all_below:
+            child = node.child
+        if child != NULL:
+            node = child
+            depth += 1
+        else:
+            node = self.beside(node, &depth)
+        # Topics that begin with $ are not for wildcards at the first level [MQTT-4.7.2-1].
+        while node != NULL and depth == 1 and node.length and node.level[0] == c'$' and self.wild_at(0):
+            node = self.beside(node, &depth)
+        self.stand(node, depth)
+        return node != NULL
+
+    cdef bint wild_at(self, Py_ssize_t depth):
+        return depth >= self.depth_most or self.levels[depth] == b"+"
+
+    cdef Node* beside(self, Node* node, Py_ssize_t* depth):
+        """The next sibling, or that of the nearest ancestor where the filter leaves a choice."""
+        while node.parent != NULL:
+            if node.next != NULL and self.wild_at(depth[0] - 1):
+                return node.next
+            node = node.parent
+            depth[0] -= 1
+        return NULL
+
+    cdef Message* found(self) noexcept:
+        """The message where the search stands, if it matches."""
+        if self.at == NULL or self.depth < self.depth_most or (self.depth > self.depth_most and not self.all_below):
+            return NULL
+        return <Message*>self.at.value
+
+    cdef bint draw(self, Session session) except -1:
+        cdef Message* m
+        cdef Outlet outlet = session.outlet
+        cdef uint8_t* p
+        cdef uint32_t remaining
+        cdef uint8_t qos
+        if not self.step():
+            return False
+        m = self.found()
+        if m == NULL:
+            return True
+        qos = m.qos if m.qos < self.qos else self.qos
+        if session.may_not_read(m, qos == 0):
+            return True
+        if qos:
+            session.enqueue(m, qos, True)
+            return True
+        session.trace("sent", m, 0, "retained")
+        remaining = 2 + m.topic_length + m.payload_length
+        p = outlet.reserve(1 + varint_size(remaining) + <Py_ssize_t>remaining)
+        p[0] = 0x31                                # RETAIN set for a new subscription [MQTT-3.3.1-8]
+        p += 1 + write_varint(p + 1, remaining)
+        write_u16(p, m.topic_length)
+        memcpy(p + 2, m.data, m.topic_length + m.payload_length)
+        session.turn.counters[PACKETS_SENT] += 1
+        session.turn.counters[PUBLISH_SENT] += 1
+        session.turn.counters[PUBLISH_BYTES_SENT] += m.payload_length
+        return True

@@ -1,0 +1,14 @@
+from _speedups.routing.retained import RetainedSearch, RetainedTree
+from _speedups.routing.subscriptions import FilterTree
+from _speedups.session.turn import Turn
+
+class Router:
+    turn: Turn
+    filters: FilterTree
+    retained: RetainedTree
+    def __init__(self, turn: Turn) -> None: ...
+    def publish(
+        self, topic: bytes, payload: bytes, qos: int = 0, retain: bool = False, publisher: bytes | None = None
+    ) -> int: ...
+    def deliver(self, batch: bytes) -> int: ...
+    def record_retained(self, search: RetainedSearch, most: int) -> bool: ...

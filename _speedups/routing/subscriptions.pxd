@@ -1,0 +1,59 @@
+# Which sessions want a message: the tree of topic filters and the delivery plans made from it. See filters.pyx.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from _speedups.session.session cimport Session
+from _speedups.routing.topic_tree cimport Node
+
+cdef enum:
+    PLAN_SLOTS = 8192          # delivery plans kept, by hash of the topic name: a power of two
+    PLAN_MOST = 65536          # receivers in a plan that is kept; larger ones are made anew each time
+    PLAN_TOPIC_MOST = 1024     # bytes of the topic name of a plan that is kept
+    PLANS_MOST = 2000000       # receivers in all kept plans; past it all are forgotten
+
+# One end of a subscription; the other is Subscription in session.pxd.
+cdef struct Subscriber:
+    void* session              # a Session, not owned: a session removes its subscriptions before it goes
+    uint32_t position          # of the Subscription in the session's array
+    uint8_t options            # bits 0, 1: QoS
+
+cdef struct Receiver:
+    void* session              # a Session, not owned
+    uint8_t qos                # highest of the session's matching subscriptions
+
+# Who gets the messages of one topic name. Valid while `generation` is the tree's.
+cdef struct Plan:
+    uint64_t generation
+    uint32_t topic_length
+    uint32_t count
+    uint32_t capacity
+    uint32_t log_index         # place of the topic name ...
+    uint64_t log_block         # ... in this block of the log of messages
+    uint64_t publisher         # number of the Rights that were last found to allow publishing there; or 0
+    Receiver* receivers        # in the same allocation as the plan, after the topic name; or in the tree's scratch
+    uint8_t topic[1]
+
+
+cdef class FilterTree:
+    cdef Node* root
+    cdef Plan** plans          # PLAN_SLOTS, each NULL or a plan for a topic name with that hash
+    cdef uint32_t[PLAN_SLOTS] tags     # of the topic names that were last wanted
+    cdef uint64_t kept         # receivers in all of them
+    cdef Plan scratch          # the plan being made ...
+    cdef const uint8_t* topic  # ... and the topic name it is for
+    cdef Py_ssize_t topic_length
+    cdef Node** frontier       # nodes reached at a level, while matching
+    cdef Node** beyond         # nodes reached at the next
+    cdef Py_ssize_t frontier_capacity, beyond_capacity
+    cdef readonly uint64_t generation
+    cdef uint64_t mark         # stamps the sessions that the plan being made has
+    cdef readonly uint64_t count       # subscriptions
+
+    cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept
+    cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL
+    cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1
+    cdef int collect(self, Node* node) except -1
+    cdef int forget(self, const uint8_t* path, Py_ssize_t n) except -1
+    cdef Py_ssize_t find(self, Session session, Node* node) noexcept
+    cdef int widen(self, Py_ssize_t n) except -1
+    cdef int cancel(self, Session session, uint32_t position) except -1

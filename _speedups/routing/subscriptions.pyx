@@ -1,0 +1,442 @@
+"""Which sessions want a message: the tree of topic filters and the delivery plans made from it.
+
+Owns the subscriptions. A subscription is two small records that know each other's place, one at the node of its
+filter and one at its session, so that either side removes it in constant time whatever the other's size. Overlapping
+subscriptions of a session are one receiver with the highest QoS.
+
+Plans are kept per topic name in a table of fixed size where a new one replaces the one in its slot, the second time
+that it is wanted in a row: names that don't come again cost no copying. A change to a
+filter without wildcards forgets the plan of that one topic name; any other change makes all plans stale, by number.
+A plan is used only within the call that asked for it: nothing that is called meanwhile changes subscriptions.
+"""
+
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy
+
+from _speedups.session.rights cimport MAY_READ
+from _speedups.session.journal cimport SUBSCRIBED, UNSUBSCRIBED
+from _speedups.session.session cimport LOCAL, Session, Subscription
+from _speedups.routing.topic_tree cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
+                             node_path, node_prune, tree_free)
+
+
+cdef inline uint64_t topic_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    """Eight bytes at a time; the high bits are well mixed."""
+    cdef uint64_t h = <uint64_t>n * 0x9E3779B97F4A7C15u
+    cdef uint64_t w
+    while n >= 8:
+        memcpy(&w, p, 8)
+        h = (h ^ w) * 0x9FB21C651E98DF25u
+        h ^= h >> 32
+        p += 8
+        n -= 8
+    if n:
+        w = 0
+        memcpy(&w, p, n)
+        h = (h ^ w) * 0x9FB21C651E98DF25u
+        h ^= h >> 32
+    return h * 0x9E3779B97F4A7C15u
+
+
+cdef inline uint32_t slot_of(uint64_t h) noexcept nogil:
+    return <uint32_t>(h >> 50) & (PLAN_SLOTS - 1)
+
+
+cdef inline uint32_t tag_of(uint64_t h) noexcept nogil:
+    """What tells the topic names of a slot apart without a look at them. Bit 0: its plan is in the slot."""
+    return <uint32_t>(h >> 17) | 1
+
+
+cdef bint is_wild(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        if p[i] == c'+' or p[i] == c'#':
+            return True
+    return False
+
+
+cdef class FilterTree:
+    """All subscriptions of the node."""
+
+    def __cinit__(self):
+        self.root = node_new(NULL, b"", 0, 0)
+        self.plans = <Plan**>calloc(PLAN_SLOTS, sizeof(Plan*))
+        if self.root == NULL or self.plans == NULL:
+            raise MemoryError
+        self.generation = 1
+
+    def __dealloc__(self):
+        cdef int i
+        if self.plans != NULL:
+            for i in range(PLAN_SLOTS):
+                free(self.plans[i])
+        free(self.plans)
+        free(self.scratch.receivers)
+        free(self.frontier)
+        free(self.beyond)
+        tree_free(self.root, free)
+
+    # ---- changes ----
+
+    def subscribe(self, Session session not None, bytes topic_filter not None, uint8_t options):
+        """Add a subscription, or replace the options of the one with the same filter.
+
+        Args:
+            session: the subscriber.
+            topic_filter: valid UTF-8 and valid as a filter.
+            options: the subscription options byte; bits 0 and 1 are the QoS.
+
+        Returns:
+            True if the filter is new for the session.
+        """
+        cdef const uint8_t* path = topic_filter
+        cdef Py_ssize_t n = len(topic_filter)
+        cdef Node* node = node_at(self.root, path, n, True)
+        cdef Subscriber* subscribers
+        cdef Subscription* subscriptions
+        cdef uint32_t i, capacity
+        cdef Py_ssize_t at
+        if node == NULL:
+            raise MemoryError
+        self.forget(path, n)
+        at = self.find(session, node)
+        if at >= 0:
+            i = session.subscriptions[at].position
+            (<Subscriber*>node.value)[i].options = options
+            if session.kind == LOCAL and session.recorded():
+                session.turn.journal.text(SUBSCRIBED, session.number, options, path, n)
+            return False
+        if node.count == node.capacity:
+            capacity = node.capacity + (node.capacity >> 1) + 1
+            subscribers = <Subscriber*>realloc(node.value, capacity * sizeof(Subscriber))
+            if subscribers == NULL:
+                node_prune(node)
+                raise MemoryError
+            node.value = subscribers
+            node.capacity = capacity
+        if session.subscription_count == session.subscription_capacity:
+            capacity = session.subscription_capacity + (session.subscription_capacity >> 1) + 1
+            subscriptions = <Subscription*>realloc(session.subscriptions, capacity * sizeof(Subscription))
+            if subscriptions == NULL:
+                raise MemoryError
+            session.subscriptions = subscriptions
+            session.subscription_capacity = capacity
+        session.subscriptions[session.subscription_count] = Subscription(<void*>node, node.count)
+        (<Subscriber*>node.value)[node.count] = Subscriber(<void*>session, session.subscription_count, options)
+        node.count += 1
+        session.subscription_count += 1
+        self.count += 1
+        if session.kind == LOCAL and session.recorded():
+            session.turn.journal.text(SUBSCRIBED, session.number, options, path, n)
+        return True
+
+    def unsubscribe(self, Session session not None, bytes topic_filter not None):
+        """Remove a subscription. False if there was none with this filter."""
+        cdef const uint8_t* path = topic_filter
+        cdef Py_ssize_t n = len(topic_filter)
+        cdef Node* node = node_at(self.root, path, n, False)
+        cdef Py_ssize_t at = self.find(session, node) if node != NULL else -1
+        if at < 0:
+            return False
+        self.forget(path, n)
+        self.cancel(session, <uint32_t>at)
+        if session.kind == LOCAL and session.recorded():
+            session.turn.journal.text(UNSUBSCRIBED, session.number, 0, path, n)
+        return True
+
+    def unsubscribe_all(self, Session session not None):
+        """Remove all subscriptions of the session; must be called before a session goes."""
+        cdef Node* node
+        cdef uint8_t path[256]
+        cdef Py_ssize_t n
+        while session.subscription_count:
+            node = <Node*>session.subscriptions[session.subscription_count - 1].node
+            n = node_path(node, NULL)
+            if n <= 256:
+                node_path(node, path)
+                self.forget(path, n)
+            else:
+                self.generation += 1
+            self.cancel(session, session.subscription_count - 1)
+        free(session.subscriptions)
+        session.subscriptions = NULL
+        session.subscription_capacity = 0
+
+    cdef Py_ssize_t find(self, Session session, Node* node) noexcept:
+        """Where the session's array has the node, or -1: looked for in the shorter of the two arrays."""
+        cdef uint32_t i
+        cdef Subscriber* subscribers = <Subscriber*>node.value
+        if node.count < session.subscription_count:
+            for i in range(node.count):
+                if subscribers[i].session == <void*>session:
+                    return subscribers[i].position
+        else:
+            for i in range(session.subscription_count):
+                if session.subscriptions[i].node == <void*>node:
+                    return i
+        return -1
+
+    cdef int cancel(self, Session session, uint32_t position) except -1:
+        """Remove both ends; the last of each array moves into the gap and its partner is told."""
+        cdef Node* node = <Node*>session.subscriptions[position].node
+        cdef uint32_t place = session.subscriptions[position].position
+        cdef Subscriber* subscribers = <Subscriber*>node.value
+        cdef Subscription* last
+        node.count -= 1
+        if place != node.count:
+            subscribers[place] = subscribers[node.count]
+            (<Session>subscribers[place].session).subscriptions[subscribers[place].position].position = place
+        session.subscription_count -= 1
+        if position != session.subscription_count:
+            last = &session.subscriptions[session.subscription_count]
+            session.subscriptions[position] = last[0]
+            (<Subscriber*>(<Node*>last.node).value)[last.position].position = position
+        if node.count == 0:
+            free(node.value)
+            node.value = NULL
+            node.capacity = 0
+            node_prune(node)
+        self.count -= 1
+        return 0
+
+    cdef int forget(self, const uint8_t* path, Py_ssize_t n) except -1:
+        """Plans that a change to this filter concerns are not to be used again."""
+        cdef uint64_t h
+        cdef Plan* plan
+        if is_wild(path, n):
+            self.generation += 1
+            return 0
+        plan = self.known(path, n, &h)
+        if plan != NULL:
+            plan.generation = 0
+        return 0
+
+    # ---- plans ----
+
+    cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept:
+        """The plan kept for the topic name, which may be stale, or NULL. That it is there says the name is valid."""
+        cdef Plan* plan
+        h[0] = topic_hash(topic, n)
+        if self.tags[slot_of(h[0])] != tag_of(h[0]):
+            return NULL
+        plan = self.plans[slot_of(h[0])]
+        if plan == NULL or plan.topic_length != n or memcmp(plan.topic, topic, n) != 0:
+            return NULL
+        return plan
+
+    cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL:
+        """The plan for a valid topic name, made anew; `h` is what `known` gave."""
+        cdef uint32_t slot = slot_of(h)
+        cdef Plan* old
+        cdef Plan* plan
+        cdef int i
+        cdef Py_ssize_t size
+        self.match(topic, n)
+        if self.scratch.count > PLAN_MOST or n > PLAN_TOPIC_MOST or (self.tags[slot] | 1) != tag_of(h):
+            self.tags[slot] = tag_of(h) & ~1u     # the plan that is there is not used any more
+            self.scratch.generation = self.generation
+            self.scratch.publisher = 0
+            self.scratch.log_block = 0
+            return &self.scratch
+        if self.kept > PLANS_MOST:
+            for i in range(PLAN_SLOTS):
+                free(self.plans[i])
+                self.plans[i] = NULL
+                self.tags[i] &= ~1u
+            self.kept = 0
+        old = self.plans[slot]
+        if old != NULL:
+            self.kept -= old.count
+        size = (sizeof(Plan) + n + 7) & ~7
+        if old != NULL and old.capacity >= size + <Py_ssize_t>(self.scratch.count * sizeof(Receiver)):
+            plan = old
+        else:
+            free(old)
+            self.plans[slot] = NULL
+            plan = <Plan*>malloc(size + self.scratch.count * sizeof(Receiver))
+            if plan == NULL:
+                raise MemoryError
+            plan.capacity = <uint32_t>(size + self.scratch.count * sizeof(Receiver))
+        plan.generation = self.generation
+        plan.log_block = 0
+        plan.publisher = 0
+        plan.topic_length = <uint32_t>n
+        plan.count = self.scratch.count
+        plan.receivers = <Receiver*>(<char*>plan + size)
+        memcpy(plan.topic, topic, n)
+        memcpy(plan.receivers, self.scratch.receivers, self.scratch.count * sizeof(Receiver))
+        self.kept += plan.count
+        self.plans[slot] = plan
+        self.tags[slot] = tag_of(h)
+        return plan
+
+    cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1:
+        """Put the receivers of a topic name into the scratch plan: level by level, all nodes of a level together."""
+        cdef const uint8_t* p = topic
+        cdef const uint8_t* end = topic + n
+        cdef Py_ssize_t length, count = 1, found, i
+        cdef uint32_t h
+        cdef Node* node
+        cdef Node* child
+        cdef Node** swap
+        cdef bint hidden = n > 0 and topic[0] == c'$'   # not for wildcards at the first level [MQTT-4.7.2-1]
+        cdef bint more = True
+        self.topic = topic
+        self.topic_length = n
+        self.scratch.count = 0
+        self.mark += 1
+        self.widen(1)
+        self.frontier[0] = self.root
+        while more:
+            length = level_length(p, end)
+            h = level_hash(p, length)
+            self.widen(count * 2)
+            found = 0
+            for i in range(count):
+                node = self.frontier[i]
+                child = node_child(node, p, length, h)      # never a wildcard: a topic name holds none
+                if child != NULL:
+                    self.beyond[found] = child
+                    found += 1
+                if node.wild and not hidden:
+                    if node.wild & HASH:
+                        self.collect(node_child(node, b"#", 1, HASH_LEVEL))
+                    if node.wild & PLUS:
+                        self.beyond[found] = node_child(node, b"+", 1, PLUS_LEVEL)
+                        found += 1
+            hidden = False
+            swap = self.frontier
+            self.frontier = self.beyond
+            self.beyond = swap
+            self.frontier_capacity, self.beyond_capacity = self.beyond_capacity, self.frontier_capacity
+            count = found
+            p += length
+            more = p < end and count > 0
+            p += 1
+        for i in range(count):
+            node = self.frontier[i]
+            if node.value != NULL:
+                self.collect(node)
+            if node.wild & HASH:                      # '#' stands for the parent level too [MQTT-4.7.1-2]
+                self.collect(node_child(node, b"#", 1, HASH_LEVEL))
+        return 0
+
+    cdef int widen(self, Py_ssize_t n) except -1:
+        """Room for `n` nodes on either side."""
+        cdef Node** nodes
+        if n > self.beyond_capacity:
+            nodes = <Node**>realloc(self.beyond, n * 2 * sizeof(Node*))
+            if nodes == NULL:
+                raise MemoryError
+            self.beyond = nodes
+            self.beyond_capacity = n * 2
+        if self.frontier == NULL:
+            self.frontier = <Node**>malloc(n * 2 * sizeof(Node*))
+            if self.frontier == NULL:
+                raise MemoryError
+            self.frontier_capacity = n * 2
+        return 0
+
+    cdef int collect(self, Node* node) except -1:
+        """The node's subscribers receive the message."""
+        cdef Subscriber* s = <Subscriber*>node.value
+        cdef Subscriber* end = s + node.count
+        cdef Session session
+        cdef Receiver* receivers
+        cdef uint32_t wanted
+        cdef uint8_t qos
+        if self.scratch.count + node.count > self.scratch.capacity:
+            wanted = (self.scratch.count + node.count) * 2
+            receivers = <Receiver*>realloc(self.scratch.receivers, wanted * sizeof(Receiver))
+            if receivers == NULL:
+                raise MemoryError
+            self.scratch.receivers = receivers
+            self.scratch.capacity = wanted
+        while s < end:
+            session = <Session>s.session
+            qos = s.options & 3
+            if session.rights is not None and not session.rights.may(self.topic, self.topic_length, MAY_READ):
+                s += 1
+                continue
+            if session.plan_mark == self.mark:
+                if self.scratch.receivers[session.plan_index].qos < qos:
+                    self.scratch.receivers[session.plan_index].qos = qos
+            else:
+                session.plan_mark = self.mark
+                session.plan_index = self.scratch.count
+                self.scratch.receivers[self.scratch.count] = Receiver(s.session, qos)
+                self.scratch.count += 1
+            s += 1
+        return 0
+
+    def forget_plans(self):
+        """What somebody may read has changed."""
+        self.generation += 1
+
+    # ---- questions ----
+
+    def receivers(self, bytes topic not None):
+        """Who gets a message with this valid topic name: a list of (session, QoS granted), by plan."""
+        cdef const uint8_t* path = topic
+        cdef Py_ssize_t n = len(topic)
+        cdef uint64_t h
+        cdef Plan* plan = self.known(path, n, &h)
+        if plan == NULL or plan.generation != self.generation:
+            plan = self.plan(path, n, h)
+        return [(<Session>plan.receivers[i].session, plan.receivers[i].qos) for i in range(plan.count)]
+
+    def match_many(self, bytes topic not None, int times):
+        """Match without a plan, `times` times, for measuring; returns the number of receivers."""
+        cdef const uint8_t* path = topic
+        cdef Py_ssize_t n = len(topic)
+        for _ in range(times):
+            self.match(path, n)
+        return self.scratch.count
+
+    def subscriptions_of(self, Session session not None):
+        """The session's subscriptions: a list of (topic filter, options)."""
+        cdef uint32_t i
+        cdef Node* node
+        cdef list found = []
+        for i in range(session.subscription_count):
+            node = <Node*>session.subscriptions[i].node
+            found.append((path_of(node), (<Subscriber*>node.value)[session.subscriptions[i].position].options))
+        return found
+
+    def record(self, Session session not None):
+        """Write the session's subscriptions into the journal once more."""
+        cdef uint32_t i
+        cdef Node* node
+        cdef bytes path
+        if session.recorded():
+            for i in range(session.subscription_count):
+                node = <Node*>session.subscriptions[i].node
+                path = path_of(node)
+                session.turn.journal.text(
+                    SUBSCRIBED, session.number,
+                    (<Subscriber*>node.value)[session.subscriptions[i].position].options, path, len(path))
+
+    def filters(self):
+        """All topic filters that somebody has subscribed to, with the number of subscriptions: a list."""
+        cdef Node* node = self.root
+        cdef list found = []
+        while node != NULL:
+            if node.count:
+                found.append((path_of(node), node.count))
+            node = node_after(node, True)
+        return found
+
+
+cdef bytes path_of(const Node* node):
+    cdef Py_ssize_t n = node_path(node, NULL)
+    cdef uint8_t* path = <uint8_t*>malloc(n + 1)
+    if path == NULL:
+        raise MemoryError
+    node_path(node, path)
+    found = path[:n]
+    free(path)
+    return found
+
+
+cdef uint32_t PLUS_LEVEL = level_hash(b"+", 1)
+cdef uint32_t HASH_LEVEL = level_hash(b"#", 1)

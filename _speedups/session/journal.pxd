@@ -1,0 +1,54 @@
+# The journal: what the store must hold, as a sequence of records; a turn's records are one block.
+# The layout is described in journal.pyx.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from _speedups.base.buffers cimport Buffer, Pool
+from _speedups.session.message cimport Message
+
+cdef enum:
+    LAYOUT = 1                 # version of the records; raise it when one changes
+    BLOCK_MOST = 16777216      # bytes that a turn's block may refer to: past it another is begun
+
+cdef enum RecordKind:
+    MESSAGE = 1
+    QUEUED = 2
+    DONE = 3
+    RECEIVED = 4
+    AWAITING = 5
+    RELEASED = 6
+    SESSION = 7
+    SESSION_GONE = 8
+    SUBSCRIBED = 9
+    UNSUBSCRIBED = 10
+    RETAINED = 11
+    RETAINED_GONE = 12
+    WILL = 13
+    WILL_GONE = 14
+    SESSION_USER = 15
+
+
+cdef class Journal:
+    cdef Buffer records        # of the block being written
+    cdef Pool pool
+    cdef uint64_t last_id      # of the messages named so far
+    cdef readonly bint shared  # other nodes have what is recorded: retained messages come back from there
+    cdef bint urgent           # somebody waits for a record of this block: not all of them are DONE
+    cdef Py_ssize_t weight     # bytes that the block refers to and `records` hasn't
+    cdef uint32_t epoch        # of the current compaction; 0 = nothing is kept (store `memory`)
+
+    cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL
+    cdef int number(self, uint8_t kind, uint64_t a) except -1
+    cdef int numbers(self, uint8_t kind, uint64_t a, uint64_t b) except -1
+    cdef int text(self, uint8_t kind, uint64_t a, uint8_t options, const uint8_t* data, Py_ssize_t n) except -1
+    cdef uint64_t message(self, Message* m) except? 0
+    # What sessions and the router record. A session is given as itself and by its number: each journal takes the name
+    # that it uses.
+    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1
+    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
+    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1
+    cdef int forward(self, object peer, Message* m) except -1
+    cdef int logged(self, Py_ssize_t size) except -1
+    cdef int retained(self, Message* m) except -1
+    cdef int retained_gone(self, const uint8_t* topic, Py_ssize_t n) except -1
+    cdef int will(self, Message* m, const uint8_t* client_id, Py_ssize_t n) except -1

@@ -1,0 +1,273 @@
+"""The journal: what the store must hold, as records packed into one block per turn of the loop.
+
+A store keeps blocks in order, each whole or not at all; reading them all again, first to last, gives the state of the
+node at the last commit. Every record says what *is* from now on ("subscription F of session 7 has options 1"), so a
+record may be written again, and compaction is: write all that is live once more, then forget the blocks before.
+
+Block: one byte LAYOUT, then records. Record: one byte kind, then fields, little-endian, without padding.
+
+======================  ==============================================================================================
+MESSAGE                 id u64, QoS | RETAIN << 2 u8, topic length u16, payload length u32, topic name, payload
+QUEUED                  session u64, queue number u64, message u64, QoS | RETAIN << 2 u8
+DONE                    session u64, queue number u64: PUBACK or PUBCOMP has come, or it was dropped
+RECEIVED                session u64, queue number u64: PUBREC has come
+AWAITING                session u64, packet identifier u64, message u64: QoS 2 message received, PUBREL awaited
+RELEASED                session u64, packet identifier u64: PUBREL has come
+SESSION                 session u64, protocol level | connected << 7 u8, length u32, first queue number u64,
+                        sent below this queue number u64, client id
+SESSION_USER            session u64, 0 u8, length u32, name of the user whose session it is; none = nobody's
+SESSION_GONE            session u64
+SUBSCRIBED              session u64, options u8, length u32, topic filter
+UNSUBSCRIBED            session u64, 0 u8, length u32, topic filter
+RETAINED                message u64, 0 u64
+RETAINED_GONE           0 u64, 0 u8, length u32, topic name
+WILL                    message u64, 0 u8, length u32, client id
+WILL_GONE               0 u64, 0 u8, length u32, client id
+======================  ==============================================================================================
+
+A message is named by a number, is written before the first record that refers to it, and again after a compaction
+began (its epoch is then older than the journal's). Message numbers are names, not an order.
+"""
+
+from libc.string cimport memcpy
+
+from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
+from _speedups.session.message cimport Message, message_new, message_release
+
+
+class DamagedBlock(ValueError):
+    """A block of the journal can't be read: not the layout this version knows, or cut, or changed."""
+
+
+cdef class Journal:
+    """Records of the block being written. Nothing is recorded before `start`, so that what is read back is not."""
+
+    def __dealloc__(self):
+        buffer_free(&self.records, &self.pool)
+        pool_free(&self.pool)
+
+    def __len__(self):
+        """Bytes of the block being written."""
+        return buffer_size(&self.records)
+
+    @property
+    def durable(self):
+        """Whether records are kept at all."""
+        return self.epoch != 0
+
+    def start(self):
+        """Record from now on; or again all: a compaction begins, and live messages are written when next named."""
+        self.epoch += 1
+
+    def continue_after(self, uint64_t last_id):
+        """Name new messages with numbers above `last_id`, the highest that the store holds."""
+        self.last_id = max(self.last_id, last_id)
+
+    def take(self):
+        """The block, as bytes, and a new one is begun."""
+        block = self.records.data[self.records.start:self.records.end]
+        buffer_free(&self.records, &self.pool)
+        self.urgent = False
+        return block
+
+    def record_will(self, bytes client_id not None, bytes topic not None, bytes payload not None, int qos, bint retain):
+        """Write that a connected client has a will."""
+        cdef const uint8_t* t = topic
+        cdef const uint8_t* p = payload
+        cdef const uint8_t* c = client_id
+        cdef Message* m
+        if self.epoch == 0:
+            return
+        m = message_new(t, len(topic), p, len(payload), qos, retain)
+        if m == NULL:
+            raise MemoryError
+        try:
+            self.will(m, c, len(client_id))
+        finally:
+            message_release(m)
+
+    def record_will_gone(self, bytes client_id not None):
+        """Write that the client's will has been published or is not to be."""
+        cdef const uint8_t* c = client_id
+        if self.epoch:
+            self.text(WILL_GONE, 0, 0, c, len(client_id))
+
+    cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL:
+        """Where the `n` bytes of a record's fields go; they count as written."""
+        cdef bint first = buffer_size(&self.records) == 0
+        cdef uint8_t* p = buffer_reserve(&self.records, &self.pool, n + 2)
+        if p == NULL:
+            raise MemoryError
+        if first:
+            p[0] = LAYOUT
+            p += 1
+        p[0] = kind
+        if kind != DONE:
+            self.urgent = True
+        self.records.end += n + 1 + first
+        return p + 1
+
+    cdef int number(self, uint8_t kind, uint64_t a) except -1:
+        memcpy(self.room(kind, 8), &a, 8)
+        return 0
+
+    cdef int numbers(self, uint8_t kind, uint64_t a, uint64_t b) except -1:
+        cdef uint8_t* p = self.room(kind, 16)
+        memcpy(p, &a, 8)
+        memcpy(p + 8, &b, 8)
+        return 0
+
+    cdef int text(self, uint8_t kind, uint64_t a, uint8_t options, const uint8_t* data, Py_ssize_t n) except -1:
+        cdef uint8_t* p = self.room(kind, 13 + n)
+        cdef uint32_t length = <uint32_t>n
+        memcpy(p, &a, 8)
+        p[8] = options
+        memcpy(p + 9, &length, 4)
+        memcpy(p + 13, data, n)
+        return 0
+
+    cdef uint64_t message(self, Message* m) except? 0:
+        """The number of the message in the store, which holds its bytes from this block on at the latest."""
+        cdef uint8_t* p
+        if m.stored_epoch == self.epoch:
+            return m.stored_id
+        if m.stored_id == 0:
+            self.last_id += 1
+            m.stored_id = self.last_id
+        m.stored_epoch = self.epoch
+        p = self.room(MESSAGE, 15 + m.topic_length + m.payload_length)
+        memcpy(p, &m.stored_id, 8)
+        p[8] = m.qos | m.retain << 2
+        memcpy(p + 9, &m.topic_length, 2)
+        memcpy(p + 11, &m.payload_length, 4)
+        memcpy(p + 15, m.data, m.topic_length + m.payload_length)
+        return m.stored_id
+
+    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1:
+        """The message is in the session's queue, with queue number `n`."""
+        cdef uint64_t name = self.message(m)
+        cdef uint8_t* p = self.room(QUEUED, 25)
+        memcpy(p, &number, 8)
+        memcpy(p + 8, &n, 8)
+        memcpy(p + 16, &name, 8)
+        p[24] = flags
+        return 0
+
+    cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
+        """DONE or RECEIVED, of a queue number, or RELEASED, of a packet identifier."""
+        return self.numbers(kind, number, n)
+
+    cdef int forward(self, object peer, Message* m) except -1:
+        """The message is for another node."""
+        raise NotImplementedError
+
+    cdef int logged(self, Py_ssize_t size) except -1:
+        """A message that is to be acknowledged is in the log of messages, with about `size` bytes."""
+        raise NotImplementedError
+
+    cdef int retained(self, Message* m) except -1:
+        return self.numbers(RETAINED, self.message(m), 0)
+
+    cdef int retained_gone(self, const uint8_t* topic, Py_ssize_t n) except -1:
+        return self.text(RETAINED_GONE, 0, 0, topic, n)
+
+    cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
+        """A QoS 2 message from the session's client waits for PUBREL."""
+        cdef uint64_t name = self.message(m), wide = packet_id
+        cdef uint8_t* p = self.room(AWAITING, 24)
+        memcpy(p, &number, 8)
+        memcpy(p + 8, &wide, 8)
+        memcpy(p + 16, &name, 8)
+        return 0
+
+    cdef int will(self, Message* m, const uint8_t* client_id, Py_ssize_t n) except -1:
+        cdef uint64_t name = self.message(m)
+        return self.text(WILL, name, 0, client_id, n)
+
+
+cdef int need(const uint8_t* p, const uint8_t* end, Py_ssize_t n) except -1:
+    if end - p < n:
+        raise DamagedBlock("a record is cut short")
+    return 0
+
+
+def records(bytes block not None):
+    """The records of a block as a list of tuples: the kind's name, then its fields as the table above has them.
+
+    MESSAGE: (name, id, qos, retain, topic, payload). QUEUED: (name, session, n, message, qos, retain).
+    SESSION: (name, session, level, connected, first queue number, sent below, client id). Texts are bytes.
+
+    Raises:
+        DamagedBlock: another layout, or the bytes are not what a journal wrote.
+    """
+    cdef const uint8_t* p = block
+    cdef const uint8_t* end = p + len(block)
+    cdef uint8_t kind, flags
+    cdef uint16_t topic_length
+    cdef uint32_t length
+    cdef uint64_t a, b, c
+    cdef list found = []
+    need(p, end, 1)
+    if p[0] != LAYOUT:
+        raise DamagedBlock(f"layout {p[0]} of the journal is not known (this version knows {LAYOUT})")
+    p += 1
+    while p < end:
+        kind = p[0]
+        p += 1
+        need(p, end, 8)
+        memcpy(&a, p, 8)
+        if kind == MESSAGE:
+            need(p, end, 15)
+            flags = p[8]
+            memcpy(&topic_length, p + 9, 2)
+            memcpy(&length, p + 11, 4)
+            p += 15
+            need(p, end, <Py_ssize_t>topic_length + length)
+            found.append(("MESSAGE", a, flags & 3, flags >> 2, p[:topic_length],
+                          p[topic_length:topic_length + <Py_ssize_t>length]))
+            p += topic_length + <Py_ssize_t>length
+        elif kind == QUEUED:
+            need(p, end, 25)
+            memcpy(&b, p + 8, 8)
+            memcpy(&c, p + 16, 8)
+            found.append(("QUEUED", a, b, c, p[24] & 3, p[24] >> 2))
+            p += 25
+        elif kind == AWAITING:
+            need(p, end, 24)
+            memcpy(&b, p + 8, 8)
+            memcpy(&c, p + 16, 8)
+            found.append(("AWAITING", a, b, c))
+            p += 24
+        elif kind in (DONE, RECEIVED, RELEASED, RETAINED):
+            need(p, end, 16)
+            memcpy(&b, p + 8, 8)
+            found.append((NAMES[kind], a, b))
+            p += 16
+        elif kind == SESSION_GONE:
+            found.append(("SESSION_GONE", a))
+            p += 8
+        elif kind in (SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER):
+            need(p, end, 13)
+            flags = p[8]
+            memcpy(&length, p + 9, 4)
+            p += 13
+            need(p, end, length)
+            if kind == SESSION:
+                need(p, p + length, 16)
+                memcpy(&b, p, 8)
+                memcpy(&c, p + 8, 8)
+                found.append(("SESSION", a, flags & 0x7F, flags >> 7, b, c, p[16:<Py_ssize_t>length]))
+            else:
+                found.append((NAMES[kind], a, flags, p[:<Py_ssize_t>length]))
+            p += length
+        else:
+            raise DamagedBlock(f"record kind {kind} is not known")
+    return found
+
+
+NAMES = {
+    MESSAGE: "MESSAGE", QUEUED: "QUEUED", DONE: "DONE", RECEIVED: "RECEIVED", AWAITING: "AWAITING",
+    RELEASED: "RELEASED", SESSION: "SESSION", SESSION_GONE: "SESSION_GONE", SUBSCRIBED: "SUBSCRIBED",
+    UNSUBSCRIBED: "UNSUBSCRIBED", RETAINED: "RETAINED", RETAINED_GONE: "RETAINED_GONE", WILL: "WILL",
+    WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER",
+}

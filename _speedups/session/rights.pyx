@@ -1,0 +1,125 @@
+"""What one client may publish and read: topic filters that allow or deny, already made for this client.
+
+Nothing is allowed that no rule allows, and a rule that denies wins over any that allow. Filters match as those of
+subscriptions do, so `#` and `+` say nothing about topics that begin with `$`: those are closed unless a rule names them.
+Knows no users and no files; whoever makes the rules puts client ids and user names into patterns.
+"""
+
+from libc.stdlib cimport calloc, free
+
+from _speedups.codec.topics cimport match_topic
+
+READ = MAY_READ
+PUBLISH = MAY_PUBLISH
+
+cdef uint64_t _numbers = 0
+
+
+cdef class Rights:
+    """The rights of a client.
+
+    Args:
+        rules: (allow, access, topic filter) each: True or False; READ, PUBLISH or both; valid UTF-8 bytes.
+
+    Raises:
+        ValueError: a topic filter is longer than MQTT's strings.
+    """
+
+    def __init__(self, rules):
+        global _numbers
+        cdef Py_ssize_t at = 0
+        cdef uint32_t i
+        _numbers += 1
+        self.number = _numbers
+        self.key = tuple(sorted({(bool(allow), int(access), bytes(name)) for allow, access, name in rules}))
+        self.text = b"".join([name for _, _, name in self.key])
+        self.rules = <AclRule*>calloc(len(self.key) or 1, sizeof(AclRule))
+        if self.rules == NULL:
+            raise MemoryError
+        for i, (allow, access, name) in enumerate(self.key):
+            if len(name) > 65535:
+                raise ValueError("a topic filter of more than 65535 bytes")
+            self.rules[i] = AclRule(<uint32_t>at, <uint16_t>len(name), <uint8_t>access, <uint8_t>allow)
+            at += len(name)
+        self.count = <uint32_t>len(self.key)
+
+    def __dealloc__(self):
+        free(self.rules)
+
+    def __eq__(self, other):
+        return isinstance(other, Rights) and self.key == (<Rights>other).key
+
+    def __hash__(self):
+        return hash(self.key)
+
+    def __repr__(self):
+        return f"Rights({list(self.key)!r})"
+
+    cdef bint may(self, const uint8_t* topic, Py_ssize_t n, int access) noexcept:
+        """Whether the client may do this with a valid topic name."""
+        cdef const uint8_t* text = self.text
+        cdef AclRule* rule = self.rules
+        cdef AclRule* end = rule + self.count
+        while rule < end:
+            if rule.access & access and match_topic(text + rule.at, rule.size, topic, n) == 1:
+                return rule.allow
+            rule += 1
+        return False
+
+    def may_publish(self, bytes topic not None):
+        """Whether it may publish to this valid topic name."""
+        return self.may(topic, len(topic), MAY_PUBLISH)
+
+    def may_read(self, bytes topic not None):
+        """Whether messages with this valid topic name may be delivered to it."""
+        return self.may(topic, len(topic), MAY_READ)
+
+    def may_subscribe(self, bytes topic_filter not None):
+        """Whether anything that this valid topic filter matches may be readable.
+
+        Such a subscription is granted, and what is delivered is judged message by message.
+        """
+        readable = False
+        for allow, access, rule in self.key:
+            if access & MAY_READ:
+                if not allow and covers(rule, topic_filter):
+                    return False
+                readable = readable or (allow and overlap(rule, topic_filter))
+        return readable
+
+    def first_denial(self):
+        """True the first time it is asked: what follows need not be told again."""
+        before, self.denied_before = self.denied_before, True
+        return not before
+
+
+def overlap(bytes one not None, bytes other not None):
+    """Whether there is a topic name that both valid topic filters match."""
+    cdef list a = one.split(b"/"), b = other.split(b"/")
+    cdef Py_ssize_t i = 0
+    if (a[0] in (b"+", b"#") and other.startswith(b"$")) or (b[0] in (b"+", b"#") and one.startswith(b"$")):
+        return False                              # [MQTT-4.7.2-1]
+    while True:
+        if i < len(a) and a[i] == b"#" or i < len(b) and b[i] == b"#":
+            return True                           # it matches whatever the other goes on with, and its parent too
+        if i == len(a) or i == len(b):
+            break
+        if a[i] != b[i] and a[i] != b"+" and b[i] != b"+":
+            return False
+        i += 1
+    return len(a) == len(b)
+
+
+def covers(bytes wide not None, bytes narrow not None):
+    """Whether every topic name that `narrow` matches is matched by `wide`; both are valid topic filters."""
+    cdef list a = wide.split(b"/"), b = narrow.split(b"/")
+    cdef Py_ssize_t i = 0
+    if a[0] in (b"+", b"#") and narrow.startswith(b"$"):
+        return False
+    while i < len(a):
+        if a[i] == b"#":
+            return True
+        if i == len(b) or b[i] == b"#" or (a[i] != b"+" and a[i] != b[i]):
+            return False
+        i += 1
+    return len(a) == len(b)

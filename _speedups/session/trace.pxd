@@ -1,0 +1,21 @@
+# What becomes of messages that somebody follows. See tracer.pyx.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from _speedups.session.message cimport Message
+
+
+cdef class Tracer:
+    cdef tuple filters         # topic filters of the messages that are followed ...
+    cdef bint all              # ... or every message is
+    cdef list events           # what has happened and was not taken yet
+    cdef uint64_t missed       # what did not fit
+    cdef dict unanswered       # (connection's address in memory, packet identifier) -> event of its PUBLISH
+
+    cdef bint follows(self, const uint8_t* topic, Py_ssize_t n) noexcept
+    cdef int tell(self, str step, object client_id, const uint8_t* topic, Py_ssize_t n, const uint8_t* payload,
+                  Py_ssize_t size, int qos, str detail) except -1
+    cdef int tell_message(self, str step, object client_id, const Message* m, int qos, str detail) except -1
+    cdef int received(self, object outlet, object client_id, const uint8_t* topic, Py_ssize_t n,
+                      const uint8_t* payload, Py_ssize_t size, int qos, uint16_t packet_id, bint dup) except -1
+    cdef int answered(self, object outlet, uint8_t first_byte, uint16_t packet_id, bint was_stored) except -1

@@ -1,0 +1,105 @@
+# One turn of the loop: what it gathers, and what it then sends, stores and releases. See turn.pyx.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from _speedups.base.buffers cimport Buffer, Pointers, Pool
+from _speedups.session.journal cimport Journal
+from _speedups.session.trace cimport Tracer
+
+# What is counted, as indices: row by row the same as COUNTERS in turn.pyx.
+cdef enum:
+    BYTES_RECEIVED, BYTES_SENT, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_RECEIVED, PUBLISH_SENT,
+    PUBLISH_BYTES_RECEIVED, PUBLISH_BYTES_SENT, PUBLISH_UNROUTED, DROPPED_SLOW, DROPPED_QUEUE_FULL, DROPPED_UNSENT,
+    REDELIVERED, MALFORMED_PACKETS, CONNECTIONS_OPENED, CONNECTIONS_CLOSED, CONNECTS_ACCEPTED, CONNECTS_REFUSED,
+    TAKEOVERS, CONNECT_TIMEOUTS, KEEP_ALIVE_TIMEOUTS, WILLS_PUBLISHED, ACCEPT_PAUSES, READ_PAUSES, SUBSCRIBES_REFUSED,
+    COMMITS, COMMITTED_BYTES, LOGGED, NOT_LOGGED, PUBLISH_DENIED, DELIVERY_DENIED, SUBSCRIBE_DENIED, AUTH_FAILURES,
+    CONNECTIONS_REFUSED, FLAPPING_REFUSED, THROTTLED, TLS_HANDSHAKES, TLS_FAILURES, WEBSOCKET_FAILURES, COUNTER_COUNT
+
+cdef struct Limits:
+    uint32_t max_packet_size          # bytes of a whole packet
+    int max_topic_levels
+    uint32_t max_inflight             # QoS 1 and 2 messages sent to a session and not yet acknowledged
+    uint32_t max_queued_messages      # per session, those in flight included
+    uint64_t max_queued_bytes         # per session
+    bint drop_oldest                  # what a full queue does: drop its oldest unsent message, or the new one
+    uint32_t max_awaiting_release     # QoS 2 messages of a session that wait for PUBREL
+    Py_ssize_t max_outgoing_bytes     # unsent bytes of one connection; above it QoS 0 is dropped and QoS 1, 2 wait
+    Py_ssize_t max_uncommitted_bytes  # of blocks that the store has not confirmed; above it publishers are not read
+
+# An acknowledgement that leaves when the store has the block it depends on.
+cdef struct HeldAck:
+    void* outlet                      # an Outlet; the entry owns a reference
+    uint8_t first_byte
+    uint16_t packet_id
+
+
+cdef class Outlet:
+    cdef Turn turn
+    cdef Buffer out                   # encoded packets that are not yet sent
+    cdef uint64_t held                # the commit that this connection's acknowledgements wait for
+    cdef uint8_t level                # protocol level, 0 before CONNECT
+    cdef bint dirty                   # is in turn.dirty
+    cdef bint blocked                 # the socket takes no more for now
+    cdef readonly bint closed
+    cdef bint wants_room              # `drained` is to be called when all has been sent
+
+    cdef int flush(self) except -1
+    cdef int drained(self) except -1
+    cdef int resume_reading(self) except -1
+    cdef uint8_t* reserve(self, Py_ssize_t n) except NULL
+    cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait) except -1
+
+
+cdef class Sender:
+    cdef uint64_t tail                # queue number that the next message gets
+    cdef uint64_t committed           # queue numbers below this may be sent
+    cdef bint waiting                 # is in turn.touched
+    cdef bint pumping                 # is in turn.pump
+
+    cdef int pump(self) except -1
+
+
+cdef class Commit:
+    cdef Pointers touched             # Senders (owned references) ...
+    cdef uint64_t* tails              # ... and up to where each may send
+    cdef HeldAck* acks
+    cdef Py_ssize_t ack_count, ack_capacity
+    cdef list callbacks               # of Python: called with nothing
+    cdef Py_ssize_t size              # bytes of the block, and of what waits for it
+
+    cdef int hold(self, Outlet outlet, uint8_t first_byte, uint16_t packet_id) except -1
+
+
+cdef class Turn:
+    cdef Limits limits
+    cdef Pool pool                    # blocks for outgoing and incoming buffers
+    cdef readonly Journal journal
+    cdef Pointers dirty               # Outlets with something to send (owned references)
+    cdef Pointers pumped              # Senders that may have something to send (owned references)
+    cdef Pointers touched             # Senders with entries in the block being written (owned references)
+    cdef Pointers held_back           # Outlets that are not read until the store has caught up (owned references)
+    cdef Commit writing               # what waits for the block being written
+    cdef Commit newest                # of `commits`; None before the first
+    cdef object commits               # deque of Commit: blocks that the store has not confirmed, in order
+    cdef object store                 # callable that takes a block
+    cdef object report                # callable that takes an exception
+    cdef readonly Py_ssize_t uncommitted  # bytes of those blocks, and of all that waits
+    cdef readonly uint64_t sealed     # blocks given to the store
+    cdef readonly uint64_t committed  # blocks that the store has confirmed
+    cdef public bint hears_publish     # every PUBLISH is handed to the handler first
+    cdef public object hears_deliver   # callable: may the session have the message? None = it always may
+    cdef public Tracer tracer         # None while nobody follows messages
+    cdef readonly uint32_t tick       # quarters of a second that the loop has been running
+    cdef uint64_t counters[COUNTER_COUNT]
+    cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
+    cdef readonly int64_t queued_bytes  # ... bytes of them ...
+    cdef readonly int64_t inflight      # ... and how many of them were sent and are not acknowledged
+
+    cdef int touch(self, Sender sender) except -1
+    cdef int pump(self, Sender sender) except -1
+    cdef bint overloaded(self) noexcept
+    cdef bint behind(self) noexcept
+    cdef int hold_back(self, Outlet outlet) except -1
+    cdef int resume_held_back(self) except -1
+    cpdef int seal(self) except -1
+    cpdef bint end(self) except -1

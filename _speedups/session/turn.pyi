@@ -1,0 +1,55 @@
+from collections.abc import Callable
+
+from _speedups.session.journal import Journal
+from _speedups.session.session import Session
+from _speedups.session.trace import Tracer
+
+COUNTERS: tuple[str, ...]
+
+class Outlet:
+    closed: bool
+    def send(self, data: bytes) -> None: ...
+    def take_output(self) -> bytes: ...
+    @property
+    def waits(self) -> bool: ...
+
+class Sender: ...
+
+class Turn:
+    journal: Journal
+    sealed: int
+    committed: int
+    tick: int
+    hears_publish: bool
+    hears_deliver: Callable[[Session, bytes, bytes, int, bool], bool] | None
+    tracer: Tracer | None
+    uncommitted: int
+    queued: int
+    queued_bytes: int
+    inflight: int
+    def __init__(
+        self,
+        journal: Journal,
+        store: Callable[[bytes], object] | None = None,
+        report: Callable[[Exception], object] | None = None,
+    ) -> None: ...
+    def set_limits(
+        self,
+        *,
+        max_packet_size: int,
+        max_topic_levels: int,
+        max_inflight: int,
+        max_queued_messages: int,
+        max_queued_bytes: int,
+        drop_oldest: bool,
+        max_awaiting_release: int,
+        max_outgoing_bytes: int,
+        max_uncommitted_bytes: int,
+    ) -> None: ...
+    def count(self, counter: int, n: int = 1) -> None: ...
+    def counted(self) -> dict[str, int]: ...
+    def advance(self, ticks: int) -> None: ...
+    def after_commit(self, callback: Callable[[], object]) -> None: ...
+    def confirm(self, blocks: int = 1) -> None: ...
+    def seal(self) -> int: ...
+    def end(self) -> bool: ...

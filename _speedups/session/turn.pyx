@@ -1,0 +1,364 @@
+"""One turn of the loop: everything readable is read and acted on, then each connection is written once.
+
+Owns the lists that the packets of a turn fill (connections with output, senders with messages, records for the store)
+and the order in which the end of the turn works them off. Knows no socket, no clock, no MQTT.
+
+Group commit: what must be stored before it may leave waits here. A block is sealed at the end of the turn that wrote
+it and given to the store; `confirm` is called when the store has it, and then acknowledgements, deliveries and
+callbacks that waited for it are let go, in the order they were made. With store `memory` nothing ever waits.
+"""
+
+from collections import deque
+
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from _speedups.base.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
+                                pool_free)
+from _speedups.session.journal cimport Journal
+from _speedups.session.trace cimport Tracer
+
+# Names of the counters, in the order of the indices in turn.pxd.
+COUNTERS = (
+    "bytes_received", "bytes_sent", "packets_received", "packets_sent", "publish_received", "publish_sent",
+    "publish_bytes_received", "publish_bytes_sent", "publish_unrouted", "dropped_slow", "dropped_queue_full",
+    "dropped_unsent", "redelivered", "malformed_packets", "connections_opened", "connections_closed",
+    "connects_accepted", "connects_refused", "takeovers", "connect_timeouts", "keep_alive_timeouts", "wills_published",
+    "accept_pauses", "read_pauses", "subscribes_refused", "commits", "committed_bytes", "logged", "not_logged",
+    "publish_denied", "delivery_denied", "subscribe_denied", "auth_failures", "connections_refused", "flapping_refused",
+    "throttled", "tls_handshakes", "tls_failures", "websocket_failures",
+)
+
+cdef enum:
+    CALLBACK_SIZE = 512    # bytes that a callback with what it refers to counts as
+    LAZY_MOST = 65536      # bytes of records nobody waits for (DONE) that may be kept from the store for a moment
+
+
+cdef class Outlet:
+    """The sending side of one connection: bytes are put here and leave at the end of the turn."""
+
+    def __dealloc__(self):
+        if self.turn is not None:
+            buffer_free(&self.out, &self.turn.pool)
+
+    cdef int flush(self) except -1:
+        """Send what can be sent."""
+        return 0
+
+    cdef int drained(self) except -1:
+        """All has been sent, and somebody had waited for that."""
+        return 0
+
+    cdef int resume_reading(self) except -1:
+        """The store has caught up."""
+        return 0
+
+    cdef uint8_t* reserve(self, Py_ssize_t n) except NULL:
+        """Room for `n` bytes, which count as written: the caller fills all of them."""
+        cdef uint8_t* p = buffer_reserve(&self.out, &self.turn.pool, n)
+        if p == NULL:
+            raise MemoryError
+        self.out.end += n
+        if not self.dirty:
+            if pointers_push(&self.turn.dirty, <void*>self) < 0:
+                raise MemoryError
+            Py_INCREF(self)
+            self.dirty = True
+        return p
+
+    cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait) except -1:
+        """Send a packet of four bytes; after the block being written is stored if `wait`.
+
+        Once one waits, the later ones of the connection wait too: they leave in order [MQTT-4.6.0-2].
+        """
+        if wait or self.held > self.turn.committed:
+            if self.turn.journal.urgent:
+                self.held = self.turn.sealed + 1
+                return self.turn.writing.hold(self, first_byte, packet_id)
+            if self.turn.sealed > self.turn.committed:
+                self.held = self.turn.sealed
+                return self.turn.newest.hold(self, first_byte, packet_id)
+            # All that was written for it are records that nobody waits for.
+        return put_acknowledgement(self, first_byte, packet_id, False)
+
+    def send(self, bytes data not None):
+        """Put encoded packets into the output; they leave at the end of the turn."""
+        cdef const uint8_t* source = data
+        if self.closed or not data:
+            return
+        memcpy(self.reserve(len(data)), source, len(data))
+        self.turn.counters[PACKETS_SENT] += 1
+
+    def take_output(self):
+        """The encoded packets that wait to be sent, for an owner that sends them itself; they count as sent."""
+        data = self.out.data[self.out.start:self.out.end]
+        buffer_free(&self.out, &self.turn.pool)
+        if self.wants_room:
+            self.wants_room = False
+            self.drained()
+        return data
+
+    @property
+    def waits(self):
+        """Whether acknowledgements wait for the store."""
+        return self.held > self.turn.committed
+
+
+cdef class Sender:
+    """What has numbered messages to send, some of which wait for the store."""
+
+    cdef int pump(self) except -1:
+        """Send what may be sent now."""
+        return 0
+
+
+cdef class Commit:
+    """What waits for one block."""
+
+    def __cinit__(self):
+        self.callbacks = []
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.touched.count):
+            Py_DECREF(<object>self.touched.items[i])
+        for i in range(self.ack_count):
+            Py_DECREF(<object>self.acks[i].outlet)
+        pointers_free(&self.touched)
+        free(self.tails)
+        free(self.acks)
+
+    cdef int hold(self, Outlet outlet, uint8_t first_byte, uint16_t packet_id) except -1:
+        cdef Py_ssize_t capacity
+        cdef HeldAck* acks
+        if self.ack_count == self.ack_capacity:
+            capacity = self.ack_capacity * 2 if self.ack_capacity else 64
+            acks = <HeldAck*>realloc(self.acks, capacity * sizeof(HeldAck))
+            if acks == NULL:
+                raise MemoryError
+            self.acks = acks
+            self.ack_capacity = capacity
+        Py_INCREF(outlet)
+        self.acks[self.ack_count] = HeldAck(<void*>outlet, first_byte, packet_id)
+        self.ack_count += 1
+        self.size += sizeof(HeldAck)
+        outlet.turn.uncommitted += sizeof(HeldAck)
+        return 0
+
+
+cdef class Turn:
+    """What all connections of a node share.
+
+    Args:
+        journal: where records for the store go.
+        store: called with each block of it; `confirm` must be called for each, in order.
+        report: called with an exception that a callback of `after_commit` raised, which must not cost the others.
+    """
+
+    def __init__(self, Journal journal not None, store=None, report=None):
+        self.journal = journal
+        self.report = report
+        self.store = store
+        self.commits = deque()
+        self.writing = Commit()
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.dirty.count):
+            Py_DECREF(<object>self.dirty.items[i])
+        for i in range(self.pumped.count):
+            Py_DECREF(<object>self.pumped.items[i])
+        for i in range(self.touched.count):
+            Py_DECREF(<object>self.touched.items[i])
+        for i in range(self.held_back.count):
+            Py_DECREF(<object>self.held_back.items[i])
+        pointers_free(&self.dirty)
+        pointers_free(&self.pumped)
+        pointers_free(&self.touched)
+        pointers_free(&self.held_back)
+        pool_free(&self.pool)
+
+    def set_limits(self, *, uint32_t max_packet_size, int max_topic_levels, uint32_t max_inflight,
+                   uint32_t max_queued_messages, uint64_t max_queued_bytes, bint drop_oldest,
+                   uint32_t max_awaiting_release, Py_ssize_t max_outgoing_bytes, Py_ssize_t max_uncommitted_bytes):
+        """The limits of the configuration, which see; bytes and counts."""
+        self.limits = Limits(
+            max_packet_size, max_topic_levels, min(max_inflight, 65535), max_queued_messages, max_queued_bytes,
+            drop_oldest, max_awaiting_release, max_outgoing_bytes, max_uncommitted_bytes)
+
+    def count(self, int counter, uint64_t n=1):
+        """Add `n` to a counter, given by its index in COUNTERS."""
+        self.counters[counter] += n
+
+    def counted(self):
+        """All counters, by name."""
+        return {name: self.counters[i] for i, name in enumerate(COUNTERS)}
+
+    def advance(self, uint32_t ticks):
+        """Let `ticks` quarters of a second pass."""
+        self.tick += ticks
+
+    def after_commit(self, callback):
+        """Call `callback()` when all that has been recorded so far is stored; at once if it is."""
+        cdef Commit commit = self.writing
+        if not self.journal.urgent:
+            if not self.commits:
+                callback()
+                return
+            commit = self.newest
+        commit.callbacks.append(callback)
+        commit.size += CALLBACK_SIZE
+        self.uncommitted += CALLBACK_SIZE
+
+    cdef int touch(self, Sender sender) except -1:
+        """The sender has entries in the block being written."""
+        if not sender.waiting:
+            if pointers_push(&self.touched, <void*>sender) < 0:
+                raise MemoryError
+            Py_INCREF(sender)
+            sender.waiting = True
+        return 0
+
+    cdef int pump(self, Sender sender) except -1:
+        """The sender may have something to send: ask it at the end of the turn."""
+        if not sender.pumping:
+            if pointers_push(&self.pumped, <void*>sender) < 0:
+                raise MemoryError
+            Py_INCREF(sender)
+            sender.pumping = True
+        return 0
+
+    cdef bint overloaded(self) noexcept:
+        """Whether the store is so far behind that publishers must wait."""
+        return self.uncommitted + buffer_size(&self.journal.records) > self.limits.max_uncommitted_bytes
+
+    cdef bint behind(self) noexcept:
+        """Whether the store has yet to confirm something that was recorded."""
+        return self.journal.urgent or self.sealed > self.committed
+
+    cdef int hold_back(self, Outlet outlet) except -1:
+        """Resume reading from the connection when the store has caught up."""
+        if pointers_push(&self.held_back, <void*>outlet) < 0:
+            raise MemoryError
+        Py_INCREF(outlet)
+        self.counters[READ_PAUSES] += 1
+        return 0
+
+    cpdef int seal(self) except -1:
+        """Give the block being written, if it has records, to the store, with all that waits for it."""
+        cdef Commit commit = self.writing
+        cdef Sender sender
+        cdef Py_ssize_t i
+        if buffer_size(&self.journal.records) == 0:
+            return 0
+        if self.touched.count:
+            commit.tails = <uint64_t*>malloc(self.touched.count * sizeof(uint64_t))
+            if commit.tails == NULL:
+                raise MemoryError
+        for i in range(self.touched.count):
+            sender = <Sender>self.touched.items[i]
+            sender.waiting = False
+            commit.tails[i] = sender.tail
+        commit.touched = self.touched
+        self.touched = Pointers(NULL, 0, 0)
+        block = self.journal.take()
+        commit.size += len(block)
+        self.uncommitted += len(block)
+        self.sealed += 1
+        self.commits.append(commit)
+        self.newest = commit
+        self.writing = Commit()
+        self.counters[COMMITS] += 1
+        self.counters[COMMITTED_BYTES] += len(block)
+        self.store(block)
+        return 0
+
+    def confirm(self, Py_ssize_t blocks=1):
+        """The store has the next `blocks` blocks: let go what waited for them. The caller then ends a turn."""
+        cdef Commit commit
+        cdef Sender sender
+        cdef Outlet outlet
+        cdef Pointers held
+        cdef Py_ssize_t i
+        for _ in range(blocks):
+            commit = self.commits.popleft()
+            self.committed += 1
+            self.uncommitted -= commit.size
+            for i in range(commit.touched.count):
+                sender = <Sender>commit.touched.items[i]
+                sender.committed = commit.tails[i]
+                self.pump(sender)
+            for i in range(commit.ack_count):
+                outlet = <Outlet>commit.acks[i].outlet
+                if not outlet.closed:
+                    put_acknowledgement(outlet, commit.acks[i].first_byte, commit.acks[i].packet_id, True)
+            for callback in commit.callbacks:
+                try:
+                    callback()
+                except Exception as error:
+                    self.report(error)
+        if self.held_back.count and not self.overloaded():
+            self.resume_held_back()
+
+    cdef int resume_held_back(self) except -1:
+        """Read on from those who waited longest, until they wait again: they then come after the others."""
+        cdef Pointers held = self.held_back
+        cdef Pointers again
+        cdef Outlet outlet
+        cdef Py_ssize_t i = 0
+        self.held_back = Pointers(NULL, 0, 0)
+        while i < held.count and not self.overloaded():
+            outlet = <Outlet>held.items[i]
+            i += 1
+            outlet.resume_reading()                # may hold it back once more
+            Py_DECREF(outlet)
+        again = self.held_back
+        self.held_back = Pointers(NULL, 0, 0)
+        while i < held.count:
+            if pointers_push(&self.held_back, held.items[i]) < 0:
+                raise MemoryError
+            i += 1
+        for i in range(again.count):
+            if pointers_push(&self.held_back, again.items[i]) < 0:
+                raise MemoryError
+        pointers_free(&held)
+        pointers_free(&again)
+        return 0
+
+    cpdef bint end(self) except -1:
+        """Store, pump, send. True when senders already have more, so that another turn should follow soon."""
+        cdef Pointers pumped = self.pumped
+        cdef Sender sender
+        cdef Outlet outlet
+        cdef Py_ssize_t i
+        self.pumped = Pointers(NULL, 0, 0)
+        for i in range(pumped.count):
+            sender = <Sender>pumped.items[i]
+            sender.pumping = False
+            sender.pump()
+            Py_DECREF(sender)
+        pointers_free(&pumped)
+        if self.journal.urgent or buffer_size(&self.journal.records) > LAZY_MOST:
+            self.seal()
+        # The newest first: those are deliveries, and they are more urgent than acknowledgements.
+        while self.dirty.count:
+            self.dirty.count -= 1
+            outlet = <Outlet>self.dirty.items[self.dirty.count]
+            outlet.dirty = False
+            if not outlet.closed:
+                outlet.flush()
+            Py_DECREF(outlet)
+        return self.pumped.count > 0
+
+
+cdef int put_acknowledgement(Outlet outlet, uint8_t first_byte, uint16_t packet_id, bint was_held) except -1:
+    cdef uint8_t* p = outlet.reserve(4)
+    p[0] = first_byte
+    p[1] = 2
+    p[2] = packet_id >> 8
+    p[3] = packet_id & 0xFF
+    if outlet.turn.tracer is not None:
+        outlet.turn.tracer.answered(outlet, first_byte, packet_id, was_held)
+    outlet.turn.counters[PACKETS_SENT] += 1
+    return 0

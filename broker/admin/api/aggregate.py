@@ -1,0 +1,48 @@
+"""One answer out of those of all nodes."""
+
+import heapq
+from collections.abc import Callable, Iterable
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from broker.core.calls import Answer
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+Item = dict[str, Any]
+
+
+async def ask(node: "Node", question: str, **arguments: Any) -> dict[str, Answer]:
+    """What all nodes say."""
+    return await node.broker.coordinator.ask_all(question, arguments)
+
+
+def failures(answers: dict[str, Answer]) -> dict[str, str]:
+    """Who did not answer, and why."""
+    return {name: answer.failure for name, answer in answers.items() if answer.failure}
+
+
+def values(answers: dict[str, Answer]) -> dict[str, Any]:
+    """What those say who did."""
+    return {name: answer.value for name, answer in answers.items() if not answer.failure}
+
+
+def best(items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:
+    """Of items with the same key, one: that of a connected client, since other nodes know its session as offline."""
+    found: dict[Any, Item] = {}
+    for item in items:
+        if item.get("connected") or key(item) not in found:
+            found[key(item)] = item
+    return [found[name] for name in sorted(found)]
+
+
+def page(answers: dict[str, Answer], limit: int, *names: str) -> Item:
+    """A page of a list out of the nodes' pages: in the order of these properties, each item with its node."""
+    key = itemgetter(*names)
+    found = values(answers)
+    items = best(chain.from_iterable(({**item, "node": n} for item in a["items"]) for n, a in found.items()), key)
+    more = len(items) > limit or any(len(answer["items"]) == limit for answer in found.values())
+    items = heapq.nsmallest(limit, items, key)
+    return {"items": items, "next": items[-1] if more and items else None, "failures": failures(answers)}

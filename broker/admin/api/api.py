@@ -1,0 +1,171 @@
+"""The API: finds the operation, judges who asks, holds what they ask against its description, and answers JSON."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from broker import logs
+from broker.admin.api.openapi import description
+from broker.admin.api.operation import ROOT, Operation, Request
+from broker.admin.api.operations import bans, clients, events, messages, nodes, retained, settings, subscriptions
+from broker.admin.api.schema import Schema, check
+from broker.admin.http import problems
+from broker.admin.http.authorization import Access
+from broker.admin.http.problems import Problem, bad_request
+from broker.admin.http.server import REQUEST_SECONDS
+from broker.errors import NotNow
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+OPERATIONS: tuple[Operation, ...] = (
+    *nodes.OPERATIONS, *clients.OPERATIONS, *subscriptions.OPERATIONS, *retained.OPERATIONS, *messages.OPERATIONS,
+    *bans.OPERATIONS, *settings.OPERATIONS, *events.OPERATIONS,
+)  # fmt: skip
+ANSWER_SECONDS = 20.0  # that an operation may take: requests that wait for a disk must not take all connections
+NO_STORE = {"Cache-Control": "no-store"}
+
+log = logs.get("flockmq.http")
+
+
+class Api:
+    """The operations as routes.
+
+    Args:
+        node: whose.
+        access: judges who asks.
+        version: of FlockMQ.
+        tokens: whether they are asked for.
+    """
+
+    def __init__(self, node: "Node", access: Access, version: str, *, tokens: bool) -> None:
+        self._node = node
+        self._access = access
+        self._description = json.dumps(description(OPERATIONS, version, tokens=tokens)).encode()
+
+    def routes(self) -> list[web.RouteDef]:
+        """All of it."""
+        found = [web.route(op.method, ROOT + op.path, self._handler(op)) for op in OPERATIONS]
+        return [*found, web.get(f"{ROOT}/openapi.json", self._describe, allow_head=False)]
+
+    async def _describe(self, request: web.Request) -> web.Response:
+        self._access.judge(request, "read")
+        return web.Response(body=self._description, content_type="application/json", headers=NO_STORE)
+
+    def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(raw: web.Request) -> web.StreamResponse:
+            holder = self._access.judge(raw, operation.role)
+            if not self._node.serving:
+                raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
+            arguments = read_query(operation, raw)
+            body = await read_body(operation.body, raw) if operation.body is not None else {}
+            if operation.role != "read":
+                told = {name: value for name, value in {**arguments, **body}.items() if name != "payload"}
+                log.info(
+                    "asked for over HTTP", operation=operation.name, by=holder.name, address=raw.remote,
+                    arguments=json.dumps(told),
+                )  # fmt: skip
+            found = await _done(operation, Request(self._node, holder, arguments, body, raw))
+            if isinstance(found, web.StreamResponse):
+                return found
+            if found is None:
+                return web.Response(status=HTTPStatus.NO_CONTENT, headers=NO_STORE)
+            return web.json_response(found, headers=NO_STORE)
+
+        return handle
+
+
+async def _done(operation: Operation, request: Request) -> Any:
+    """What an operation answers, in time."""
+    try:
+        async with asyncio.timeout(None if operation.stream else ANSWER_SECONDS):
+            return await operation.handle(request)
+    except NotNow as error:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), Retry_After="1") from error
+    except TimeoutError:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the store does not answer; it may yet be done") from None
+
+
+def read_query(operation: Operation, raw: web.Request) -> dict[str, Any]:
+    """The arguments, of their types; those that were not given have their defaults, if there are any."""
+    arguments = {name: schema["default"] for name, schema in operation.arguments.items() if "default" in schema}
+    for name in set(raw.query):
+        schema = operation.arguments.get(name)
+        values = raw.query.getall(name)
+        if schema is None or len(values) > 1:
+            raise bad_request(f"{name!r} is given twice, or not known; there are {', '.join(operation.arguments)}")
+        try:
+            arguments[name] = _typed(schema, values[0])
+            check(schema, arguments[name], name)
+        except ValueError as fault:
+            raise bad_request(str(fault)) from None
+    for name in operation.required:
+        if name not in arguments:
+            raise bad_request(f"{name} is missing")
+    return arguments
+
+
+def _typed(schema: Schema, value: str) -> Any:
+    if schema["type"] == "integer":
+        if not (value.isascii() and value.lstrip("-").isdigit() and len(value) < 20):
+            raise ValueError(f"{value!r} is no whole number")
+        return int(value)
+    if schema["type"] == "boolean":
+        if value not in ("true", "false"):
+            raise ValueError(f"{value!r} is neither true nor false")
+        return value == "true"
+    return value
+
+
+async def read_body(schema: Schema, raw: web.Request) -> dict[str, Any]:
+    """The body, which fits the schema."""
+    if raw.content_type != "application/json":
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is to be application/json")
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            data = await raw.read()
+        body = json.loads(data.decode("utf-8"), parse_constant=_no_number, parse_float=_number)
+        check(schema, body, "the body")
+    except TimeoutError:
+        raise Problem(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time") from None
+    except (ValueError, RecursionError) as fault:
+        raise bad_request(str(fault)) from None
+    assert isinstance(body, dict)
+    return body
+
+
+def _number(digits: str) -> int | float:
+    """2.0 is a whole number, too."""
+    found = float(digits)
+    return int(found) if found.is_integer() else found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
+@web.middleware
+async def told_as_problems(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Say in one form, and in few words, what went wrong."""
+    try:
+        return await handler(request)
+    except Problem as problem:
+        return problems.response(problem)
+    except web.HTTPException as error:
+        if error.status < HTTPStatus.BAD_REQUEST:
+            raise
+        allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        found = problems.response(Problem(HTTPStatus(error.status), error.reason))
+        found.headers.update(allow)
+        return found
+    except ConnectionError:
+        raise
+    except Exception:
+        log.exception("internal error: a request over HTTP failed", path=request.path)
+        return problems.response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the log says why"))

@@ -1,0 +1,77 @@
+"""The description of the API (OpenAPI 3.1), made of its operations: what it says is what is checked."""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+from broker.admin.api.operation import ROOT, Operation
+from broker.admin.api.schema import integer, record, text
+from broker.admin.http import problems
+
+ALWAYS = (
+    HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE,
+)  # fmt: skip
+WITH_BODY = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+PROBLEM = record({"type": text(), "title": text(), "status": integer(), "detail": text()})
+
+
+def description(operations: Iterable[Operation], version: str, *, tokens: bool) -> dict[str, Any]:
+    """The whole document.
+
+    Args:
+        operations: what there is.
+        version: of FlockMQ.
+        tokens: whether they are asked for.
+    """
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "FlockMQ",
+            "version": version,
+            "description": "What the nodes of a FlockMQ broker know and do. Whichever node is asked, all answer.",
+        },
+        "servers": [{"url": ROOT}],
+        "paths": paths,
+        "components": {"schemas": {"Problem": PROBLEM}},
+    }
+    if tokens:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+    return document
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "x-role": operation.role,
+        "responses": {str(operation.status.value): _answer(operation), **_problems(operation)},
+    }
+    if operation.arguments:
+        found["parameters"] = [
+            {"name": name, "in": "query", "required": name in operation.required, "schema": schema}
+            for name, schema in operation.arguments.items()
+        ]
+    if operation.body is not None:
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": operation.body}}}
+    return found
+
+
+def _answer(operation: Operation) -> dict[str, Any]:
+    if operation.stream:
+        return {"description": "server-sent events, each JSON", "content": {"text/event-stream": {}}}
+    if operation.answer is None:
+        return {"description": "done"}
+    return {"description": "the answer", "content": {"application/json": {"schema": operation.answer}}}
+
+
+def _problems(operation: Operation) -> dict[str, Any]:
+    statuses = [*ALWAYS, *(WITH_BODY if operation.body is not None else ()), *operation.problems]
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        str(status.value): {"description": status.phrase, "content": {problems.KIND: {"schema": schema}}}
+        for status in statuses
+    }

@@ -1,0 +1,72 @@
+"""The list of bans."""
+
+import time
+from http import HTTPStatus
+from typing import Any
+
+from broker.admin.api.operation import LONGEST, Operation, Request
+from broker.admin.api.schema import Schema, array, integer, nullable, number, record, text
+from broker.admin.http.problems import Problem, missing, unfit
+from broker.auth.bans import KINDS, MOST, Ban, network
+
+KIND = text("what is banned", enum=list(KINDS))
+VALUE = text("the client identifier, user name, or address or network such as 192.0.2.0/24", minLength=1,
+             maxLength=LONGEST)  # fmt: skip
+CENTURY = 36_500 * 86_400
+BAN = record(
+    {
+        "kind": KIND, "value": text(), "reason": text(), "since": number("seconds since 1970"),
+        "until": nullable(number("seconds since 1970; null: for good")), "by": text("whose token it was"),
+    }
+)  # fmt: skip
+NEW: dict[str, Schema] = {
+    "seconds": integer("for how long; without: for good", minimum=1, maximum=CENTURY),
+    "reason": text("for whoever wonders", maxLength=1000),
+}
+
+
+async def bans(request: Request) -> dict[str, Any]:
+    """All of them."""
+    return {"items": [ban._asdict() for ban in request.node.broker.bans]}
+
+
+async def ban(request: Request) -> dict[str, Any]:
+    """One more, or another one of the same value."""
+    body, known = request.body, request.node.broker.bans
+    if len(known) >= MOST:
+        raise Problem(HTTPStatus.CONFLICT, f"there are {MOST} bans, which is the most")
+    now = round(time.time(), 3)
+    until = now + body["seconds"] if "seconds" in body else None
+    found = Ban(body["kind"], _value(body), body.get("reason", ""), now, until, request.holder.name)
+    await known.add(found)
+    return found._asdict()
+
+
+async def unban(request: Request) -> None:
+    """One less."""
+    if not await request.node.broker.bans.remove(request.arguments["kind"], _value(request.arguments)):
+        raise missing("there is no such ban")
+
+
+def _value(given: dict[str, Any]) -> str:
+    if given["kind"] != "address":
+        return str(given["value"])
+    try:
+        return network(given["value"])
+    except ValueError as error:
+        raise unfit(f"value is to be an address or a network: {error}") from None
+
+
+OPERATIONS = (
+    Operation("GET", "/bans", "bans", "Who is not let in.", bans, record({"items": array(BAN)})),
+    Operation(
+        "POST", "/bans", "ban", "Close who is connected, and let them in no more.", ban, BAN, role="admin",
+        body=record({"kind": KIND, "value": VALUE}, NEW),
+        problems=(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.CONFLICT),
+    ),
+    Operation(
+        "DELETE", "/bans", "unban", "Let them in again.", unban, role="admin",
+        arguments={"kind": KIND, "value": VALUE}, required=("kind", "value"),
+        problems=(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.NOT_FOUND),
+    ),
+)  # fmt: skip

@@ -1,0 +1,86 @@
+"""What goes on, and what becomes of messages, as server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from broker.admin.api.figures_stream import Pulse
+from broker.admin.api.operation import LONGEST, Operation, Request
+from broker.admin.api.schema import text
+from broker.admin.http.problems import Problem, unfit
+from broker.errors import UsageError
+from broker.tracing import check, follow
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+SEND_SECONDS = 10.0  # that a reader may take for an event
+STREAMS_MOST = 32
+PULSE = web.AppKey("pulse", Pulse)
+STREAMS = web.AppKey("streams", set[object])  # connections with one that is open
+
+
+async def events(request: Request) -> web.StreamResponse:
+    """The figures of all nodes, each second."""
+    return await _stream(request, request.raw.app[PULSE].watch())
+
+
+async def trace(request: Request) -> web.StreamResponse:
+    """The steps of messages, at all nodes."""
+    client, topic = request.arguments.get("client"), request.arguments.get("topic")
+    try:
+        check(client, topic)
+    except UsageError as error:
+        raise unfit(str(error)) from None
+    return await _stream(request, told(request.node, client, topic))
+
+
+async def told(node: "Node", client: str | None, topic: str | None) -> AsyncGenerator[str]:
+    """The steps as JSON; it ends when the node has begun anew, and what was followed is no more."""
+    broker = node.broker
+    async with aclosing(follow(broker, client, topic)) as batches:
+        async for batch, missed in batches:
+            if node.broker is not broker:
+                return
+            yield json.dumps({"steps": [step._asdict() for step in batch], "missed": missed})
+
+
+async def _stream(request: Request, events: AsyncGenerator[str]) -> web.StreamResponse:
+    """Send events until nobody takes them any more."""
+    streams = request.raw.app[STREAMS]
+    if len(streams) >= STREAMS_MOST:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many watch already", Retry_After="10")
+    streams.add(request.raw.protocol)
+    try:
+        return await _send(request, events)
+    finally:
+        streams.discard(request.raw.protocol)
+
+
+async def _send(request: Request, events: AsyncGenerator[str]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+    await response.prepare(request.raw)
+    with suppress(ConnectionError, TimeoutError):
+        async with aclosing(events) as found:
+            async for event in found:
+                async with asyncio.timeout(SEND_SECONDS):
+                    await response.write(f"data: {event}\n\n".encode())
+    return response
+
+
+OPERATIONS = (
+    Operation("GET", "/events", "events", "The figures of all nodes, each second.", events, stream=True),
+    Operation(
+        "GET", "/trace", "trace", "Each step of messages at all nodes, from the first event on.", trace,
+        arguments={
+            "client": text("a client identifier: what it publishes and what it gets", minLength=1, maxLength=LONGEST),
+            "topic": text("a topic filter; with a client too, what matches both", minLength=1, maxLength=LONGEST),
+        },
+        stream=True, problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
+    ),
+)  # fmt: skip

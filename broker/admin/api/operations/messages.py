@@ -1,0 +1,66 @@
+"""Publishing without an MQTT client."""
+
+import asyncio
+import base64
+import binascii
+from http import HTTPStatus
+from typing import Any
+
+from _speedups.codec.topics import InvalidTopic, validate_topic_name
+from broker.admin.api.operation import TOPIC, Operation, Request
+from broker.admin.api.schema import boolean, integer, record, text
+from broker.admin.http.problems import Problem, unfit
+
+ENCODING = text("of the payload", enum=["text", "base64"])
+
+
+async def publish(request: Request) -> dict[str, Any]:
+    """Publish; answered when the message is kept."""
+    body, broker = request.body, request.node.broker
+    topic = body["topic"]
+    try:
+        validate_topic_name(topic, 4, broker.config.limits.max_topic_levels)
+    except InvalidTopic as fault:
+        raise unfit(f"topic: {fault}") from None
+    payload = payload_of(body)
+    if len(payload) + len(topic.encode()) > broker.config.limits.max_packet_size:
+        raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the message is larger than limits.max_packet_size")
+    stored = asyncio.Event()
+    receivers = broker.router.publish(topic.encode(), payload, body.get("qos", 0), body.get("retain", False))
+    broker.turn.after_commit(stored.set)
+    broker.settle()
+    await stored.wait()
+    return {"receivers": receivers}
+
+
+def payload_of(body: dict[str, Any]) -> bytes:
+    """The bytes of a payload as text or base64."""
+    text_form: str = body.get("payload", "")
+    if body.get("encoding", "text") == "text":
+        return text_form.encode()
+    try:
+        return base64.b64decode(text_form, validate=True)
+    except (ValueError, binascii.Error) as fault:
+        raise unfit(f"payload is no base64: {fault}") from None
+
+
+def shown(payload: bytes) -> dict[str, str]:
+    """A payload for JSON: as text when it is UTF-8 without control characters but those of lines."""
+    try:
+        found = payload.decode()
+    except UnicodeDecodeError:
+        return {"payload": base64.b64encode(payload).decode(), "encoding": "base64"}
+    return {"payload": found, "encoding": "text"}
+
+
+OPERATIONS = (
+    Operation(
+        "POST", "/messages", "publish", "Publish a message.", publish,
+        record({"receivers": integer("sessions and other nodes that it goes to from here")}), role="admin",
+        body=record(
+            {"topic": TOPIC},
+            {"payload": text(), "encoding": ENCODING, "qos": integer(minimum=0, maximum=2), "retain": boolean()},
+        ),
+        problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
+    ),
+)  # fmt: skip

@@ -1,0 +1,133 @@
+"""Retained messages: looked through level by level, read, cleared. Every node has all but other nodes' $SYS."""
+
+import asyncio
+from http import HTTPStatus
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from _speedups.codec.topics import InvalidTopic, validate_topic_filter
+from broker.admin.api.operation import AFTER, LIMIT, LONGEST, TOPIC_FILTER, Operation, Request
+from broker.admin.api.operations.messages import ENCODING, shown
+from broker.admin.api.schema import array, boolean, integer, nullable, record, text
+from broker.admin.http.problems import missing, unfit
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+COUNT_MOST = 1000  # nodes of the tree that are looked at to count what is below a level
+SLICE = 200  # messages cleared in one go
+NAME = text("a topic name", minLength=1, maxLength=LONGEST, pattern=r"^[^+#\x00]+$")
+BYTES_MOST = 1 << 20  # of the topic names and payloads that are listed
+MESSAGE = record({"topic": text(), "qos": integer(), "bytes": integer(), "payload": text(), "encoding": ENCODING})
+LEVEL = record(
+    {
+        "level": text("one level of the topic name"),
+        "topic": text("the topic name so far"),
+        "bytes": nullable(integer("of its own message's payload; null: there is none")),
+        "below": integer("messages further below; as far as they were counted"),
+        "below_is_least": boolean("there may be more"),
+    }
+)
+
+
+async def browse(request: Request) -> dict[str, Any]:
+    """What is one level below a topic name."""
+    parent, after = (request.arguments.get(name) for name in ("parent", "after"))
+    limit = request.arguments["limit"]
+    encoded = [None if value is None else value.encode() for value in (parent, after)]
+    tree = request.node.broker.router.retained
+    try:
+        found = tree.children(encoded[0], encoded[1], limit, COUNT_MOST)
+    except KeyError:
+        raise missing("there is nothing of this name any more: begin anew") from None
+    items = [
+        {
+            "level": level.decode(),
+            "topic": level.decode() if parent is None else f"{parent}/{level.decode()}",
+            "bytes": size if size >= 0 else None,
+            "below": below,
+            "below_is_least": below >= COUNT_MOST,
+        }
+        for level, size, below in found
+        if b"\x00" not in level  # the broker's own
+    ]
+    return {"items": items, "next": found[-1][0].decode() if len(found) == limit else None}
+
+
+async def one(request: Request) -> dict[str, Any]:
+    """A message."""
+    for topic, payload, qos in request.node.broker.router.retained.matching(request.arguments["topic"].encode()):
+        return {"topic": topic.decode(), "qos": qos, "bytes": len(payload), **shown(payload)}
+    raise missing("nothing is retained for this topic")
+
+
+async def several(request: Request) -> dict[str, Any]:
+    """The first that match a filter."""
+    topic_filter = request.arguments["filter"]
+    _valid(request, topic_filter)
+    found = request.node.broker.router.retained.matching(topic_filter.encode())
+    size = 0
+    items: list[dict[str, Any]] = []
+    for topic, payload, qos in found:
+        if len(items) == request.arguments["limit"] or size + len(payload) > BYTES_MOST:
+            return {"items": items, "more": True}
+        if b"\x00" not in topic:
+            items.append({"topic": topic.decode(), "qos": qos, "bytes": len(payload), **shown(payload)})
+            size += len(topic) + len(payload)
+    return {"items": items, "more": False}
+
+
+def _valid(request: Request, topic_filter: str) -> None:
+    try:
+        validate_topic_filter(topic_filter, 4, request.node.config.limits.max_topic_levels)
+    except InvalidTopic as fault:
+        raise unfit(f"filter: {fault}") from None
+
+
+async def clear(request: Request) -> dict[str, Any]:
+    """Clear what matches a filter."""
+    broker, topic_filter = request.node.broker, request.arguments["filter"]
+    _valid(request, topic_filter)
+    if topic_filter.partition("/")[0] == "$SYS":
+        raise unfit("what nodes say of themselves below $SYS is not to be cleared")
+    return {"cleared": await _clear(broker, topic_filter.encode())}
+
+
+async def _clear(broker: "Broker", topic_filter: bytes) -> int:
+    cleared = 0
+    found = broker.router.retained.matching(topic_filter)
+    while part := list(islice(found, SLICE)):
+        for topic, _, _ in part:
+            broker.router.publish(topic, b"", 0, True)
+        cleared += len(part)
+        stored = asyncio.Event()
+        broker.turn.after_commit(stored.set)
+        broker.settle()
+        await stored.wait()
+    return cleared
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/retained", "browse_retained", "Retained messages, a level of their topic names at a time.", browse,
+        record({"items": array(LEVEL), "next": nullable(AFTER)}),
+        arguments={"parent": text("a topic name; without: the first levels", maxLength=LONGEST), "after": AFTER,
+                   "limit": LIMIT},
+        problems=(HTTPStatus.NOT_FOUND,),
+    ),
+    Operation(
+        "GET", "/retained/message", "retained", "The retained message of a topic name.", one,
+        MESSAGE, arguments={"topic": NAME}, required=("topic",), problems=(HTTPStatus.NOT_FOUND,),
+    ),
+    Operation(
+        "GET", "/retained/messages", "retained_messages", "The first retained messages that match a topic filter.",
+        several, record({"items": array(MESSAGE), "more": boolean("there are more than these")}),
+        arguments={"filter": TOPIC_FILTER, "limit": LIMIT}, required=("filter",),
+        problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
+    ),
+    Operation(
+        "DELETE", "/retained", "clear_retained", "Clear the retained messages that match a topic filter.", clear,
+        record({"cleared": integer("messages")}), role="admin",
+        arguments={"filter": TOPIC_FILTER}, required=("filter",), problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
+    ),
+)  # fmt: skip

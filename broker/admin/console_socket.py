@@ -1,0 +1,94 @@
+"""/mqtt: MQTT over WebSocket for the page's console, from the page's own origin only.
+
+The library frames; bytes go to and from one end of a socket pair whose other end is a client's connection like any
+other, so that it is authenticated, limited and counted like any other. To come as far takes the role admin, by a token
+among the subprotocols, where tokens are used at all.
+"""
+
+import asyncio
+import contextlib
+import socket
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from aiohttp import WSMsgType, web
+
+from _speedups.net.listener import Entrance
+from broker.admin.http.authorization import SUBPROTOCOL, Access
+from broker.admin.http.problems import Problem
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+PROTOCOL = "mqtt"  # [MQTT-6.0.0-3]
+CHUNK = 65_536
+CONSOLES_MOST = 32
+CLOSE_SECONDS = 2.0
+
+
+class Relay:
+    """Carries bytes between consoles and the node.
+
+    Args:
+        node: whose clients they are.
+        access: judges who asks.
+    """
+
+    def __init__(self, node: "Node", access: Access) -> None:
+        self._node = node
+        self._access = access
+        self._open = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """A console connects."""
+        self._access.judge(request, "admin", is_socket=True)
+        if self._open >= CONSOLES_MOST or not self._node.serving:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "there are too many consoles, or the node is starting")
+        messages = web.WebSocketResponse(
+            protocols=(PROTOCOL,), max_msg_size=self._node.config.limits.max_packet_size, timeout=CLOSE_SECONDS,
+            heartbeat=30.0, compress=False,
+        )  # fmt: skip
+        if not messages.can_prepare(request) or PROTOCOL not in _subprotocols(request):
+            raise Problem(HTTPStatus.BAD_REQUEST, "this is MQTT over WebSocket, of subprotocol mqtt")
+        self._open += 1
+        try:
+            await messages.prepare(request)
+            await self._carry(messages, *await self._connect(request.remote or ""))
+        finally:
+            self._open -= 1
+        return messages
+
+    async def _connect(self, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The other end is a connection of the node's default listener."""
+        ours, theirs = socket.socketpair()
+        entrance = Entrance(self._node.listeners.of("default"))
+        self._node.broker.reactor.adopt(theirs, entrance, f"[{host}]:0" if ":" in host else f"{host}:0")
+        return await asyncio.open_connection(sock=ours)
+
+    async def _carry(
+        self, messages: web.WebSocketResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        sending = asyncio.create_task(_send(reader, messages))
+        try:
+            async for message in messages:
+                if message.type is not WSMsgType.BINARY:  # [MQTT-6.0.0-1]
+                    break
+                writer.write(message.data)
+                await writer.drain()
+        except ConnectionError:
+            pass  # the node has closed it
+        finally:
+            writer.close()
+            await sending
+
+
+async def _send(reader: asyncio.StreamReader, messages: web.WebSocketResponse) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(CHUNK):
+            await messages.send_bytes(data)
+    await messages.close()
+
+
+def _subprotocols(request: web.Request) -> list[str]:
+    names = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
+    return [name.strip() for name in names if not name.strip().startswith(SUBPROTOCOL)]

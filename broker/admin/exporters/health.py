@@ -1,0 +1,65 @@
+"""/healthz, /readyz and /metrics: for load balancers, orchestrators and Prometheus, which ask often and want little."""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from broker import logs
+from broker.admin.exporters import prometheus
+from broker.admin.http.authorization import Access
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+HEADERS = {"Cache-Control": "no-store", "Connection": "close"}
+
+log = logs.get("flockmq.http")
+Page = Callable[[], tuple[HTTPStatus, str, str]]  # status, text, content type
+PLAIN = "text/plain; charset=utf-8"
+
+
+def check(is_well: Callable[[], tuple[bool, str]]) -> Page:
+    """A page that says 200 or 503, and in one line why or what is missing."""
+
+    def answer() -> tuple[HTTPStatus, str, str]:
+        good, reason = is_well()
+        return (HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE), logs.escaped(reason) + "\n", PLAIN
+
+    return answer
+
+
+def handler(page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """The page, answered; a fault of ours is told in the log."""
+
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            status, text, kind = page()
+        except Exception:
+            log.exception("internal error: a page failed", path=request.path)
+            status, text, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log says why\n", PLAIN
+        response = web.Response(status=status, body=text.encode(), headers={**HEADERS, "Content-Type": kind})
+        response.force_close()
+        return response
+
+    return handle
+
+
+def routes(node: "Node", access: Access) -> list[web.RouteDef]:
+    """The three."""
+    figures = handler(lambda: (HTTPStatus.OK, prometheus.page(node.broker, node.version, node.name), prometheus.KIND))
+
+    async def metrics(request: web.Request) -> web.Response:
+        if node.config.http.metrics_token:
+            access.judge_metrics(request)
+        return await figures(request)
+
+    return [
+        web.get("/healthz", handler(check(lambda: (True, "the process works")))),
+        web.get(
+            "/readyz",
+            handler(check(lambda: node.broker.ready() if node.serving else (False, "the node is starting"))),
+        ),
+        web.get("/metrics", metrics),
+    ]

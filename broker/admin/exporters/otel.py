@@ -1,0 +1,72 @@
+"""The figures of `broker.metrics` by OTLP over HTTP, to an OpenTelemetry collector.
+
+The library does the work, in a thread of its own, and nothing of it is imported unless `otel.endpoint` is set.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker import logs
+from broker.config.schema import OtelConfig
+from broker.errors import UsageError
+from broker.metrics import METRICS, Metric
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.sdk.metrics import MeterProvider
+
+    from broker.broker import Broker
+
+STOP_MILLISECONDS = 2000.0  # that the last export may take
+
+log = logs.get("flockmq.otel")
+
+
+class Exporter:
+    """Sends what `broker()` counts, every `interval`.
+
+    Args:
+        config: where to, and how often.
+        broker: gives the broker; another one after the node began anew.
+        version: of FlockMQ.
+        node: this node's name.
+
+    Raises:
+        UsageError: the library isn't installed.
+    """
+
+    def __init__(self, config: OtelConfig, broker: Callable[[], "Broker"], version: str, node: str) -> None:
+        self._broker = broker
+        self._provider = _provider(config, version, node)
+        meter = self._provider.get_meter("flockmq", version)
+        for metric in METRICS:
+            make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
+            make(f"flockmq.{metric.name}", [partial(self._observe, metric)], description=metric.help)
+
+    def _observe(self, metric: Metric, options: "CallbackOptions") -> "Iterable[Observation]":
+        from opentelemetry.metrics import Observation
+
+        broker = self._broker()
+        yield Observation(metric.read(broker, broker.turn.counted()))
+
+    def stop(self) -> None:
+        """Send the last figures; blocks for a moment."""
+        try:
+            self._provider.shutdown(STOP_MILLISECONDS)
+        except Exception as error:
+            log.warning("the last figures could not be exported", reason=error)
+
+
+def _provider(config: OtelConfig, version: str, node: str) -> "MeterProvider":
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import Resource
+    except ModuleNotFoundError as error:
+        raise UsageError(f"otel.endpoint needs the package {error.name}", "pip install 'flockmq[otel]'") from error
+    exporter = OTLPMetricExporter(f"{config.endpoint.rstrip('/')}/v1/metrics", timeout=config.interval)
+    reader = PeriodicExportingMetricReader(exporter, config.interval * 1000, config.interval * 1000)
+    resource = Resource.create({"service.name": "flockmq", "service.version": version, "service.instance.id": node})
+    return MeterProvider([reader], resource)

@@ -1,0 +1,79 @@
+"""/metrics: the figures of `broker.metrics` in Prometheus' text format, and those of the process."""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from _speedups.net.listener import Listener
+from broker.metrics import METRICS
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+KIND = "text/plain; version=0.0.4; charset=utf-8"
+LISTENER_FIGURES = (
+    ("connections", "gauge", "Open connections of a listener."),
+    ("accepted", "counter", "Connections that it has accepted."),
+    ("refused", "counter", "Connections that it has closed at once, by a quota."),
+    ("bytes_received", "counter", "Bytes read from its clients."),
+    ("bytes_sent", "counter", "Bytes written to them."),
+)
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def page(broker: "Broker", version: str, node: str) -> str:
+    """All figures as they are now.
+
+    Args:
+        broker: whose.
+        version: of FlockMQ.
+        node: this node's name.
+    """
+    lines = [*_row("flockmq_info", "gauge", "The version and the name of the node.", 1, _labels(version, node))]
+    figures = broker.turn.counted()
+    for metric in METRICS:
+        suffix = "_total" if metric.kind == "counter" else ""
+        lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures))
+    lines += _listeners(list(broker.reactor.listeners.values()))
+    lines += _process()
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, kind: str, text: str, value: float, labels: str = "") -> Iterator[str]:
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"
+    yield f"{name}{labels} {value}"
+
+
+def _listeners(listeners: list[Listener]) -> Iterator[str]:
+    """What each listener counts: as many as the configuration names."""
+    for name, kind, text in LISTENER_FIGURES:
+        full = listener_name(name, kind)
+        yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
+        yield from (f'{full}{{listener="{each.name}"}} {getattr(each, name)}' for each in listeners)
+
+
+def listener_name(figure: str, kind: str) -> str:
+    """What a figure of listeners is called."""
+    return f"flockmq_listener_{figure}{'_total' if kind == 'counter' else ''}"
+
+
+def _labels(version: str, node: str) -> str:
+    return f'{{version="{version}",node="{node}"}}'
+
+
+def _process() -> Iterator[str]:
+    """What every Prometheus client tells of its process."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # from the third, the state, on
+    cpu = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+    booted = int(Path("/proc/stat").read_text().partition("btime ")[2].split()[0])  # seconds since 1970
+    started = booted + int(fields[19]) / TICKS_PER_SECOND
+    resident = int(fields[21]) * resource.getpagesize()
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    yield from _row("process_cpu_seconds_total", "counter", "CPU time, user and system.", cpu)
+    yield from _row("process_start_time_seconds", "gauge", "When the process began, since 1970.", started)
+    yield from _row("process_resident_memory_bytes", "gauge", "Memory that is resident.", resident)
+    yield from _row("process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd")))
+    yield from _row("process_max_fds", "gauge", "File descriptors that may be open.", most_files)

@@ -1,0 +1,163 @@
+"""Listens for HTTP, and bounds what whoever connects may cost: an `aiohttp` application does the rest.
+
+A connection has `REQUEST_SECONDS` for each request, from its first byte or from being made, and `KEEP_SECONDS` to read
+an answer and ask again; then it is dropped, whatever it is at. There are at most `CONNECTIONS_MAX` at a time. Imported
+only where `http.listen` is set: a node without it never loads aiohttp.
+"""
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import HttpVersion10, web
+
+from broker.admin.http import problems
+from broker.admin.http.headers import HEADERS
+from broker.config.kinds import split_address
+from broker.errors import ListenError
+from broker.listeners.bind import address_of, is_loopback
+
+LINE_MAX = 256 << 10  # bytes of a request's first line: the arguments may be long, and are percent-encoded
+FIELD_MAX = 8 << 10  # bytes of a header field
+FIELDS_MAX = 32
+BODY_MAX = 4 << 20  # bytes of a body
+REQUEST_SECONDS = 5.0
+KEEP_SECONDS = 20.0
+CONNECTIONS_MAX = 128
+HINTS = {
+    errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http",
+    errno.EACCES: "ports below 1024 need a privilege",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Connection(web.RequestHandler):
+    """A connection, and the clock that ends it."""
+
+    __slots__ = ("_clock", "_server", "is_near")
+
+    def __init__(self, server: "HttpServer", is_near: bool, manager: web.Server, **more: Any) -> None:
+        super().__init__(manager, **more)
+        self._server = server
+        self._clock: asyncio.TimerHandle | None = None
+        self.is_near = is_near  # only this machine reaches the address that it came to
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if len(self._server.connections) >= CONNECTIONS_MAX:
+            self.drop()
+            return
+        self._server.connections.add(self)
+        self.limit(REQUEST_SECONDS)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self.limit(None)
+        self._server.connections.discard(self)
+        super().connection_lost(error)
+
+    def limit(self, seconds: float | None) -> None:
+        """Let the connection live so long from now on; None: as long as it likes."""
+        if self._clock is not None:
+            self._clock.cancel()
+        self._clock = asyncio.get_running_loop().call_later(seconds, self.drop) if seconds is not None else None
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """What the library could not read is told to who sent it: a log that anybody can fill says nothing."""
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return super().handle_error(request, status, exc, message)
+        response = problems.response(problems.Problem(HTTPStatus(status), "this is not an HTTP request"))
+        response.headers.update(HEADERS)
+        response.force_close()
+        return response
+
+    def drop(self) -> None:
+        """End the connection, whatever it is at."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+@web.middleware
+async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give a request its time to be answered, and its connection another one until the next."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    connection.limit(None)
+    if request.version < HttpVersion10:
+        raise web.HTTPBadRequest(reason="not an HTTP/1 request")
+    try:
+        return await handler(request)
+    finally:
+        connection.limit(KEEP_SECONDS)
+
+
+class HttpServer:
+    """Answers on the addresses given to `start`.
+
+    Args:
+        app: the answers; `in_time` is one of its middlewares.
+        tls: for addresses that begin with https://; None if there are none.
+    """
+
+    def __init__(self, app: web.Application, tls: ssl.SSLContext | None = None) -> None:
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        self._tls = tls
+        self.connections: set[Connection] = set()
+        self.addresses: list[str] = []  # where it listens, as URLs; ports are real ones
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self, addresses: Iterable[str], *, shared: bool = False) -> None:
+        """Listen on HOST:PORT each, maybe with http:// or https:// before; `shared` as configuration key
+        `listen_shared`.
+
+        Raises:
+            ListenError: an address can't be listened on; then none is.
+        """
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        for address in addresses:
+            scheme, _, place = address.rpartition("://")
+            scheme = scheme or "http"
+            host, port = split_address(place)
+            try:
+                server = await loop.create_server(
+                    self._factory(is_loopback(place)),
+                    host,
+                    port,
+                    ssl=self._tls if scheme == "https" else None,
+                    ssl_handshake_timeout=REQUEST_SECONDS if scheme == "https" else None,
+                    reuse_port=shared or None,
+                )
+            except OSError as error:
+                await self.close()
+                hint = HINTS.get(error.errno or 0, "check the address")
+                raise ListenError(f"can't listen on {address}: {error.strerror or error}", hint) from error
+            self._servers.append(server)
+            self.addresses += [f"{scheme}://{address_of(socket)}" for socket in server.sockets]
+
+    def _factory(self, is_near: bool) -> Callable[[], Connection]:
+        loop = asyncio.get_running_loop()
+        manager = self._runner.server
+        assert manager is not None
+
+        def make() -> Connection:
+            return Connection(
+                self, is_near, manager, loop=loop, access_log=None, tcp_keepalive=False, keepalive_timeout=KEEP_SECONDS,
+                max_line_size=LINE_MAX, max_field_size=FIELD_MAX, max_headers=FIELDS_MAX, lingering_time=0,
+            )  # fmt: skip
+
+        return make
+
+    async def close(self) -> None:
+        """Stop listening and drop the connections. Harmless when not started."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self.addresses.clear()
+        for connection in list(self.connections):
+            connection.drop()
+        await self._runner.cleanup()

@@ -1,0 +1,58 @@
+"""The web page: the files of `page/`, read once, by name. What is not among them is not there."""
+
+import gzip
+import hashlib
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from importlib.resources import files
+from typing import NamedTuple
+
+from aiohttp import web
+
+from broker.admin.http.authorization import Access
+
+KINDS = {
+    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
+    ".js": "text/javascript; charset=utf-8",
+}  # fmt: skip
+INDEX = "index.html"
+WORTH_PACKING = 1000  # bytes
+
+
+class File(NamedTuple):
+    """One of them."""
+
+    kind: str
+    tag: str
+    data: bytes
+    packed: bytes  # by gzip
+
+
+def read() -> dict[str, File]:
+    """All files, by name."""
+    found = {}
+    for entry in files("broker.admin").joinpath("page").iterdir():
+        kind = KINDS.get(entry.name[entry.name.rfind(".") :])
+        if kind is not None and entry.is_file():
+            data = entry.read_bytes()
+            packed = gzip.compress(data, mtime=0) if len(data) >= WORTH_PACKING else b""
+            found[entry.name] = File(kind, f'"{hashlib.sha256(data).hexdigest()[:20]}"', data, packed)
+    return found
+
+
+def routes(access: Access) -> list[web.RouteDef]:
+    """/ and each file. The files hold nothing of this broker: they are open to whoever may be let in at all."""
+    return [web.get(f"/{'' if name == INDEX else name}", _handler(file, access)) for name, file in read().items()]
+
+
+def _handler(file: File, access: Access) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        access.judge_page(request)
+        headers = {"ETag": file.tag, "Cache-Control": "no-cache", "Content-Type": file.kind, "Vary": "Accept-Encoding"}
+        if request.headers.get("If-None-Match") == file.tag:
+            return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
+        if file.packed and "gzip" in request.headers.get("Accept-Encoding", ""):
+            return web.Response(body=file.packed, headers={**headers, "Content-Encoding": "gzip"})
+        return web.Response(body=file.data, headers=headers)
+
+    return handle

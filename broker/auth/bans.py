@@ -1,0 +1,196 @@
+"""Who is not to come in: client identifiers, user names and networks, each for a time or for good.
+
+A ban is kept as a retained message of a topic name that no client can say: it begins with $, so that no wildcard finds
+it, and has a NUL, which no packet may hold [MQTT-1.5.3-2]. So the store keeps it, and in a cluster every node knows it,
+like any other retained message. What is kept is read again when a node says that it has changed one, and from time to
+time, in case nobody could; who is connected and banned then is closed.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker import logs
+from broker.config.kinds import split_address
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+ROOT = b"$\x00flockmq/bans/"
+KINDS = ("client_id", "username", "address")
+MOST = 10_000
+MAPPED = 96  # bits before an IPv4 address that is written as IPv6's
+REFRESH_SECONDS = 5.0
+SLICE = 500  # connections looked at in one go
+Networks = dict[tuple[int, int], dict[int, str]]  # IP version and bits that count -> these bits -> the ban's value
+
+log = logs.get("flockmq.bans")
+
+
+class Ban(NamedTuple):
+    """One of them."""
+
+    kind: str
+    value: str  # of an address: its network
+    reason: str
+    since: float  # seconds since 1970
+    until: float | None  # None = for good
+    by: str  # who said so
+
+    @property
+    def key(self) -> bytes:
+        """What it is kept by."""
+        return key(self.kind, self.value)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time has passed."""
+        return self.until is not None and time.time() >= self.until
+
+
+def key(kind: str, value: str) -> bytes:
+    """What a ban of this value is kept by."""
+    return ROOT + kind.encode() + b"/" + hashlib.sha256(value.encode()).hexdigest().encode()
+
+
+def network(address: str) -> str:
+    """An address or network in the one form in which it is kept.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    found = ip_network(address.strip(), strict=False)
+    if isinstance(found, IPv6Network) and found.prefixlen >= MAPPED and found.network_address.ipv4_mapped:
+        found = IPv4Network((found.network_address.ipv4_mapped, found.prefixlen - MAPPED))
+    return str(found)
+
+
+class Bans:
+    """Those that hold.
+
+    Args:
+        broker: of the node.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._kept: dict[bytes, bytes] = {}  # as it was read last
+        self._bans: dict[bytes, Ban] = {}
+        self._networks: Networks = {}
+        self._refresh_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._bans)
+
+    def __iter__(self) -> Any:
+        return iter(sorted(ban for ban in self._bans.values() if not ban.is_over))
+
+    # ---- asking ----
+
+    def covering(self, client_id: str, username: str | None, address: str) -> Ban | None:
+        """What keeps this client out, if anything does."""
+        if not self._bans:
+            return None
+        for kind, value in (("client_id", client_id), ("username", username)):
+            ban = self._bans.get(key(kind, value)) if value is not None else None
+            if ban is not None and not ban.is_over:
+                return ban
+        return self._covering_address(address) if self._networks else None
+
+    def _covering_address(self, address: str) -> Ban | None:
+        try:
+            found = ip_address(split_address(address)[0])
+        except ValueError:
+            return None  # of a socket without an address
+        found = getattr(found, "ipv4_mapped", None) or found
+        for (version, length), banned in self._networks.items():
+            value = banned.get(int(found) >> (found.max_prefixlen - length)) if version == found.version else None
+            if value is not None and not (ban := self._bans[key("address", value)]).is_over:
+                return ban
+        return None
+
+    # ---- changing ----
+
+    async def add(self, ban: Ban) -> None:
+        """Keep a ban, in place of an earlier one of the same value, and tell all nodes."""
+        await self._keep(ban.key, json.dumps(ban._asdict()).encode())
+
+    async def remove(self, kind: str, value: str) -> bool:
+        """Forget a ban; whether there was one."""
+        known = key(kind, value) in self._kept
+        if known:
+            await self._keep(key(kind, value), b"")
+        return known
+
+    async def _keep(self, topic: bytes, payload: bytes) -> None:
+        stored = asyncio.Event()
+        self._broker.router.publish(topic, payload, 0, True)
+        self._broker.turn.after_commit(stored.set)
+        self._broker.settle()
+        await stored.wait()
+        await self._broker.coordinator.ask_all("bans", {})
+
+    # ---- following ----
+
+    def asked(self, arguments: dict[str, Any]) -> None:
+        """A node has changed one."""
+        self.refresh()
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if time.monotonic() >= self._refresh_at:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Read what is kept; close who is connected and banned by what is new."""
+        self._refresh_at = time.monotonic() + REFRESH_SECONDS
+        kept = {topic: payload for topic, payload, _ in self._broker.router.retained.matching(ROOT + b"#")}
+        new = {topic for topic, payload in kept.items() if self._kept.get(topic) != payload}
+        if kept != self._kept:
+            bans = {topic: self._bans[topic] if topic not in new else read(kept[topic]) for topic in kept}
+            self._kept, self._bans = kept, {topic: ban for topic, ban in bans.items() if ban is not None}
+            self._networks = _networks(ban.value for ban in self._bans.values() if ban.kind == KINDS[2])
+        for topic, ban in self._bans.items():
+            if ban.is_over:
+                self._broker.router.publish(topic, b"", 0, True)
+        if new:
+            self._broker.run(self._close())
+
+    async def _close(self) -> None:
+        connections = list(self._broker.reactor)
+        for start in range(0, len(connections), SLICE):
+            for connection in connections[start : start + SLICE]:
+                session = connection.claimed
+                username = getattr(connection.identity, "username", None)
+                if session is None or connection.closed:
+                    continue
+                ban = self.covering(session.client_id.decode(), username, connection.address)
+                if ban is not None:
+                    connection.close(f"banned by {ban.kind}")
+            self._broker.settle()
+            await asyncio.sleep(0)
+
+
+def _networks(values: Iterable[str]) -> Networks:
+    found: Networks = {}
+    for value in values:
+        one = ip_network(value)
+        first_bits = int(one.network_address) >> (one.max_prefixlen - one.prefixlen)
+        found.setdefault((one.version, one.prefixlen), {})[first_bits] = value
+    return found
+
+
+def read(payload: bytes) -> Ban | None:
+    """A ban as it was kept; None when it can't be read."""
+    try:
+        ban = Ban(**json.loads(payload))
+        if ban.kind == KINDS[2]:
+            ip_network(ban.value)
+    except (ValueError, TypeError) as error:
+        log.error("a ban can't be read", reason=error)
+        return None
+    return ban

@@ -1,0 +1,86 @@
+"""Makes the ways to authenticate of a listener, as its configuration says, and owns the threads that they share.
+
+Their order is fixed, the cheapest first: certificate, token, password file, users in Redis, HTTP back end. What has to
+be asked of others is kept when the configuration is read again, unless it changed.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from broker.auth.certificate import CertificateUsers
+from broker.auth.chain import Method
+from broker.auth.cluster_users import KeptUsers, Source
+from broker.auth.exposure import verifies_certificates
+from broker.auth.password_file import PasswordFile
+from broker.auth.verifier import Verifier
+from broker.auth.work_pool import WorkPool
+from broker.config.schema import AuthConfig, ListenerConfig
+from broker.errors import ConfigError
+
+
+class Methods:
+    """Makes them.
+
+    Args:
+        users: gives the users that the cluster keeps; None: it keeps none.
+    """
+
+    def __init__(self, users: Callable[[], Source | None]) -> None:
+        self.verifier = Verifier()
+        self._tokens = WorkPool("tokens", threads=2, most_waiting=500)
+        self._http = WorkPool("http", threads=16, most_waiting=500)
+        self._users = users
+        self._kept: dict[tuple[Any, ...], Any] = {}
+
+    def of(self, listener: ListenerConfig) -> list[Method]:
+        """Those of a listener.
+
+        Raises:
+            ConfigError: a file can't be used, or a package is missing.
+        """
+        auth = listener.auth
+        made: list[Method] = []
+        if verifies_certificates(listener):
+            made.append(CertificateUsers())
+        if auth.jwt_secret_file or auth.jwt_keys:
+            made.append(self._token_users(auth))
+        if auth.password_file:
+            made.append(PasswordFile(auth.password_file, self.verifier))
+        if auth.redis:
+            made.append(KeptUsers(self._users, self.verifier))
+        if auth.http_url:
+            asked = (auth.http_url, auth.http_timeout, auth.http_remember)
+            module = _late("broker.auth.http_users", "auth.http_url needs")
+            made.append(self._keep(asked, lambda: module.HttpUsers(*asked, self._http)))
+        return made
+
+    def _token_users(self, auth: AuthConfig) -> Method:
+        module = _late("broker.auth.token_keys", "tokens need")
+        keys = []
+        if auth.jwt_secret_file:
+            keys.append(module.FixedKeys([module.secret_key(auth.jwt_secret_file)]))
+        if auth.jwt_keys.startswith(("http:", "https:")):
+            keys.append(self._keep((auth.jwt_keys,), lambda: module.public_keys(auth.jwt_keys)))
+        elif auth.jwt_keys:
+            keys.append(module.public_keys(auth.jwt_keys))
+        made: Method = _late("broker.auth.tokens", "tokens need").TokenUsers(auth, keys, self._tokens)
+        return made
+
+    def _keep(self, what: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        if what not in self._kept:
+            self._kept[what] = make()
+        return self._kept[what]
+
+    def close(self) -> None:
+        """End the threads."""
+        for pool in (self.verifier, self._tokens, self._http):
+            pool.close()
+
+
+def _late(module: str, needs: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        raise ConfigError(f"{needs} the package {package}", "pip install 'flockmq[auth]'") from error

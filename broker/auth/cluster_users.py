@@ -1,0 +1,111 @@
+"""Users that the cluster keeps for all its nodes: passwords, rules of access, and whether they are let in at all.
+
+A user is JSON: {"hash": "$argon2id$...", "rules": ["topic read a/#", ...] or null, "disabled": false}. Here is what it
+means; `cluster/replication/users.py` has it from Redis and hears of changes, `flockmq users` writes it.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple, Protocol
+
+from broker import logs
+from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.passwords import StoredHash, hash_password, parse_hash
+from broker.auth.rules import Rules, parse_rules, read_json
+from broker.auth.verifier import Verifier
+
+WRONG = Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
+DISABLED = Verdict(ReturnCode.NOT_AUTHORIZED, reason="its user is disabled")
+AWAY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the users can't be looked up for now")
+
+log = logs.get("flockmq.auth")
+
+
+class Away(Exception):
+    """It can't be said who the user is."""
+
+
+class User(NamedTuple):
+    """What is kept of a user."""
+
+    stored: StoredHash
+    rules: Rules | None
+    disabled: bool
+
+    @classmethod
+    def parse(cls, data: bytes) -> "User":
+        """Raises ValueError: it is not what we write."""
+        document = read_json(data)
+        if not isinstance(document, dict) or not isinstance(document.get("disabled", False), bool):
+            raise ValueError('expected {"hash": "...", "rules": [...], "disabled": false}')
+        rules = parse_rules(document.get("rules"))
+        return cls(parse_hash(str(document.get("hash"))), rules, document.get("disabled", False))
+
+
+class Source(Protocol):
+    """Where users are kept."""
+
+    changed: Callable[[set[str]], object]  # called with the names of users that are not what they were
+
+    async def find(self, username: str) -> bytes | None:
+        """The JSON of a user; None: there is none. Raises Away."""
+
+    def known(self, username: str) -> bytes | None:
+        """As `find`, of users whom it has found before; for others, None."""
+
+
+class KeptUsers:
+    """Lets users that the cluster keeps in.
+
+    Args:
+        source: gives the source; None: there is none.
+        verifier: compares passwords.
+    """
+
+    name = "redis"
+
+    def __init__(self, source: Callable[[], Source | None], verifier: Verifier) -> None:
+        self._source = source
+        self._verifier = verifier
+        self.decoy: StoredHash | None = _decoy()
+
+    def authenticate(self, credentials: Credentials) -> Awaitable[Verdict | None] | None:
+        """None: it doesn't know the user."""
+        return self._authenticate(credentials, credentials.username) if credentials.username else None
+
+    async def _authenticate(self, credentials: Credentials, username: str) -> Verdict | None:
+        source = self._source()
+        try:
+            data = await source.find(username) if source is not None else None
+        except Away:
+            return AWAY
+        if source is None:
+            return AWAY
+        if data is None:
+            return None
+        try:
+            user = User.parse(data)
+        except ValueError as error:
+            log.error("what is kept of a user can't be read", username=username, error=error)
+            return AWAY
+        if not await self._verifier.matches(user.stored, credentials.password):
+            return WRONG
+        if source.known(username) != data:  # it was changed meanwhile
+            return AWAY
+        return DISABLED if user.disabled else Verdict(ReturnCode.ACCEPTED, Identity(username, rules=user.rules))
+
+    def renew(self, identity: Identity) -> Identity | None:
+        """With the rules that the user has by now."""
+        source = self._source()
+        data = source.known(identity.username or "") if source is not None else None
+        try:
+            user = None if data is None else User.parse(data)
+        except ValueError:
+            return None
+        return None if user is None or user.disabled else replace(identity, rules=user.rules)
+
+
+@cache
+def _decoy() -> StoredHash:
+    return hash_password(b"").decoy()

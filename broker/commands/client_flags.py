@@ -1,0 +1,199 @@
+"""The flags `pub` and `sub` share, with mosquitto's letters, and what they mean to `broker.client`."""
+
+import os
+import sys
+from argparse import SUPPRESS, Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from broker.commands.client_tls_flags import add_tls_options, tls_context
+from broker.commands.parser import Parser
+from broker.errors import UsageError
+
+if TYPE_CHECKING:
+    from broker.client.client import Options, Will
+
+LEVELS = {"mqttv31": 3, "31": 3, "3.1": 3, "mqttv311": 4, "311": 4, "3.1.1": 4}
+
+
+def add_client_options(parser: Parser) -> None:
+    """The flags for connection, session and will."""
+    group = parser.add_argument_group("connection")
+    group.add_argument("-h", "--host", default="localhost", help="the broker's host [localhost]")
+    group.add_argument("-p", "--port", type=number(1, 65535), help="its port [1883; 8883 with TLS]")
+    group.add_argument("--unix", metavar="PATH", help="its Unix socket, instead of host and port")
+    group.add_argument(
+        "-L", "--url", metavar="URL", help="all in one: mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC; mqtts for TLS"
+    )
+    group.add_argument("-u", "--username", metavar="USER", help="user name")
+    group.add_argument("-P", "--pw", dest="password", metavar="PASSWORD", help="password")
+    group.add_argument(
+        "-V",
+        "--protocol-version",
+        dest="level",
+        metavar="VERSION",
+        default="mqttv311",
+        help="mqttv31 or mqttv311 [mqttv311]",
+    )
+    group.add_argument(
+        "-k", "--keepalive", type=number(0, 65535), default=60, metavar="SECONDS", help="keep alive, 0 = none [60]"
+    )
+    add_tls_options(parser)
+    group = parser.add_argument_group("session")
+    group.add_argument("-i", "--id", dest="client_id", metavar="ID", help="client identifier [a new one each time]")
+    group.add_argument("-I", "--id-prefix", metavar="PREFIX", help="client identifier: PREFIX and the process id")
+    group.add_argument(
+        "-c", "--disable-clean-session", dest="persistent", action="store_true", help="keep the session; needs -i"
+    )
+    group = parser.add_argument_group("will, published by the broker when this client dies")
+    group.add_argument("--will-topic", metavar="TOPIC", help="where to")
+    group.add_argument("--will-payload", metavar="TEXT", help="what [nothing]")
+    group.add_argument("--will-qos", type=number(0, 2), metavar="QOS", help="0, 1 or 2 [0]")
+    group.add_argument("--will-retain", action="store_true", help="retained")
+    group = parser.add_argument_group("what is told")
+    group.add_argument("-d", "--debug", action="store_true", help="each packet, on standard error")
+    group.add_argument("--quiet", action="store_true", help="no errors, only the exit status")
+    group.add_argument("--nodelay", action="store_true", help=SUPPRESS)  # always so
+    parser.add_general_help(group)
+
+
+def number(low: int, high: int) -> Callable[[str], int]:
+    """An argument type: a whole number within bounds."""
+
+    def convert(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
+            raise ValueError
+        return int(text)
+
+    convert.__name__ = f"number from {low} to {high}"
+    return convert
+
+
+def seconds(text: str) -> float:
+    """An argument type: a number of seconds."""
+    value = float(text)
+    if not 0 <= value < 1e9:
+        raise ValueError
+    return value
+
+
+def encoded(text: str) -> bytes:
+    """The bytes the shell gave us."""
+    return os.fsencode(text)
+
+
+def apply_url(args: Namespace) -> str | None:
+    """Put what `-L` says into `args`; returns its topic. Raises UsageError."""
+    if args.url is None:
+        return None
+    try:
+        parts = urlsplit(args.url)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"-L {args.url!r}: {error}") from None
+    topic = unquote(args.url.partition("://")[2].partition("/")[2])  # "#" and "?" belong to the topic
+    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or not topic:
+        raise UsageError(f"-L {args.url!r}: expected mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC, or mqtts://")
+    args.host, args.port = parts.hostname, port
+    args.tls = args.tls or parts.scheme == "mqtts"
+    if parts.username is not None:
+        args.username = unquote(parts.username)
+    if parts.password is not None:
+        args.password = unquote(parts.password)
+    return topic
+
+
+def client_options(args: Namespace, command: str, **more: int) -> "Options":
+    """What the shared flags say. Raises UsageError."""
+    from broker.client.client import Options
+
+    if args.level not in LEVELS:
+        raise UsageError(f"-V {args.level}: expected mqttv31 or mqttv311")
+    if args.password is not None and args.username is None:
+        raise UsageError("-P needs -u", "MQTT has no password without a user name")
+    if args.persistent and not args.client_id:
+        raise UsageError("-c needs -i", "a session is found again by its client identifier")
+    if args.client_id is not None and args.id_prefix is not None:
+        raise UsageError("-i and -I exclude each other")
+    if args.client_id is not None:
+        client_id = args.client_id
+    elif args.id_prefix is not None:
+        client_id = f"{args.id_prefix}{os.getpid()}"
+    else:
+        client_id = f"flockmq-{command}-{os.urandom(4).hex()}"  # 20 characters: MQTT 3.1 allows 23
+    tls = tls_context(args)
+    if args.unix and tls:
+        raise UsageError("--unix: TLS is for networks")
+    return Options(
+        host=args.host,
+        port=args.port or (8883 if tls else 1883),
+        tls=tls,
+        unix=args.unix or "",
+        client_id=client_id,
+        level=LEVELS[args.level],
+        clean_start=not args.persistent,
+        keep_alive=args.keepalive,
+        username=args.username,
+        password=None if args.password is None else encoded(args.password),
+        will=will(args),
+        **more,
+    )
+
+
+def will(args: Namespace) -> "Will | None":
+    """The will the flags describe, if any. Raises UsageError."""
+    from broker.client.client import Will
+
+    if args.will_topic is None:
+        if args.will_payload is not None or args.will_qos is not None or args.will_retain:
+            raise UsageError("--will-payload, --will-qos and --will-retain need --will-topic")
+        return None
+    check_topic_name(args.will_topic, "--will-topic")
+    return Will(args.will_topic, encoded(args.will_payload or ""), args.will_qos or 0, args.will_retain)
+
+
+def check_topic_name(topic: str, flag: str) -> None:
+    """Raises UsageError unless one can publish to `topic`."""
+    from _speedups.codec.topics import InvalidTopic, validate_topic_name
+
+    try:
+        validate_topic_name(topic)
+    except (InvalidTopic, UnicodeError) as error:
+        raise UsageError(f"{flag} {topic!r}: {error}") from None
+
+
+def check_topic_filter(topic_filter: str, flag: str) -> None:
+    """Raises UsageError unless one can subscribe with `topic_filter`."""
+    from _speedups.codec.topics import InvalidTopic, validate_topic_filter
+
+    try:
+        validate_topic_filter(topic_filter)
+    except (InvalidTopic, UnicodeError) as error:
+        raise UsageError(f"{flag} {topic_filter!r}: {error}") from None
+
+
+def tell(text: str) -> None:
+    """One line on standard error."""
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    print(f"flockmq: {line}", file=sys.stderr, flush=True)
+
+
+def tell_packet(direction: str, packet: Any) -> None:
+    """One packet, for `-d`."""
+    names = (
+        "packet_id",
+        "topic_name",
+        "topic_filters",
+        "qos",
+        "retain",
+        "dup",
+        "return_code",
+        "reason_codes",
+        "client_id",
+    )
+    fields = [f"{name}={getattr(packet, name)!r}" for name in names if getattr(packet, name, None) not in (None, False)]
+    payload = getattr(packet, "payload", None)
+    if payload is not None:
+        fields.append(f"({len(payload)} bytes)")
+    tell(f"{direction} {type(packet).__name__.upper()} {' '.join(fields)}".rstrip())

@@ -1,0 +1,205 @@
+"""One node with its own store: sessions are decided on at once, and survive as the store promises."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from _speedups.codec.packets import Connect
+from _speedups.net.reactor import Connection
+from _speedups.session.journal import Journal
+from _speedups.session.session import Session
+from _speedups.session.turn import COUNTERS
+from broker import logs
+from broker.auth.authenticator import ReturnCode
+from broker.config.schema import Config
+from broker.coordination.coordinator import Coordinator, Done
+from broker.core import will
+from broker.handlers import connect
+from broker.storage.compaction import SMALLEST, Compaction
+from broker.storage.restore import Restorer
+from broker.storage.store import Store
+
+STOP_SECONDS = 10.0  # that a store may take to keep the last blocks
+TAKEOVERS = COUNTERS.index("takeovers")
+
+log = logs.get("flockmq.node")
+
+
+class Alone(Coordinator):
+    """A node that shares nothing.
+
+    Args:
+        store: what survives.
+        call: calls a function with arguments on the loop's thread, from any thread.
+    """
+
+    def __init__(self, store: Store, call: Callable[..., object]) -> None:
+        self.store = store
+        self.journal = Journal()
+        self._call = call
+        self._away: dict[bytes, float] = {}  # persistent sessions without a client -> since when; the oldest first
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        self.restore()
+
+    def restore(self, *, smallest: int = SMALLEST) -> None:
+        """Read the store, and publish the wills of clients that were connected when the node died.
+
+        Args:
+            smallest: bytes of blocks below which they are not compacted.
+        """
+        broker = self.broker
+        self.compaction = Compaction(self.store, broker.router, broker.sessions, smallest=smallest)
+        restorer = Restorer(broker.router, broker.sessions)
+        began = time.monotonic()
+        restorer.read(self.store.open())
+        self.store.start(self._confirm, self._call)
+        if self.store.durable:
+            self.journal.start()
+        restorer.finish()
+        self.wills = restorer.wills
+        self._away = {session.client_id: began for session in broker.sessions}
+        for client_id, fields in restorer.wills.items():
+            will.publish_stored(broker.router, client_id, *fields)
+            self.journal.record_will_gone(client_id)
+        if self.store.size:
+            log.info(
+                "store read",
+                sessions=len(broker.sessions),
+                subscriptions=broker.router.filters.count,
+                retained=broker.router.retained.count,
+                wills=len(restorer.wills),
+                seconds=f"{time.monotonic() - began:.2f}",
+            )
+        broker.settle()
+
+    def _confirm(self, blocks: int) -> None:
+        """The store has kept the next blocks."""
+        self.broker.turn.confirm(blocks)
+        self.compaction.step()
+        self.broker.settle()
+
+    def configure(self, config: Config) -> None:
+        pass  # nothing of it is kept here
+
+    def tick(self) -> None:
+        """End the sessions whose clients have been away too long. The oldest absence comes first."""
+        expiry = self.broker.config.mqtt.session_expiry
+        now = time.monotonic()
+        while expiry and self._away:
+            client_id, since = next(iter(self._away.items()))
+            if now - since < expiry:
+                break
+            del self._away[client_id]
+            session = self.broker.sessions.get(client_id)
+            if session is not None:
+                self.broker.sessions.end(session)
+                log.debug("session expired", client_id=client_id.decode())
+                self.broker.settle()
+
+    async def drain(self) -> None:
+        await self._stored()  # acknowledgements that wait for the store still leave
+        for connection in self.broker.reactor:
+            connection.close("the broker stops")  # MQTT 3 has no other word; a will counts [MQTT-3.1.2-8]
+        self.broker.settle()
+
+    async def stop(self) -> None:
+        await self._stored()
+        self.store.close()
+
+    async def _stored(self) -> None:
+        """Wait until the store has all that was recorded."""
+        done = asyncio.Event()
+        self.broker.turn.seal()
+        self.broker.turn.after_commit(done.set)
+        try:
+            await asyncio.wait_for(done.wait(), STOP_SECONDS)
+        except TimeoutError:
+            log.error("the store doesn't answer: what it has not confirmed was not acknowledged and may be lost")
+        self.broker.settle()
+
+    def describe(self) -> str:
+        return self.store.describe()
+
+    def ready(self) -> tuple[bool, str]:
+        return True, "ready"
+
+    # ---- connections and sessions ----
+
+    def claim(self, connection: Connection, packet: Connect) -> None:
+        broker = self.broker
+        client_id = packet.client_id.encode()
+        session = broker.sessions.get(client_id)
+        known = session is not None
+        if session is not None and not connect.belongs(session, connection):
+            connect.refuse_others(broker, connection, packet)
+            return
+        if not known and len(broker.sessions) >= broker.config.limits.max_sessions:
+            connect.refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
+            return
+        recorded = len(self.journal)
+        if session is not None and session.owner is not None:
+            broker.turn.count(TAKEOVERS)
+            session.owner.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
+            session = broker.sessions.get(client_id)
+        if session is not None and packet.clean_start:  # [MQTT-3.1.2-6]
+            broker.sessions.end(session)
+            session = None
+        present = session is not None
+        if session is None:
+            session = broker.sessions.create(client_id, persistent=not packet.clean_start, level=packet.protocol_level)
+        self._away.pop(client_id, None)
+        connect.admit(broker, connection, packet, session)
+        will.record(self.journal, client_id, packet)
+        session.record(connected=True)
+        admitted = session
+
+        def welcome() -> None:
+            connect.welcome(broker, connection, packet, admitted, present=present)
+
+        if known or len(self.journal) > recorded:
+            broker.turn.after_commit(welcome)
+        else:  # clean sessions without a will can come in while the store can't write
+            welcome()
+
+    def ended(self, connection: Connection, session: Session | None) -> None:
+        if session is None:
+            return
+        if will.publish(connection, session.client_id, self.broker.router):
+            self.journal.record_will_gone(session.client_id)
+        if session.persistent:
+            session.record(connected=False)
+            self._away[session.client_id] = time.monotonic()
+        else:
+            self.broker.sessions.end(session)
+
+    def discard_will(self, connection: Connection) -> None:
+        if connection.session is not None:
+            self.journal.record_will_gone(connection.session.client_id)
+
+    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
+        for name, qos in filters:
+            self.broker.router.filters.subscribe(session, name, qos)
+        self.broker.when_stored(connection, session, done)
+
+    def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:
+        for name in filters:
+            self.broker.router.filters.unsubscribe(session, name)
+        self.broker.when_stored(connection, session, done)
+
+    async def end_session(self, client_id: bytes) -> bool:
+        session = self.broker.sessions.get(client_id)
+        if session is None:
+            return False
+        if session.owner is not None:
+            session.owner.close("ended by the operator")
+        self._away.pop(client_id, None)
+        if self.broker.sessions.get(client_id) is session:  # else it was a clean one, and ended with its connection
+            self.broker.sessions.end(session)
+        stored = asyncio.Event()
+        self.broker.turn.after_commit(stored.set)
+        self.broker.settle()
+        await stored.wait()
+        return True

@@ -1,0 +1,65 @@
+"""The sessions of the node: one per client id, whether its client is connected or not."""
+
+from collections.abc import Callable, Iterator
+
+from _speedups.routing.subscriptions import FilterTree
+from _speedups.session.session import Session
+from _speedups.session.turn import Turn
+
+
+class Sessions:
+    """Creates, finds and ends sessions. A session's `owner` is the connection that has it, or None."""
+
+    def __init__(self, turn: Turn, filters: FilterTree) -> None:
+        self._turn = turn
+        self._filters = filters
+        self._by_client_id: dict[bytes, Session] = {}
+        self._last_number = 0
+        self.connected = 0
+        self.most_connected = 0
+        self.ended: Callable[[Session], None] | None = None  # told of each session that ends
+
+    def __len__(self) -> int:
+        return len(self._by_client_id)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_client_id.values()))
+
+    def get(self, client_id: bytes) -> Session | None:
+        """The session of a client id, if there is one."""
+        return self._by_client_id.get(client_id)
+
+    def create(self, client_id: bytes, *, persistent: bool, level: int) -> Session:
+        """A new, empty session; there must be none with this client id."""
+        self._last_number += 1
+        return self._add(Session(self._turn, self._last_number, client_id, persistent=persistent, level=level))
+
+    def share(self, client_id: bytes, number: int) -> Session:
+        """A persistent session of the cluster, whose queue is elsewhere; there must be none with this client id."""
+        return self._add(Session(self._turn, number, client_id, persistent=True, shared=True))
+
+    def restore(self, number: int, client_id: bytes, *, level: int) -> Session:
+        """A session that the store knows, empty, whose records are to be applied."""
+        self._last_number = max(self._last_number, number)
+        return self._add(Session(self._turn, number, client_id, persistent=True, level=level, restoring=True))
+
+    def _add(self, session: Session) -> Session:
+        self._by_client_id[session.client_id] = session
+        return session
+
+    def end(self, session: Session) -> None:
+        """Forget the session: its subscriptions, queue and handshakes."""
+        self._filters.unsubscribe_all(session)
+        session.record_gone()
+        del self._by_client_id[session.client_id]
+        if self.ended is not None:
+            self.ended(session)
+
+    def has_connected(self) -> None:
+        """A client has connected."""
+        self.connected += 1
+        self.most_connected = max(self.most_connected, self.connected)
+
+    def has_disconnected(self) -> None:
+        """A client has gone."""
+        self.connected -= 1

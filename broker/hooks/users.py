@@ -1,0 +1,31 @@
+"""Clients whom the user's own hooks know (`flockmq.hooks.Hooks.authenticate`)."""
+
+from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.hooks.api import HookChain
+
+FAILED = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="a hook failed to say who it is")
+
+
+class HookUsers:
+    """Asks hooks before anybody else.
+
+    Args:
+        hooks: those of the node.
+    """
+
+    name = "hooks"
+    decoy = None
+
+    def __init__(self, hooks: HookChain) -> None:
+        self._hooks = hooks
+
+    async def authenticate(self, credentials: Credentials) -> Verdict | None:
+        async for answer in self._hooks.answers("authenticate", credentials):
+            if isinstance(answer, Verdict):
+                return answer
+            if answer is not None:
+                return FAILED  # it raised, took too long, or said what is no verdict
+        return None
+
+    def renew(self, identity: Identity) -> Identity:
+        return identity

@@ -1,0 +1,78 @@
+"""Addresses to listen on: sockets for them, and who counts as near or as trusted."""
+
+import re
+import socket
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+
+from broker.config.listen_url import split_address
+from broker.errors import ListenError
+
+TRUST_REMEMBERED = 1024  # addresses of proxies: few as a rule
+
+
+def bind(address: str, shared: bool = False) -> socket.socket:
+    """A socket bound to HOST:PORT; `shared` as configuration key `listen_shared`.
+
+    Raises:
+        ListenError: with what to do about it.
+    """
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+    except OSError as error:
+        raise ListenError(f"can't listen on {address}: {error.strerror}", "check the host name") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(where)
+        listener.listen(1)  # the port is ours from here on: bind alone doesn't say that it is taken
+    except OSError as error:
+        listener.close()
+        hints = {
+            98: "another program has the port: stop it, or choose another with --listen",
+            13: "ports below 1024 need a privilege",
+        }
+        raise ListenError(
+            f"can't listen on {address}: {error.strerror}", hints.get(error.errno or 0, "check the address")
+        ) from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """HOST:PORT of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches the address, HOST:PORT or as in `listen`."""
+    return address.startswith(("unix:", "fd:")) or address.rpartition("://")[2].startswith(("127.", "[::1]"))
+
+
+def host_name() -> str:
+    """This machine's name, as far as a node's name may hold it."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64] or "node"
+
+
+def truster(networks: Iterable[str]) -> Callable[[str], bool]:
+    """Whether HOST:PORT is of one of these networks, as a function; an IPv4 address may come as IPv6's ::ffff:."""
+    trusted = [ip_network(network) for network in networks]
+
+    @lru_cache(TRUST_REMEMBERED)
+    def is_trusted(host: str) -> bool:
+        if host == "unix":
+            return True  # the permissions of the socket decide
+        address = ip_address(host)
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in trusted)
+
+    return lambda address: is_trusted(address.rpartition(":")[0].strip("[]"))

@@ -1,0 +1,58 @@
+"""What a node tells of itself."""
+
+import os
+import resource
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broker import logs
+from broker.core.calls import Arguments
+from broker.metrics import METRICS
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+STARTED = time.time()
+
+
+def describe(node: "Node", arguments: Arguments) -> dict[str, Any]:
+    """Who it is and how it does."""
+    broker = node.broker
+    ready, reason = broker.ready()
+    return {
+        "name": node.name,
+        "version": node.version,
+        "pid": os.getpid(),
+        "started": round(STARTED, 3),
+        "ready": ready,
+        "state": reason,
+        "keeps": broker.coordinator.describe(),
+        "link": broker.coordinator.connected,
+        "resident_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(),
+        "cpu_seconds": round(time.process_time(), 3),
+        "figures": figures(node, arguments),
+    }
+
+
+def figures(node: "Node", arguments: Arguments) -> dict[str, float]:
+    """All that it counts, by the names of the one table."""
+    counted = node.broker.turn.counted()
+    return {metric.name: metric.read(node.broker, counted) for metric in METRICS}
+
+
+def listeners(node: "Node", arguments: Arguments) -> list[dict[str, Any]]:
+    """Where it listens."""
+    places = [
+        ("mqtt", node.listeners.urls()),
+        ("proxy", node.listeners.urls(proxied=True)),
+        ("http", node.http_addresses),
+    ]
+    return [{"kind": kind, "address": address} for kind, addresses in places for address in addresses]
+
+
+def log_level(node: "Node", arguments: Arguments) -> str:
+    """The least important lines that it writes; first set to `level`, if that is given."""
+    if "level" in arguments:
+        logs.set_level(arguments["level"])
+    return logs.level()

@@ -1,0 +1,128 @@
+"""Blocks of the log of messages as Arrow record batches: each column is taken as it lies in the block.
+
+A block comes from elsewhere, so nothing of it is believed: ends must grow and stay within their bytes, names must be
+UTF-8, numbers must name something. What Spark gets can't make it read where it should not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cluster.analytics.errors import BlockError
+from cluster.analytics.log.header import DUP, QOS, RETAIN, Column, Header, find_columns, parse_header
+from cluster.analytics.topic_filter import TopicFilters
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(  # what Spark makes of `schema.MESSAGES`
+    [
+        ("node", pa.string()),
+        ("accepted_at", TIMESTAMP),
+        ("client_id", pa.string()),
+        ("topic", pa.string()),
+        ("qos", pa.int32()),
+        ("retain", pa.bool_()),
+        ("dup", pa.bool_()),
+        ("payload", pa.binary()),
+    ]
+)
+Arrays = list[Any]  # accepted, client id, topic, flags, payload
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rows are wanted."""
+
+    topic_filters: TopicFilters | None = None
+    since: int | None = None  # accepted then or later, us
+    until: int | None = None  # accepted before, us
+
+    @property
+    def everything(self) -> bool:
+        """Whether it leaves nothing out."""
+        return self.topic_filters is None and self.since is None and self.until is None
+
+
+EVERYTHING = Selection()
+
+
+def record_batch(blocks: Sequence[bytes], node: str, selection: Selection = EVERYTHING) -> Any:
+    """The rows of some blocks of a node's log; None if nothing of them is wanted.
+
+    Raises:
+        BlockError: one of the blocks is damaged, or of another layout.
+    """
+    parts = [arrays for block in blocks if (arrays := _arrays(block, selection)) is not None]
+    if not parts:
+        return None
+    columns = [pa.concat_arrays(column) if len(parts) > 1 else column[0] for column in zip(*parts, strict=True)]
+    accepted, client_ids, topics, flags, payloads = columns
+    qos = pc.bit_wise_and(flags, pa.scalar(QOS, pa.uint8()))
+    if pc.max(qos).as_py() == QOS:
+        raise BlockError("a block has a message of QoS 3")
+    nodes = pa.repeat(pa.scalar(node), len(flags))
+    more = [_bit(flags, RETAIN), _bit(flags, DUP)]
+    return pa.RecordBatch.from_arrays(
+        [nodes, accepted, client_ids, topics, qos.cast(pa.int32()), *more, payloads], schema=SCHEMA
+    )
+
+
+def _arrays(block: bytes, selection: Selection) -> Arrays | None:
+    header = parse_header(block)
+    try:
+        return _wanted(block, header, selection) if header.rows else None
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise BlockError(f"a block of {len(block)} bytes and {header.rows} rows is damaged: {error}") from None
+
+
+def _wanted(block: bytes, header: Header, selection: Selection) -> Arrays | None:
+    columns = find_columns(block, header)
+    buffer, rows = pa.py_buffer(block), header.rows
+
+    def part(column: Column) -> Any:
+        return buffer.slice(column.start, column.size)
+
+    def numbers(kind: Any, column: Column) -> Any:
+        return pa.Array.from_buffers(kind, rows, [None, part(column)])
+
+    def texts(kind: Any, count: int, ends: Column, data: Column) -> Any:
+        array = pa.Array.from_buffers(kind, count, [None, part(ends), part(data)])
+        array.validate(full=True)
+        return array
+
+    accepted, flags = numbers(TIMESTAMP, columns.accepted), numbers(pa.uint8(), columns.flags)
+    client, topic = numbers(pa.int32(), columns.client), numbers(pa.int32(), columns.topic)
+    client_ids = texts(pa.string(), header.clients, columns.client_ends, columns.client_ids)
+    topic_names = texts(pa.string(), header.topics, columns.topic_ends, columns.topic_names)
+    payloads = texts(pa.binary(), rows, columns.payload_ends, columns.payloads)
+    mask = None if selection.everything else _mask(selection, accepted, topic, topic_names)
+    # `take` looks whether the numbers are in range.
+    arrays = [accepted, client_ids.take(client), topic_names.take(topic), flags, payloads]
+    if mask is None:
+        return arrays
+    if pc.all(mask).as_py():
+        return arrays
+    return [array.filter(mask) for array in arrays] if pc.any(mask).as_py() else None
+
+
+def _mask(selection: Selection, accepted: Any, topic: Any, topic_names: Any) -> Any:
+    """Which rows are wanted; None if all are."""
+    masks = []
+    if selection.topic_filters is not None:
+        named = [selection.topic_filters.matches(name) for name in topic_names.to_pylist()]
+        if not all(named):
+            masks.append(pa.array(named, pa.bool_()).take(topic))
+    if selection.since is not None:
+        masks.append(pc.greater_equal(accepted, pa.scalar(selection.since, TIMESTAMP)))
+    if selection.until is not None:
+        masks.append(pc.less(accepted, pa.scalar(selection.until, TIMESTAMP)))
+    mask = masks[0] if masks else None
+    for more in masks[1:]:
+        mask = pc.and_(mask, more)
+    return mask
+
+
+def _bit(flags: Any, bit: int) -> Any:
+    return pc.not_equal(pc.bit_wise_and(flags, pa.scalar(bit, pa.uint8())), pa.scalar(0, pa.uint8()))

@@ -1,0 +1,98 @@
+"""Redis as the analytics ask it: a few commands at a time, again while it is away (reading twice is harmless)."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+
+from cluster.analytics.errors import RedisAway
+from cluster.redis.clients import RedisAddress
+
+TIMEOUT = 20.0  # seconds for a connection, and for a reply of some megabytes
+PAUSE = 0.25  # seconds between attempts
+Command = tuple[Any, ...]
+# What may pass by itself; without memory Redis takes nothing until nodes have given up some of their logs.
+AWAY = (
+    redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.BusyLoadingError, redis.OutOfMemoryError,
+    OSError,
+)  # fmt: skip
+
+
+class Connection:
+    """A connection to Redis, made at the first command.
+
+    Args:
+        address: where Redis is.
+        patience: seconds for which a Redis that does not answer is asked again, as when Sentinel makes a new master.
+    """
+
+    def __init__(self, address: RedisAddress, patience: float = 0.0) -> None:
+        self.address = address
+        self.patience = patience
+        self._client = address.client(TIMEOUT)
+
+    def ask(self, *command: Any) -> Any:
+        """The reply to a command; see `ask_all`."""
+        return self.ask_all([command])[0]
+
+    def ask_all(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies to some commands that may be given twice; None for a key that XINFO does not find.
+
+        Raises:
+            RedisAway: no answer within `patience`, or an error; the words hold no password.
+        """
+        end = time.monotonic() + self.patience
+        while True:
+            try:
+                return [self._checked(reply) for reply in self._send(commands)]
+            except AWAY as error:
+                if isinstance(error, redis.AuthenticationError) or time.monotonic() > end:
+                    raise RedisAway(f"can't use Redis at {self.address}: {error}") from None
+                time.sleep(PAUSE)
+
+    def change(self, key: bytes, name: bytes, edit: Callable[[bytes | None], bytes]) -> None:
+        """Change a field of a hash; again if somebody else changed the hash meanwhile, or Redis was away."""
+        end = time.monotonic() + self.patience
+        while True:
+            try:
+                with self._client.pipeline() as pipeline:
+                    pipeline.watch(key)  # type: ignore[no-untyped-call]
+                    value = edit(pipeline.hget(key, name))  # type: ignore[arg-type]
+                    pipeline.multi()
+                    pipeline.hset(key, name, value)
+                    pipeline.execute()
+                    return
+            except redis.WatchError:
+                continue
+            except redis.RedisError as error:
+                if not isinstance(error, AWAY) or isinstance(error, redis.AuthenticationError):
+                    raise RedisAway(f"Redis at {self.address} refuses: {error}") from None
+                if time.monotonic() > end:
+                    raise RedisAway(f"can't use Redis at {self.address}: {error}") from None
+                time.sleep(PAUSE)
+
+    def close(self) -> None:
+        """Close it. Harmless when it is closed."""
+        self._client.close()
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _send(self, commands: Sequence[Command]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+        return pipeline.execute(raise_on_error=False)
+
+    def _checked(self, reply: Any) -> Any:
+        if isinstance(reply, AWAY):
+            raise reply
+        if isinstance(reply, redis.RedisError):
+            if "no such key" in str(reply):
+                return None
+            raise RedisAway(f"Redis at {self.address} refuses: {reply}")
+        return reply

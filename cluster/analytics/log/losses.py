@@ -1,0 +1,51 @@
+"""What is done about messages that are missing: an error, or a warning and a count."""
+
+import logging
+
+from cluster.analytics.errors import BlockError, DataLoss
+from cluster.analytics.log.jobs import Job
+from cluster.analytics.log.log import Gap
+
+_log = logging.getLogger(__name__)
+HINT = (
+    'keep more ([analytics] log_bytes and log_seconds of the nodes), or go on without them: option("failOnDataLoss", '
+    '"false")'
+)
+
+
+class Losses:
+    """Told of gaps.
+
+    Args:
+        fail: whether a gap is an error.
+        job: counts them otherwise.
+    """
+
+    def __init__(self, fail: bool, job: Job) -> None:
+        self._fail = fail
+        self._job = job
+        self._told: set[Gap] = set()
+
+    def missing(self, gap: Gap, damage: BlockError | None = None) -> None:
+        """A range is missing from a log, or damaged.
+
+        Raises:
+            DataLoss: losses are errors.
+        """
+        words = _words(gap, damage)
+        if self._fail:
+            raise DataLoss(words, HINT)
+        if gap not in self._told:
+            self._told.add(gap)
+            _log.warning("%s; going on without", words)
+            self._job.lose(gap)
+
+
+def _words(gap: Gap, damage: BlockError | None) -> str:
+    if damage is not None:
+        return f"the entry {gap.end} of the log of node {gap.node} can't be read ({damage})"
+    if gap.start == gap.end:
+        return f"the log of node {gap.node} was read up to {gap.start} and is gone, nothing says where it ended"
+    if gap.end.total < gap.start.total:
+        return f"the log of node {gap.node} was read up to {gap.start}, and Redis has only what came up to {gap.end}"
+    return f"{gap.bytes} bytes are missing from the log of node {gap.node}, ids after {gap.start} up to {gap.end}"

@@ -1,0 +1,63 @@
+"""Reads a range of a log as Arrow record batches. Runs in the executors."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cluster.analytics.errors import BlockError
+from cluster.analytics.log.block import Selection, record_batch
+from cluster.analytics.log.log import Entry, Gap, Logs
+from cluster.analytics.log.planning import Range
+
+ROWS = 16_384  # of a batch, about: fewer cost Spark more, more don't fit the caches
+BYTES = 2 << 20
+
+
+class RangeReader:
+    """Reads ranges.
+
+    Args:
+        logs: of the cluster.
+        selection: which rows are wanted.
+        lost: told of what is missing, with the reason if that is damage; may raise.
+    """
+
+    def __init__(self, logs: Logs, selection: Selection, lost: Callable[[Gap, BlockError | None], None]) -> None:
+        self._logs = logs
+        self._selection = selection
+        self._lost = lost
+
+    def batches(self, wanted: Range) -> Iterator[Any]:
+        """The rows of a range, in order, some thousand at a time."""
+
+        def missing(gap: Gap) -> None:
+            if wanted.trimmed_is_lost or gap.start.total != wanted.start.total:
+                self._lost(gap, None)
+
+        group: list[Entry] = []
+        size = rows = 0
+        for entries in self._logs.log(wanted.node).read(wanted.start, wanted.end, missing):
+            for entry in entries:
+                group.append(entry)
+                size += len(entry.block)
+                rows += int.from_bytes(entry.block[4:8], "little")
+                if rows >= ROWS or size >= BYTES:
+                    yield from self._batch(wanted, group)
+                    group, size, rows = [], 0, 0
+        if group:
+            yield from self._batch(wanted, group)
+
+    def _batch(self, wanted: Range, group: Sequence[Entry]) -> Iterator[Any]:
+        try:
+            for entry in group:
+                entry.header()  # raises if it belongs elsewhere
+            batch = record_batch([entry.block for entry in group], wanted.name, self._selection)
+        except BlockError as error:
+            if len(group) > 1:
+                for entry in group:
+                    yield from self._batch(wanted, [entry])
+                return
+            entry = group[0]
+            self._lost(Gap(wanted.node, entry.before, entry.position), error)
+            return
+        if batch is not None:
+            yield batch

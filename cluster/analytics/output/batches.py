@@ -1,0 +1,124 @@
+"""A batch of messages becomes files, results and a commit: what the streaming query calls, one batch after the other.
+
+One query reads each message once; whatever is computed starts from the archive's new files, or from the batch's rows in
+memory. A query for each result would read the log, plan and commit by itself.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cluster.analytics.compute import silence
+from cluster.analytics.job_options import Options
+from cluster.analytics.output.commits import Commits
+from cluster.analytics.output.files import Files
+from cluster.analytics.output.live import Live
+from cluster.analytics.output.sinks import Sink
+from cluster.analytics.output.version import Report, Version
+from cluster.analytics.tables import TABLES
+
+SHOWN = {"rates", "top_clients", "top_topics", "lag", "silence", "outliers"}  # in Redis
+
+
+class Stopping(Exception):
+    """No batch begins any more."""
+
+
+class Batches:
+    """Does batches and looks at the clock, one at a time.
+
+    Args:
+        spark: a session whose time zone is UTC.
+        options: of the job.
+        live: where results are shown; None: nowhere.
+        on_report: is told what a batch did.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: Options,
+        live: Live | None = None,
+        on_report: Callable[[Report], None] = lambda report: None,
+    ) -> None:
+        self._options = options
+        self._spark = spark
+        self._live = live
+        self._on_report = on_report
+        self._lock = threading.Lock()
+        self._stopping = False
+        self.error: Exception | None = None
+        self.ended = time.time()  # when the last batch did
+        files = Files(spark, options.checkpoint)
+        self.commits = Commits(files, options)
+        self._sink = Sink(Files(spark, options.output), options.output, self.commits.id)
+
+    def __call__(self, messages: DataFrame, batch: int) -> None:
+        """Do batch number `batch`; nothing if that is done."""
+        if self._stopping:
+            raise Stopping("the job ends")
+        with self._lock:
+            try:
+                if batch > self.commits.last.batch:  # else Spark has not seen that it was done
+                    self._do(messages, batch)
+            except Exception as error:
+                self.error = error
+                raise
+            finally:
+                self.ended = time.time()
+
+    def stop(self) -> None:
+        """Begin no batch any more, and wait for the one that runs."""
+        self._stopping = True
+        with self._lock:
+            pass
+
+    def resume(self) -> None:
+        """After `stop`, for a last look at the clock."""
+        self._stopping = False
+
+    def _do(self, messages: DataFrame, batch: int) -> None:
+        started = time.monotonic()
+        watermark = self.commits.last.watermark
+        version = Version(messages.sparkSession, self._options, self.commits, self._sink, batch, watermark)
+        version.add(messages)
+        version.close_windows()
+        self._finish(version)
+        version.report.seconds = time.monotonic() - started
+        self._on_report(version.report)
+
+    def look_at_clock(self, now: float) -> bool:
+        """Told that all accepted before `now` has been read: whether a window is over by that, or a device silent."""
+        clock = round(now * 1e6) - self._options.watermark
+        with self._lock:
+            last = self.commits.last
+            if self._stopping or clock <= last.watermark:
+                return False
+            due = self._is_due(clock)
+            length = self._options.window
+            windows = any(last.parts.values()) and last.watermark // length < clock // length
+            if not due and not windows:
+                return False
+            version = Version(self._spark, self._options, self.commits, self._sink, last.batch, clock)
+            if due:
+                version.renew_devices(silence.nothing(self._spark))
+            version.close_windows()
+            self._finish(version)
+            return True
+
+    def _is_due(self, clock: int) -> bool:
+        version = self.commits.last.state.get("devices")
+        if version is None or "silence" not in self._options.results:
+            return False
+        devices = self._spark.read.schema(silence.DEVICES).parquet(self.commits.state_path("devices", version))
+        return not silence.due(devices, clock, self._options).isEmpty()
+
+    def _finish(self, version: Version) -> None:
+        if self._live is not None:
+            for name in SHOWN & version.written.keys():
+                rows = self._spark.read.schema(TABLES[name]).parquet(*version.written[name])
+                self._live.show(name, rows.collect())
+            self._live.flush()  # before the commit: what is done again is shown again
+        self.commits.commit(version.commit())

@@ -1,0 +1,148 @@
+"""What the job has done, so that kill -9 at any moment neither loses nor doubles a row.
+
+Every batch, and every look at the clock that changes something, is a *version*. It writes its files under names that
+carry the version and the job's id, then a commit: one small file, renamed into place. At start, files of versions above
+the last commit are removed: what had not been committed is done again, from the same messages, since Spark's checkpoint
+has the batch's offsets. So plain readers of the Parquet files (pandas, DuckDB) see each row once when the job
+has been started again, and never twice.
+
+    <checkpoint>/spark/           Spark's: offsets
+    <checkpoint>/job.json         the job's id, and the options that can't change
+    <checkpoint>/commits/         the last two
+    <checkpoint>/state/NAME/V     what the job keeps from one version to the next, as Parquet
+"""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, field, replace
+
+from broker.errors import FlockError, UsageError
+from cluster.analytics.job_options import Options
+from cluster.analytics.output.files import Files
+from cluster.analytics.tables import TABLES
+
+LAYOUT = 1
+KEPT = 2  # commits
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What holds after a version."""
+
+    version: int = 0
+    batch: int = -1  # of Spark
+    watermark: int = 0  # microseconds: windows up to here are written
+    state: dict[str, int] = field(default_factory=dict)  # name -> version of what is kept
+    parts: dict[str, dict[str, int]] = field(default_factory=dict)  # cube, ... -> version -> start of its last window
+    messages: int = 0  # so far
+    late: int = 0  # of them, those that came when their window had been written
+
+
+class Commits:
+    """The job's commits in `options.checkpoint`.
+
+    Raises:
+        UsageError: the checkpoint is another job's.
+    """
+
+    def __init__(self, files: Files, options: Options) -> None:
+        self._files = files
+        self._options = options
+        self.directory = options.checkpoint
+        self.id = self._identify()
+        self.last = self._load()
+        self.sweep()
+
+    def _identify(self) -> str:
+        """The job's id, new with a new checkpoint."""
+        path = f"{self.directory}/job.json"
+        fixed = {"layout": LAYOUT, "prefix": self._options.prefix, "window": self._options.window}
+        if self._files.exists(path):
+            job = json.loads(self._files.read(path))
+            for name, value in fixed.items():
+                if job[name] != value:
+                    shown = (f"{job[name] / 1e6:g} seconds" if name == "window" else job[name]) if value else value
+                    raise UsageError(
+                        f"--{name} can't change: it was {shown} when {self.directory} began",
+                        "go on with that, or begin anew with another --checkpoint and --output",
+                    )
+            return str(job["id"])
+        if found := [name for name in TABLES if self._files.glob(f"{self._options.output}/{name}/date=*/hour=*/*")]:
+            raise UsageError(
+                f"{self._options.output} has {found[0]} of a job with another checkpoint than {self.directory}",
+                "name that one with --checkpoint, or an empty directory with --output",
+            )
+        job = {"id": secrets.token_hex(4), **fixed}
+        self._files.write(path, json.dumps(job))
+        return str(job["id"])
+
+    def _load(self) -> Commit:
+        names = self._files.names(f"{self.directory}/commits")
+        for name in reversed([name for name in names if name.endswith(".json")]):
+            try:
+                return Commit(**json.loads(self._files.read(f"{self.directory}/commits/{name}")))
+            except (ValueError, TypeError) as error:
+                raise FlockError(f"{self.directory}/commits/{name} is damaged: {error}") from error
+        return Commit()
+
+    def check_place(self) -> None:
+        """Spark would count its batches from 0 again, and those that are done are not done twice.
+
+        Raises:
+            FlockError: Spark's part of the checkpoint is gone.
+        """
+        if self.last.batch >= 0 and not self._files.names(f"{self.directory}/spark/offsets"):
+            raise FlockError(
+                f"{self.directory}/spark is gone, and with it the place in the logs where the job was",
+                "put it back, or begin anew with another --checkpoint and --output",
+            )
+
+    def sweep(self) -> int:
+        """Remove what versions left that were not committed, and state that is no longer needed; returns how many."""
+        removed = 0
+        self._files.delete(f"{self._options.output}/_staging")
+        for name in TABLES:
+            for path in self._files.glob(f"{self._options.output}/{name}/date=*/hour=*/*-{self.id}-*.parquet"):
+                if int(path.rpartition("/")[2].partition("-")[0]) > self.last.version:
+                    self._files.delete(path)
+                    removed += 1
+        return removed + self._sweep_state()
+
+    def _sweep_state(self) -> int:
+        needed = {f"{name}/{version}" for name, version in self.last.state.items()}
+        needed |= {f"{name}/{version}" for name, versions in self.last.parts.items() for version in versions}
+        removed = 0
+        for name in self._files.names(f"{self.directory}/state"):
+            for version in self._files.names(f"{self.directory}/state/{name}"):
+                if f"{name}/{version}" not in needed:
+                    self._files.delete(f"{self.directory}/state/{name}/{version}")
+                    removed += 1
+        return removed
+
+    def commit(self, commit: Commit) -> None:
+        """From here on the version's files count."""
+        parts = {
+            name: {at: start for at, start in versions.items() if start + self._options.window > commit.watermark}
+            for name, versions in commit.parts.items()
+        }
+        before = self.last
+        self.last = replace(commit, parts=parts)
+        self._files.write(f"{self.directory}/commits/{commit.version:010}.json", json.dumps(asdict(self.last)))
+        for path in self._files.glob(f"{self.directory}/commits/*.json")[:-KEPT]:
+            self._files.delete(path)
+        self._remove_what_was_replaced(before)
+
+    def _remove_what_was_replaced(self, before: Commit) -> None:
+        gone = [f"{name}/{at}" for name, at in before.state.items() if self.last.state.get(name) != at]
+        for name, versions in before.parts.items():
+            gone += [f"{name}/{at}" for at in versions if at not in self.last.parts.get(name, {})]
+        # What was written and closed within this version was never in a commit.
+        for name in self.last.parts:
+            if str(self.last.version) not in self.last.parts[name]:
+                gone.append(f"{name}/{self.last.version}")
+        for path in gone:
+            self._files.delete(f"{self.directory}/state/{path}")
+
+    def state_path(self, name: str, version: int | str) -> str:
+        """Where a version keeps something."""
+        return f"{self.directory}/state/{name}/{version}"

@@ -1,0 +1,34 @@
+"""Parquet files of a version: written aside, then renamed into place under names that carry the version."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from cluster.analytics.output.files import Files
+from cluster.analytics.tables import time_of
+
+LARGE = ("messages", "clients", "numbers")  # one file for each task that made it; of the rest one for each hour
+
+
+class Sink:
+    """Writes below a directory, for the job with this id."""
+
+    def __init__(self, files: Files, output: str, job: str) -> None:
+        self._files = files
+        self._output = output
+        self._job = job
+
+    def write(self, name: str, rows: DataFrame, version: int) -> list[str]:
+        """Add rows to a table; returns the paths of their files, none when there are no rows."""
+        staging = f"{self._output}/_staging/{name}"
+        time = F.col(time_of(name))
+        dated = rows.withColumns({"date": F.date_format(time, "yyyy-MM-dd"), "hour": F.hour(time)})
+        if name not in LARGE:
+            dated = dated.coalesce(1)
+        dated.write.mode("overwrite").partitionBy("date", "hour").parquet(staging)
+        paths = []
+        for number, path in enumerate(self._files.glob(f"{staging}/date=*/hour=*/*.parquet")):
+            *_, date, hour, _ = path.split("/")
+            target = f"{self._output}/{name}/{date}/{hour}/{version:010}-{self._job}-{number}.parquet"
+            self._files.rename(path, target)
+            paths.append(target)
+        return paths

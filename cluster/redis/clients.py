@@ -1,0 +1,125 @@
+"""From a Redis URL to connections: clients of redis-py for commands, an address and TLS for a connection of our own.
+
+Owns how a URL's fields (`broker.redis_url`) become a client's arguments. No client repeats a command by itself: who
+asks knows whether asking again is right.
+"""
+
+import ssl
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from broker.config.redis_url import RedisUrl
+
+TIMEOUT = 5.0  # seconds for a connection, and for a reply
+CERT_REQS = {"full": "required", "ca": "required", "none": "none"}
+
+
+class RedisAddress(RedisUrl):
+    """Where Redis is: `RedisAddress.parse(url)`. `str` of it masks the passwords."""
+
+    def client(self, timeout: float = TIMEOUT) -> redis.Redis:
+        """A blocking client, of the current master where Sentinel knows it; connects at the first command."""
+        more = {"retry": Retry(NoBackoff(), 0)}
+        if self.kind == "sentinel":
+            sentinel = Sentinel(  # type: ignore[no-untyped-call]
+                self.hosts, sentinel_kwargs=self._sentinel_arguments(timeout) | more, **self._arguments(timeout) | more
+            )
+            return sentinel.master_for(self.master)  # type: ignore[no-any-return,no-untyped-call]
+        return redis.Redis(**self._place(), **self._arguments(timeout) | more)
+
+    def async_client(self, timeout: float = TIMEOUT) -> redis.asyncio.Redis:
+        """As `client`, for asyncio."""
+        more = {"retry": AsyncRetry(NoBackoff(), 0)}
+        if self.kind == "sentinel":
+            return self._async_sentinel(timeout).master_for(self.master)  # type: ignore[no-any-return]
+        return redis.asyncio.Redis(**self._place(), **self._arguments(timeout) | more)
+
+    async def endpoint(self, timeout: float = TIMEOUT) -> tuple[str, int] | str:  # noqa: ASYNC109, for each Sentinel
+        """Host and port of the current master, or the path of a unix socket.
+
+        Raises:
+            OSError: no Sentinel answers, or none knows the master.
+        """
+        if self.kind == "unix":
+            return self.path
+        if self.kind != "sentinel":
+            return self.hosts[0]
+        sentinel = self._async_sentinel(timeout)
+        sentinels = list(zip(self.hosts, sentinel.sentinels, strict=True))
+        try:
+            host, port = await sentinel.discover_master(self.master)
+            return host, int(port)
+        except redis.RedisError as error:
+            reasons = [f"{host}:{port}: {await self._why_not(client)}" for (host, port), client in sentinels]
+            raise ConnectionError(f"no Sentinel names the master {self.master} ({'; '.join(reasons)})") from error
+        finally:
+            for _, client in sentinels:
+                await client.aclose()
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """TLS for a connection to `endpoint`; None without TLS.
+
+        Raises:
+            OSError: a file can't be read, or isn't a certificate.
+        """
+        if not self.tls:
+            return None
+        context = ssl.create_default_context(cafile=self.ca_file or None)
+        context.check_hostname = self.verify == "full"
+        if self.verify == "none":
+            context.verify_mode = ssl.CERT_NONE
+        if self.cert_file:
+            context.load_cert_chain(self.cert_file, self.key_file)
+        return context
+
+    def _async_sentinel(self, timeout: float) -> AsyncSentinel:
+        more = {"retry": AsyncRetry(NoBackoff(), 0)}
+        return AsyncSentinel(  # type: ignore[no-untyped-call]
+            self.hosts, sentinel_kwargs=self._sentinel_arguments(timeout) | more, **self._arguments(timeout) | more
+        )
+
+    async def _why_not(self, sentinel: redis.asyncio.Redis) -> str:
+        try:
+            await sentinel.ping()
+        except redis.RedisError as error:
+            return str(error)
+        return "no such master, or it is down"
+
+    def _place(self) -> dict[str, Any]:
+        if self.kind == "unix":
+            return {"unix_socket_path": self.path}
+        host, port = self.hosts[0]
+        return {"host": host, "port": port}
+
+    def _arguments(self, timeout: float) -> dict[str, Any]:
+        """What a connection to Redis needs beside its place."""
+        return self._connection(timeout, self.username, self.password) | {"db": self.db}
+
+    def _sentinel_arguments(self, timeout: float) -> dict[str, Any]:
+        return self._connection(timeout, self.sentinel_username, self.sentinel_password)
+
+    def _connection(self, timeout: float, username: str, password: str) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
+            "username": username or None,
+            "password": password or None,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "protocol": 2,  # replies look the same in every version of redis-py
+        }
+        if self.tls:
+            arguments |= {
+                "ssl": True,
+                "ssl_cert_reqs": CERT_REQS[self.verify],
+                "ssl_check_hostname": self.verify == "full",
+                "ssl_ca_certs": self.ca_file or None,
+                "ssl_certfile": self.cert_file or None,
+                "ssl_keyfile": self.key_file or None,
+            }
+        return arguments

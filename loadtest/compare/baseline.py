@@ -1,0 +1,26 @@
+"""`python -m loadtest.floor PORT`: serve the yardstick relay on 127.0.0.1 until it is interrupted. Not a broker."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import resource
+import signal
+
+from loadtest.compare.relay import Relay
+
+
+def main() -> None:
+    """Raise the open-file limit and relay."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.floor", description=__doc__)
+    parser.add_argument("port", type=int, metavar="PORT")
+    port = parser.parse_args().port
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        Relay(port).serve()
+
+
+if __name__ == "__main__":
+    main()

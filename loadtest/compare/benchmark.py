@@ -1,0 +1,315 @@
+"""`python -m loadtest.bench`: FlockMQ beside other brokers, one node and many, as Markdown tables with the goals.
+
+A run starts a fresh broker, loads it, stops it. Rounds go through the brokers in turn (A B C A B C ...), and the table
+holds medians: of each broker's figures, and of the ratios within a round. One run alone says little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from loadtest.compare import aedes, micro
+from loadtest.compare.brokers import ROOT, BrokerError, mosquitto_version, start
+from loadtest.compare.cluster import PLACES, redis_version, start_cluster
+from loadtest.compare.cluster_scenarios import CLUSTER, LOGS
+from loadtest.compare.scenarios import SINGLE, Goal, Row, Scenario, Table
+from loadtest.generator.cost import Figures
+from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
+
+SCENARIOS = (*SINGLE, *CLUSTER, *LOGS)
+_RUNS: dict[str, Callable[..., Figures]] = {
+    "publish": publish_load,
+    "hold": hold_connections,
+    "connect": connect_load,
+    "take-over": take_over_load,
+}
+_ALIASES = {
+    name: [scenario.name for scenario in scenarios]
+    for name, scenarios in (("single", SINGLE), ("cluster", CLUSTER), ("log", LOGS))
+}
+_STALL_SHARE = 0.1  # a run whose generator stood still for a larger part is repeated once
+
+# figures by broker, one per round; a round that failed holds {"failure": why}
+Results = dict[str, list[Figures]]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure what the command line names and print the table; return 0, or 1 when nothing could be measured."""
+    options = _parse(arguments)
+    scenarios = [_adapted(scenario, options) for scenario in SCENARIOS if _is_wanted(scenario.name, options.only)]
+    rounds, seconds = (1, min(options.seconds, 1.0)) if options.quick else (options.rounds, options.seconds)
+    report: dict[str, Any] = {
+        "machine": describe_machine(scenarios),
+        "rounds": rounds,
+        "seconds": seconds,
+        "results": {scenario.name: measure(scenario, rounds, seconds) for scenario in scenarios},
+        "micro": micro.run(options.quick) if _is_wanted("micro", options.only) else [],
+    }
+    text = render(report, scenarios)
+    print(text)
+    if options.output:
+        options.output.write_text(text + "\n", encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0 if scenarios or report["micro"] else 1
+
+
+def measure(scenario: Scenario, rounds: int, seconds: float) -> Results:
+    """Run one scenario `rounds` times for `seconds` each, on all its brokers in turn."""
+    results: Results = {broker: [] for broker in scenario.brokers}
+    for number in range(1, rounds + 1):
+        for broker in scenario.brokers:
+            last = results[broker][-1] if results[broker] else {}
+            if last.get("missing"):  # it did not start before either
+                results[broker].append(last)
+                continue
+            print(f"{scenario.name} {number}/{rounds} {broker}", file=sys.stderr, flush=True)
+            figures = _run(scenario, broker, seconds)
+            if figures.get("stalled_s", 0.0) > _STALL_SHARE * seconds:
+                figures = _run(scenario, broker, seconds)
+            results[broker].append(figures)
+    return results
+
+
+def _run(scenario: Scenario, broker: str, seconds: float) -> Figures:
+    own_cores, broker_cores = _cores(scenario.apart)
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, own_cores)
+    try:
+        run = _run_in_cluster if broker in PLACES else _run_alone
+        figures = run(scenario, broker, seconds, broker_cores)
+    except BrokerError as error:
+        return {"failure": str(error), "missing": True}
+    except LoadError as error:
+        return {"failure": str(error)}
+    finally:
+        os.sched_setaffinity(0, allowed)
+    figures.pop("latencies", None)
+    if figures.get("delivered_per_s"):
+        figures["us_per_delivery"] = 1e6 / figures["delivered_per_s"]
+    return figures
+
+
+def _run_alone(scenario: Scenario, broker: str, seconds: float, cores: set[int]) -> Figures:
+    with start(broker, scenario.store, cores, scenario.saturated) as running:
+        return _RUNS[scenario.run](
+            port=running.port, pids=[running.pid], seconds=seconds, **scenario.parameters
+        )  # fmt: skip
+
+
+def _run_in_cluster(scenario: Scenario, broker: str, seconds: float, cores: set[int]) -> Figures:
+    place = PLACES[broker]
+    parameters: dict[str, Any] = {"seconds": seconds, **scenario.parameters, **place.parameters}
+    with start_cluster(place.kind, cores, scenario.saturated) as cluster:
+        if place.publish_at != place.subscribe_at:
+            parameters["publish_port"] = cluster.ports[place.publish_at]
+        if scenario.counts:
+            parameters["counts"] = cluster.counts
+        return _RUNS[scenario.run](port=cluster.ports[place.subscribe_at], groups=cluster.groups, **parameters)
+
+
+def _cores(apart: bool) -> tuple[set[int], set[int]]:
+    """Return the generator's cores and the broker's, from those this process may use; core 0 is the likeliest busy."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if apart and len(allowed) > 1:
+        return {allowed[-1]}, {allowed[-2]}
+    return {allowed[-1]}, {allowed[-1]}
+
+
+def render(report: dict[str, Any], scenarios: list[Scenario]) -> str:
+    """Return the report as Markdown."""
+    lines = [f"- {name}: {value}" for name, value in report["machine"].items()]
+    lines.append(f"- {report['rounds']} rounds of {report['seconds']:g} s, payload 64 bytes; medians")
+    tables = {scenario.table: [other for other in scenarios if other.table == scenario.table] for scenario in scenarios}
+    for table in [table for table in tables if not table.title]:
+        lines += _table_lines(table, tables.pop(table), report["results"])
+    if report["micro"]:
+        lines += ["", "| in one process | unit | FlockMQ | goal | reached |", _line(["---"] * 5)]
+        lines += [_line(_micro_cells(result)) for result in report["micro"]]
+    for table, members in tables.items():
+        lines += ["", f"## {table.title}", "", table.preface, *_table_lines(table, members, report["results"])]
+    return "\n".join([*lines, "", *_notes(scenarios, report["results"])]).rstrip()
+
+
+def values_of(results: Results, broker: str, row: Row) -> list[float | None]:
+    """Return a row's figure for every round, None where a round has none."""
+    rounds = results.get(broker, [])
+    return [figures[row.figure] * row.scale if row.figure in figures else None for figures in rounds]
+
+
+def ratio_of(results: Results, other: str, row: Row, own: str = "FlockMQ") -> float | None:
+    """Return the median over the rounds of `own`'s figure divided by another broker's."""
+    pairs = zip(values_of(results, own, row), values_of(results, other, row), strict=False)
+    ratios = [value / peer for value, peer in pairs if value is not None and peer]
+    return median(ratios) if ratios else None
+
+
+def is_reached(results: Results, row: Row, goal: Goal, own: str = "FlockMQ") -> bool | None:
+    """Return whether the goal is reached, None when that was not measured."""
+    own = goal.whose or own
+    if goal.above:
+        pairs = zip(values_of(results, own, row), values_of(results, goal.of, row), strict=False)
+        value = _median([a - b if a is not None and b is not None else None for a, b in pairs])
+    else:
+        value = ratio_of(results, goal.of, row, own) if goal.of else _median(values_of(results, own, row))
+    return None if value is None else value <= goal.limit
+
+
+def _table_lines(table: Table, scenarios: list[Scenario], results: dict[str, Results]) -> list[str]:
+    own = table.columns[0]
+    ratios = [f"{own} / {other}" for other in table.ratios]
+    heads = ["", "unit", *table.columns, *ratios, "goal", "reached", *filter(None, [table.per_second])]
+    lines = ["", _line(heads), _line(["---"] * len(heads))]
+    for scenario in scenarios:
+        lines += [_line(_cells(scenario, row, results[scenario.name])) for row in scenario.rows]
+    return lines
+
+
+def _cells(scenario: Scenario, row: Row, results: Results) -> list[str]:
+    table, first = scenario.table, scenario.brokers[0]
+    own = _median(values_of(results, first, row))
+    cells = [
+        scenario.label + row.label,
+        row.unit,
+        *(_number(_median(values_of(results, broker, row))) for broker in table.columns),
+        *(_number(ratio_of(results, other, row, table.columns[0])) for other in table.ratios),
+        ", ".join(_goal_text(goal) for goal in row.goals) or "-",
+        _reached_text({_goal_text(goal): is_reached(results, row, goal, first) for goal in row.goals}),
+    ]
+    if table.per_second:
+        cells.append(f"{1e6 / own:,.0f}" if own and row.per_second else "-")
+    return cells
+
+
+def _micro_cells(result: dict[str, Any]) -> list[str]:
+    limit = result["at_most"]
+    if "skipped" in result:
+        return [result["name"], result["unit"], f"skipped: {result['skipped']}", _limit_text(limit), "?"]
+    reached = "-" if limit is None else ("yes" if result["value"] <= limit else "no")
+    return [result["name"], result["unit"], _number(result["value"]), _limit_text(limit), reached]
+
+
+def _limit_text(limit: float | None) -> str:
+    return "-" if limit is None else f"≤ {limit:g}"
+
+
+def _goal_text(goal: Goal) -> str:
+    return goal.text or (f"≤ {goal.limit:g} x {goal.of}" if goal.of else f"≤ {goal.limit:g}")
+
+
+def _reached_text(goals: dict[str, bool | None]) -> str:
+    """Say yes, name the goals that were missed, or say that it is not known."""
+    missed = [text for text, reached in goals.items() if reached is False]
+    if missed:
+        return f"no: {', '.join(missed)}" if len(goals) > 1 else "no"
+    if not goals:
+        return "-"
+    return "yes" if all(goals.values()) else "?"
+
+
+def _notes(scenarios: list[Scenario], results: dict[str, Results]) -> list[str]:
+    """Return what went wrong, a line for each broker and fault."""
+    names: dict[str, dict[str, None]] = {}
+    for scenario in scenarios:
+        for broker, rounds in results[scenario.name].items():
+            for figures in rounds:
+                faults = [figures["failure"]] if "failure" in figures else find_faults(figures)
+                for fault in faults:
+                    names.setdefault(f"{broker}: {fault}", {})[scenario.name] = None
+    saturated = [scenario.name for scenario in scenarios if scenario.saturated]
+    notes = [f"- {fault} ({', '.join(places)})" for fault, places in names.items()]
+    return [*([f"- brokers with SCHED_BATCH: {', '.join(saturated)}"] if saturated else []), *notes]
+
+
+def _median(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _line(cells: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def describe_machine(scenarios: list[Scenario]) -> dict[str, str]:
+    """Return what the figures depend on: machine, versions, commit, date."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    brokers = {broker for scenario in scenarios for broker in scenario.brokers}
+    kinds = {PLACES[broker].kind for broker in brokers if broker in PLACES}
+    machine = {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _git("rev-parse", "--short", "HEAD") + (", changed since" if _git("status", "--porcelain") else ""),
+        "CPU": f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "Mosquitto": mosquitto_version(),
+    }
+    if kinds and "Mosquitto" not in brokers:
+        del machine["Mosquitto"]
+    if kinds:
+        machine["Redis"] = redis_version()
+    if "Aedes" in kinds:
+        machine["Aedes"] = aedes.versions()
+    return machine
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def _adapted(scenario: Scenario, options: argparse.Namespace) -> Scenario:
+    if options.saturated and not scenario.apart:
+        scenario = replace(scenario, saturated=True)
+    if not options.quick or not scenario.quick:
+        return scenario
+    label = f"{scenario.label} (quick: {', '.join(f'{value} {name}' for name, value in scenario.quick.items())})"
+    return replace(scenario, parameters={**scenario.parameters, **scenario.quick}, label=label)
+
+
+def _is_wanted(name: str, only: list[str]) -> bool:
+    return not only or name in only or any(name in _ALIASES.get(alias, []) for alias in only)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
+    names = [*_ALIASES, *(scenario.name for scenario in SCENARIOS), "micro"]
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each run")
+    parser.add_argument("--quick", action="store_true", help="one round of one second, fewer idle connections")
+    parser.add_argument("--saturated", action="store_true", help="SCHED_BATCH for every broker that shares our core")
+    parser.add_argument("--only", action="append", default=[], choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--output", type=Path, metavar="FILE.md", help="write the table there too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or options.seconds <= 0:
+        parser.error("--rounds and --seconds must be positive")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

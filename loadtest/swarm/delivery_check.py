@@ -1,0 +1,191 @@
+"""What the clients of one process have published, and what they should have received and did.
+
+Owns the streams of its publishers and the subscriptions of its subscribers; finds losses, duplicates and wrong order.
+Nothing is asked of another process while the test runs. At its end every process learns of the streams of all
+(`settle`), so that those whose last messages, or all of them, were lost are found too. Rules:
+- A subscription that ends with its connection begins anew with the next: nothing is promised for the time between.
+  One of a persistent session goes on, and misses nothing.
+- A stream is expected from the first number on that was surely sent after SUBACK, or that has come.
+- QoS 0 promises nothing: a gap is told, as lost, but not waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from _speedups.codec.packets import Publish
+from _speedups.codec.topics import matches
+from loadtest.swarm import payload_header
+from loadtest.swarm.streams import LOST, NOT_ACKNOWLEDGED, SESSION_LOST, Published, Seen, Summary
+
+TOLD = 10  # subscribers and streams whose losses the log names
+_log = logging.getLogger(__name__)
+Report = Callable[[str, str, int], None]  # of which event ("deliver qos1"), which fault, how many
+
+
+class Subscriber:
+    """What one client with one topic filter should receive."""
+
+    __slots__ = ("_gaps", "_report", "client_id", "persistent", "qos", "seen", "since", "topic_filter")
+
+    def __init__(
+        self, client_id: str, topic_filter: str, qos: int, persistent: bool, gaps: set[Seen], report: Report
+    ) -> None:
+        self.client_id = client_id
+        self.topic_filter = topic_filter
+        self.qos = qos
+        self.persistent = persistent
+        self.seen: dict[int, Seen] = {}
+        self.since = 0  # when SUBACK came, as in stamps; 0: it has not
+        self._gaps = gaps
+        self._report = report
+
+    def subscribed(self, session_present: bool) -> None:
+        """The client is connected and subscribed."""
+        if not session_present or not self.since:
+            if self.persistent and self.since:
+                self._report("connect", SESSION_LOST, 1)
+            self._forget()
+            self.since = payload_header.now()
+        self._forget_qos_0()
+
+    def disconnected(self) -> None:
+        """The client is not connected any more."""
+        if not self.persistent:
+            self._forget()
+            self.since = 0
+
+    def observe(self, mark: payload_header.Stamp, packet: Publish, now: int) -> None:
+        """A message has come."""
+        seen = self.seen.get(mark.stream)
+        if seen is None:
+            seen = self.seen[mark.stream] = Seen(mark.number, packet.qos)
+        fault = seen.observe(mark.number, now, resent=mark.resent, dup=packet.dup)
+        if fault:
+            self._report(f"deliver qos{packet.qos}", fault, 1)
+        if seen.missing:
+            self._gaps.add(seen)
+
+    def first(self, stream: Summary) -> int:
+        """A number that was sent after SUBACK; 0 if it isn't known: the clocks of two machines can't tell."""
+        if not self.since or stream.machine != payload_header.MACHINE:
+            return 0
+        return next((number for number, sent_at in stream.marks if sent_at > self.since), 0)
+
+    def outstanding(self, stream: Summary) -> int:
+        """How many messages of a finished stream have yet to come."""
+        seen, first = self.seen.get(stream.stream), self.first(stream)
+        if seen is not None:
+            return seen.outstanding(first or seen.first, stream.last, stream.unacknowledged)
+        unacknowledged = sum(number >= first for number in stream.unacknowledged)
+        return stream.last + 1 - first - unacknowledged if first else 0
+
+    def _forget_qos_0(self) -> None:
+        """No session keeps QoS 0 for a client that is away."""
+        for stream, seen in list(self.seen.items()):
+            if not seen.qos:
+                del self.seen[stream]
+                self._gaps.discard(seen)
+
+    def _forget(self) -> None:
+        self._gaps.difference_update(self.seen.values())
+        self.seen = {}
+
+
+class Ledger:
+    """What one process knows.
+
+    Args:
+        process: its number, other than that of any process of the same test.
+        lost_after: seconds after which what has not come is lost.
+        report: is told of faults.
+    """
+
+    def __init__(self, process: int, lost_after: float, report: Report) -> None:
+        self.lost_after = int(lost_after * 1e6)
+        self._report = report
+        self._streams = count(((process & 0xFFF) << 20) + 1)
+        self._published: list[Published] = []
+        self._subscribers: set[Subscriber] = set()
+        self._gaps: set[Seen] = set()  # streams in which something is missing
+
+    def publisher(self, topic_name: str, qos: int) -> Published:
+        """A new stream."""
+        published = Published(next(self._streams), topic_name, qos)
+        self._published.append(published)
+        return published
+
+    def subscriber(self, client_id: str, topic_filter: str, qos: int, *, persistent: bool) -> Subscriber:
+        """A new subscription."""
+        subscriber = Subscriber(client_id, topic_filter, qos, persistent, self._gaps, self._report)
+        self._subscribers.add(subscriber)
+        return subscriber
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """The client is gone for good."""
+        subscriber.persistent = False
+        subscriber.disconnected()
+        self._subscribers.discard(subscriber)
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many messages wait for their acknowledgement."""
+        return sum(len(published.unacknowledged) for published in self._published if not published.left)
+
+    def look_for_losses(self) -> None:
+        """Tell of what has been missing for too long."""
+        before = payload_header.now() - self.lost_after
+        for seen in list(self._gaps):
+            lost = seen.give_up(before)
+            if lost:
+                self._report(f"deliver qos{seen.qos}", LOST, lost)
+            if not seen.missing:
+                self._gaps.discard(seen)
+
+    # ---- the end of a test ----
+
+    def summaries(self) -> list[Summary]:
+        """The streams of this process, when no more is published."""
+        return [published.summary() for published in self._published if published.last]
+
+    def report_unacknowledged(self) -> None:
+        """Tell of what was published and never acknowledged."""
+        for published in self._published:
+            if published.unacknowledged and not published.left:
+                self._report(f"publish qos{published.qos}", NOT_ACKNOWLEDGED, len(published.unacknowledged))
+
+    def expected(self, streams: Iterable[Summary]) -> list[tuple[Subscriber, Summary]]:
+        """Who should have received what: the subscribers of this process and the finished streams of all."""
+        exact: dict[str, list[Subscriber]] = {}
+        wild: dict[str, list[Subscriber]] = {}
+        for subscriber in self._subscribers:
+            if subscriber.qos:
+                with_wildcard = "#" in subscriber.topic_filter or "+" in subscriber.topic_filter
+                (wild if with_wildcard else exact).setdefault(subscriber.topic_filter, []).append(subscriber)
+        pairs: list[tuple[Subscriber, Summary]] = []
+        for stream in streams:
+            if stream.qos:
+                pairs += [(subscriber, stream) for subscriber in exact.get(stream.topic_name, ())]
+                for topic_filter, subscribers in wild.items():
+                    if matches(topic_filter, stream.topic_name):
+                        pairs += [(subscriber, stream) for subscriber in subscribers]
+        return pairs
+
+    def report_lost(self, pairs: list[tuple[Subscriber, Summary]]) -> None:
+        """Tell of all that has not come."""
+        for told, (subscriber, stream) in enumerate(pairs):
+            lost = subscriber.outstanding(stream)
+            if lost:
+                self._report(f"deliver qos{min(stream.qos, subscriber.qos)}", LOST, lost)
+                if told < TOLD:
+                    _log.warning("lost: %d of %d messages of %s", lost, stream.last, describe(subscriber, stream))
+        self._gaps.clear()
+
+
+def describe(subscriber: Subscriber, stream: Summary) -> str:
+    """Which messages, to whom: where to begin to look."""
+    seen = subscriber.seen.get(stream.stream)
+    known = f"{seen.first} to {seen.next - 1} were seen" if seen else "none was seen"
+    return f"{stream.topic_name} at QoS {stream.qos} to {subscriber.client_id}, of which {known}"

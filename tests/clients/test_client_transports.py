@@ -1,0 +1,119 @@
+"""Real clients over TLS, WebSocket and Unix sockets: mosquitto, paho-mqtt, MQTT.js, and ours."""
+
+import queue
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.test_mqttjs import HERE, node_js
+from tests.harness.broker_process import DEADLINE, BrokerProcess, environment
+from tests.harness.certificates import Authority, Pair
+from tests.harness.transports import make_node, ports, tls_settings
+
+paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
+__all__ = ["node_js"]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def lamp(authority: Authority) -> Pair:
+    return authority.client("lamp")
+
+
+@pytest.fixture(scope="module")
+def node(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    place = tmp_path_factory.mktemp("clients")
+    settings = tls_settings(authority.server())
+    strict = {"client_ca": authority.ca, "client_certificate": "required", "username_from": "cn"}
+    settings |= tls_settings(authority.server(), "mqtts://127.0.0.1:0", "strict", **strict)
+    settings |= tls_settings(authority.server("other", ["other.example"]), "mqtts://127.0.0.1:0", "other")
+    settings |= {"listeners.near.listen": f"unix:{place / 's'}"}
+    running = make_node(place / "node", settings)
+    yield running
+    assert running.stop() == 0
+    running.check()
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
+
+
+FLOCKMQ = (sys.executable, "-m", "broker.cli")
+
+
+@pytest.mark.parametrize("program", ["mosquitto", "flockmq"])
+@pytest.mark.parametrize("listener", ["open", "strict", "near"])
+def test_command_lines(
+    node: BrokerProcess, authority: Authority, lamp: Pair, tmp_path: Path, program: str, listener: str
+) -> None:
+    pub = ["mosquitto_pub"] if program == "mosquitto" else [*FLOCKMQ, "pub"]
+    sub = ["mosquitto_sub"] if program == "mosquitto" else [*FLOCKMQ, "sub"]
+    flags = ["--unix", node.wait_for_log("^listener$", name="near")["listen"].removeprefix("unix:")]
+    if listener != "near":
+        flags = ["-h", "localhost", "-p", str(ports(node, listener)["mqtts"]), "--cafile", authority.ca]
+    if listener == "strict":
+        flags += ["--cert", lamp.cert, "--key", lamp.key]
+    topic = f"{program}/{listener}"
+    done = run(*pub, *flags, "-t", topic, "-m", "hello", "-q", "1", "-r")
+    assert done.returncode == 0, done.stderr
+    done = run(*sub, *flags, "-t", topic, "-C", "1", "-v")
+    assert done.stdout == f"{topic} hello\n"
+    if listener == "strict":
+        assert node.wait_for_log("client connected", listener="strict", certificate="lamp")
+        refused = run(*pub, *flags[:6], "-t", topic, "-m", "x", "-q", "1")
+        assert refused.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--tls"], "its certificate can't be trusted: unable to get local issuer certificate; --cafile says whom"),
+        (["--cafile", "CA"], "its certificate can't be trusted: Hostname mismatch"),
+        (["--cafile", "CA", "--insecure"], ""),
+    ],
+)
+def test_flockmq_trusts_nobody_else(node: BrokerProcess, authority: Authority, more: list[str], words: str) -> None:
+    flags = ["-p", str(ports(node, "other")["mqtts"]), *(authority.ca if word == "CA" else word for word in more)]
+    done = run(*FLOCKMQ, "pub", "-h", "localhost", *flags, "-t", "a", "-m", "x", "-q", "1")
+    assert (done.returncode == 0) == (not words)
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
+def test_paho(node: BrokerProcess, authority: Authority, scheme: str) -> None:
+    messages: queue.Queue[bytes] = queue.Queue()
+    transport = "tcp" if scheme == "mqtts" else "websockets"
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"paho-{scheme}", transport=transport)
+    if transport == "websockets":
+        client.ws_set_options(path="/mqtt")
+    if scheme != "ws":
+        client.tls_set(ca_certs=authority.ca)
+    client.on_message = lambda _, __, message: messages.put(message.payload)
+    client.on_connect = lambda *_: client.subscribe(f"paho/{scheme}", 2)
+    client.on_subscribe = lambda *_: [client.publish(f"paho/{scheme}", bytes(n * 3000), qos=n % 3) for n in range(30)]
+    client.connect("localhost", ports(node)[scheme])
+    client.loop_start()
+    try:
+        sizes = sorted(len(messages.get(timeout=DEADLINE)) for _ in range(30))
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    assert sizes == [n * 3000 for n in range(30)]
+
+
+@pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
+def test_mqttjs(node_js: str, node: BrokerProcess, authority: Authority, scheme: str) -> None:
+    url = f"{scheme}://localhost:{ports(node)[scheme]}/mqtt"
+    done = subprocess.run(
+        [node_js, str(HERE / "scenarios.js"), url, "4"],
+        capture_output=True, text=True, timeout=120, env=environment() | {"NODE_EXTRA_CA_CERTS": authority.ca},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.count("ok ") == 8

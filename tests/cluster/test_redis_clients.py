@@ -1,0 +1,224 @@
+"""Every form of URL reaches a real Redis: by redis-py, blocking and asyncio, and by a connection of our own."""
+
+import asyncio
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from cluster.redis.clients import RedisAddress
+from tests.harness.broker_process import until
+from tests.harness.redis_process import RedisProcess, free_port
+
+StartRedis = Callable[..., RedisProcess]
+
+
+def ping_raw(address: RedisAddress) -> bytes:
+    """What a connection that we make ourselves reads as the answer to AUTH and PING."""
+    endpoint = asyncio.run(address.endpoint())
+    if isinstance(endpoint, str):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(endpoint)
+    else:
+        connection = socket.create_connection(endpoint)
+    with connection:
+        context = address.ssl_context()
+        if context is not None:
+            assert isinstance(endpoint, tuple)
+            connection = context.wrap_socket(connection, server_hostname=endpoint[0])
+        if address.password:
+            connection.sendall(f"AUTH {address.username or 'default'} {address.password}\r\n".encode())
+            assert connection.recv(100) == b"+OK\r\n"
+        connection.sendall(b"PING\r\n")
+        answer = connection.recv(100)
+        connection.close()
+        return answer
+
+
+async def check_async(address: RedisAddress) -> None:
+    client = address.async_client()
+    assert await client.ping()
+    assert await client.get("who") == b"me"
+    await client.aclose()
+
+
+def check(url: str) -> None:
+    """All ways to the Redis that `url` names."""
+    address = RedisAddress.parse(url)
+    with address.client() as client:
+        assert client.ping()
+        client.set("who", "me")
+    asyncio.run(check_async(address))
+    assert ping_raw(address) == b"+PONG\r\n"
+
+
+def test_tcp_and_database(redis_server: RedisProcess) -> None:
+    check(redis_server.url)
+    check(f"{redis_server.url}/3")
+    assert redis_server.client(db=3).get("who") == "me"
+    assert redis_server.client(db=4).get("who") is None
+
+
+def test_a_wrong_password(start_redis: StartRedis) -> None:
+    server = start_redis(["--requirepass", "ses@me/1"], {"password": "ses@me/1"})
+    check(f"redis://:ses%40me%2F1@127.0.0.1:{server.port}")
+    with pytest.raises(redis.AuthenticationError):
+        RedisAddress.parse(f"redis://:wrong@127.0.0.1:{server.port}").client().ping()
+
+
+def test_a_password_from_a_file(start_redis: StartRedis, tmp_path: Path) -> None:
+    server = start_redis(["--requirepass", "ses@me/1"], {"password": "ses@me/1"})
+    (tmp_path / "password").write_text("ses@me/1\n")
+    check(f"redis://127.0.0.1:{server.port}?password_file={tmp_path}/password")
+
+
+def test_an_acl_user(redis_server: RedisProcess) -> None:
+    redis_server.client().acl_setuser("node", enabled=True, passwords=["+sesame"], categories=["+@all"], keys=["*"])
+    check(f"redis://node:sesame@127.0.0.1:{redis_server.port}")
+
+
+def test_unix_socket(start_redis: StartRedis, tmp_path: Path) -> None:
+    start_redis(["--unixsocket", str(tmp_path / "r.sock")])
+    check(f"unix://{tmp_path}/r.sock")
+    check(f"unix://{tmp_path}/r.sock?db=2")
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(redis.ConnectionError):
+        RedisAddress.parse(f"redis://127.0.0.1:{free_port()}").client().ping()
+
+
+# ---- TLS ------------------------------------------------------------------------------------------------------------
+
+
+def openssl(directory: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and certificates for 127.0.0.1, for another name, and for a client."""
+    directory = tmp_path_factory.mktemp("tls")
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl(directory, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority")
+    names = {"server": "IP:127.0.0.1", "other": "DNS:elsewhere.example", "client": "DNS:client.example"}
+    for name, alternative in names.items():
+        openssl(directory, "req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        (directory / "ext").write_text(f"subjectAltName={alternative}\n")
+        openssl(
+            directory, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
+            "-extfile", "ext", "-out", f"{name}.crt",
+        )  # fmt: skip
+    return directory
+
+
+def tls_server(start_redis: StartRedis, directory: Path, name: str, *, clients: bool = False) -> RedisProcess:
+    """A Redis that speaks TLS only, as `name`; `clients` must have certificates."""
+    try:
+        return start_redis(
+            ["--port", "0", "--tls-port", "0", "--tls-cert-file", f"{directory}/{name}.crt",
+             "--tls-key-file", f"{directory}/{name}.key", "--tls-ca-cert-file", f"{directory}/ca.crt",
+             "--tls-auth-clients", "yes" if clients else "no"],
+            {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False,
+             "ssl_certfile": f"{directory}/client.crt", "ssl_keyfile": f"{directory}/client.key"},
+        )  # fmt: skip
+    except AssertionError as error:
+        if "Bad directive" in str(error):
+            pytest.skip("this Redis has no TLS")
+        raise
+
+
+def test_tls(start_redis: StartRedis, certificates: Path) -> None:
+    server = tls_server(start_redis, certificates, "server")
+    place = f"rediss://127.0.0.1:{server.port}"
+    check(f"{place}?ca_file={certificates}/ca.crt")
+    check(f"{place}/1?verify=none")
+    with pytest.raises(redis.ConnectionError):
+        check(place)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ping_raw(RedisAddress.parse(place))
+
+
+def test_tls_with_another_name(start_redis: StartRedis, certificates: Path) -> None:
+    server = tls_server(start_redis, certificates, "other")
+    place = f"rediss://127.0.0.1:{server.port}?ca_file={certificates}/ca.crt"
+    check(f"{place}&verify=ca")
+    with pytest.raises(redis.ConnectionError):
+        check(place)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ping_raw(RedisAddress.parse(place))
+
+
+def test_tls_with_a_client_certificate(start_redis: StartRedis, certificates: Path) -> None:
+    server = tls_server(start_redis, certificates, "server", clients=True)
+    place = f"rediss://127.0.0.1:{server.port}?ca_file={certificates}/ca.crt"
+    check(f"{place}&cert_file={certificates}/client.crt&key_file={certificates}/client.key")
+    with pytest.raises(redis.ConnectionError):
+        RedisAddress.parse(place).client().ping()
+
+
+# ---- Sentinel -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sentinel(start_redis: StartRedis, tmp_path: Path) -> Iterator[tuple[RedisProcess, RedisProcess, RedisProcess]]:
+    """A Sentinel with a password, the master it knows as `fleet`, and a replica."""
+    secret = ["--requirepass", "sesame", "--masterauth", "sesame"]
+    master = start_redis(secret, {"password": "sesame"})
+    replica = start_redis([*secret, "--replicaof", "127.0.0.1", str(master.port)], {"password": "sesame"})
+    directory = tmp_path / "sentinel"
+    directory.mkdir()
+    (directory / "redis.conf").write_text(
+        f"requirepass guard\nsentinel monitor fleet 127.0.0.1 {master.port} 1\nsentinel auth-pass fleet sesame\n"
+        "sentinel down-after-milliseconds fleet 500\nsentinel failover-timeout fleet 2000\n"
+    )
+    process = RedisProcess(directory, [], {"password": "guard"}, sentinel=True).start()
+    yield process, master, replica
+    process.kill()
+
+
+def endpoint_or_error(address: RedisAddress) -> object:
+    try:
+        return asyncio.run(address.endpoint())
+    except OSError as error:
+        return error
+
+
+def wait(condition: Callable[[], object]) -> None:
+    """Wait for what a Sentinel can only be asked for."""
+    until(condition, deadline=60)
+
+
+def test_sentinel(sentinel: tuple[RedisProcess, RedisProcess, RedisProcess]) -> None:
+    guard, master, replica = sentinel
+    down = free_port()
+    url = f"redis+sentinel://:sesame@127.0.0.1:{down},127.0.0.1:{guard.port}/fleet/1?sentinel_password=guard"
+    check(url)
+    address = RedisAddress.parse(url)
+    assert asyncio.run(address.endpoint()) == ("127.0.0.1", master.port)
+    asked = guard.client()
+    wait(lambda: asked.execute_command("SENTINEL", "REPLICAS", "fleet"))
+    wait(lambda: replica.client().info("replication").get("master_link_status") == "up")
+    master.kill()
+    wait(lambda: endpoint_or_error(address) == ("127.0.0.1", replica.port))
+    wait(lambda: replica.client().info("replication")["role"] == "master")
+    check(url)
+
+
+def test_sentinel_that_does_not_help(sentinel: tuple[RedisProcess, RedisProcess, RedisProcess]) -> None:
+    guard = sentinel[0]
+    place = f"redis+sentinel://127.0.0.1:{guard.port}"
+    for url in (
+        f"{place}/nobody?sentinel_password=guard",
+        f"{place}/fleet",
+        f"redis+sentinel://127.0.0.1:{free_port()}/fleet",
+    ):
+        address = RedisAddress.parse(url)
+        with pytest.raises(OSError, match="no Sentinel names the master"):
+            asyncio.run(address.endpoint())
+        with pytest.raises(redis.RedisError):
+            address.client().ping()

@@ -1,0 +1,259 @@
+"""A node's protocol side within the test's own process: real packets over socket pairs, but every step when told.
+
+Nothing runs by itself. `Node.run` works until nothing is left to do; blocks stay unconfirmed in a `KeepingStore` until
+`confirm`; time passes with `advance`. A "crash" is to drop the node and build another one from what the store kept at
+some moment, so that every moment can be tried, and a failing case shrinks.
+"""
+
+import select
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from _speedups.codec.packets import Connack, Connect, Decoder, Packet, encode
+from _speedups.net.listener import Entrance, Listener
+from broker.auth.authenticator import AllowAll, Authenticator
+from broker.broker import Broker
+from broker.config.schema import Config, LimitsConfig, MqttConfig
+from broker.coordination.standalone import Alone
+from broker.storage.store import Store
+
+P = TypeVar("P")
+
+
+class KeepingStore(Store):
+    """Keeps what it is told in the order it is told, and confirms when it is told.
+
+    `after(n)` is what it would hold if all had ended after the first n things that it was told.
+    """
+
+    durable = True
+
+    def __init__(self, blocks: list[bytes] | None = None) -> None:
+        self.told: list[bytes | int] = list(blocks or [])  # a block, or a position to forget before
+        self.done = len(self.told)  # of those, confirmed
+        self._position = 1 + len(self.told)
+
+    def open(self) -> Iterator[bytes]:
+        return iter(self.after(len(self.told)))
+
+    def start(self, confirm: Callable[[int], None], call: Callable[..., object]) -> None:
+        pass
+
+    def commit(self, block: bytes) -> None:
+        self._position += 1
+        self.told.append(block)
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.after(len(self.told))))
+
+    def forget_before(self, position: int) -> None:
+        self.told.append(position)
+
+    def close(self) -> None:
+        pass
+
+    def describe(self) -> str:
+        return "for tests"
+
+    def after(self, n: int) -> list[bytes]:
+        blocks: list[bytes] = []
+        first = 1
+        for thing in self.told[:n]:
+            if isinstance(thing, bytes):
+                blocks.append(thing)
+            else:
+                del blocks[: max(0, thing - first)]
+                first = max(first, thing)
+        return blocks
+
+
+opened: list["Node"] = []  # those of the test that runs, which ends them: their sockets must not wait for a collector
+
+
+class Node:
+    """The protocol side of a node over a store; `limits` as in the configuration."""
+
+    def __init__(
+        self,
+        store: KeepingStore | None = None,
+        *,
+        auto: bool = True,
+        smallest: int = 1 << 40,
+        authenticator: Authenticator | None = None,
+        **limits: Any,
+    ):
+        self.store = store or KeepingStore()
+        self.auto = auto  # confirm each block at once
+        self.limits = limits
+        config = Config(limits=replace(LimitsConfig(), **limits), mqtt=MqttConfig(sys_interval=0.0, retry_interval=5.0))
+        self.clients: list[Client] = []
+        self._again = False
+        coordinator = Alone(self.store, lambda function, *arguments: function(*arguments))
+        self.broker = Broker(config, coordinator, authenticator or AllowAll(), self._wake)
+        coordinator.restore(smallest=smallest)
+        self.compaction = coordinator.compaction
+        self.wills = coordinator.wills
+        self._listener = socket.socket(socket.AF_UNIX)
+        opened.append(self)
+        self._listener.bind("")  # a free abstract name
+        self._listener.listen(100)
+        self._listener.setblocking(False)
+        self.address = self._listener.getsockname()
+        self.listener = Listener()
+        self.broker.reactor.listen(Entrance(self.listener, self._listener))
+        self._poll = select.poll()
+        self._poll.register(self.broker.reactor.fileno(), select.POLLIN)
+        self.broker.settle()
+        self.run()
+
+    def _wake(self) -> None:
+        self._again = True
+
+    @property
+    def turn(self) -> Any:
+        return self.broker.turn
+
+    def counted(self, name: str) -> int:
+        return self.turn.counted()[name]
+
+    def run(self) -> None:
+        """Work until nothing is left to do."""
+        for _ in range(100_000):
+            self._again = False
+            self.broker.reactor.run()
+            if self.auto and self.unconfirmed:
+                self.confirm()
+            if not self._again and not self._poll.poll(0):
+                return
+        raise AssertionError("the node spins")
+
+    @property
+    def unconfirmed(self) -> int:
+        return sum(isinstance(thing, bytes) for thing in self.store.told[self.store.done :])
+
+    def confirm(self, blocks: int | None = None) -> None:
+        """The store has kept the next blocks, or all of them."""
+        wanted = self.unconfirmed if blocks is None else min(blocks, self.unconfirmed)
+        if wanted:
+            left = wanted
+            while left or (self.store.told[self.store.done :] and isinstance(self.store.told[self.store.done], int)):
+                left -= isinstance(self.store.told[self.store.done], bytes)
+                self.store.done += 1
+            self.turn.confirm(wanted)
+            self.compaction.step()
+            self.broker.settle()
+
+    def advance(self, ticks: int) -> None:
+        """Let quarters of a second pass."""
+        for _ in range(ticks):
+            self.broker.reactor.advance(1)
+            self.run()
+
+    def close(self) -> None:
+        """As if killed: nothing more is stored or sent."""
+        self.broker.reactor.stop_listening()
+        for client in self.clients:
+            client.socket.close()
+        for connection in self.broker.reactor:
+            connection.claimed = connection.connect = None
+            connection.close("the test is over")
+        self.clients.clear()
+        self.broker.reactor.close()
+
+
+class Client:
+    """One connection to a Node, packets by hand.
+
+    Args:
+        node: what to connect to.
+        client_id: send CONNECT with it; None: send nothing.
+        connect: more fields of CONNECT.
+    """
+
+    def __init__(self, node: Node, client_id: str | None = None, *, level: int = 4, **connect: Any) -> None:
+        self.node = node
+        self.level = level
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(node.address)
+        self.socket.setblocking(False)
+        node.clients.append(self)  # a client that nobody looks at stays connected
+        self._decoder = Decoder(level)
+        self.received: list[Packet] = []  # what has come and was not taken
+        self.ended = False
+        self.unsent = b""  # what the socket did not take, because the node doesn't read
+        if client_id is not None:
+            self.send(Connect(client_id=client_id, protocol_level=level, **{"keep_alive": 0, **connect}))
+        else:
+            node.run()
+
+    def write(self, *packets: Packet | bytes) -> None:
+        """Send without letting the node work."""
+        self.unsent += b"".join(p if isinstance(p, bytes) else encode(p, self.level) for p in packets)
+        self.push()
+
+    def push(self) -> None:
+        """Send what the socket takes."""
+        while self.unsent:
+            try:
+                sent = self.socket.send(self.unsent)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                sent = len(self.unsent)
+            self.unsent = self.unsent[sent:]
+
+    def send(self, *packets: Packet | bytes) -> None:
+        """Send, and let the node work."""
+        self.write(*packets)
+        self.node.run()
+
+    def read(self) -> "Client":
+        """Read all that the node has sent."""
+        quiet = False
+        while not self.ended:
+            self.push()
+            try:
+                data = self.socket.recv(1 << 20)
+            except BlockingIOError:
+                if quiet:
+                    break
+                quiet = True
+                self.node.run()  # it may have more, now that there is room
+                continue
+            except ConnectionError:
+                data = b""
+            quiet = False
+            self.ended = not data
+            self.received += self._decoder.feed(data)
+        return self
+
+    def take(self) -> list[Packet]:
+        """All packets that have come and were not taken yet."""
+        self.read()
+        taken, self.received = self.received, []
+        return taken
+
+    def take_one(self, kind: type[P]) -> P:
+        """The one packet that has come."""
+        (packet,) = self.take()
+        assert isinstance(packet, kind), packet
+        return packet
+
+    def connack(self) -> Connack:
+        """The CONNACK, which must be first of what has come."""
+        self.read()
+        packet = self.received.pop(0)
+        assert isinstance(packet, Connack)
+        return packet
+
+    def close(self) -> None:
+        """Be gone, without a word."""
+        self.socket.close()
+        self.node.run()

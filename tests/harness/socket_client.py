@@ -1,0 +1,95 @@
+"""A client that does only what it is told: packets by hand over a socket, for conversations no library would have."""
+
+import socket
+from typing import Any
+
+from _speedups.codec.packets import Connack, Connect, Decoder, Packet, Pingreq, Pingresp, Subscribe, encode
+from tests.harness.broker_process import settle, take_turns
+
+
+class SocketClient:
+    """A connection to a node.
+
+    Args:
+        port: of the node.
+        client_id: send CONNECT with it, and take CONNACK; None does neither.
+        level: protocol level.
+        host: of the node.
+        connected: a socket that is connected to it already; else one is made.
+        connect: more fields of CONNECT.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        client_id: str | None = None,
+        *,
+        level: int = 4,
+        host: str = "127.0.0.1",
+        connected: socket.socket | None = None,
+        **connect: Any,
+    ) -> None:
+        self.socket = connected or socket.create_connection((host, port), timeout=10)
+        if self.socket.family != socket.AF_UNIX:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.port = port
+        self.level = level
+        self.connack: Connack | None = None
+        self._decoder = Decoder(level)
+        self._packets: list[Packet] = []
+        if client_id is not None:
+            self.send(Connect(client_id=client_id, protocol_level=level, **{"keep_alive": 0, **connect}))
+            answer = self.receive()
+            assert isinstance(answer, Connack), answer
+            self.connack = answer
+
+    def send(self, *packets: Packet | bytes) -> None:
+        """Send packets, in one write. In a cluster, what others have sent before comes before it."""
+        take_turns(self.port, self)
+        self.socket.sendall(b"".join(p if isinstance(p, bytes) else encode(p, self.level) for p in packets))
+
+    def receive(self, timeout: float = 10) -> Packet | None:
+        """The next packet; None at the end of the connection.
+
+        Raises:
+            TimeoutError: nothing comes.
+        """
+        self.socket.settimeout(timeout)
+        while not self._packets:
+            try:
+                data = self.socket.recv(65536)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self._packets += self._decoder.feed(data)
+        return self._packets.pop(0)
+
+    def subscribe(self, *topic_filters: tuple[str, int], packet_id: int = 1) -> list[int]:
+        """Subscribe; returns the codes of SUBACK."""
+        self.send(Subscribe(packet_id=packet_id, topic_filters=list(topic_filters)))
+        answer = self.receive()
+        return list(answer.reason_codes)  # type: ignore[union-attr]
+
+    def ping(self) -> list[Packet]:
+        """What comes before the answer to a PINGREQ; in a cluster, before one after all nodes have settled."""
+        before = self._ping()
+        return before + self._ping() if settle(self.port) else before
+
+    def _ping(self) -> list[Packet]:
+        self.send(Pingreq())
+        before: list[Packet] = []
+        while not isinstance(packet := self.receive(), Pingresp):
+            assert packet is not None, f"the connection ended after {before}"
+            before.append(packet)
+        return before
+
+    def close(self) -> None:
+        """Be gone, without a word."""
+        self.socket.close()
+
+    def __enter__(self) -> "SocketClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

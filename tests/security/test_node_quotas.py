@@ -1,0 +1,71 @@
+"""How many connections a user has, and how often a client may come."""
+
+import contextlib
+import signal
+from pathlib import Path
+
+import pytest
+
+from broker.auth.connected_users import RENEWED_AT_ONCE
+from tests.conftest import StartBroker
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import Broker
+from tests.protocol.wire import Wire
+from tests.security.access_files import UNAVAILABLE, AccessFiles, counted, login, refused
+
+
+@pytest.fixture
+def store() -> str:
+    """Each node counts its own."""
+    return "memory"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> AccessFiles:
+    files = AccessFiles(tmp_path)
+    files.users("ada", "bob")
+    return files
+
+
+def test_connections_of_a_user_are_counted(files: AccessFiles, start_broker: StartBroker) -> None:
+    broker = files.start(start_broker, quotas__max_connections_per_user=2)
+    with login(broker, "ada", "1") as one, login(broker, "ada", "2") as two, login(broker, "bob", "3"):
+        refused(broker, "user=ada pass=ada", UNAVAILABLE, "4")
+        with login(broker, "ada", "2"):  # in place of the one before
+            assert two.receive() is None
+            one.close()
+            until(lambda: connects(broker, "ada", "4"), "there is room again")
+
+
+def connects(broker: Broker, user: str, client_id: str) -> bool:
+    """Whether a user gets in."""
+    with Wire(broker.port, name=client_id) as client:
+        client.send(f"connect user={user} pass={user}")
+        return bool(client.packet().reason_code == 0)
+
+
+def test_who_comes_back_too_often_is_held_off(files: AccessFiles, start_broker: StartBroker) -> None:
+    broker = files.start(start_broker, quotas__flapping="3 in 600 s")
+    for _ in range(3):
+        login(broker, "ada", "flapping").close()
+    refused(broker, "user=ada pass=ada", UNAVAILABLE, "flapping")
+    login(broker, "ada", "steady").close()
+    assert counted(broker, "flapping_refused") == 1
+
+
+def test_new_rules_reach_many_clients(files: AccessFiles, start_broker: StartBroker) -> None:
+    """More than are looked at in one turn, and those of the last turn too."""
+    files.rules("topic read a")
+    broker = files.start(start_broker, auth__allow_anonymous=True)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Wire(broker.port, name=f"c{n}")) for n in range(RENEWED_AT_ONCE + 100)]
+        for client in clients:
+            client.connect()
+        files.rules("topic read b")
+        since = len(broker.log)
+        broker.signal(signal.SIGHUP)
+        broker.wait_for_log("configuration read", since=since)
+        for client in clients:
+            client.send("subscribe 1 a:0 b:0")
+        for client in clients:
+            client.expect("suback 1 0x80 0")

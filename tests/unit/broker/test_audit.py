@@ -1,0 +1,142 @@
+"""`flockmq audit`: each weakness is found, with a way out, and what is good is not blamed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.audit import SEVERITIES, Finding, audit
+from broker.auth.passwords import hash_password
+from broker.config import schema
+from tests.harness.broker_process import environment
+from tests.harness.certificates import Authority
+from tests.security.access_files import quick_hash
+
+PUBLIC: dict[str, object] = {"listen": "0.0.0.0:1883", "store.url": "memory"}
+
+
+def found(severity: str = "", **settings: object) -> set[str]:
+    """Where something of this severity, or of any, is found."""
+    named = {name.replace("__", "."): str(value) for name, value in settings.items()}
+    return {
+        finding.where for finding in audit(schema.load({**PUBLIC, **named}, env={}))
+        if severity in ("", finding.severity)
+    }  # fmt: skip
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> dict[str, object]:
+    """A configuration in which nothing is weak."""
+    (tmp_path / "passwords").write_text("ada:" + hash_password(b"x").text + "\n")
+    (tmp_path / "passwords").chmod(0o600)
+    (tmp_path / "acl").write_text("user ada\ntopic readwrite #\n")
+    pair = Authority(tmp_path / "ca").server(days=365)
+    return {
+        "listen": "mqtts://0.0.0.0:8883", "tls__certificate": pair.cert, "tls__key": pair.key,
+        "auth__password_file": tmp_path / "passwords", "auth__acl_file": tmp_path / "acl",
+        "quotas__max_connections_per_address": 100, "limits__max_keep_alive": "1h", "quotas__flapping": "15 in 60 s",
+        "mqtt__session_expiry": "30d",
+    }  # fmt: skip
+
+
+def test_nothing_is_found_where_nothing_is_weak(good: dict[str, object]) -> None:
+    assert found(**good) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "where"),
+    [
+        ({"auth__password_file": ""}, "bad", "listen"),
+        ({"auth__allow_anonymous": True}, "bad", "auth.allow_anonymous"),
+        ({"listen": "0.0.0.0:1883"}, "weak", "listen"),
+        ({"auth__acl_file": ""}, "weak", "auth.acl_file"),
+        ({"auth__acl_file": "/nowhere"}, "bad", "auth.acl_file"),
+        ({"auth__password_file": "/nowhere"}, "bad", "auth.password_file"),
+        ({"auth__failure_delay": 0}, "weak", "auth.failure_delay"),
+        ({"cluster__redis": "redis://10.0.0.5"}, "bad", "cluster.redis"),
+        ({"cluster__redis": "redis://:x@10.0.0.5"}, "weak", "cluster.redis"),
+        ({"http__listen": "https://0.0.0.0:8080"}, "weak", "http.metrics_token"),
+        ({"http__listen": "0.0.0.0:8080", "http__tokens_file": "/nowhere"}, "weak", "http.listen"),
+        ({"auth__http_url": "http://10.0.0.5/users"}, "bad", "auth.http_url"),
+        ({"quotas__max_connections_per_address": 0}, "weak", "quotas.max_connections_per_address"),
+        ({"limits__connect_timeout": 60}, "weak", "limits.connect_timeout"),
+        ({"limits__max_packet_size": "64MiB"}, "weak", "limits.max_packet_size"),
+        ({"limits__max_keep_alive": 0}, "note", "limits.max_keep_alive"),
+        ({"quotas__flapping": ""}, "note", "quotas.flapping"),
+        ({"mqtt__session_expiry": 0}, "note", "mqtt.session_expiry"),
+    ],
+)
+def test_what_is_weak_is_found(
+    changes: dict[str, object], severity: str, where: str, good: dict[str, object]
+) -> None:
+    assert where in found(severity, **{**good, **changes})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cluster__redis": "rediss://:x@10.0.0.5"}, {"cluster__redis": "redis://127.0.0.1"},
+        {"cluster__redis": "unix:///run/redis.sock"}, {"http__listen": "127.0.0.1:8080"},
+        {"auth__http_url": "http://127.0.0.1:8000/x"}, {"auth__http_url": "https://10.0.0.5/users"},
+        {"listen": "127.0.0.1:1883"}, {"http__listen": "https://10.0.0.5:8080", "http__metrics_token": True},
+    ],
+)  # fmt: skip
+def test_what_is_good_is_not_blamed(settings: dict[str, object], good: dict[str, object]) -> None:
+    assert found(**{**good, **settings}) == set()
+
+
+def test_files_that_others_read(good: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "passwords").chmod(0o644)
+    Path(str(good["tls__key"])).chmod(0o644)
+    (tmp_path / "tokens").touch(0o644)
+    (tmp_path / "state.db").touch()
+    (tmp_path / "state.db").chmod(0o644)
+    more = {"store__url": f"sqlite:{tmp_path / 'state.db'}", "http__tokens_file": tmp_path / "tokens"}
+    assert found("bad", **good, **more) == {"auth.password_file", "tls.key", "store.url", "http.tokens_file"}
+
+
+def test_hashes_that_are_quickly_found(good: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "passwords").write_text(f"ada:{quick_hash('x')}\n")
+    assert found("bad", **good) == {"auth.password_file"}
+    mosquitto = "$7$101$vIQaRBINjufdcuRx$" + quick_hash("x").rpartition("$")[2]
+    (tmp_path / "passwords").write_text(f"ada:{mosquitto}\n")
+    assert found("weak", **good) == {"auth.password_file"}
+
+
+def test_certificates(good: dict[str, object], tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "others")
+    for days, severity in ((-1, "bad"), (10, "weak")):
+        pair = authority.server(days=days)
+        settings = {**good, "tls__certificate": pair.cert, "tls__key": pair.key}
+        assert found(severity, **settings) == {"tls.certificate"}
+
+
+def test_each_listener_is_looked_at(good: dict[str, object]) -> None:
+    named = {name.replace("__", "."): str(value) for name, value in good.items()}
+    open_one = {"listeners.open.listen": "0.0.0.0:1884", "listeners.open.auth.allow_anonymous": "true"}
+    loaded = schema.load({**named, **open_one, "store.url": "memory"}, env={})
+    wheres = {finding.where for finding in audit(loaded)}
+    assert wheres == {"listeners.open.auth.allow_anonymous", "listeners.open.listen"}
+
+
+def test_the_worst_comes_first() -> None:
+    order = [SEVERITIES.index(finding.severity) for finding in audit(schema.load(dict(PUBLIC), env={}))]
+    assert order == sorted(order) and order[0] == 0
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "flockmq.toml"
+    file.write_text('listen = ["0.0.0.0:1883"]\n[cluster]\nredis = "redis://:secret@10.0.0.5"\n')
+    file.chmod(0o644)
+    command = [sys.executable, "-m", "broker.cli", "audit", "--config", str(file)]
+    for more in ([], ["--json"]):
+        done = subprocess.run(
+            [*command, *more], env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=60
+        )
+        assert done.returncode == 1 and "secret" not in done.stdout + done.stderr, done.stderr
+    said = [Finding(**finding) for finding in json.loads(done.stdout)]
+    assert any(finding.where == str(file) for finding in said) and all(finding.way_out for finding in said)
+    local = subprocess.run([*command[:4]], env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (local.returncode, local.stdout) == (0, "nothing weak was found\n")

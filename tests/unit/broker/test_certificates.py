@@ -1,0 +1,90 @@
+"""Certificates that can't be used, and what is said about them; what is seen when files change."""
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+
+from broker.config.schema import Config, load
+from broker.errors import ConfigError
+from broker.listeners import certificates
+from tests.harness.certificates import Authority
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+def config(authority: Authority, **tls: object) -> Config:
+    pair = authority.server()
+    keys = {"certificate": pair.cert, "key": pair.key, **tls}
+    return load({"listen": "mqtts://127.0.0.1:0", **{f"tls.{key}": value for key, value in keys.items()}}, {})
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "words"),
+    [
+        ("certificate", None, "can't read .*: No such file or directory; FlockMQ must be able to read it"),
+        ("certificate", b"nothing", "has no certificate in PEM format"),
+        ("key", None, "No such file"),
+        ("key", b"nothing", "has no private key that can be read without a password"),
+        ("key", "encrypted", "has no private key that can be read without a password"),
+        ("key", "other", "is not the key of"),
+        ("client_ca", None, "No such file"),
+        ("client_ca", b"nothing", "has no certificates in PEM format"),
+        ("client_crl", b"nothing", "has no list of revoked certificates in PEM format"),
+        ("certificates", b"nothing", "has no certificate in PEM format"),
+        ("certificates", None, "No such file"),
+    ],
+)
+def test_what_is_refused(
+    authority: Authority, tmp_path: Path, key: str, content: bytes | str | None, words: str
+) -> None:
+    path = tmp_path / "file.pem"
+    other = authority.server("other")
+    if content == "encrypted":
+        scheme = BestAvailableEncryption(b"secret")
+        content = other.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, scheme)
+    elif content == "other":
+        content = Path(other.key).read_bytes()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+        path.chmod(0o600)
+    more = {"client_ca": authority.ca, "client_certificate": "optional"} if key.startswith("client") else {}
+    with pytest.raises(ConfigError, match=words):
+        certificates.load(config(authority, **{**more, key: str(path)}).listeners[0])
+
+
+def test_a_key_that_others_can_read(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    pair = authority.server("readable")
+    Path(pair.key).chmod(0o604)
+    assert certificates.load(config(authority, certificate=pair.cert, key=pair.key).listeners[0]) is not None
+    assert "everybody on this machine can read a private key" in caplog.text
+
+
+def test_without_tls_nothing_is_read() -> None:
+    assert certificates.load(load({"tls.certificate": "/none"}, {}).listeners[0]) is None
+
+
+def test_changes_are_seen(authority: Authority, tmp_path: Path) -> None:
+    place = tmp_path / "more"
+    place.mkdir()
+    tls = config(authority, certificates=str(place)).listeners[0].tls
+    seen = [certificates.state(tls)]
+    file = place / "a.pem"
+    file.write_bytes(authority.server("a").both())
+    seen.append(certificates.state(tls))
+    file.write_bytes(authority.server("b").both() + b"\n")
+    seen.append(certificates.state(tls))
+    file.unlink()
+    assert certificates.state(tls) == seen[0]
+    assert seen[0] != seen[1] != seen[2]
+
+
+def test_the_first_to_expire(authority: Authority, tmp_path: Path) -> None:
+    soon = authority.server("soon", days=3)
+    (tmp_path / "soon.pem").write_bytes(soon.both())
+    context = certificates.load(config(authority, certificates=str(tmp_path)).listeners[0])
+    assert context is not None
+    assert context.expires == int(soon.certificate.not_valid_after_utc.timestamp())

@@ -1,0 +1,482 @@
+"""Hooks: what they hear and decide, sync and async, and that one that fails harms nobody else."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe, encode
+from _speedups.net.listener import Entrance, Listener
+from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.bans import Ban
+from broker.errors import UsageError
+from broker.hooks.api import NAMES, Client, HookChain, Hooks, Message, load
+from tests.harness.inprocess import Client as Connected
+from tests.harness.inprocess import Node
+
+Play = Callable[[Node], Any]
+
+
+def play(hooks: list[Hooks], act: Play, *, timeout: float = 5.0) -> Any:
+    """Run `act(node)` within a loop, with these hooks; after it, and on `await settle(node)`, async hooks are done."""
+
+    async def run() -> Any:
+        node = Node()
+        node.broker.use(hooks, timeout)
+        found = act(node)
+        found = await found if isinstance(found, Awaitable) else found
+        await settle(node)
+        node.close()
+        return found
+
+    return asyncio.run(run())
+
+
+async def settle(node: Node) -> None:
+    """Until no hook is at work."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
+    node.run()
+
+
+def client_of(node: Node, client_id: str, *filters: tuple[str, int], **connect: Any) -> Connected:
+    client = Connected(node, client_id, **connect)
+    client.connack()
+    if filters:
+        client.send(Subscribe(packet_id=1, topic_filters=list(filters)))
+        client.take()
+    return client
+
+
+def topics(client: Connected) -> list[tuple[str, bytes]]:
+    return [(packet.topic_name, packet.payload) for packet in client.take() if isinstance(packet, Publish)]
+
+
+def test_no_hook_costs_nothing() -> None:
+    node = Node()
+    node.broker.use([Hooks()])
+    assert not node.turn.hears_publish
+    assert node.turn.hears_deliver is None
+    assert not node.broker.hooks.hears(*NAMES)
+
+
+class Stamps(Hooks):
+    """Changes what is published."""
+
+    def publish(self, client: Client, message: Message) -> Message | bool:
+        if message.topic == "drop":
+            return False
+        return message._replace(topic=f"{client.client_id}/{message.topic}", payload=message.payload.upper())
+
+
+class StampsLater(Hooks):
+    """The same, later."""
+
+    async def publish(self, client: Client, message: Message) -> Message | bool:
+        await asyncio.sleep(0)
+        return Stamps().publish(client, message)
+
+
+@pytest.mark.parametrize("hooks", [Stamps(), StampsLater()])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_publish_changes_and_drops_messages_in_order(hooks: Hooks, qos: int) -> None:
+    async def act(node: Node) -> list[tuple[str, bytes]]:
+        watcher = client_of(node, "watcher", ("#", qos))
+        device = client_of(node, "device")
+        sent = [
+            Publish(topic, topic.encode(), qos=qos, packet_id=n if qos else 0)
+            for n, topic in enumerate(("a", "drop", "b", "c"), 1)
+        ]
+        device.send(*sent)
+        await settle(node)
+        answers = device.take()
+        kind = {1: Puback, 2: Pubrec}.get(qos)
+        assert [packet.packet_id for packet in answers] == ([1, 2, 3, 4] if qos else [])  # type: ignore[attr-defined]
+        assert all(isinstance(packet, kind) for packet in answers if kind)
+        if qos == 2:
+            device.send(*(Pubrel(packet_id=n) for n in (1, 2, 3, 4)))
+        return topics(watcher)
+
+    assert play([hooks], act) == [("device/a", b"A"), ("device/b", b"B"), ("device/c", b"C")]
+
+
+def test_a_message_made_invalid_is_dropped() -> None:
+    class Breaks(Hooks):
+        def publish(self, client: Client, message: Message) -> Message:
+            return message._replace(topic="a/#")
+
+    def act(node: Node) -> list[Any]:
+        device = client_of(node, "device")
+        device.send(Publish("a", b"", qos=1, packet_id=3))
+        return device.take()
+
+    assert [packet.packet_id for packet in play([Breaks()], act)] == [3]
+
+
+class Denies(Hooks):
+    def authorize(self, client: Client, action: str, topic: str) -> bool | None:
+        return not topic.startswith("secret")
+
+
+class DeniesLater(Hooks):
+    async def authorize(self, client: Client, action: str, topic: str) -> bool | None:
+        return not topic.startswith("secret")
+
+
+@pytest.mark.parametrize("hooks", [Denies(), DeniesLater()])
+def test_authorize_is_asked_for_publish_subscribe_and_will(hooks: Hooks) -> None:
+    async def act(node: Node) -> None:
+        watcher = Connected(node, "watcher")
+        await settle(node)
+        watcher.connack()
+        watcher.send(Subscribe(packet_id=1, topic_filters=[("secret/#", 1), ("+", 0)]))
+        await settle(node)
+        assert watcher.take_one(Suback).reason_codes == [0x80, 0]
+        device = Connected(node, "device")
+        await settle(node)
+        device.connack()
+        device.send(Publish("secret", b""), Publish("open", b""))
+        await settle(node)
+        assert topics(watcher) == [("open", b"")]
+        will = Connected(node, "other", will_topic="secret/x", will_payload=b"")
+        await settle(node)
+        assert will.connack().reason_code == 5
+
+    play([hooks], act)
+
+
+def test_connect_refuses() -> None:
+    class Refuses(Hooks):
+        def connect(self, client: Client) -> bool:
+            return client.client_id != "bad"
+
+    def act(node: Node) -> list[int]:
+        return [Connected(node, name).connack().reason_code for name in ("good", "bad")]
+
+    assert play([Refuses()], act) == [0, 5]
+
+
+def test_subscribe_grants_less() -> None:
+    class Less(Hooks):
+        async def subscribe(self, client: Client, topic_filter: str, qos: int) -> int | bool:
+            return False if topic_filter == "no" else 0
+
+    async def act(node: Node) -> list[Any]:
+        client = client_of(node, "c")
+        subscribe = Subscribe(packet_id=1, topic_filters=[("no", 1), ("yes", 1)])
+        client.send(subscribe, Publish("yes", b"1", qos=1, packet_id=1))
+        await settle(node)
+        return client.take()
+
+    suback, *others = play([Less()], act)
+    assert suback.reason_codes == [0x80, 0]
+    assert {type(packet) for packet in others} == {Puback, Publish}  # what came meanwhile was taken after it
+
+
+def test_deliver_is_asked_for_each_receiver() -> None:
+    class Keeps(Hooks):
+        def deliver(self, client_id: str, message: Message) -> bool:
+            return client_id != "blind"
+
+    def act(node: Node) -> list[list[tuple[str, bytes]]]:
+        readers = [client_of(node, name, ("t", 1)) for name in ("blind", "sees")]
+        device = client_of(node, "device")
+        device.send(Publish("t", b"0"), Publish("t", b"1", qos=1, packet_id=1), Publish("t", b"2", retain=True))
+        late = client_of(node, "blind", clean_start=True)
+        late.send(Subscribe(packet_id=1, topic_filters=[("t", 0)]))
+        return [topics(readers[1]), topics(late)]
+
+    assert play([Keeps()], act) == [[("t", b"0"), ("t", b"2"), ("t", b"1")], []]
+
+
+def test_events_are_told() -> None:
+    class Hears(Hooks):
+        def __init__(self) -> None:
+            self.heard: list[tuple[Any, ...]] = []
+
+        async def connected(self, client: Client) -> None:
+            self.heard.append(("connected", client.client_id))
+
+        def disconnected(self, client: Client, reason: str) -> None:
+            self.heard.append(("disconnected", client.client_id, reason))
+
+        def session_started(self, client_id: str, persistent: bool) -> None:
+            self.heard.append(("started", client_id, persistent))
+
+        def session_ended(self, client_id: str) -> None:
+            self.heard.append(("ended", client_id))
+
+    hooks = Hears()
+
+    async def act(node: Node) -> None:
+        client = client_of(node, "c", clean_start=False)
+        await settle(node)
+        client.close()
+        client_of(node, "c", clean_start=True).close()
+
+    play([hooks], act)
+    assert [heard for heard in hooks.heard if heard[0] != "connected"] == [
+        ("started", "c", True), ("disconnected", "c", "closed by the client"), ("ended", "c"), ("started", "c", False),
+        ("disconnected", "c", "closed by the client"), ("ended", "c"),
+    ]  # fmt: skip
+    assert hooks.heard.count(("connected", "c")) == 2
+
+
+class Fails(Hooks):
+    def publish(self, client: Client, message: Message) -> None:
+        if client.client_id == "bad":
+            raise RuntimeError("of the user's")
+
+
+class Hangs(Hooks):
+    async def publish(self, client: Client, message: Message) -> None:
+        if client.client_id == "bad":
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("hooks", [Fails(), Hangs()])
+def test_a_hook_that_fails_or_hangs_harms_nobody_else(hooks: Hooks) -> None:
+    async def act(node: Node) -> list[tuple[str, bytes]]:
+        watcher = client_of(node, "watcher", ("#", 0))
+        bad, good = client_of(node, "bad"), client_of(node, "good")
+        bad.send(Publish("t", b"bad"))
+        good.send(Publish("t", b"good"))
+        await settle(node)
+        assert node.broker.sessions.get(b"bad") is not None
+        return topics(watcher)
+
+    assert play([hooks], act, timeout=0.05) == [("t", b"good")]
+
+
+def test_a_client_that_leaves_while_a_hook_thinks() -> None:
+    gate = asyncio.Event()
+
+    class Thinks(Hooks):
+        async def publish(self, client: Client, message: Message) -> None:
+            await gate.wait()
+
+    async def act(node: Node) -> None:
+        device = client_of(node, "device")
+        device.send(Publish("t", b""))
+        await asyncio.sleep(0)
+        device.close()
+        gate.set()
+
+    play([Thinks()], act)
+
+
+def test_the_first_that_refuses_has_decided() -> None:
+    asked: list[str] = []
+
+    def hook(name: str, answer: object) -> Hooks:
+        class One(Hooks):
+            def connect(self, client: Client) -> Any:
+                asked.append(name)
+                return answer
+
+        return One()
+
+    chain = HookChain([hook("a", None), hook("b", False), hook("c", True)])
+    client = Client("c", None, "")
+    assert chain.decide(client, ("connect", lambda client: (client,))) is not client
+    assert asked == ["a", "b"]
+
+
+def test_load() -> None:
+    assert isinstance(load(["tests.unit.broker.test_hooks:Stamps"])[0], Stamps)
+    for wrong in ("no_such_module:x", "broker.hooks.api:nothing", "broker.hooks.api:Client", "broker.hooks.api", "json:dumps"):
+        with pytest.raises(UsageError):
+            load([wrong])
+
+
+class TakesItsTime(Hooks):
+    """Lets everything pass, later."""
+
+    async def publish(self, client: Client, message: Message) -> None:
+        await asyncio.sleep(0)
+
+
+def test_a_client_that_waits_for_hooks_keeps_to_its_rate_too() -> None:
+    async def act(node: Node) -> int:
+        node.listener.client_messages = 10
+        node.broker.reactor.meter()
+        watcher, device = client_of(node, "watcher", ("t", 0)), client_of(node, "device")
+        device.send(*[Publish("t", b"x")] * 100)
+        await settle(node)
+        return len(topics(watcher))
+
+    assert play([TakesItsTime()], act) == 10
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_client_that_waits_for_hooks_is_held_back_by_the_store_too(qos: int) -> None:
+    async def act(node: Node) -> int:
+        limits = replace(node.broker.config.limits, max_uncommitted_bytes=1000)
+        node.broker.configure(replace(node.broker.config, limits=limits))
+        device = client_of(node, "device")
+        node.auto = False
+        numbers = range(1, 101)
+        device.send(*[Publish(f"t/{n}", bytes(100), qos, retain=True, packet_id=n * qos) for n in numbers])
+        await settle(node)
+        waiting = node.broker.router.retained.count
+        node.auto = True
+        for _ in range(100):
+            node.confirm()
+            await settle(node)
+        assert len(device.take()) == 100 * qos
+        assert node.broker.router.retained.count == 100
+        return waiting
+
+    assert play([TakesItsTime()], act) < 20
+
+
+class MakesNoMessage(Hooks):
+    """Returns what is no message."""
+
+    def publish(self, client: Client, message: Message) -> Message:
+        return message._replace(payload=None) if client.client_id == "device" else message  # type: ignore[arg-type]
+
+
+class MakesNoMessageLater(Hooks):
+    """The same, async."""
+
+    async def publish(self, client: Client, message: Message) -> Message:
+        return message._replace(topic=None) if client.client_id == "device" else message  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hooks", [MakesNoMessage(), MakesNoMessageLater()])
+def test_a_message_of_wrong_types_is_dropped_and_the_client_goes_on(hooks: Hooks) -> None:
+    async def act(node: Node) -> list[Any]:
+        device = client_of(node, "device")
+        device.send(Publish("t", b"x", qos=1, packet_id=1), Publish("t", b"x", qos=1, packet_id=2))
+        await settle(node)
+        return device.take()
+
+    assert play([hooks], act) == [Puback(packet_id=1), Puback(packet_id=2)]
+
+
+class SaysZero(Hooks):
+    """Answers with what is false, but not False."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def authorize(self, client: Client, action: str, topic: str) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [0, "", "no", 1])
+def test_an_answer_of_a_wrong_type_refuses(answer: Any) -> None:
+    def act(node: Node) -> tuple[Any, Any]:
+        with_will = Connected(node, "will", will_topic="t", will_payload=b"x")
+        client = client_of(node, "c")
+        client.send(Subscribe(packet_id=1, topic_filters=[("a", 1)]))
+        return with_will.connack().reason_code, client.take_one(Suback).reason_codes
+
+    code, codes = play([SaysZero(answer)], act)
+    assert code == 5
+    assert list(codes) == [0x80]
+
+
+class Listens(Hooks):
+    """Notes by which listener a client came."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def connect(self, client: Client) -> None:
+        self.heard.append(client.listener)
+
+    def publish(self, client: Client, message: Message) -> None:
+        self.heard.append(client.listener)
+
+
+def test_hooks_know_the_listener() -> None:
+    hooks = Listens()
+
+    def act(node: Node) -> None:
+        node.listener = Listener("public")
+        node.broker.listeners["public"] = node.broker.listeners["default"]
+        connection, ours = socket.socketpair()
+        node.broker.reactor.adopt(connection, Entrance(node.listener))
+        ours.send(encode(Connect(client_id="c", keep_alive=0), 4) + encode(Publish("t", b"x"), 4))
+        node.run()
+
+    play([hooks], act)
+    assert hooks.heard == ["public", "public"]
+
+
+class Waits(Hooks):
+    """Lets clients in when it is told."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    async def connect(self, client: Client) -> None:
+        await self.go_on.wait()
+
+
+def test_a_client_that_is_banned_while_a_hook_thinks_does_not_come_in() -> None:
+    hooks = Waits()
+
+    async def act(node: Node) -> int:
+        client = Connected(node, "device")
+        await asyncio.sleep(0)
+        ban = Ban("client_id", "device", "", 0.0, None, "test")
+        node.broker.router.publish(ban.key, json.dumps(ban._asdict()).encode(), 0, True)
+        node.broker.bans.refresh()
+        hooks.go_on.set()
+        await settle(node)
+        return client.connack().reason_code
+
+    assert play([hooks], act) == ReturnCode.NOT_AUTHORIZED
+
+
+class Named:
+    """Lets everybody in by the user name shown."""
+
+    def authenticate(self, credentials: Credentials) -> Verdict:
+        return Verdict(ReturnCode.ACCEPTED, Identity(credentials.username))
+
+
+def test_clients_that_wait_for_hooks_at_once_are_no_more_than_their_user_may_have() -> None:
+    hooks = Waits()
+
+    async def act(node: Node) -> list[int]:
+        node.broker.authenticator = Named()
+        listener = node.broker.listeners["default"]
+        quotas = replace(listener.quotas, max_connections_per_user=2)
+        node.broker.listeners["default"] = replace(listener, quotas=quotas)
+        clients = [Connected(node, f"device-{n}", username="ada") for n in range(4)]
+        await asyncio.sleep(0)
+        hooks.go_on.set()
+        await settle(node)
+        return sorted(client.connack().reason_code for client in clients)
+
+    assert play([hooks], act) == [0, 0, ReturnCode.SERVER_UNAVAILABLE, ReturnCode.SERVER_UNAVAILABLE]
+
+
+class CountsDeliveries(Hooks):
+    """Notes what is about to be sent."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def deliver(self, client_id: str, message: Message) -> None:
+        self.heard.append(message.topic)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_retained_message_is_shown_to_hooks_once(qos: int) -> None:
+    hooks = CountsDeliveries()
+
+    def act(node: Node) -> None:
+        client_of(node, "device").send(Publish("t", b"x", qos=1, retain=True, packet_id=1))
+        client_of(node, "reader", ("t", qos))
+
+    play([hooks], act)
+    assert hooks.heard == ["t"]

@@ -1,0 +1,67 @@
+"""How the node feels."""
+
+import pytest
+
+from _speedups.session.journal import Journal
+from _speedups.session.turn import Turn
+from broker.core.loop_monitor import Longest, Vitals
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(loop_monitor, "time", clock)
+    return clock
+
+
+def test_the_longest_is_forgotten(clock: Clock) -> None:
+    longest = Longest()
+    assert longest.read() == 0
+    longest.note(0.5)
+    longest.note(0.25)
+    assert longest.read() == 0.5
+    clock.now += 15
+    longest.note(0.125)
+    assert longest.read() == 0.5
+    clock.now += 15
+    assert longest.read() == 0.125
+    clock.now += 100
+    assert longest.read() == 0
+
+
+def test_reading_changes_nothing(clock: Clock) -> None:
+    """OpenTelemetry's thread does, while the loop's notes."""
+    longest = Longest()
+    longest.note(0.5)
+    before = vars(longest).copy()
+    for expected in (0.5, 0.5, 0.0):
+        assert longest.read() == expected
+        assert vars(longest) == before
+        clock.now += 15
+
+
+def test_a_store_that_does_not_answer(clock: Clock) -> None:
+    journal = Journal()
+    journal.start()
+    blocks: list[bytes] = []
+    turn = Turn(journal, blocks.append)
+    feels = Vitals(turn)
+    feels.tick(0.001)
+    assert feels.store_latency.read() == 0  # nothing had been recorded
+    journal.record_will_gone(b"lamp")
+    turn.seal()
+    feels.tick(0.002)
+    clock.now += 3
+    feels.tick(0.001)
+    assert feels.store_latency.read() == 3
+    clock.now += 1
+    turn.confirm(len(blocks))
+    assert feels.store_latency.read() == 4
+    assert feels.loop_lag.read() == 0.002

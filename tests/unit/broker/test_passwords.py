@@ -1,0 +1,110 @@
+"""Hashes of passwords, the file that holds them, and `flockmq passwd`."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.auth.password_file import read_users, write_users
+from broker.auth.passwords import parse_hash
+from broker.errors import ConfigError
+from tests.harness.broker_process import environment
+
+# What mosquitto_passwd 2.0.11 wrote for the passwords "secret" (-H sha512-pbkdf2) and "s2" (-H sha512).
+PBKDF2 = (
+    "$7$101$vIQaRBINjufdcuRx$"
+    "6hqkAUMnZRjnh3qUiaFzNt/bTx8p6spHjaHRQDkXhPlRantl2q/x3o1aYXgW3a4FAMZAWrowdvsxoNgIGGrXGg=="
+)
+SHA512 = "$6$63GiBw4i16b/1aLZ$3ZvR0qhAadQDIQ+E56BQovoaZocoXbKs1dV3uLkLHuZDgxrVEiRTwjXeuCcp0nUQ2NS+dR90SPoXgwbjNAKKWQ=="
+ARGON2 = "$argon2id$v=19$m=19456,t=2,p=1$wcZ+Vt2RGtvRgvAsS4DXtQ$H7fSsI0BMXmhpNbwW0kXXKXdoNYgyeGgAhzP4EhEqmE"
+
+
+@pytest.mark.parametrize(("text", "password"), [(PBKDF2, b"secret"), (SHA512, b"s2"), (ARGON2, b"argon")])
+def test_a_hash_knows_its_password(text: str, password: bytes) -> None:
+    stored = parse_hash(text)
+    assert stored.matches(password)
+    for wrong in (b"", password + b"x", password[:-1], text.encode()):
+        assert not stored.matches(wrong)
+    assert not stored.decoy().matches(password)
+    assert stored.decoy().scheme == stored.scheme and stored.decoy().iterations == stored.iterations
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "secret", "$", "$6$", "$7$", "$6$$", "$7$101$$", "$8$a$b", PBKDF2.replace("$101$", "$0$"),
+        ARGON2[:-9] + "!", ARGON2[:40], "$argon2id$", PBKDF2.replace("$101$", "$99999999999$"), PBKDF2[:60],
+        SHA512[:-9], SHA512 + "!",
+        "$argon2i$v=19$m=8,t=1,p=1$c29tZXNhbHQ$aGFzaA", ARGON2.replace("m=19456", "m=99999999"), "plain:text",
+    ],
+)  # fmt: skip
+def test_cve_2018_12551_what_is_no_hash_is_no_user(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    path.write_text(f"bob:{SHA512}\nada:{text}\n")
+    with pytest.raises(ConfigError, match=r"passwords:2: ") as caught:
+        read_users(str(path))
+    assert not text or text not in str(caught.value), "it may be a password"
+
+
+@pytest.mark.parametrize("line", ["", " ", "ada", f":{SHA512}", f"bob:{SHA512}", f"a\x01b:{SHA512}", "\0"])
+def test_cve_2018_12551_a_bad_line_is_no_user(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    path.write_text(f"bob:{SHA512}\n{line}\nada:{SHA512}\n")
+    with pytest.raises(ConfigError, match=r"passwords:2: "):
+        read_users(str(path))
+
+
+def test_a_file_of_mosquittos_is_read(tmp_path: Path) -> None:
+    if shutil.which("mosquitto_passwd") is None:
+        pytest.skip("not installed: mosquitto_passwd")
+    path = tmp_path / "passwords"
+    path.touch()
+    for name, scheme in (("ada", "sha512-pbkdf2"), ("bob", "sha512")):
+        command = ["mosquitto_passwd", "-H", scheme, "-b", path, name, f"of {name}"]
+        subprocess.run(command, check=True, capture_output=True, timeout=20)
+    users = read_users(str(path))
+    assert {name: stored.matches(f"of {name}".encode()) for name, stored in users.items()} == {"ada": True, "bob": True}
+
+
+def test_a_file_is_replaced_whole_and_is_its_owners_only(tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    path.write_text("old")
+    path.chmod(0o644)
+    before = path.stat().st_ino
+    write_users(str(path), {"ada": parse_hash(SHA512)})
+    assert path.stat().st_ino != before and path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["passwords"]
+    with pytest.raises(ConfigError, match="can't be written"):
+        write_users(str(tmp_path / "none" / "passwords"), {})
+
+
+def passwd(*arguments: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "broker.cli", "passwd", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, env=environment(), capture_output=True, text=True, timeout=60)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    assert passwd(path, "ada", stdin="first\n").returncode == 0
+    assert passwd(path, "Charles Babbage", stdin="engine").returncode == 0
+    assert passwd(path, "ada", stdin="pässword \n").returncode == 0
+    assert passwd(path, "--list").stdout == "Charles Babbage\nada\n"
+    users = read_users(str(path))
+    assert users["ada"].scheme == "argon2id" and users["ada"].matches("pässword ".encode())
+    assert passwd(path, "ada", "--delete").returncode == 0
+    assert passwd(path, "--list").stdout == "Charles Babbage\n"
+
+
+def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    for arguments, stdin, words in (
+        ([path], "x\n", "a user is wanted"),
+        ([path, "a:b"], "x\n", "without colons"),
+        ([path, "ada"], "\n", "a password has 1 to"),
+        ([path, "ada", "--delete"], "", "has no user 'ada'"),
+    ):
+        done = passwd(*arguments, stdin=stdin)
+        assert done.returncode == 2 and words in done.stderr and not path.exists()

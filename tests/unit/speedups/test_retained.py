@@ -1,0 +1,174 @@
+"""Retained messages against the plain model, and searches in a tree that changes while they are under way."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from _speedups.codec.packets import Puback, Publish, Pubrel, Suback, Subscribe
+from _speedups.routing.retained import RetainedTree
+from tests.harness.inprocess import Client, Node
+from tests.model.topics import matches
+from tests.unit.speedups.test_subscriptions import filters, topics
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.dictionaries(topics, st.binary(min_size=1, max_size=4), max_size=15), filters)
+def test_what_matches_is_what_the_model_says(kept: dict[str, bytes], name: str) -> None:
+    tree = RetainedTree()
+    for topic, payload in kept.items():
+        tree.set(topic.encode(), payload, 1)
+    found = list(tree.matching(name.encode()))
+    assert sorted(found) == sorted((topic.encode(), value, 1) for topic, value in kept.items() if matches(name, topic))
+    assert (tree.search(name.encode()) is not None) >= bool(found)
+
+
+class RetainedMachine(RuleBasedStateMachine):
+    """Messages come, change and go between the steps of searches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree = RetainedTree()
+        self.kept: dict[str, bytes] = {}
+        self.count = 0
+        # Each search: its generator, its filter, what was there from its begin on, what changed since, what it found.
+        self.searches: list[tuple[Any, str, dict[str, bytes], set[str], list[str]]] = []
+
+    def changed(self, topic: str) -> None:
+        for search in self.searches:
+            search[3].add(topic)
+
+    @rule(topic=topics)
+    def put(self, topic: str) -> None:
+        self.count += 1
+        self.kept[topic] = b"%d" % self.count
+        self.tree.set(topic.encode(), self.kept[topic], 1)
+        self.changed(topic)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.kept)
+    def remove(self, data: Any) -> None:
+        topic = data.draw(st.sampled_from(sorted(self.kept)))
+        del self.kept[topic]
+        self.tree.set(topic.encode(), b"")
+        self.changed(topic)
+
+    @rule(topic=topics)
+    def remove_what_may_not_be(self, topic: str) -> None:
+        if self.kept.pop(topic, None) is not None:
+            self.changed(topic)
+        self.tree.set(topic.encode(), b"")
+
+    @rule()
+    def remove_all(self) -> None:
+        for topic in self.kept:
+            self.tree.set(topic.encode(), b"")
+            self.changed(topic)
+        self.kept.clear()
+
+    @rule(name=filters)
+    def search(self, name: str) -> None:
+        there = {topic: value for topic, value in self.kept.items() if matches(name, topic)}
+        self.searches.append((self.tree.matching(name.encode()), name, there, set(), []))
+
+    @rule(data=st.data(), steps=st.integers(1, 3))
+    @precondition(lambda self: self.searches)
+    def go_on(self, data: Any, steps: int) -> None:
+        index = data.draw(st.integers(0, len(self.searches) - 1))
+        generator, name, there, changed, found = self.searches[index]
+        for _ in range(steps):
+            item = next(generator, None)
+            if item is None:
+                steady = there.keys() - changed
+                assert sorted(topic for topic in found if topic in steady) == sorted(steady)
+                del self.searches[index]
+                return
+            topic = item[0].decode()
+            assert matches(name, topic)
+            assert item[1] == self.kept[topic], "not the current value"
+            assert topic not in found or topic in changed
+            found.append(topic)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.searches)
+    def give_up(self, data: Any) -> None:
+        del self.searches[data.draw(st.integers(0, len(self.searches) - 1))]
+
+    @invariant()
+    def it_counts(self) -> None:
+        assert self.tree.count == len(self.kept)
+        assert self.tree.size == sum(len(topic.encode()) + len(payload) for topic, payload in self.kept.items())
+
+    def teardown(self) -> None:
+        self.remove_all()
+        assert list(self.tree.matching(b"#")) == []
+        self.searches.clear()
+        assert self.tree.hidden() == [], "a node was left behind"
+
+
+class TestRetained(RetainedMachine.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+
+
+@pytest.mark.parametrize("window", [1, 5, 100])
+def test_a_subscriber_gets_all_that_match_once_whatever_changes_meanwhile(window: int) -> None:
+    rng = random.Random(window)
+    node = Node(max_inflight=window)
+    values: dict[str, bytes] = {}
+    publisher = Client(node, "publisher")
+
+    def put(topic: str, payload: bytes) -> None:
+        publisher.send(Publish(topic, payload, qos=1, packet_id=1, retain=True))
+        values[topic] = payload
+        if not payload:
+            del values[topic]
+
+    for number in range(300):
+        put(f"{rng.choice('abc')}/{number % 7}/{number}", b"old")
+    subscriber = Client(node, "subscriber", clean_start=False)
+    subscriber.connack()
+    matching = [topic for topic in values if matches("a/+/#", topic)]
+    subscriber.send(Subscribe(packet_id=1, topic_filters=[("a/+/#", 1)]))
+    retained: list[str] = []
+    changed: set[str] = set()
+    first = True
+    while packets := subscriber.take():
+        for packet in packets:
+            if isinstance(packet, Suback):
+                assert first
+                first = False
+                continue
+            assert isinstance(packet, Publish)
+            if packet.retain:
+                assert packet.payload == b"old" or packet.topic_name in changed
+                retained.append(packet.topic_name)
+            subscriber.write(Puback(packet_id=packet.packet_id))
+            topic = rng.choice(matching)
+            if topic in values and rng.random() < 0.3:
+                changed.add(topic)
+                put(topic, rng.choice((b"live", b"")))
+        node.run()
+    steady = [topic for topic in matching if topic not in changed]
+    assert [retained.count(topic) for topic in steady] == [1] * len(steady)
+    assert len(retained) == len(set(retained))
+    assert set(retained) <= set(matching)
+
+
+def test_retained_messages_go_out_at_the_lower_qos_with_retain_after_suback() -> None:
+    node = Node()
+    publisher = Client(node, "publisher")
+    for qos in range(3):
+        publisher.send(Publish(f"t/{qos}", b"x", qos=qos, packet_id=qos, retain=True))
+    publisher.send(Pubrel(packet_id=2))
+    for granted in range(3):
+        client = Client(node, f"client {granted}")
+        client.connack()
+        client.send(Subscribe(packet_id=1, topic_filters=[("t/+", granted)]))
+        suback, *messages = client.take()
+        assert isinstance(suback, Suback)
+        assert sorted((m.topic_name, m.qos, m.retain) for m in messages if isinstance(m, Publish)) == [
+            (f"t/{qos}", min(qos, granted), True) for qos in range(3)
+        ]

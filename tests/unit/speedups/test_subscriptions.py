@@ -1,0 +1,184 @@
+"""The filter tree against the plain model: the same receivers with the same QoS, right after any change."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from _speedups.routing.subscriptions import FilterTree
+from _speedups.session.journal import Journal
+from _speedups.session.session import Session
+from _speedups.session.turn import Turn
+from tests.model.topics import matches
+
+LEVELS = ["a", "b", "", "c", "$s", "long" * 20]
+topics = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=4).map("/".join).filter(bool)
+filters = st.builds(
+    lambda levels, end: "/".join([*levels, *end]),
+    st.lists(st.sampled_from([*LEVELS, "+"]), min_size=1, max_size=4),
+    st.sampled_from([[], [], ["#"]]),
+).filter(bool) | st.just("#")
+
+
+def new_session(number: int) -> Session:
+    return Session(Turn(Journal()), number, b"client %d" % number, persistent=False)
+
+
+def receivers(tree: FilterTree, topic: str) -> dict[int, int]:
+    found = [(session.number, qos) for session, qos in tree.receivers(topic.encode())]
+    assert len({number for number, _ in found}) == len(found), "a session is in the plan twice"
+    return dict(found)
+
+
+def expected(subscriptions: dict[tuple[int, str], int], topic: str) -> dict[int, int]:
+    wanted: dict[int, int] = {}
+    for (number, name), qos in subscriptions.items():
+        if matches(name, topic):
+            wanted[number] = max(qos, wanted.get(number, 0))
+    return wanted
+
+
+class FilterMachine(RuleBasedStateMachine):
+    """Subscriptions change, and plans that were kept from before are asked for again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree = FilterTree()
+        self.sessions = [new_session(number) for number in range(4)]
+        self.subscriptions: dict[tuple[int, str], int] = {}
+        self.asked: list[str] = []
+
+    @rule(number=st.integers(0, 3), name=filters, qos=st.integers(0, 2))
+    def subscribe(self, number: int, name: str, qos: int) -> None:
+        new = self.tree.subscribe(self.sessions[number], name.encode(), qos)
+        assert new == ((number, name) not in self.subscriptions)
+        self.subscriptions[number, name] = qos
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.subscriptions)
+    def unsubscribe(self, data: Any) -> None:
+        number, name = data.draw(st.sampled_from(sorted(self.subscriptions)))
+        assert self.tree.unsubscribe(self.sessions[number], name.encode()) is True
+        del self.subscriptions[number, name]
+
+    @rule(number=st.integers(0, 3), name=filters)
+    def unsubscribe_what_may_not_be(self, number: int, name: str) -> None:
+        known = self.subscriptions.pop((number, name), None) is not None
+        assert self.tree.unsubscribe(self.sessions[number], name.encode()) is known
+
+    @rule(number=st.integers(0, 3))
+    def unsubscribe_all(self, number: int) -> None:
+        self.tree.unsubscribe_all(self.sessions[number])
+        self.subscriptions = {key: qos for key, qos in self.subscriptions.items() if key[0] != number}
+
+    @rule(topic=topics)
+    def ask(self, topic: str) -> None:
+        self.asked.append(topic)
+
+    @invariant()
+    def plans_are_right(self) -> None:
+        for topic in self.asked:
+            assert receivers(self.tree, topic) == expected(self.subscriptions, topic), topic
+
+    @invariant()
+    def both_ends_agree(self) -> None:
+        assert self.tree.count == len(self.subscriptions)
+        names = [name for _, name in self.subscriptions]
+        assert sorted(self.tree.filters()) == sorted((name.encode(), names.count(name)) for name in set(names))
+        for number, session in enumerate(self.sessions):
+            mine = {name.encode(): qos for (n, name), qos in self.subscriptions.items() if n == number}
+            assert dict(self.tree.subscriptions_of(session)) == mine
+            assert session.subscriptions_held == len(mine)
+
+    def teardown(self) -> None:
+        for session in self.sessions:
+            self.tree.unsubscribe_all(session)
+        assert self.tree.filters() == []
+        assert self.tree.count == 0
+
+
+class TestFilters(FilterMachine.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), filters, st.integers(0, 2)), max_size=12), topics)
+def test_a_match_without_any_plan_is_that_of_the_model(made: list[tuple[int, str, int]], topic: str) -> None:
+    tree = FilterTree()
+    sessions = [new_session(number) for number in range(4)]
+    subscriptions: dict[tuple[int, str], int] = {}
+    for number, name, qos in made:
+        tree.subscribe(sessions[number], name.encode(), qos)
+        subscriptions[number, name] = qos
+    assert receivers(tree, topic) == expected(subscriptions, topic)
+    for session in sessions:
+        tree.unsubscribe_all(session)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_children_come_and_go(seed: int) -> None:
+    """A node with many children has a hash table over them, which grows and from which things are removed."""
+    rng = random.Random(seed)
+    tree = FilterTree()
+    sessions = [new_session(number) for number in range(3)]
+    subscriptions: dict[tuple[int, str], int] = {}
+    for step in range(6000):
+        number = rng.randrange(3)
+        name = rng.choice(("x/%d", "x/%d/y", "%d", "x/%d/+", "%d/#")) % rng.randrange(400)
+        if rng.random() < (0.7 if step < 4000 else 0.2):
+            subscriptions[number, name] = qos = rng.randrange(3)
+            tree.subscribe(sessions[number], name.encode(), qos)
+        else:
+            known = subscriptions.pop((number, name), None) is not None
+            assert tree.unsubscribe(sessions[number], name.encode()) is known
+        if step % 20 == 0:
+            topic = rng.choice(("x/%d", "x/%d/y", "%d", "%d/z")) % rng.randrange(400)
+            assert receivers(tree, topic) == expected(subscriptions, topic)
+    for session in sessions:
+        tree.unsubscribe_all(session)
+    assert tree.filters() == []
+
+
+def test_more_topics_than_slots_for_plans() -> None:
+    tree = FilterTree()
+    session = new_session(1)
+    tree.subscribe(session, b"t/+", 1)
+    for number in range(20_000):
+        assert receivers(tree, f"t/{number}") == {1: 1}
+    tree.subscribe(session, b"t/7", 2)
+    assert receivers(tree, "t/7") == {1: 2}
+    tree.unsubscribe(session, b"t/+")
+    for number in range(20_000):
+        assert receivers(tree, f"t/{number}") == ({1: 2} if number == 7 else {})
+    tree.unsubscribe_all(session)
+
+
+def test_plans_larger_than_what_is_kept() -> None:
+    tree = FilterTree()
+    sessions = [new_session(number) for number in range(70_000)]
+    for session in sessions:
+        tree.subscribe(session, b"all", session.number % 3)
+    for _ in range(2):
+        assert receivers(tree, "all") == {number: number % 3 for number in range(70_000)}
+    tree.unsubscribe(sessions[5], b"all")
+    assert 5 not in receivers(tree, "all")
+    for session in sessions:
+        tree.unsubscribe_all(session)
+    assert tree.filters() == []
+
+
+def test_names_as_long_and_deep_as_can_be() -> None:
+    tree = FilterTree()
+    session = new_session(1)
+    deep = "/".join("x" * 32768)
+    for name in (deep, "+/" * 32767 + "+", deep[:-1] + "#", "y" * 65535):
+        tree.subscribe(session, name.encode(), 1)
+    assert receivers(tree, deep) == {1: 1}
+    assert receivers(tree, deep[:-2]) == {1: 1}
+    assert receivers(tree, "y" * 65535) == {1: 1}
+    assert receivers(tree, "y" * 65534) == {}
+    tree.unsubscribe_all(session)
+    assert tree.filters() == []
