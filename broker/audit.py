@@ -50,9 +50,13 @@ def audit(config: Config, file: str | None = None) -> list[Finding]:
     found = [finding for check in CHECKS for finding in check(config)]
     if file is not None and is_readable(file) and has_password(config.cluster.redis):
         found.append(
-            Finding("bad", file, "has the password of Redis in it, and every user of this machine may read it",
-                    f"chmod 640 {file}")
-        )  # fmt: skip
+            Finding(
+                "bad",
+                file,
+                "has the password of Redis in it, and every user of this machine may read it",
+                f"chmod 640 {file}",
+            )
+        )
     return sorted(dict.fromkeys(found), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -89,8 +93,12 @@ def who_may_connect(config: Config) -> Findings:
             yield Finding("bad", key, f"anybody who reaches {address} may connect, {may}", f"{key} = false")
         if not exposure.is_encrypted(address):
             where = prefixed(listener.name, "listen")
-            yield Finding("weak", where, f"what passes {address} can be read and changed on its way, passwords too",
-                          "listen with TLS, or let only a load balancer that speaks TLS reach it")  # fmt: skip
+            yield Finding(
+                "weak",
+                where,
+                f"what passes {address} can be read and changed on its way, passwords too",
+                "listen with TLS, or let only a load balancer that speaks TLS reach it",
+            )
 
 
 def what_they_may_do(config: Config) -> Findings:
@@ -102,8 +110,12 @@ def what_they_may_do(config: Config) -> Findings:
             except ConfigError as error:
                 yield Finding("bad", key, f"{error.message}: the node will not start", error.hint)
         elif exposure.authenticates(listener):
-            yield Finding("weak", key, "users without rules of their own may publish and read everything",
-                          "write down who may do what in an ACL file")  # fmt: skip
+            yield Finding(
+                "weak",
+                key,
+                "users without rules of their own may publish and read everything",
+                "write down who may do what in an ACL file",
+            )
         if not auth.failure_delay and exposure.authenticates(listener):
             where = prefixed(listener.name, "auth.failure_delay")
             yield Finding("weak", where, "passwords can be guessed at full speed", '"500 ms"')
@@ -115,8 +127,12 @@ def secrets_in_files(config: Config) -> Findings:
             section, _, name = key.partition(".")
             path = str(getattr(getattr(listener, section), name))
             if path and is_readable(path):
-                yield Finding("bad", prefixed(listener.name, key), f"every user of this machine may read {path}",
-                              f"chmod 600 {path}")  # fmt: skip
+                yield Finding(
+                    "bad",
+                    prefixed(listener.name, key),
+                    f"every user of this machine may read {path}",
+                    f"chmod 600 {path}",
+                )
     kind, _, path = config.store.url.partition(":")
     if kind == "sqlite" and not config.cluster.redis and is_readable(path):
         yield Finding("bad", "store.url", f"every user of this machine may read {path}", f"chmod 600 {path}*")
@@ -177,11 +193,19 @@ def the_cluster(config: Config) -> Findings:
         return
     key = "cluster.redis"
     if not has_password(config.cluster.redis):
-        yield Finding("bad", key, "Redis asks for no password: who reaches it has all messages and all users",
-                      "requirepass, and redis://:PASSWORD@HOST or ?password_file=FILE")  # fmt: skip
+        yield Finding(
+            "bad",
+            key,
+            "Redis asks for no password: who reaches it has all messages and all users",
+            "requirepass, and redis://:PASSWORD@HOST or ?password_file=FILE",
+        )
     if not url.tls:
-        yield Finding("weak", key, "what nodes and Redis say to each other is not encrypted",
-                      "rediss:// if others are on that network")  # fmt: skip
+        yield Finding(
+            "weak",
+            key,
+            "what nodes and Redis say to each other is not encrypted",
+            "rediss:// if others are on that network",
+        )
 
 
 def http(config: Config) -> Findings:
@@ -193,13 +217,18 @@ def http(config: Config) -> Findings:
         if config.http.tokens_file and not address.startswith("https://"):
             yield Finding("weak", "http.listen", f"tokens can be read on their way to {address}", f"https://{address}")
     if is_readable(config.http.tokens_file):
-        yield Finding("bad", "http.tokens_file", "every user of this machine may read the tokens' file",
-                      f"chmod 600 {config.http.tokens_file}")  # fmt: skip
+        yield Finding(
+            "bad",
+            "http.tokens_file",
+            "every user of this machine may read the tokens' file",
+            f"chmod 600 {config.http.tokens_file}",
+        )
     for listener in config.listeners:
         url = listener.auth.http_url
         if url.startswith("http://") and not is_local(url.split("/")[2] + ("" if ":" in url[8:] else ":80")):
-            yield Finding("bad", prefixed(listener.name, "auth.http_url"), "passwords are sent to it unencrypted",
-                          "https://")  # fmt: skip
+            yield Finding(
+                "bad", prefixed(listener.name, "auth.http_url"), "passwords are sent to it unencrypted", "https://"
+            )
 
 
 def limits(config: Config) -> Findings:
@@ -222,5 +251,12 @@ def limits(config: Config) -> Findings:
 
 
 CHECKS: tuple[Callable[[Config], Findings], ...] = (
-    who_may_connect, what_they_may_do, secrets_in_files, hashes, certificates, the_cluster, http, limits,
-)  # fmt: skip
+    who_may_connect,
+    what_they_may_do,
+    secrets_in_files,
+    hashes,
+    certificates,
+    the_cluster,
+    http,
+    limits,
+)

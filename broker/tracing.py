@@ -143,8 +143,12 @@ async def follow(broker: "Broker", client: str | None, topic: str | None) -> Asy
     """
     check(client, topic)
     arguments: Arguments = {
-        "follower": secrets.token_hex(8), "client": client, "topic": topic, "names": [], "stop": False,
-    }  # fmt: skip
+        "follower": secrets.token_hex(8),
+        "client": client,
+        "topic": topic,
+        "names": [],
+        "stop": False,
+    }
     names: dict[int, None] = {}  # in order of age
     try:
         while True:

@@ -84,10 +84,16 @@ class Cluster(Coordinator):
         self.journal = self.ledger
         bounds = LogBounds(config.cluster.log_bytes, config.cluster.log_seconds)
         self.store = self._store = RedisStore(
-            self.keys, self.me, limits=self._limits, bounds=bounds, replicas=config.cluster.replicas,
-            changed=self._changed, dropped=lambda n: self.broker.turn.count(DROPPED_QUEUE_FULL, n),
-            unnumbered=self._look_up, displaced=self.displaced,
-        )  # fmt: skip
+            self.keys,
+            self.me,
+            limits=self._limits,
+            bounds=bounds,
+            replicas=config.cluster.replicas,
+            changed=self._changed,
+            dropped=lambda n: self.broker.turn.count(DROPPED_QUEUE_FULL, n),
+            unnumbered=self._look_up,
+            displaced=self.displaced,
+        )
         self.routes = Routes(self.ledger)
         self.claims = Claims(self)
         self.users = self._users = Users(self)
@@ -97,10 +103,14 @@ class Cluster(Coordinator):
         self._link = Link(self._pushed, self._settle, self._lost, self._patience)
         self._connector = Connector(self._address, self.me, self._patience)
         self._lease = Lease(
-            config.cluster.lease, config.cluster.timeout, loop, reactor=lambda: self.broker.reactor,
+            config.cluster.lease,
+            config.cluster.timeout,
+            loop,
+            reactor=lambda: self.broker.reactor,
             ask=lambda judge: self._link.hold_until(judge, *self._command("beat", True, ())),
-            hang_up=lambda: self._link.close(), displaced=self.displaced,
-        )  # fmt: skip
+            hang_up=lambda: self._link.close(),
+            displaced=self.displaced,
+        )
         self.connected = False
         self._begun = False  # it has joined
         self._ended = False  # displaced or stopped: nothing is done any more

@@ -1,5 +1,3 @@
-
-
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 CLIENT: str

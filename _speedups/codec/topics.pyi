@@ -1,5 +1,3 @@
-
-
 class InvalidTopic(ValueError):
     reason: str
     code: int

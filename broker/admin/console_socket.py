@@ -45,9 +45,12 @@ class Relay:
         if self._open >= CONSOLES_MOST or not self._node.serving:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "there are too many consoles, or the node is starting")
         messages = web.WebSocketResponse(
-            protocols=(PROTOCOL,), max_msg_size=self._node.config.limits.max_packet_size, timeout=CLOSE_SECONDS,
-            heartbeat=30.0, compress=False,
-        )  # fmt: skip
+            protocols=(PROTOCOL,),
+            max_msg_size=self._node.config.limits.max_packet_size,
+            timeout=CLOSE_SECONDS,
+            heartbeat=30.0,
+            compress=False,
+        )
         if not messages.can_prepare(request) or PROTOCOL not in _subprotocols(request):
             raise Problem(HTTPStatus.BAD_REQUEST, "this is MQTT over WebSocket, of subprotocol mqtt")
         self._open += 1

@@ -12,9 +12,11 @@ from aiohttp import web
 from broker.admin.http.authorization import Access
 
 KINDS = {
-    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
     ".js": "text/javascript; charset=utf-8",
-}  # fmt: skip
+}
 INDEX = "index.html"
 WORTH_PACKING = 1000  # bytes
 

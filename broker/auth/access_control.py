@@ -94,9 +94,7 @@ class Access:
         answer = chain.authenticate(credentials)
         return answer if isinstance(answer, Verdict) else self._attempt(credentials, chain, answer)
 
-    async def _attempt(
-        self, credentials: Credentials, chain: Chain, answer: Coroutine[Any, Any, Verdict]
-    ) -> Verdict:
+    async def _attempt(self, credentials: Credentials, chain: Chain, answer: Coroutine[Any, Any, Verdict]) -> Verdict:
         address = credentials.address
         if not self._penalties.begin(address):
             answer.close()

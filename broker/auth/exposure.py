@@ -65,9 +65,7 @@ def check(config: Config, *, asked: bool = False) -> None:
             local = is_local(address)
             how = "lets others in through a load balancer" if local else "can be reached from other machines"
             where = "" if listener.name == "default" else f" (listeners.{listener.name})"
-            raise ConfigError(
-                f"{address}{where} {how}, and nothing says who may connect to it", HINT
-            )
+            raise ConfigError(f"{address}{where} {how}, and nothing says who may connect to it", HINT)
 
 
 def verifies_certificates(listener: ListenerConfig) -> bool:

@@ -74,9 +74,14 @@ class TokenUsers:
         for key in found:
             try:
                 claims: dict[str, Any] = jwt.decode(
-                    token, key.key, [str(algorithm)], options={"require": ["exp"]}, leeway=LEEWAY,
-                    audience=self._audience, issuer=self._issuer,
-                )  # fmt: skip
+                    token,
+                    key.key,
+                    [str(algorithm)],
+                    options={"require": ["exp"]},
+                    leeway=LEEWAY,
+                    audience=self._audience,
+                    issuer=self._issuer,
+                )
             except jwt.InvalidSignatureError as error:
                 fault = error  # another key may fit
             else:

@@ -50,9 +50,15 @@ def metavar(kind: Kind) -> str:
     if isinstance(kind, Choice):
         return "|".join(kind.words)
     words: dict[type[Kind], str] = {
-        Addresses: "HOST:PORT", FilePath: "FILE", Integer: "N", ListenUrls: "HOST:PORT|URL", Name: "NAME",
-        PythonObjects: "MODULE:OBJECT", RedisUrlKind: "URL", TopicFilters: "FILTER",
-    }  # fmt: skip
+        Addresses: "HOST:PORT",
+        FilePath: "FILE",
+        Integer: "N",
+        ListenUrls: "HOST:PORT|URL",
+        Name: "NAME",
+        PythonObjects: "MODULE:OBJECT",
+        RedisUrlKind: "URL",
+        TopicFilters: "FILTER",
+    }
     return words.get(type(kind), "memory|sqlite:PATH")
 
 

@@ -17,10 +17,16 @@ from broker.errors import FlockError, UsageError
 DEFAULT = "http://127.0.0.1:8080"
 SILENT_SECONDS = 30.0  # a node says something every second, even if it is nothing
 WORDS = {
-    "received": "received from", "stored": "stored for", "answered": "answered to", "retained": "retained",
-    "forwarded": "forwarded to node", "queued": "queued for", "sent": "sent to", "acknowledged": "acknowledged by",
+    "received": "received from",
+    "stored": "stored for",
+    "answered": "answered to",
+    "retained": "retained",
+    "forwarded": "forwarded to node",
+    "queued": "queued for",
+    "sent": "sent to",
+    "acknowledged": "acknowledged by",
     "dropped": "DROPPED for",
-}  # fmt: skip
+}
 EXAMPLES = """\
   flockmq trace --topic 'site/7/#'
   flockmq trace --client pump-12 --url https://broker.example.org:8080 --token-file token

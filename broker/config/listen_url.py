@@ -1,11 +1,11 @@
 """What `listen` takes: HOST:PORT, or a URL that says what is spoken there.
 
-    HOST:PORT, mqtt://HOST:PORT    MQTT over TCP, in plain text
-    mqtts://HOST:PORT              over TLS
-    ws://HOST:PORT                 over WebSocket
-    wss://HOST:PORT                over WebSocket over TLS
-    unix:/PATH                     a Unix socket
-    fd:NUMBER                      a Unix socket that another process has bound and handed down
+HOST:PORT, mqtt://HOST:PORT    MQTT over TCP, in plain text
+mqtts://HOST:PORT              over TLS
+ws://HOST:PORT                 over WebSocket
+wss://HOST:PORT                over WebSocket over TLS
+unix:/PATH                     a Unix socket
+fd:NUMBER                      a Unix socket that another process has bound and handed down
 """
 
 from dataclasses import dataclass, replace

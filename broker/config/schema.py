@@ -357,9 +357,11 @@ class HooksConfig:
     """Your own Python, asked about clients and messages: subclasses of `flockmq.hooks.Hooks`."""
 
     load: tuple[str, ...] = option(
-        (), "Hooks as MODULE:OBJECT each, asked in this order; a class is called to make one.", PythonObjects(),
+        (),
+        "Hooks as MODULE:OBJECT each, asked in this order; a class is called to make one.",
+        PythonObjects(),
         flag="--hooks",
-    )  # fmt: skip
+    )
     timeout: float = option(
         5.0, "Seconds that a call of an `async def` may take; then it counts as a refusal.", Duration(0.01, 3600)
     )
@@ -503,9 +505,11 @@ class QuotasConfig:
     dropped."""
 
     max_connections: int = option(
-        0, "Connections of a listener at a time; 0 = no limit but `limits.max_connections`.", Integer(0, COUNT_MAX),
+        0,
+        "Connections of a listener at a time; 0 = no limit but `limits.max_connections`.",
+        Integer(0, COUNT_MAX),
         reloadable=True,
-    )  # fmt: skip
+    )
     max_connections_per_address: int = option(
         0,
         "Connections from one IPv4 address or one IPv6 network (/64) at a time; 0 = no limit.",
@@ -513,25 +517,35 @@ class QuotasConfig:
         reloadable=True,
     )
     connects_per_second: int = option(
-        0, "Connections that a listener accepts in a second; more wait. 0 = no limit.", Integer(0, COUNT_MAX),
+        0,
+        "Connections that a listener accepts in a second; more wait. 0 = no limit.",
+        Integer(0, COUNT_MAX),
         reloadable=True,
-    )  # fmt: skip
+    )
     messages_per_second: int = option(
-        0, "PUBLISH packets that are read from one client in a second; 0 = no limit.", Integer(0, COUNT_MAX),
+        0,
+        "PUBLISH packets that are read from one client in a second; 0 = no limit.",
+        Integer(0, COUNT_MAX),
         reloadable=True,
-    )  # fmt: skip
+    )
     bytes_per_second: int = option(
-        0, "Bytes of packets that are read from one client in a second; 0 = no limit.", Size(0, SIZE_MAX),
+        0,
+        "Bytes of packets that are read from one client in a second; 0 = no limit.",
+        Size(0, SIZE_MAX),
         reloadable=True,
-    )  # fmt: skip
+    )
     listener_messages_per_second: int = option(
-        0, "PUBLISH packets that are read from all clients of a listener in a second; 0 = no limit.",
-        Integer(0, COUNT_MAX), reloadable=True,
-    )  # fmt: skip
+        0,
+        "PUBLISH packets that are read from all clients of a listener in a second; 0 = no limit.",
+        Integer(0, COUNT_MAX),
+        reloadable=True,
+    )
     listener_bytes_per_second: int = option(
-        0, "Bytes of packets that are read from all clients of a listener in a second; 0 = no limit.",
-        Size(0, SIZE_MAX), reloadable=True,
-    )  # fmt: skip
+        0,
+        "Bytes of packets that are read from all clients of a listener in a second; 0 = no limit.",
+        Size(0, SIZE_MAX),
+        reloadable=True,
+    )
     max_connections_per_user: int = option(
         0, "Connections of a user to this node at a time; 0 = no limit.", Integer(0, COUNT_MAX), reloadable=True
     )
@@ -777,7 +791,6 @@ def _check_listeners(loaded: Loaded) -> None:
                     f"{vain[0]} ({loaded.origins[vain[0]]}): no address of this listener is one for it",
                     f"write {'mqtts://HOST:PORT' if section == 'tls' else 'ws://HOST:PORT'} in {prefix}listen",
                 )
-
 
     if loaded.config.tls.client_certificate != "none" and not is_secure:
         raise ConfigError(

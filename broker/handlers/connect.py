@@ -161,9 +161,13 @@ def belongs(session: Session, connection: Connection) -> bool:
 def refuse_others(broker: "Broker", connection: Connection, packet: Connect) -> None:
     """The session of this client id is another user's, who is left alone."""
     refuse(
-        broker, connection, ReturnCode.NOT_AUTHORIZED, packet.client_id,
-        "the session of its client id is another user's", packet.username or "",
-    )  # fmt: skip
+        broker,
+        connection,
+        ReturnCode.NOT_AUTHORIZED,
+        packet.client_id,
+        "the session of its client id is another user's",
+        packet.username or "",
+    )
 
 
 def admit(broker: "Broker", connection: Connection, packet: Connect, session: Session) -> None:

@@ -41,9 +41,14 @@ def handle(
 
 
 async def _wait(
-    broker: "Broker", connection: Connection, client: Client, message: Message, found: Awaitable[Any], packet_id: int,
+    broker: "Broker",
+    connection: Connection,
+    client: Client,
+    message: Message,
+    found: Awaitable[Any],
+    packet_id: int,
     dup: bool,
-) -> None:  # fmt: skip
+) -> None:
     judged = await found
     if not connection.closed:
         _settle(broker, connection, client, message, judged, packet_id, dup)

@@ -3,9 +3,21 @@
 import re
 
 UNITS = {
-    "ms": 1e-3, "millisecond": 1e-3, "s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60,
-    "h": 3600, "hour": 3600, "d": 86_400, "day": 86_400, "w": 604_800, "week": 604_800,
-}  # fmt: skip
+    "ms": 1e-3,
+    "millisecond": 1e-3,
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "m": 60,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "d": 86_400,
+    "day": 86_400,
+    "w": 604_800,
+    "week": 604_800,
+}
 DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 
 

@@ -142,48 +142,112 @@ def _add_places(group: _ArgumentGroup) -> None:
     group.add_argument("--checkpoint", metavar="DIR", default="", help="how far the job is [DIR/_checkpoint]")
     group.add_argument("--archive", action="store_true", help="every message too, in DIR/messages")
     group.add_argument(
-        "--starting-offsets", default="earliest", metavar="WHERE",
+        "--starting-offsets",
+        default="earliest",
+        metavar="WHERE",
         help="of the first run: earliest, latest or a time such as 2026-01-31T12:00:00Z [earliest]",
-    )  # fmt: skip
-    group.add_argument("--max-bytes-per-trigger", metavar="BYTES", type=_expected(parse_size), default=256 << 20,
-                       help="of the logs, in one batch: bounds the job's memory [256 MiB]")  # fmt: skip
-    group.add_argument("--fail-on-data-loss", action=BooleanOptionalAction, default=True,
-                       help="end when messages were trimmed before they were read; else say so and go on")  # fmt: skip
-    group.add_argument("--filter", type=_expected(check_topic_filter), action="append", default=[], metavar="FILTER",
-                       help="only messages whose topic names match; may be repeated")  # fmt: skip
+    )
+    group.add_argument(
+        "--max-bytes-per-trigger",
+        metavar="BYTES",
+        type=_expected(parse_size),
+        default=256 << 20,
+        help="of the logs, in one batch: bounds the job's memory [256 MiB]",
+    )
+    group.add_argument(
+        "--fail-on-data-loss",
+        action=BooleanOptionalAction,
+        default=True,
+        help="end when messages were trimmed before they were read; else say so and go on",
+    )
+    group.add_argument(
+        "--filter",
+        type=_expected(check_topic_filter),
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="only messages whose topic names match; may be repeated",
+    )
     group.add_argument("--trim", action="store_true", help="trim from the logs what all jobs have read")
 
 
 def _add_results(group: _ArgumentGroup) -> None:
     duration = _checked(_duration)
-    group.add_argument("--results", type=_checked(_results), default=frozenset(RESULTS), metavar="NAME,...",
-                       help=f"which: {', '.join(RESULTS)}; all or none [all]")  # fmt: skip
+    group.add_argument(
+        "--results",
+        type=_checked(_results),
+        default=frozenset(RESULTS),
+        metavar="NAME,...",
+        help=f"which: {', '.join(RESULTS)}; all or none [all]",
+    )
     group.add_argument("--window", type=duration, default=60_000_000, metavar="TIME", help="a row for each [1 minute]")
-    group.add_argument("--watermark", type=duration, default=10_000_000, metavar="TIME",
-                       help="how long a window waits for messages of nodes that are late [10 seconds]")  # fmt: skip
-    group.add_argument("--depth", type=_checked(_number), default=1, metavar="N",
-                       help="levels of a topic name that make its prefix [1]")  # fmt: skip
+    group.add_argument(
+        "--watermark",
+        type=duration,
+        default=10_000_000,
+        metavar="TIME",
+        help="how long a window waits for messages of nodes that are late [10 seconds]",
+    )
+    group.add_argument(
+        "--depth",
+        type=_checked(_number),
+        default=1,
+        metavar="N",
+        help="levels of a topic name that make its prefix [1]",
+    )
     group.add_argument("--top", type=_checked(_number), default=10, metavar="N", help="of top clients and topics [10]")
-    group.add_argument("--field", type=_checked(_field), action="append", default=[], metavar="FILTER=$.PATH",
-                       help="a number in JSON payloads, such as 'site/+/temp=$.value'; may be repeated")  # fmt: skip
-    group.add_argument("--silent-factor", type=_checked(_factor), default=3.0, metavar="N",
-                       help="a device is silent after N times its usual interval [3]")  # fmt: skip
-    group.add_argument("--silent-least", type=duration, default=10_000_000, metavar="TIME",
-                       help="but not before [10 seconds]")  # fmt: skip
-    group.add_argument("--forget", type=duration, default=7 * 86_400_000_000, metavar="TIME",
-                       help="devices that have been silent for so long [7 days]")  # fmt: skip
-    group.add_argument("--outlier-score", type=_checked(_factor), default=3.5, metavar="Z",
-                       help="robust z-score from which a value is an outlier [3.5]")  # fmt: skip
-    group.add_argument("--live", action=BooleanOptionalAction, default=True,
-                       help="the latest results as retained messages below $SYS/analytics/")  # fmt: skip
-    group.add_argument("--live-topics", type=_checked(_number), default=1000, metavar="N",
-                       help="of them at most; the one not set for longest goes first [1000]")  # fmt: skip
+    group.add_argument(
+        "--field",
+        type=_checked(_field),
+        action="append",
+        default=[],
+        metavar="FILTER=$.PATH",
+        help="a number in JSON payloads, such as 'site/+/temp=$.value'; may be repeated",
+    )
+    group.add_argument(
+        "--silent-factor",
+        type=_checked(_factor),
+        default=3.0,
+        metavar="N",
+        help="a device is silent after N times its usual interval [3]",
+    )
+    group.add_argument(
+        "--silent-least", type=duration, default=10_000_000, metavar="TIME", help="but not before [10 seconds]"
+    )
+    group.add_argument(
+        "--forget",
+        type=duration,
+        default=7 * 86_400_000_000,
+        metavar="TIME",
+        help="devices that have been silent for so long [7 days]",
+    )
+    group.add_argument(
+        "--outlier-score",
+        type=_checked(_factor),
+        default=3.5,
+        metavar="Z",
+        help="robust z-score from which a value is an outlier [3.5]",
+    )
+    group.add_argument(
+        "--live",
+        action=BooleanOptionalAction,
+        default=True,
+        help="the latest results as retained messages below $SYS/analytics/",
+    )
+    group.add_argument(
+        "--live-topics",
+        type=_checked(_number),
+        default=1000,
+        metavar="N",
+        help="of them at most; the one not set for longest goes first [1000]",
+    )
 
 
 def _add_course(group: _ArgumentGroup) -> None:
     group.add_argument("--master", default="", help="of Spark [local[*], or what spark-submit says]")
-    group.add_argument("--trigger", type=_checked(_duration), default=5_000_000, metavar="TIME",
-                       help="a batch for each [5 seconds]")  # fmt: skip
+    group.add_argument(
+        "--trigger", type=_checked(_duration), default=5_000_000, metavar="TIME", help="a batch for each [5 seconds]"
+    )
     group.add_argument("--once", action="store_true", help="read what there is, then end")
     group.add_argument("--verbose", action="store_true", help="with what Spark itself logs")
 

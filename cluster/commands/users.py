@@ -118,9 +118,14 @@ def there(user: Document | None, args: Namespace) -> Document:
 
 
 ACTIONS: dict[str, Callable[[Document | None, Namespace, bytes], Document | None]] = {
-    "add": add, "remove": remove, "set-password": set_password, "set-rules": set_rules, "unrestrict": unrestrict,
-    "enable": enable, "disable": disable,
-}  # fmt: skip
+    "add": add,
+    "remove": remove,
+    "set-password": set_password,
+    "set-rules": set_rules,
+    "unrestrict": unrestrict,
+    "enable": enable,
+    "disable": disable,
+}
 
 
 # ---- Redis ----

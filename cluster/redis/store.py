@@ -180,10 +180,14 @@ class RedisStore(Store):
         kept = not block.commit and block.entry is None
         self._append(
             Unconfirmed(
-                self.seq if block.commit else 0, block, block.entry, kept=kept,
-                replicated=kept or not self._replicas, acked=not block.acks,
+                self.seq if block.commit else 0,
+                block,
+                block.entry,
+                kept=kept,
+                replicated=kept or not self._replicas,
+                acked=not block.acks,
             )
-        )  # fmt: skip
+        )
 
     def _append(self, waiting: Unconfirmed) -> None:
         self._waiting.append(waiting)
@@ -282,22 +286,42 @@ class RedisStore(Store):
         if block is not None and not waiting.acked:
             link.call(
                 partial(self._taken, waiting, current),
-                b"FCALL", b"flockmq_acks", b"0", self._keys.prefix, self._node, block.acks,
-            )  # fmt: skip
+                b"FCALL",
+                b"flockmq_acks",
+                b"0",
+                self._keys.prefix,
+                self._node,
+                block.acks,
+            )
         if block is not None and block.commit and not waiting.kept:
             messages, size, drop_oldest = self._limits()
             link.call(
                 partial(self._committed, waiting, current),
-                b"FCALL", b"flockmq_commit", b"0", self._keys.prefix, self._node, waiting.seq, block.commit, messages,
-                size, int(drop_oldest), self._bounds.oldest(),
+                b"FCALL",
+                b"flockmq_commit",
+                b"0",
+                self._keys.prefix,
+                self._node,
+                waiting.seq,
+                block.commit,
+                messages,
+                size,
+                int(drop_oldest),
+                self._bounds.oldest(),
                 *((*entry, self._message_bounds.oldest()) if entry is not None else ()),
-            )  # fmt: skip
+            )
         elif entry is not None and not waiting.kept:
             # The id says which entry it is: a second time does no harm, and none overtakes one that was refused.
             link.call(
                 partial(self._logged, waiting, current),
-                b"FCALL", b"flockmq_logged", b"0", self._keys.prefix, self._node, *entry, self._message_bounds.oldest(),
-            )  # fmt: skip
+                b"FCALL",
+                b"flockmq_logged",
+                b"0",
+                self._keys.prefix,
+                self._node,
+                *entry,
+                self._message_bounds.oldest(),
+            )
         if not waiting.replicated:
             link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
 

@@ -96,9 +96,15 @@ class Claims:
                 packet.will_topic.encode(), packet.will_payload, packet.will_qos, packet.will_retain
             )
         self._cluster.function(
-            then, "claim", claim.client_id, int(not packet.clean_start), packet.protocol_level, message,
-            self._cluster.broker.config.limits.max_sessions, claim.connection.identity.username or "",
-        )  # fmt: skip
+            then,
+            "claim",
+            claim.client_id,
+            int(not packet.clean_start),
+            packet.protocol_level,
+            message,
+            self._cluster.broker.config.limits.max_sessions,
+            claim.connection.identity.username or "",
+        )
 
     def _claimed(self, claim: Claim, reply: Reply) -> None:
         cluster, connection = self._cluster, claim.connection
@@ -209,9 +215,7 @@ class Claims:
         broker = self._cluster.broker
         connect.admit(broker, claim.connection, claim.packet, session)
         claim.admitted = True
-        welcome = partial(
-            connect.welcome, broker, claim.connection, claim.packet, session, present=claim.present
-        )
+        welcome = partial(connect.welcome, broker, claim.connection, claim.packet, session, present=claim.present)
         if session.kind:
             claim.filters = dict(broker.router.filters.subscriptions_of(session))
             for name in claim.filters:

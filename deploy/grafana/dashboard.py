@@ -62,113 +62,242 @@ NOW = (
     Panel("Clients", "short", "Connected, to any node.", (whole("flockmq_clients_connected"),), GOOD),
     Panel("In", "mps", "PUBLISH packets from clients.", (count_of("publish_received"),), GOOD),
     Panel("Out", "mps", "PUBLISH packets to clients.", (count_of("publish_sent"),), GOOD),
-    Panel("Dropped", "mps", "Messages dropped for a receiver, for any reason. Anything but 0 is worth a look.",
-          (count_of("publish_dropped"),), GOOD_AT_0),
-    Panel("Redis", "none", "Whether every node reaches its Redis. A node alone needs none, and counts as connected.",
-          (whole("flockmq_redis_connected", function="min"),), GOOD_AT_1, words=("away", "connected")),
-    Panel("Loop lag", "s", "Longest delay of any node's loop in the last 15 s: for so long its clients waited.",
-          (whole("flockmq_loop_lag_seconds", function="max"),), ((None, "good"), (0.1, "odd"), (0.25, "bad"))),
-    Panel("Store latency", "s",
-          "Longest commit of any node in the last 15 s, to Redis or the disk: for so long QoS 1 and 2 waits.",
-          (whole("flockmq_store_latency_seconds", function="max"),), ((None, "good"), (0.1, "odd"), (0.5, "bad"))),
-)  # fmt: skip
+    Panel(
+        "Dropped",
+        "mps",
+        "Messages dropped for a receiver, for any reason. Anything but 0 is worth a look.",
+        (count_of("publish_dropped"),),
+        GOOD_AT_0,
+    ),
+    Panel(
+        "Redis",
+        "none",
+        "Whether every node reaches its Redis. A node alone needs none, and counts as connected.",
+        (whole("flockmq_redis_connected", function="min"),),
+        GOOD_AT_1,
+        words=("away", "connected"),
+    ),
+    Panel(
+        "Loop lag",
+        "s",
+        "Longest delay of any node's loop in the last 15 s: for so long its clients waited.",
+        (whole("flockmq_loop_lag_seconds", function="max"),),
+        ((None, "good"), (0.1, "odd"), (0.25, "bad")),
+    ),
+    Panel(
+        "Store latency",
+        "s",
+        "Longest commit of any node in the last 15 s, to Redis or the disk: for so long QoS 1 and 2 waits.",
+        (whole("flockmq_store_latency_seconds", function="max"),),
+        ((None, "good"), (0.1, "odd"), (0.5, "bad")),
+    ),
+)
 
 MESSAGES = (
     Panel("Messages in", "mps", "PUBLISH packets from clients.", (by_node(rate("publish_received")),), stacked=True),
-    Panel("Messages out", "mps", "PUBLISH packets to clients. Out by in is the fan-out.",
-          (by_node(rate("publish_sent")),), stacked=True),
-    Panel("Drops by reason", "mps",
-          "Slow reader: QoS 0 for clients that read too slowly. Queue full: QoS 1 and 2 for sessions whose queue is "
-          "full; these are lost. Not logged: QoS 0 that the log for analytics lacks.",
-          (count_of("dropped_slow", "slow reader"), count_of("dropped_queue_full", "queue full"),
-           count_of("not_logged", "not logged")), stacked=True),
-)  # fmt: skip
+    Panel(
+        "Messages out",
+        "mps",
+        "PUBLISH packets to clients. Out by in is the fan-out.",
+        (by_node(rate("publish_sent")),),
+        stacked=True,
+    ),
+    Panel(
+        "Drops by reason",
+        "mps",
+        "Slow reader: QoS 0 for clients that read too slowly. Queue full: QoS 1 and 2 for sessions whose queue is "
+        "full; these are lost. Not logged: QoS 0 that the log for analytics lacks.",
+        (
+            count_of("dropped_slow", "slow reader"),
+            count_of("dropped_queue_full", "queue full"),
+            count_of("not_logged", "not logged"),
+        ),
+        stacked=True,
+    ),
+)
 
 CONNECTIONS = (
-    Panel("Clients by node", "short",
-          "A load balancer with leastconn keeps this even. A node that was away fills slowly: nobody is moved.",
-          (by_node("flockmq_clients_connected"),), stacked=True),
-    Panel("Connects", "cps", "CONNECT packets. A take-over is a client id that came while it was still connected.",
-          (count_of("connects_accepted", "accepted"), count_of("connects_refused", "refused"),
-           count_of("takeovers", "take-overs"))),
-    Panel("Ends by reason", "cps",
-          "Connections that clients did not end themselves. A wave of keep alive time-outs is a network; malformed "
-          "packets are a broken, or hostile, program.",
-          (count_of("keep_alive_timeouts", "keep alive"), count_of("connect_timeouts", "no CONNECT"),
-           count_of("malformed_packets", "malformed"), count_of("accept_pauses", "accepting paused"))),
-)  # fmt: skip
+    Panel(
+        "Clients by node",
+        "short",
+        "A load balancer with leastconn keeps this even. A node that was away fills slowly: nobody is moved.",
+        (by_node("flockmq_clients_connected"),),
+        stacked=True,
+    ),
+    Panel(
+        "Connects",
+        "cps",
+        "CONNECT packets. A take-over is a client id that came while it was still connected.",
+        (
+            count_of("connects_accepted", "accepted"),
+            count_of("connects_refused", "refused"),
+            count_of("takeovers", "take-overs"),
+        ),
+    ),
+    Panel(
+        "Ends by reason",
+        "cps",
+        "Connections that clients did not end themselves. A wave of keep alive time-outs is a network; malformed "
+        "packets are a broken, or hostile, program.",
+        (
+            count_of("keep_alive_timeouts", "keep alive"),
+            count_of("connect_timeouts", "no CONNECT"),
+            count_of("malformed_packets", "malformed"),
+            count_of("accept_pauses", "accepting paused"),
+        ),
+    ),
+)
 
 ACCESS = (
-    Panel("Refused", "cps",
-          "Wrong credentials: somebody guesses, or a fleet has old ones. Flapping and quotas: clients that come too "
-          "often, or too many.",
-          (count_of("auth_failures", "wrong credentials"), count_of("flapping_refused", "flapping"),
-           count_of("connections_refused", "by a quota"), count_of("tls_failures", "TLS"))),
-    Panel("Denied", "mps",
-          "By the rules of access. Publish: acknowledged, and given to nobody. Delivery: was queued or retained, and "
-          "may not be read any more.",
-          (count_of("publish_denied", "publish"), count_of("delivery_denied", "delivery"),
-           count_of("subscribe_denied", "subscribe"))),
-    Panel("Listeners", "Bps", "Bytes read, by listener; and how often a client was read later because of its rate.",
-          (Query('sum by (listener) (rate(flockmq_listener_bytes_received_total[$interval]))', "{{listener}}"),
-           count_of("throttled", "throttled, times"))),
-)  # fmt: skip
+    Panel(
+        "Refused",
+        "cps",
+        "Wrong credentials: somebody guesses, or a fleet has old ones. Flapping and quotas: clients that come too "
+        "often, or too many.",
+        (
+            count_of("auth_failures", "wrong credentials"),
+            count_of("flapping_refused", "flapping"),
+            count_of("connections_refused", "by a quota"),
+            count_of("tls_failures", "TLS"),
+        ),
+    ),
+    Panel(
+        "Denied",
+        "mps",
+        "By the rules of access. Publish: acknowledged, and given to nobody. Delivery: was queued or retained, and "
+        "may not be read any more.",
+        (
+            count_of("publish_denied", "publish"),
+            count_of("delivery_denied", "delivery"),
+            count_of("subscribe_denied", "subscribe"),
+        ),
+    ),
+    Panel(
+        "Listeners",
+        "Bps",
+        "Bytes read, by listener; and how often a client was read later because of its rate.",
+        (
+            Query("sum by (listener) (rate(flockmq_listener_bytes_received_total[$interval]))", "{{listener}}"),
+            count_of("throttled", "throttled, times"),
+        ),
+    ),
+)
 
 QUEUES = (
-    Panel("Queued messages", "short",
-          "QoS 1 and 2 messages that wait for their clients. What grows for hours ends at limits.max_queued_messages.",
-          (by_node("flockmq_queued_messages"),), stacked=True),
+    Panel(
+        "Queued messages",
+        "short",
+        "QoS 1 and 2 messages that wait for their clients. What grows for hours ends at limits.max_queued_messages.",
+        (by_node("flockmq_queued_messages"),),
+        stacked=True,
+    ),
     Panel("Queued bytes", "bytes", "Bytes of these messages.", (by_node("flockmq_queued_bytes"),), stacked=True),
-    Panel("In flight", "short", "QoS 1 and 2 messages that were sent and are not acknowledged yet.",
-          (by_node("flockmq_inflight_messages"),), stacked=True),
-    Panel("Sessions and subscriptions", "short",
-          "Of the node that knows most: each knows all persistent sessions, and the clean ones of its own clients.",
-          (whole("flockmq_sessions", "sessions", "max"), whole("flockmq_subscriptions", "subscriptions", "max"))),
-    Panel("Retained messages", "short", "Every node holds all of them, and its own $SYS: both lines are one, nearly.",
-          (whole("flockmq_retained", "most", "max"), whole("flockmq_retained", "fewest", "min"))),
-    Panel("Unrouted and again", "mps",
-          "Unrouted: nobody had subscribed. Again: sent with DUP, to a client that had not acknowledged.",
-          (count_of("publish_unrouted", "unrouted"), count_of("redelivered", "again"))),
-)  # fmt: skip
+    Panel(
+        "In flight",
+        "short",
+        "QoS 1 and 2 messages that were sent and are not acknowledged yet.",
+        (by_node("flockmq_inflight_messages"),),
+        stacked=True,
+    ),
+    Panel(
+        "Sessions and subscriptions",
+        "short",
+        "Of the node that knows most: each knows all persistent sessions, and the clean ones of its own clients.",
+        (whole("flockmq_sessions", "sessions", "max"), whole("flockmq_subscriptions", "subscriptions", "max")),
+    ),
+    Panel(
+        "Retained messages",
+        "short",
+        "Every node holds all of them, and its own $SYS: both lines are one, nearly.",
+        (whole("flockmq_retained", "most", "max"), whole("flockmq_retained", "fewest", "min")),
+    ),
+    Panel(
+        "Unrouted and again",
+        "mps",
+        "Unrouted: nobody had subscribed. Again: sent with DUP, to a client that had not acknowledged.",
+        (count_of("publish_unrouted", "unrouted"), count_of("redelivered", "again")),
+    ),
+)
 
 STORE = (
-    Panel("Store latency by node", "s", "Longest commit of the last 15 s: to Redis and back, or to the disk.",
-          (by_node("flockmq_store_latency_seconds"),)),
-    Panel("Waiting for the store", "bytes",
-          "Handed to the store and not yet kept. At limits.max_uncommitted_bytes publishers are not read.",
-          (by_node("flockmq_store_waiting_bytes"),), stacked=True),
-    Panel("Commits", "ops", "Blocks given to the store, and how often a publisher had to wait for it.",
-          (count_of("commits", "commits"), count_of("read_pauses", "publishers held back"))),
-)  # fmt: skip
+    Panel(
+        "Store latency by node",
+        "s",
+        "Longest commit of the last 15 s: to Redis and back, or to the disk.",
+        (by_node("flockmq_store_latency_seconds"),),
+    ),
+    Panel(
+        "Waiting for the store",
+        "bytes",
+        "Handed to the store and not yet kept. At limits.max_uncommitted_bytes publishers are not read.",
+        (by_node("flockmq_store_waiting_bytes"),),
+        stacked=True,
+    ),
+    Panel(
+        "Commits",
+        "ops",
+        "Blocks given to the store, and how often a publisher had to wait for it.",
+        (count_of("commits", "commits"), count_of("read_pauses", "publishers held back")),
+    ),
+)
 
 CPU = 'rate(process_cpu_seconds_total{job="flockmq"}[$interval])'
 TRAFFIC = f"({count_of('publish_received').expr} + {count_of('publish_sent').expr})"
 
 MACHINE = (
-    Panel("Loop lag by node", "s",
-          "Longest delay of the last 15 s. Milliseconds are usual; a quarter of a second is a core that is too busy, "
-          "shared or throttled.", (by_node("flockmq_loop_lag_seconds"),)),
+    Panel(
+        "Loop lag by node",
+        "s",
+        "Longest delay of the last 15 s. Milliseconds are usual; a quarter of a second is a core that is too busy, "
+        "shared or throttled.",
+        (by_node("flockmq_loop_lag_seconds"),),
+    ),
     Panel("CPU by node", "percentunit", "Of one core, which is all that a node can use.", (by_node(CPU),)),
-    Panel("CPU per message", "s",
-          "CPU of all nodes by messages in and out. Half a microsecond to three are usual under load; with few "
-          "messages it is the pings, connects and timers that are shown.",
-          (Query(f"{whole(CPU).expr} / {TRAFFIC}", "all nodes"),)),
+    Panel(
+        "CPU per message",
+        "s",
+        "CPU of all nodes by messages in and out. Half a microsecond to three are usual under load; with few "
+        "messages it is the pings, connects and timers that are shown.",
+        (Query(f"{whole(CPU).expr} / {TRAFFIC}", "all nodes"),),
+    ),
     Panel("Memory by node", "bytes", "Resident.", (by_node('process_resident_memory_bytes{job="flockmq"}'),)),
-    Panel("File descriptors", "percentunit", "Of those that a node may have. Every connection is one.",
-          (by_node('process_open_fds{job="flockmq"} / process_max_fds{job="flockmq"}'),)),
-    Panel("Network", "Bps", "Read from clients and written to them.",
-          (count_of("bytes_received", "in"), count_of("bytes_sent", "out"))),
-)  # fmt: skip
+    Panel(
+        "File descriptors",
+        "percentunit",
+        "Of those that a node may have. Every connection is one.",
+        (by_node('process_open_fds{job="flockmq"} / process_max_fds{job="flockmq"}'),),
+    ),
+    Panel(
+        "Network",
+        "Bps",
+        "Read from clients and written to them.",
+        (count_of("bytes_received", "in"), count_of("bytes_sent", "out")),
+    ),
+)
 
 BALANCER = (
-    Panel("Sessions of the load balancer", "short", "Connections by frontend, and how many it may have (maxconn).",
-          (Query("haproxy_frontend_current_sessions", "{{proxy}}"),
-           Query("haproxy_frontend_limit_sessions > 0", "{{proxy}} may have"))),
-    Panel("New connections", "cps", "By frontend.",
-          (Query("sum by (proxy) (rate(haproxy_frontend_connections_total[$interval]))", "{{proxy}}"),)),
-    Panel("Servers in use", "short", "Nodes that pass HAProxy's health check, by backend.",
-          (Query("haproxy_backend_active_servers", "{{proxy}}"),)),
-)  # fmt: skip
+    Panel(
+        "Sessions of the load balancer",
+        "short",
+        "Connections by frontend, and how many it may have (maxconn).",
+        (
+            Query("haproxy_frontend_current_sessions", "{{proxy}}"),
+            Query("haproxy_frontend_limit_sessions > 0", "{{proxy}} may have"),
+        ),
+    ),
+    Panel(
+        "New connections",
+        "cps",
+        "By frontend.",
+        (Query("sum by (proxy) (rate(haproxy_frontend_connections_total[$interval]))", "{{proxy}}"),),
+    ),
+    Panel(
+        "Servers in use",
+        "short",
+        "Nodes that pass HAProxy's health check, by backend.",
+        (Query("haproxy_backend_active_servers", "{{proxy}}"),),
+    ),
+)
 
 ROWS = (  # title, panels, their width and height
     ("", NOW, 3, 4),
@@ -184,8 +313,13 @@ ROWS = (  # title, panels, their width and height
 
 def target(query: Query, letter: str, instant: bool) -> dict[str, Any]:
     """A query as Grafana keeps it."""
-    return {"refId": letter, "expr": query.expr, "legendFormat": query.legend or "__auto", "instant": instant,
-            "range": not instant}  # fmt: skip
+    return {
+        "refId": letter,
+        "expr": query.expr,
+        "legendFormat": query.legend or "__auto",
+        "instant": instant,
+        "range": not instant,
+    }
 
 
 def field(panel: Panel) -> dict[str, Any]:
@@ -200,18 +334,28 @@ def field(panel: Panel) -> dict[str, Any]:
     else:
         stacking = {"mode": "normal" if panel.stacked else "none", "group": "A"}
         defaults |= {"color": {"mode": "palette-classic"}, "min": 0}
-        defaults["custom"] = {"lineWidth": 1, "fillOpacity": 20 if panel.stacked else 5, "stacking": stacking,
-                              "showPoints": "never"}  # fmt: skip
+        defaults["custom"] = {
+            "lineWidth": 1,
+            "fillOpacity": 20 if panel.stacked else 5,
+            "stacking": stacking,
+            "showPoints": "never",
+        }
     return {"defaults": defaults, "overrides": []}
 
 
 def laid_out(panel: Panel, number: int, x: int, y: int, w: int, h: int) -> dict[str, Any]:
     """A panel as Grafana keeps it."""
     single = bool(panel.steps)
-    stat = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "colorMode": "value",
-            "graphMode": "none", "textMode": "value"}  # fmt: skip
-    graph = {"legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-             "tooltip": {"mode": "multi", "sort": "desc"}}  # fmt: skip
+    stat = {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "colorMode": "value",
+        "graphMode": "none",
+        "textMode": "value",
+    }
+    graph = {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
     return {
         "id": number,
         "type": "stat" if single else "timeseries",
@@ -232,8 +376,16 @@ def panels() -> list[dict[str, Any]]:
     for title, row, width, height in ROWS:
         if title:
             place = {"x": 0, "y": y, "w": WIDTH, "h": 1}
-            placed.append({"id": len(placed) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place,
-                           "panels": []})  # fmt: skip
+            placed.append(
+                {
+                    "id": len(placed) + 1,
+                    "type": "row",
+                    "title": title,
+                    "collapsed": False,
+                    "gridPos": place,
+                    "panels": [],
+                }
+            )
             y += 1
         for number, panel in enumerate(row):
             x, down = number * width % WIDTH, number * width // WIDTH
@@ -246,15 +398,40 @@ def variables() -> list[dict[str, Any]]:
     """What is chosen at the top of the page."""
     lengths = [{"text": length, "value": length, "selected": length == "1m"} for length in ("1m", "5m", "15m", "1h")]
     return [
-        {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus", "hide": 0,
-         "skipUrlSync": False},
-        {"name": "node", "label": "Node", "type": "query", "datasource": {"type": "prometheus", "uid": "$datasource"},
-         "query": "label_values(flockmq_info, node)", "refresh": 2, "sort": 1, "multi": True, "includeAll": True,
-         "allValue": ".*", "current": {"text": "All", "value": "$__all", "selected": True}, "hide": 0,
-         "skipUrlSync": False},
-        {"name": "interval", "label": "Rates over", "type": "interval", "query": "1m,5m,15m,1h", "options": lengths,
-         "current": {"text": "1m", "value": "1m", "selected": True}, "hide": 0, "skipUrlSync": False},
-    ]  # fmt: skip
+        {
+            "name": "datasource",
+            "label": "Prometheus",
+            "type": "datasource",
+            "query": "prometheus",
+            "hide": 0,
+            "skipUrlSync": False,
+        },
+        {
+            "name": "node",
+            "label": "Node",
+            "type": "query",
+            "datasource": {"type": "prometheus", "uid": "$datasource"},
+            "query": "label_values(flockmq_info, node)",
+            "refresh": 2,
+            "sort": 1,
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".*",
+            "current": {"text": "All", "value": "$__all", "selected": True},
+            "hide": 0,
+            "skipUrlSync": False,
+        },
+        {
+            "name": "interval",
+            "label": "Rates over",
+            "type": "interval",
+            "query": "1m,5m,15m,1h",
+            "options": lengths,
+            "current": {"text": "1m", "value": "1m", "selected": True},
+            "hide": 0,
+            "skipUrlSync": False,
+        },
+    ]
 
 
 def dashboard() -> dict[str, Any]:

@@ -51,9 +51,18 @@ PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}  # unless another is
 QUEUED = 500  # messages of QoS 1 and 2 that may wait for each subscriber: half of what Mosquitto allows
 GENERAL = ("shape", "host", "publish_host", "username", "password", "processes", "pids", "seconds", "json", "hdr")
 MESSAGES = (
-    "publishers", "subscribers", "qos", "payload", "batch", "window", "backlog", "rate", "count", "warm_up",
+    "publishers",
+    "subscribers",
+    "qos",
+    "payload",
+    "batch",
+    "window",
+    "backlog",
+    "rate",
+    "count",
+    "warm_up",
     "persistent",
-)  # fmt: skip
+)
 
 
 class Shape(NamedTuple):
@@ -192,9 +201,12 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("shape", nargs="?", default="pairs", choices=SHAPES, metavar="SHAPE", help="see below [pairs]")
     add(
-        "--host", "--url", default="127.0.0.1:1883", metavar="HOST[:PORT]|URL",
+        "--host",
+        "--url",
+        default="127.0.0.1:1883",
+        metavar="HOST[:PORT]|URL",
         help="the broker; mqtts://HOST, ws://HOST/PATH or wss://HOST/PATH for TLS and WebSocket [127.0.0.1:1883]",
-    )  # fmt: skip
+    )
     add("--publish-host", metavar="HOST[:PORT]|URL", help="another node, for publishers")
     add("-u", "--username", default="", metavar="USER", help="user name of all clients")
     add("-P", "--pw", dest="password", default="", metavar="PASSWORD", help="their password")

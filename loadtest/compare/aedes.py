@@ -40,9 +40,7 @@ def versions() -> str:
 
 def _install(command: list[str]) -> None:
     try:
-        done = subprocess.run(
-            command, cwd=_BUILD, capture_output=True, text=True, check=False, timeout=_INSTALL_LIMIT
-        )  # fmt: skip
+        done = subprocess.run(command, cwd=_BUILD, capture_output=True, text=True, check=False, timeout=_INSTALL_LIMIT)
     except subprocess.TimeoutExpired:
         raise BrokerError(f"npm did not install Aedes within {_INSTALL_LIMIT:g} s") from None
     if done.returncode:

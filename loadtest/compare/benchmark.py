@@ -103,9 +103,7 @@ def _run(scenario: Scenario, broker: str, seconds: float) -> Figures:
 
 def _run_alone(scenario: Scenario, broker: str, seconds: float, cores: set[int]) -> Figures:
     with start(broker, scenario.store, cores, scenario.saturated) as running:
-        return _RUNS[scenario.run](
-            port=running.port, pids=[running.pid], seconds=seconds, **scenario.parameters
-        )  # fmt: skip
+        return _RUNS[scenario.run](port=running.port, pids=[running.pid], seconds=seconds, **scenario.parameters)
 
 
 def _run_in_cluster(scenario: Scenario, broker: str, seconds: float, cores: set[int]) -> Figures:

@@ -99,9 +99,17 @@ def _fill(redis_port: int, messages: int, payload: int, directory: Path) -> Figu
         node = stack.enter_context(run_process("node", command, directory / "node", os.sched_getaffinity(0)))
         wait_until_ready(node, lambda: gives_connack(port))
         return publish_load(
-            "pairs", port=port, pids=[node.pid], publishers=CLIENTS, subscribers=CLIENTS, payload=payload,
-            count=messages, seconds=math.inf, backlog=50_000, drain_limit=60.0,
-        )  # fmt: skip
+            "pairs",
+            port=port,
+            pids=[node.pid],
+            publishers=CLIENTS,
+            subscribers=CLIENTS,
+            payload=payload,
+            count=messages,
+            seconds=math.inf,
+            backlog=50_000,
+            drain_limit=60.0,
+        )
 
 
 def _query(redis_port: int, runs: list[str], trigger_bytes: str, directory: Path) -> list[Figures]:

@@ -123,12 +123,28 @@ def publish_load(
     """
     _raise_file_limit(publishers + subscribers)
     generator = Generator(
-        host=host, port=port, transport=transport, path=path,
-        shape=shape, publishers=publishers, subscribers=subscribers, topics=topics,
-        filters=filters, qos=qos, payload=payload, batch=batch, window=window, backlog=backlog, rate=rate, count=count,
-        clean_session=not persistent, publish_host=publish_host, publish_port=publish_port, topic_prefix=topic_prefix,
+        host=host,
+        port=port,
+        transport=transport,
+        path=path,
+        shape=shape,
+        publishers=publishers,
+        subscribers=subscribers,
+        topics=topics,
+        filters=filters,
+        qos=qos,
+        payload=payload,
+        batch=batch,
+        window=window,
+        backlog=backlog,
+        rate=rate,
+        count=count,
+        clean_session=not persistent,
+        publish_host=publish_host,
+        publish_port=publish_port,
+        topic_prefix=topic_prefix,
         **_identity(login),
-    )  # fmt: skip
+    )
     _connect(generator, publishers + subscribers, connect_limit, watch)
     watch.ready()
     generator.run(HOLDING, settle)
@@ -210,10 +226,16 @@ def hold_connections(
     _raise_file_limit(connections)
     meter = ProcessMeter(pids)
     generator = Generator(
-        host=host, port=port, transport=transport, path=path,
-        idlers=connections, subscribe=subscribe, keep_alive=keep_alive, parallel=parallel,
+        host=host,
+        port=port,
+        transport=transport,
+        path=path,
+        idlers=connections,
+        subscribe=subscribe,
+        keep_alive=keep_alive,
+        parallel=parallel,
         **_identity(login),
-    )  # fmt: skip
+    )
     memory_before, cpu_before, began = meter.resident_bytes(), meter.cpu_seconds(), time.monotonic()
     _connect(generator, connections, connect_limit, watch)
     connected_in, cpu_connecting = time.monotonic() - began, meter.cpu_seconds() - cpu_before
@@ -274,9 +296,14 @@ def connect_load(
     _raise_file_limit(parallel)
     cost = Cost("connect", pids, groups)
     generator = Generator(
-        host=host, port=port, transport=transport, path=path, cyclers=parallel, clean_session=not persistent,
+        host=host,
+        port=port,
+        transport=transport,
+        path=path,
+        cyclers=parallel,
+        clean_session=not persistent,
         **_identity(login),
-    )  # fmt: skip
+    )
     watch.ready()
     generator.run(CYCLING, warm_up)
     before = generator.figures()["cycles"]
@@ -340,10 +367,18 @@ def take_over_load(
     _raise_file_limit(2 * clients)
     cost = Cost("take_over", pids, groups)
     generator = Generator(
-        host=host, port=port, transport=transport, path=path,
-        publish_host=publish_host, publish_port=publish_port, hoppers=clients, rate=rate,
-        clean_session=not persistent, subscribe=persistent, **_identity(login),
-    )  # fmt: skip
+        host=host,
+        port=port,
+        transport=transport,
+        path=path,
+        publish_host=publish_host,
+        publish_port=publish_port,
+        hoppers=clients,
+        rate=rate,
+        clean_session=not persistent,
+        subscribe=persistent,
+        **_identity(login),
+    )
     _connect(generator, clients, connect_limit, watch)
     watch.ready()
     generator.run(HOLDING, 0.2)

@@ -74,9 +74,20 @@ class Client:
     """
 
     __slots__ = (
-        "_accepted", "_began_at", "_connection", "_listener", "_network", "_pause", "_pulse", "_retry", "_sent_at",
-        "_session", "_subscribed", "_topic_filters", "ready",
-    )  # fmt: skip
+        "_accepted",
+        "_began_at",
+        "_connection",
+        "_listener",
+        "_network",
+        "_pause",
+        "_pulse",
+        "_retry",
+        "_sent_at",
+        "_session",
+        "_subscribed",
+        "_topic_filters",
+        "ready",
+    )
 
     def __init__(
         self,

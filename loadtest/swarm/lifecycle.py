@@ -29,8 +29,12 @@ from loadtest.swarm.user import MqttUser
 
 STORM = "flockmq-storm"
 USER_CLASSES: tuple[type[MqttUser], ...] = (
-    users.Sensor, users.Dashboard, users.Commander, users.Churn, users.Offline,
-)  # fmt: skip
+    users.Sensor,
+    users.Dashboard,
+    users.Commander,
+    users.Churn,
+    users.Offline,
+)
 # Seconds without a word after which locust gives a worker's users to others. A busy worker is not a dead one, and who
 # runs twice takes its own connections over.
 runners.HEARTBEAT_LIVENESS = 30

@@ -28,10 +28,16 @@ class JobProcess:
         with open(log, "wb") as stream:
             self.process = subprocess.Popen(
                 [*command, "--master", "local[2]", *arguments],
-                stdout=stream, stderr=stream, start_new_session=True,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
-                    "JAVA_TOOL_OPTIONS": QUICK},
-            )  # fmt: skip
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "PYSPARK_PYTHON": sys.executable,
+                    "JAVA_TOOL_OPTIONS": QUICK,
+                },
+            )
 
     def lines(self, event: str) -> int:
         """How many lines of its log have this event."""

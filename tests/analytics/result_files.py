@@ -84,10 +84,16 @@ class Fleet:
             self._clients(window, minute, clients, nodes)
             self._values(window, minute, prefixes)
             self.tables["lag"] += [
-                window | {"node": node, "messages": 100, "p50": 2.5 + self.rng.random(),
-                          "p99": 6 + self.rng.random() * 3, "max": 7 + 10 * self.rng.random() ** 6}
+                window
+                | {
+                    "node": node,
+                    "messages": 100,
+                    "p50": 2.5 + self.rng.random(),
+                    "p99": 6 + self.rng.random() * 3,
+                    "max": 7 + 10 * self.rng.random() ** 6,
+                }
                 for node in nodes
-            ]  # fmt: skip
+            ]
         self._silence(clients)
         self._outliers(prefixes, minutes)
 
@@ -101,12 +107,20 @@ class Fleet:
                 self.tables["rates"].append(
                     window
                     | {
-                        "prefix": prefix, "node": node, "messages": messages, "bytes": messages * median,
-                        "publishers": 6, "size_p50": float(median), "size_p90": 2.0 * median, "size_p99": 5.0 * median,
+                        "prefix": prefix,
+                        "node": node,
+                        "messages": messages,
+                        "bytes": messages * median,
+                        "publishers": 6,
+                        "size_p50": float(median),
+                        "size_p90": 2.0 * median,
+                        "size_p99": 5.0 * median,
                         "size_max": int(median * (6 + 20 * self.rng.random() ** 8)),
-                        "qos_0": shares[index % 3], "qos_1": shares[(index + 1) % 3], "qos_2": shares[(index + 2) % 3],
+                        "qos_0": shares[index % 3],
+                        "qos_1": shares[(index + 1) % 3],
+                        "qos_2": shares[(index + 2) % 3],
                     }
-                )  # fmt: skip
+                )
 
     def _clients(self, window: Row, minute: int, clients: list[tuple[str, str]], nodes: list[str]) -> None:
         found = []
@@ -116,11 +130,17 @@ class Fleet:
             self.tables["clients"].append(
                 window
                 | {
-                    "client_id": client, "node": nodes[number % len(nodes)], "first": window["window_start"] + SECOND,
-                    "last": window["window_end"] - SECOND, "messages": messages, "bytes": messages * 24, "topics": 3,
-                    "rate": messages / 60, "longest_gap": 2.0,
+                    "client_id": client,
+                    "node": nodes[number % len(nodes)],
+                    "first": window["window_start"] + SECOND,
+                    "last": window["window_end"] - SECOND,
+                    "messages": messages,
+                    "bytes": messages * 24,
+                    "topics": 3,
+                    "rate": messages / 60,
+                    "longest_gap": 2.0,
                 }
-            )  # fmt: skip
+            )
         total = sum(messages for messages, _, _ in found)
         for rank, (messages, client, prefix) in enumerate(sorted(found, reverse=True)[:10], 1):
             ranked = window | {"rank": rank, "messages": messages, "bytes": messages * 24, "share": messages / total}
@@ -135,11 +155,15 @@ class Fleet:
                 self.tables["numbers"].append(
                     window
                     | {
-                        "topic": f"{prefix}/hall/temp", "field": field, "count": 60 + index, "mean": mean * scale,
-                        "min": mean * scale - 1 - self.rng.random(), "max": mean * scale + 1 + self.rng.random(),
+                        "topic": f"{prefix}/hall/temp",
+                        "field": field,
+                        "count": 60 + index,
+                        "mean": mean * scale,
+                        "min": mean * scale - 1 - self.rng.random(),
+                        "max": mean * scale + 1 + self.rng.random(),
                         "stddev": 0.5,
                     }
-                )  # fmt: skip
+                )
 
     def _silence(self, clients: list[tuple[str, str]]) -> None:
         length = self.end - self.begin
@@ -174,8 +198,13 @@ class Fleet:
             self.tables["outliers"].append(
                 {
                     "accepted_at": self.begin + self.rng.randrange(minutes * MINUTE),
-                    "topic": f"{prefixes[number % len(prefixes)]}/hall/temp", "field": "",
-                    "client_id": f"pump-{number % 5}", "node": "node-a", "value": 20 + score, "median": 20.0,
-                    "spread": 1.0, "score": score,
+                    "topic": f"{prefixes[number % len(prefixes)]}/hall/temp",
+                    "field": "",
+                    "client_id": f"pump-{number % 5}",
+                    "node": "node-a",
+                    "value": 20 + score,
+                    "median": 20.0,
+                    "spread": 1.0,
+                    "score": score,
                 }
-            )  # fmt: skip
+            )

@@ -47,29 +47,63 @@ class StandaloneSpark:
     def start(self) -> "StandaloneSpark":
         """Start both; returns when the worker has registered."""
         self.url = self._run(
-            "master", "org.apache.spark.deploy.master.Master",
+            "master",
+            "org.apache.spark.deploy.master.Master",
             ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"],
-        )  # fmt: skip
+        )
         self._run(
-            "worker", "org.apache.spark.deploy.worker.Worker",
-            ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", "2", "--memory", "1g",
-             "--work-dir", str(self.directory / "work"), self.url],
-        )  # fmt: skip
+            "worker",
+            "org.apache.spark.deploy.worker.Worker",
+            [
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "0",
+                "--webui-port",
+                "0",
+                "--cores",
+                "2",
+                "--memory",
+                "1g",
+                "--work-dir",
+                str(self.directory / "work"),
+                self.url,
+            ],
+        )
         return self
 
     def submit(self, script: Path, arguments: Sequence[str], package: Path) -> subprocess.CompletedProcess[str]:
         """spark-submit, with the package on the path of driver and executors."""
         command = [
-            str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.url, "--py-files", str(package),
-            "--driver-memory", "700m", "--executor-memory", "700m",
-            "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1",
-            "--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=2",
-            str(script), *arguments,
-        ]  # fmt: skip
+            str(SPARK_HOME / "bin" / "spark-submit"),
+            "--master",
+            self.url,
+            "--py-files",
+            str(package),
+            "--driver-memory",
+            "700m",
+            "--executor-memory",
+            "700m",
+            "--conf",
+            "spark.ui.enabled=false",
+            "--conf",
+            "spark.driver.host=127.0.0.1",
+            "--conf",
+            "spark.driver.bindAddress=127.0.0.1",
+            "--conf",
+            "spark.sql.shuffle.partitions=2",
+            str(script),
+            *arguments,
+        ]
         return subprocess.run(
-            command, cwd=self.directory, env=self.environment, capture_output=True, text=True, check=False,
+            command,
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=2 * DEADLINE,
-        )  # fmt: skip
+        )
 
     def stop(self) -> None:
         """End both."""
@@ -82,8 +116,11 @@ class StandaloneSpark:
         with open(log, "ab") as output:
             process = subprocess.Popen(
                 [str(SPARK_HOME / "bin" / "spark-class"), java_class, *arguments],
-                cwd=self.directory, env=self.environment, stdout=output, stderr=output,
-            )  # fmt: skip
+                cwd=self.directory,
+                env=self.environment,
+                stdout=output,
+                stderr=output,
+            )
         self.processes.append(process)
         end = time.monotonic() + DEADLINE
         while (found := STARTED.search(log.read_text())) is None:

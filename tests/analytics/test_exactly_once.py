@@ -62,9 +62,12 @@ def die_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], bool]:
 
 def test_death_at_every_step_of_a_batch(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options(
-        output=str(tmp_path / "out"), archive=True, live=False, window=30_000_000,
+        output=str(tmp_path / "out"),
+        archive=True,
+        live=False,
+        window=30_000_000,
         results=frozenset(["rates", "silence"]),
-    )  # fmt: skip
+    )
     messages = fleet()[:400]
     halves = [spark.createDataFrame(rows(part), MESSAGES).persist() for part in (messages[:200], messages[200:])]
     Batches(spark, options)(halves[0], 0)

@@ -39,8 +39,17 @@ def test_live_job_from_start_to_end(redis_server: RedisProcess, tmp_path: Path) 
         ms = now - 40_000 + second * 1000
         log.add([Row(ms * 1000 + n, f"pump/{n}", "site/temp", 0, False, False, b"%d" % n) for n in range(3)], ms)
     output = tmp_path / "out"
-    arguments = ["--archive", "--trigger", "1 second", "--watermark", "1 second", "--window", "5 seconds",
-                 "--results", "silence,rates,lag,top"]  # fmt: skip
+    arguments = [
+        "--archive",
+        "--trigger",
+        "1 second",
+        "--watermark",
+        "1 second",
+        "--window",
+        "5 seconds",
+        "--results",
+        "silence,rates,lag,top",
+    ]
     running = JobProcess(redis_server.url, output, arguments, tmp_path / "job.log")
     running.wait_for("batch")
     end = time.monotonic() + DEADLINE
@@ -58,8 +67,11 @@ def test_live_job_from_start_to_end(redis_server: RedisProcess, tmp_path: Path) 
     assert count(output, "messages") == 91
     events = pyarrow.dataset.dataset(output / "silence", format="parquet").to_table().to_pylist()
     assert sorted((row["client_id"], row["event"]) for row in events) == [
-        ("pump/0", "silent"), ("pump/1", "back"), ("pump/1", "silent"), ("pump/2", "silent")
-    ]  # fmt: skip
+        ("pump/0", "silent"),
+        ("pump/1", "back"),
+        ("pump/1", "silent"),
+        ("pump/2", "silent"),
+    ]
     again = JobProcess(redis_server.url, output, [*arguments, "--window", "1 min"], tmp_path / "again.log")
     assert again.wait() == 2
     assert "--window can't change: it was 5 seconds" in again.log.read_text()
@@ -119,11 +131,13 @@ def test_missing_options_are_named() -> None:
             "cluster.analytics.errors.DataLoss: 10 bytes are missing; keep more\n\nJVM stacktrace:\njava.lang.X",
             "10 bytes are missing; keep more",
         ),
-        ("An error\nCaused by: java.io.IOException: No space left on device\n\tat x",
-         "the Spark job has failed: No space left on device (IOException)"),
+        (
+            "An error\nCaused by: java.io.IOException: No space left on device\n\tat x",
+            "the Spark job has failed: No space left on device (IOException)",
+        ),
         ("[CODE] Something. SQLSTATE: 42K03\nmore", "the Spark job has failed: [CODE] Something"),
     ],
-)  # fmt: skip
+)
 def test_faults_in_one_line(text: str, line: str) -> None:
     assert str(told(RuntimeError(text))) == line
     fault = FlockError("a", "b")

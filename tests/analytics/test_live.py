@@ -47,14 +47,20 @@ def test_silent_until_back(redis_of_a_cluster: RedisProcess) -> None:
     assert shown.flush()
     assert results(redis_of_a_cluster) == {
         "silent/pump%2F1": {
-            "at": "2026-01-31T12:01:00Z", "client_id": "pump/1", "since": "2026-01-31T12:00:00Z",
-            "usual_interval": 2.5, "node": "a",
+            "at": "2026-01-31T12:01:00Z",
+            "client_id": "pump/1",
+            "since": "2026-01-31T12:00:00Z",
+            "usual_interval": 2.5,
+            "node": "a",
         },
         "silent/pump 2": {
-            "at": "2026-01-31T12:01:00Z", "client_id": "pump 2", "since": "2026-01-31T12:00:00Z",
-            "usual_interval": 2.5, "node": "a",
+            "at": "2026-01-31T12:01:00Z",
+            "client_id": "pump 2",
+            "since": "2026-01-31T12:00:00Z",
+            "usual_interval": 2.5,
+            "node": "a",
         },
-    }  # fmt: skip
+    }
     shown.show("silence", [silence("pump/1", "back")])
     assert shown.flush()
     assert list(results(redis_of_a_cluster)) == ["silent/pump 2"]
@@ -75,8 +81,9 @@ def test_rates_are_of_the_last_window_and_all_nodes(redis_of_a_cluster: RedisPro
     found = results(redis_of_a_cluster)["rates/site"]
     assert (found["messages"], found["rate"], found["bytes"]) == (180, 3.0, 1800)
     assert found["nodes"] == [
-        {"node": "a", "messages": 120, "bytes": 1200}, {"node": "b", "messages": 60, "bytes": 600}
-    ]  # fmt: skip
+        {"node": "a", "messages": 120, "bytes": 1200},
+        {"node": "b", "messages": 60, "bytes": 600},
+    ]
     assert found["window_start"] == "2026-01-31T12:00:00Z"
 
 

@@ -17,10 +17,8 @@ NUMBERS = "node string, at bigint, window bigint, client_id string, topic string
 def numbers(spark: SparkSession, topics: dict[str, list[float]], window: int = 0) -> DataFrame:
     """Values of topics, a second apart."""
     rows = [
-        ("a", window + at, window, "c", topic, "", value)
-        for topic, of in topics.items()
-        for at, value in enumerate(of)
-    ]  # fmt: skip
+        ("a", window + at, window, "c", topic, "", value) for topic, of in topics.items() for at, value in enumerate(of)
+    ]
     return spark.createDataFrame(rows, NUMBERS)
 
 

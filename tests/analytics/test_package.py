@@ -65,7 +65,12 @@ def test_it_has_all_that_is_imported_and_nothing_compiled(package: Path) -> None
     with zipfile.ZipFile(package) as archive:
         names = archive.namelist()
         assert archive.testzip() is None
-    assert {"cluster/analytics/source.py", "broker/config/redis_url.py", "cluster/redis/clients.py", "redis/client.py"} <= {*names}
+    assert {
+        "cluster/analytics/source.py",
+        "broker/config/redis_url.py",
+        "cluster/redis/clients.py",
+        "redis/client.py",
+    } <= {*names}
     assert all(name.endswith((".py", ".html", ".properties")) for name in names)
     assert not [name for name in names if name.startswith(("_speedups", "cluster/analytics/commands"))]
     code = (

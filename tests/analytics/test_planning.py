@@ -456,9 +456,7 @@ def test_a_job_holds_all_back_while_it_looks_where_to_begin(
     assert len(Query(redis_server, job="new").batch()) == 100
 
 
-def test_a_job_that_was_stale_is_heard_of_before_it_reads(
-    redis_server: RedisProcess, writers: list[LogWriter]
-) -> None:
+def test_a_job_that_was_stale_is_heard_of_before_it_reads(redis_server: RedisProcess, writers: list[LogWriter]) -> None:
     a, _ = writers
     a.fill(10)
     query = Query(redis_server, job="j")

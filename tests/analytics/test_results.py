@@ -68,8 +68,9 @@ Read = Callable[[str], list[dict[str, Any]]]
 def read(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Read:
     """Tables of a job that has read the fleet's messages in some batches, and then its clock."""
     output = tmp_path_factory.mktemp("output")
-    options = Options(output=str(output), archive=request.param != 1, depth=2, top=3, live=False,
-                      fields=(("+/+/temp", "$.value"),))  # fmt: skip
+    options = Options(
+        output=str(output), archive=request.param != 1, depth=2, top=3, live=False, fields=(("+/+/temp", "$.value"),)
+    )
     batches = Batches(spark, options)
     messages = fleet()
     for number in range(request.param):
@@ -117,8 +118,10 @@ def test_archive_has_every_message_once(read: Read, request: pytest.FixtureReque
         with pytest.raises(Exception, match="PATH_NOT_FOUND"):
             read("messages")
         return
-    found = [Message(r["node"], r["accepted_at"], r["client_id"], r["topic"], r["qos"], bytes(r["payload"]))
-             for r in read("messages")]  # fmt: skip
+    found = [
+        Message(r["node"], r["accepted_at"], r["client_id"], r["topic"], r["qos"], bytes(r["payload"]))
+        for r in read("messages")
+    ]
     assert sorted(found) == sorted(fleet())
 
 
@@ -153,9 +156,12 @@ def test_silence(read: Read) -> None:
     events = [(row["at"], row["client_id"], row["event"], row["since"]) for row in read("silence")]
     assert sorted(events) == expected
     assert [event[1:3] for event in expected[:5]] == [
-        ("device 4", "silent"), ("device 4", "back"), ("device 3", "silent"), ("device 3", "back"),
+        ("device 4", "silent"),
+        ("device 4", "back"),
+        ("device 3", "silent"),
+        ("device 3", "back"),
         ("device 5", "silent"),
-    ]  # fmt: skip
+    ]
     for row in read("silence"):
         assert row["usual_interval"] > 0.5
         away = None if row["event"] == "silent" else pytest.approx((row["at"] - row["since"]) / 1e6)

@@ -249,8 +249,10 @@ def test_kill_9_of_the_driver_loses_and_doubles_nothing(
         with open(tmp_path / "log", "ab") as log:
             driver = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, redis_server.url, str(tmp_path)],
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         try:
             wait(lambda before=before, driver=driver: done() >= before + 4 or driver.poll() is not None)
             assert driver.poll() is None, (tmp_path / "log").read_text()[-3000:]
@@ -274,10 +276,29 @@ def certificate(place: Path) -> tuple[str, str]:
     """A certificate of 127.0.0.1 that signs itself, and its key."""
     cert, key = str(place / "cert.pem"), str(place / "key.pem")
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
-         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            key,
+            "-out",
+            cert,
+        ],
+        check=True,
+        capture_output=True,
+    )
     return cert, key
 
 
@@ -286,10 +307,24 @@ def test_tls_and_a_password_that_is_never_shown(
 ) -> None:
     cert, key = certificate(tmp_path)
     server = start_redis(
-        ["--port", "0", "--tls-port", "0", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
-         "--tls-auth-clients", "no", "--requirepass", "sesame"],
+        [
+            "--port",
+            "0",
+            "--tls-port",
+            "0",
+            "--tls-cert-file",
+            cert,
+            "--tls-key-file",
+            key,
+            "--tls-ca-cert-file",
+            cert,
+            "--tls-auth-clients",
+            "no",
+            "--requirepass",
+            "sesame",
+        ],
         {"password": "sesame", "ssl": True, "ssl_ca_certs": cert, "ssl_check_hostname": False},
-    )  # fmt: skip
+    )
     with server.client() as client:
         rows = LogWriter(client).fill(3)
     url = f"rediss://:sesame@127.0.0.1:{server.port}?ca_file={cert}"

@@ -95,9 +95,15 @@ def test_directories_of_nobody(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["select 1"], ["dir", "select", "1"], ["dir", "q", "--since", "now"], ["dir", "q", "--json", "--csv"],
-     ["dir", "q", "--limit", "0"], ["--redis", "redis://x", "dir", "q"]],
-)  # fmt: skip
+    [
+        ["select 1"],
+        ["dir", "select", "1"],
+        ["dir", "q", "--since", "now"],
+        ["dir", "q", "--json", "--csv"],
+        ["dir", "q", "--limit", "0"],
+        ["--redis", "redis://x", "dir", "q"],
+    ],
+)
 def test_wrong_command_lines(arguments: list[str]) -> None:
     with pytest.raises(UsageError):
         sql.parse(arguments)
@@ -115,8 +121,12 @@ def flockmq(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     """The command, as a process."""
     return subprocess.run(
         [sys.executable, "-m", "broker.cli", "analytics", "sql", *arguments],
-        capture_output=True, text=True, timeout=DEADLINE, check=False, env={**os.environ, **environment},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        env={**os.environ, **environment},
+    )
 
 
 def test_nothing_but_the_answer(directory: str) -> None:

@@ -49,7 +49,7 @@ def test_the_check_sees_an_import(tmp_path: Path) -> None:
 
 def test_only_the_configuration_reads_the_environment() -> None:
     for path in (ROOT / "broker").rglob("*.py"):
-        if path.name != "config.py":
+        if path.parent.name != "config":
             assert "os.environ" not in path.read_text() and "getenv" not in path.read_text(), path
 
 
@@ -63,7 +63,6 @@ def test_broker_needs_no_cluster_library() -> None:
 
 def test_a_node_does_not_import_the_analytics() -> None:
     code = (
-        "import sys, cluster.cluster\n"
-        "assert not [name for name in sys.modules if name.startswith('cluster.analytics')]"
+        "import sys, cluster.cluster\nassert not [name for name in sys.modules if name.startswith('cluster.analytics')]"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

@@ -57,8 +57,14 @@ def frame(first_byte: int, *pieces: bytes | str | int) -> bytes:
     return bytes([first_byte]) + size + body
 
 
-def bad(name: str, statement: str, levels: tuple[int, ...], data: bytes, error: type[MalformedPacket] = MalformedPacket,
-        code: int | None = None) -> Case:  # fmt: skip
+def bad(
+    name: str,
+    statement: str,
+    levels: tuple[int, ...],
+    data: bytes,
+    error: type[MalformedPacket] = MalformedPacket,
+    code: int | None = None,
+) -> Case:
     return Case(name, statement, levels, data, error, code)
 
 
@@ -77,55 +83,169 @@ NULL_UTF8 = b"\x00\x01\x00"
 
 CONNECT = (
     Case("connect, least", "3.1", (4,), frame(0x10, MQTT, 4, 2, KEEP, ""), Connect("", keep_alive=10)),
-    Case("connect, clean start 0", "3.1.2.4", (4,), frame(0x10, MQTT, 4, 0, KEEP, "c"),
-         Connect("c", clean_start=False, keep_alive=10)),
-    Case("connect, all fields", "3.1.3", (4,), frame(0x10, MQTT, 4, 0xF6, KEEP, "c", "w/t", "gone", "u", "p"),
-         Connect("c", True, 10, "u", b"p", "w/t", b"gone", 2, True)),
-    Case("connect, empty user name and password", "3.1.3", (4,), frame(0x10, MQTT, 4, 0xC2, KEEP, "c", "", ""),
-         Connect("c", True, 10, "", b"")),
-    Case("connect, will QoS 1 and an empty will message", "3.1.3.3", (4,),
-         frame(0x10, MQTT, 4, 0x0E, KEEP, "c", "w", ""), Connect("c", True, 10, None, None, "w", b"", 1, False)),
-    Case("connect, keep alive of 18 h 12 min 15 s", "3.1.2.10", (4,), frame(0x10, MQTT, 4, 2, b"\xff\xff", "c"),
-         Connect("c", keep_alive=65535)),
-    Case("connect, level 3", "V3.1 3.1", (3,), frame(0x10, V3, 3, 2, KEEP, "c"),
-         Connect("c", keep_alive=10, protocol_level=3)),
-    Case("connect, level 3, all fields", "V3.1 3.1", (3,), frame(0x10, V3, 3, 0xEE, KEEP, "c", "w/t", "gone", "u", "p"),
-         Connect("c", True, 10, "u", b"p", "w/t", b"gone", 1, True, protocol_level=3)),
-    lenient("connect, level 3, unused header bits", "V3.1 3.1", (3,), frame(0x1F, V3, 3, 2, KEEP, "c"),
-            Connect("c", keep_alive=10, protocol_level=3)),
-    lenient("connect, level 3, reserved flag", "V3.1 3.1", (3,), frame(0x10, V3, 3, 3, KEEP, "c"),
-            Connect("c", keep_alive=10, protocol_level=3)),
-    lenient("connect, level 3, flags without strings", "V3.1 3.1", (3,), frame(0x10, V3, 3, 0xC2, KEEP, "c"),
-            Connect("c", keep_alive=10, protocol_level=3)),
-    lenient("connect, level 3, password flag alone without a string", "V3.1 3.1", (3,),
-            frame(0x10, V3, 3, 0x42, KEEP, "c"), Connect("c", keep_alive=10, protocol_level=3)),
-    lenient("connect, level 3, password flag without its string", "V3.1 3.1", (3,),
-            frame(0x10, V3, 3, 0xC2, KEEP, "c", "u"), Connect("c", True, 10, "u", protocol_level=3)),
-    lenient("connect, level 3, will bits without a will", "V3.1 3.1", (3,), frame(0x10, V3, 3, 0x3A, KEEP, "c"),
-            Connect("c", keep_alive=10, protocol_level=3)),
-    Case("connect, will message is not text", "3.1.3.3", (4,),
-         frame(0x10, MQTT, 4, 0x06, KEEP, "c", "w", b"\x00\x02\xff\x00"),
-         Connect("c", True, 10, None, None, "w", b"\xff\x00")),
-    Case("connect, level 3, will message is not text", "V3.1 3.1", (3,),
-         frame(0x10, V3, 3, 0x06, KEEP, "c", "w", b"\x00\x02\xff\x00"),
-         Connect("c", True, 10, None, None, "w", b"\xff\x00", protocol_level=3)),
-    lenient("connect, longer length than needed", "2.2.3", (4,),
-            b"\x10\x8d\x00" + frame(0x10, MQTT, 4, 2, KEEP, "c")[2:], Connect("c", keep_alive=10)),
-    Case("connect, level 5", "5: 3.1", (5,), frame(0x10, MQTT, 5, 2, KEEP, 0, "c"),
-         Connect("c", keep_alive=10, protocol_level=5)),
-    Case("connect, level 5, password alone", "5: 3.1.2.9", (5,), frame(0x10, MQTT, 5, 0x42, KEEP, 0, "c", "p"),
-         Connect("c", True, 10, None, b"p", protocol_level=5)),
-    Case("connect, level 5, will", "5: 3.1.3.2", (5,),
-         frame(0x10, MQTT, 5, 0x06, KEEP, 3, b"\x21\x00\x05", "c", 5, b"\x18\x00\x00\x00\x07", "w", "m"),
-         Connect("c", True, 10, None, None, "w", b"m", 0, False, {"will_delay_interval": 7}, {"receive_maximum": 5},
-                 protocol_level=5)),
+    Case(
+        "connect, clean start 0",
+        "3.1.2.4",
+        (4,),
+        frame(0x10, MQTT, 4, 0, KEEP, "c"),
+        Connect("c", clean_start=False, keep_alive=10),
+    ),
+    Case(
+        "connect, all fields",
+        "3.1.3",
+        (4,),
+        frame(0x10, MQTT, 4, 0xF6, KEEP, "c", "w/t", "gone", "u", "p"),
+        Connect("c", True, 10, "u", b"p", "w/t", b"gone", 2, True),
+    ),
+    Case(
+        "connect, empty user name and password",
+        "3.1.3",
+        (4,),
+        frame(0x10, MQTT, 4, 0xC2, KEEP, "c", "", ""),
+        Connect("c", True, 10, "", b""),
+    ),
+    Case(
+        "connect, will QoS 1 and an empty will message",
+        "3.1.3.3",
+        (4,),
+        frame(0x10, MQTT, 4, 0x0E, KEEP, "c", "w", ""),
+        Connect("c", True, 10, None, None, "w", b"", 1, False),
+    ),
+    Case(
+        "connect, keep alive of 18 h 12 min 15 s",
+        "3.1.2.10",
+        (4,),
+        frame(0x10, MQTT, 4, 2, b"\xff\xff", "c"),
+        Connect("c", keep_alive=65535),
+    ),
+    Case(
+        "connect, level 3",
+        "V3.1 3.1",
+        (3,),
+        frame(0x10, V3, 3, 2, KEEP, "c"),
+        Connect("c", keep_alive=10, protocol_level=3),
+    ),
+    Case(
+        "connect, level 3, all fields",
+        "V3.1 3.1",
+        (3,),
+        frame(0x10, V3, 3, 0xEE, KEEP, "c", "w/t", "gone", "u", "p"),
+        Connect("c", True, 10, "u", b"p", "w/t", b"gone", 1, True, protocol_level=3),
+    ),
+    lenient(
+        "connect, level 3, unused header bits",
+        "V3.1 3.1",
+        (3,),
+        frame(0x1F, V3, 3, 2, KEEP, "c"),
+        Connect("c", keep_alive=10, protocol_level=3),
+    ),
+    lenient(
+        "connect, level 3, reserved flag",
+        "V3.1 3.1",
+        (3,),
+        frame(0x10, V3, 3, 3, KEEP, "c"),
+        Connect("c", keep_alive=10, protocol_level=3),
+    ),
+    lenient(
+        "connect, level 3, flags without strings",
+        "V3.1 3.1",
+        (3,),
+        frame(0x10, V3, 3, 0xC2, KEEP, "c"),
+        Connect("c", keep_alive=10, protocol_level=3),
+    ),
+    lenient(
+        "connect, level 3, password flag alone without a string",
+        "V3.1 3.1",
+        (3,),
+        frame(0x10, V3, 3, 0x42, KEEP, "c"),
+        Connect("c", keep_alive=10, protocol_level=3),
+    ),
+    lenient(
+        "connect, level 3, password flag without its string",
+        "V3.1 3.1",
+        (3,),
+        frame(0x10, V3, 3, 0xC2, KEEP, "c", "u"),
+        Connect("c", True, 10, "u", protocol_level=3),
+    ),
+    lenient(
+        "connect, level 3, will bits without a will",
+        "V3.1 3.1",
+        (3,),
+        frame(0x10, V3, 3, 0x3A, KEEP, "c"),
+        Connect("c", keep_alive=10, protocol_level=3),
+    ),
+    Case(
+        "connect, will message is not text",
+        "3.1.3.3",
+        (4,),
+        frame(0x10, MQTT, 4, 0x06, KEEP, "c", "w", b"\x00\x02\xff\x00"),
+        Connect("c", True, 10, None, None, "w", b"\xff\x00"),
+    ),
+    Case(
+        "connect, level 3, will message is not text",
+        "V3.1 3.1",
+        (3,),
+        frame(0x10, V3, 3, 0x06, KEEP, "c", "w", b"\x00\x02\xff\x00"),
+        Connect("c", True, 10, None, None, "w", b"\xff\x00", protocol_level=3),
+    ),
+    lenient(
+        "connect, longer length than needed",
+        "2.2.3",
+        (4,),
+        b"\x10\x8d\x00" + frame(0x10, MQTT, 4, 2, KEEP, "c")[2:],
+        Connect("c", keep_alive=10),
+    ),
+    Case(
+        "connect, level 5",
+        "5: 3.1",
+        (5,),
+        frame(0x10, MQTT, 5, 2, KEEP, 0, "c"),
+        Connect("c", keep_alive=10, protocol_level=5),
+    ),
+    Case(
+        "connect, level 5, password alone",
+        "5: 3.1.2.9",
+        (5,),
+        frame(0x10, MQTT, 5, 0x42, KEEP, 0, "c", "p"),
+        Connect("c", True, 10, None, b"p", protocol_level=5),
+    ),
+    Case(
+        "connect, level 5, will",
+        "5: 3.1.3.2",
+        (5,),
+        frame(0x10, MQTT, 5, 0x06, KEEP, 3, b"\x21\x00\x05", "c", 5, b"\x18\x00\x00\x00\x07", "w", "m"),
+        Connect(
+            "c",
+            True,
+            10,
+            None,
+            None,
+            "w",
+            b"m",
+            0,
+            False,
+            {"will_delay_interval": 7},
+            {"receive_maximum": 5},
+            protocol_level=5,
+        ),
+    ),
     bad("connect, unknown name", "MQTT-3.1.2-1", ALL, frame(0x10, "MQTt", 4, 2, KEEP, "c"), UnacceptableProtocol),
     bad("connect, HTTP", "MQTT-3.1.2-1", ALL, frame(0x10, "HTTP/1.1", 2, KEEP, "c"), UnacceptableProtocol),
     bad("connect, unknown level", "MQTT-3.1.2-2", ALL, frame(0x10, MQTT, 6, 2, KEEP, "c"), UnacceptableProtocol),
-    bad("connect, level 3 with the new name", "MQTT-3.1.2-2", ALL, frame(0x10, MQTT, 3, 2, KEEP, "c"),
-        UnacceptableProtocol),
-    bad("connect, level 4 with the old name", "MQTT-3.1.2-2", ALL, frame(0x10, V3, 4, 2, KEEP, "c"),
-        UnacceptableProtocol),
+    bad(
+        "connect, level 3 with the new name",
+        "MQTT-3.1.2-2",
+        ALL,
+        frame(0x10, MQTT, 3, 2, KEEP, "c"),
+        UnacceptableProtocol,
+    ),
+    bad(
+        "connect, level 4 with the old name",
+        "MQTT-3.1.2-2",
+        ALL,
+        frame(0x10, V3, 4, 2, KEEP, "c"),
+        UnacceptableProtocol,
+    ),
     bad("connect, header flags", "MQTT-2.2.2-2", ALL, frame(0x11, MQTT, 4, 2, KEEP, "c")),
     bad("connect, reserved flag", "MQTT-3.1.2-3", ALL, frame(0x10, MQTT, 4, 3, KEEP, "c")),
     bad("connect, level 5, reserved flag", "MQTT-3.1.2-3", ALL, frame(0x10, MQTT, 5, 3, KEEP, 0, "c")),
@@ -136,8 +256,7 @@ CONNECT = (
     bad("connect, will QoS 3 without will", "MQTT-3.1.2-11", ALL, frame(0x10, MQTT, 4, 0x1A, KEEP, "c")),
     bad("connect, password without user name", "MQTT-3.1.2-22", ALL, frame(0x10, MQTT, 4, 0x42, KEEP, "c", "p")),
     bad("connect, password flag alone", "MQTT-3.1.2-22", ALL, frame(0x10, MQTT, 4, 0x42, KEEP, "c", "", "")),
-    bad("connect, level 3, password without user name", "MQTT-3.1.2-22", ALL,
-        frame(0x10, V3, 3, 0x42, KEEP, "c", "p")),
+    bad("connect, level 3, password without user name", "MQTT-3.1.2-22", ALL, frame(0x10, V3, 3, 0x42, KEEP, "c", "p")),
     bad("connect, user name flag without user name", "3.1.2-19", ALL, frame(0x10, MQTT, 4, 0x82, KEEP, "c")),
     bad("connect, user name without its flag", "3.1.2-18", ALL, frame(0x10, MQTT, 4, 2, KEEP, "c", "u")),
     bad("connect, level 3, bytes too many", "V3.1", ALL, frame(0x10, V3, 3, 2, KEEP, "c", "u")),
@@ -149,19 +268,30 @@ CONNECT = (
     bad("connect, client identifier with null", "MQTT-1.5.3-2", ALL, frame(0x10, MQTT, 4, 2, KEEP, NULL_UTF8)),
     bad("connect, level 3, client identifier not UTF-8", "MQTT-1.5.3-1", ALL, frame(0x10, V3, 3, 2, KEEP, BAD_UTF8)),
     bad("connect, will topic not UTF-8", "MQTT-1.5.3-1", ALL, frame(0x10, MQTT, 4, 6, KEEP, "c", BAD_UTF8, "m")),
-    bad("connect, will topic with wildcard", "MQTT-3.3.2-2", ALL, frame(0x10, MQTT, 4, 6, KEEP, "c", "w/#", "m"),
-        code=0x90),
+    bad(
+        "connect, will topic with wildcard",
+        "MQTT-3.3.2-2",
+        ALL,
+        frame(0x10, MQTT, 4, 6, KEEP, "c", "w/#", "m"),
+        code=0x90,
+    ),
     bad("connect, will topic empty", "MQTT-4.7.3-1", ALL, frame(0x10, MQTT, 4, 6, KEEP, "c", "", "m"), code=0x90),
     bad("connect, user name not UTF-8", "MQTT-1.5.3-1", ALL, frame(0x10, MQTT, 4, 0x82, KEEP, "c", BAD_UTF8)),
-    bad("connect, level 5, longer length than needed", "MQTT-1.5.5-1", ALL,
-        b"\x10\x8e\x00" + frame(0x10, MQTT, 5, 2, KEEP, 0, "c")[2:]),
-)  # fmt: skip
+    bad(
+        "connect, level 5, longer length than needed",
+        "MQTT-1.5.5-1",
+        ALL,
+        b"\x10\x8e\x00" + frame(0x10, MQTT, 5, 2, KEEP, 0, "c")[2:],
+    ),
+)
 
 CONNACK = (
     Case("connack", "3.2", OLD, b"\x20\x02\x00\x00", Connack()),
     Case("connack, session present", "3.2.2.2", (4,), b"\x20\x02\x01\x00", Connack(True)),
-    *(Case(f"connack, return code {code}", "3.2.2.3", OLD, bytes([0x20, 2, 0, code]), Connack(False, code))
-      for code in range(1, 6)),
+    *(
+        Case(f"connack, return code {code}", "3.2.2.3", OLD, bytes([0x20, 2, 0, code]), Connack(False, code))
+        for code in range(1, 6)
+    ),
     lenient("connack, level 3, reserved byte", "V3.1 3.2", (3,), b"\x20\x02\xff\x00", Connack()),
     lenient("connack, level 3, unused header bits", "V3.1 3.2", (3,), b"\x2f\x02\x00\x00", Connack()),
     Case("connack, level 5", "5: 3.2", (5,), b"\x20\x03\x01\x00\x00", Connack(True)),
@@ -173,7 +303,7 @@ CONNACK = (
     bad("connack, too short", "3.2", OLD, b"\x20\x01\x00"),
     bad("connack, too long", "3.2", OLD, b"\x20\x03\x00\x00\x00"),
     bad("connack, level 5, code of another packet", "5: 3.2.2.2", (5,), b"\x20\x03\x00\x92\x00"),
-)  # fmt: skip
+)
 
 PUBLISH = (
     Case("publish, QoS 0", "3.3", OLD, frame(0x30, "a/b", b"hello"), Publish("a/b", b"hello")),
@@ -182,17 +312,32 @@ PUBLISH = (
     Case("publish, QoS 1", "3.3.2.2", OLD, frame(0x32, "a/b", ID, b"x"), Publish("a/b", b"x", 1, packet_id=10)),
     Case("publish, QoS 2", "3.3.2.2", OLD, frame(0x34, "a/b", ID, b"x"), Publish("a/b", b"x", 2, packet_id=10)),
     Case("publish, QoS 1 again", "3.3.1.1", OLD, frame(0x3A, "a", ID), Publish("a", b"", 1, False, True, 10)),
-    Case("publish, QoS 2 again, retain", "3.3.1.1", OLD, frame(0x3D, "a", b"\xff\xff"),
-         Publish("a", b"", 2, True, True, 65535)),
+    Case(
+        "publish, QoS 2 again, retain",
+        "3.3.1.1",
+        OLD,
+        frame(0x3D, "a", b"\xff\xff"),
+        Publish("a", b"", 2, True, True, 65535),
+    ),
     Case("publish, payload is no text", "3.3.3", OLD, frame(0x30, "a", b"\xff\x00\xc0"), Publish("a", b"\xff\x00\xc0")),
-    Case("publish, topic name of many bytes", "4.7.3", OLD, frame(0x30, "$a//ä€\U0001f600/"),
-         Publish("$a//ä€\U0001f600/")),
+    Case(
+        "publish, topic name of many bytes",
+        "4.7.3",
+        OLD,
+        frame(0x30, "$a//ä€\U0001f600/"),
+        Publish("$a//ä€\U0001f600/"),
+    ),
     Case("publish, two length bytes", "2.2.3", OLD, frame(0x30, "a", bytes(125)), Publish("a", bytes(125))),
     lenient("publish, longer length than needed", "2.2.3", OLD, b"\x30\x83\x80\x80\x00\x00\x01a", Publish("a")),
     lenient("publish, level 3, DUP with QoS 0", "V3.1 2.1", (3,), frame(0x38, "a"), Publish("a")),
     Case("publish, level 5", "5: 3.3", (5,), frame(0x32, "a", ID, 0, b"x"), Publish("a", b"x", 1, packet_id=10)),
-    Case("publish, level 5, topic alias only", "5: 3.3.2.1", (5,), frame(0x30, "", 3, b"\x23\x00\x07", b"x"),
-         Publish("", b"x", properties={"topic_alias": 7})),
+    Case(
+        "publish, level 5, topic alias only",
+        "5: 3.3.2.1",
+        (5,),
+        frame(0x30, "", 3, b"\x23\x00\x07", b"x"),
+        Publish("", b"x", properties={"topic_alias": 7}),
+    ),
     bad("publish, QoS 3", "MQTT-3.3.1-4", ALL, frame(0x36, "a", ID)),
     bad("publish, DUP with QoS 0", "MQTT-3.3.1-2", EXACT, frame(0x38, "a", 0)),
     bad("publish, packet identifier 0", "MQTT-2.3.1-1", ALL, frame(0x32, "a", NO_ID, 0)),
@@ -210,34 +355,67 @@ PUBLISH = (
     bad("publish, level 5, longer length than needed", "MQTT-1.5.5-1", (5,), b"\x30\x84\x00\x00\x01a\x00"),
     bad("publish, level 5, cut properties", "5: 3.3.2.3", (5,), frame(0x30, "a", 5, b"\x23\x00\x01")),
     bad("publish, level 5, long property length", "MQTT-1.5.5-1", (5,), frame(0x30, "a", b"\x80\x00")),
-    bad("publish, level 5, property length of five bytes", "MQTT-1.5.5-1", (5,),
-        frame(0x30, "a", b"\x80\x80\x80\x80\x01")),
+    bad(
+        "publish, level 5, property length of five bytes",
+        "MQTT-1.5.5-1",
+        (5,),
+        frame(0x30, "a", b"\x80\x80\x80\x80\x01"),
+    ),
     bad("publish, level 5, unknown property", "5: 2.2.2.2", (5,), frame(0x30, "a", 2, b"\x7e\x00")),
     bad("publish, level 5, long property identifier", "MQTT-1.5.5-1", (5,), frame(0x30, "a", 3, b"\x81\x00\x00")),
-    bad("publish, level 5, topic alias 0", "5: MQTT-3.3.2-8", (5,), frame(0x30, "a", 3, b"\x23\x00\x00"),
-        ProtocolError, 0x94),
-    bad("publish, level 5, subscription identifier 0", "5: 3.3.2.3.8", (5,), frame(0x30, "a", 2, b"\x0b\x00"),
-        ProtocolError),
-    bad("publish, level 5, response topic with wildcard", "MQTT-3.3.2-2", (5,),
-        frame(0x30, "a", 4, b"\x08\x00\x01#"), code=0x90),
+    bad(
+        "publish, level 5, topic alias 0",
+        "5: MQTT-3.3.2-8",
+        (5,),
+        frame(0x30, "a", 3, b"\x23\x00\x00"),
+        ProtocolError,
+        0x94,
+    ),
+    bad(
+        "publish, level 5, subscription identifier 0",
+        "5: 3.3.2.3.8",
+        (5,),
+        frame(0x30, "a", 2, b"\x0b\x00"),
+        ProtocolError,
+    ),
+    bad(
+        "publish, level 5, response topic with wildcard",
+        "MQTT-3.3.2-2",
+        (5,),
+        frame(0x30, "a", 4, b"\x08\x00\x01#"),
+        code=0x90,
+    ),
     bad("publish, level 5, payload format 2", "5: 3.3.2.3.2", (5,), frame(0x30, "a", 2, b"\x01\x02"), ProtocolError),
-    bad("publish, level 5, too many user properties", "", (5,),
-        frame(0x30, "a", b"\x85\x05", b"\x26\x00\x00\x00\x00" * 129), ProtocolError, 0x97),
-)  # fmt: skip
+    bad(
+        "publish, level 5, too many user properties",
+        "",
+        (5,),
+        frame(0x30, "a", b"\x85\x05", b"\x26\x00\x00\x00\x00" * 129),
+        ProtocolError,
+        0x97,
+    ),
+)
 
 ACKS = (
     *(
         case
         for kind, name, packet in (
-            (0x40, "puback", Puback), (0x50, "pubrec", Pubrec), (0x62, "pubrel", Pubrel), (0x70, "pubcomp", Pubcomp),
+            (0x40, "puback", Puback),
+            (0x50, "pubrec", Pubrec),
+            (0x62, "pubrel", Pubrel),
+            (0x70, "pubcomp", Pubcomp),
         )
         for case in (
             Case(name, "3.4-3.7", ALL, frame(kind, ID), packet(10)),
             Case(f"{name}, largest", "3.4-3.7", ALL, frame(kind, b"\xff\xff"), packet(65535)),
             lenient(f"{name}, level 3, unused header bits", "V3.1 3.4-3.7", (3,), frame(kind ^ 0x0B, ID), packet(10)),
-            Case(f"{name}, level 5, reason code", "5: 3.4.2.1", (5,),
-                 frame(kind, ID, 0x92 if name in ("pubrel", "pubcomp") else 0x97),
-                 packet(10, 0x92 if name in ("pubrel", "pubcomp") else 0x97)),
+            Case(
+                f"{name}, level 5, reason code",
+                "5: 3.4.2.1",
+                (5,),
+                frame(kind, ID, 0x92 if name in ("pubrel", "pubcomp") else 0x97),
+                packet(10, 0x92 if name in ("pubrel", "pubcomp") else 0x97),
+            ),
             lenient(f"{name}, level 5, empty properties", "5: 3.4.2.2", (5,), frame(kind, ID, 0, 0), packet(10)),
             bad(f"{name}, header flags", "MQTT-2.2.2-2", EXACT, frame(kind ^ 0x02, ID)),
             bad(f"{name}, packet identifier 0", "MQTT-2.3.1-1", ALL, frame(kind, NO_ID)),
@@ -248,23 +426,45 @@ ACKS = (
             bad(f"{name}, level 5, bytes after the properties", "5: 3.4.2.2", (5,), frame(kind, ID, 0, 0, 0)),
         )
     ),
-)  # fmt: skip
+)
 
 SUBSCRIBE = (
-    Case("subscribe, two filters", "3.8.3", OLD, frame(0x82, ID, "a/b", 1, "c/d", 2),
-         Subscribe(10, [("a/b", 1), ("c/d", 2)])),
+    Case(
+        "subscribe, two filters",
+        "3.8.3",
+        OLD,
+        frame(0x82, ID, "a/b", 1, "c/d", 2),
+        Subscribe(10, [("a/b", 1), ("c/d", 2)]),
+    ),
     Case("subscribe, wildcards", "3.8.3", OLD, frame(0x82, ID, "+/#", 0), Subscribe(10, [("+/#", 0)])),
-    Case("subscribe, wrong wildcard is the broker's to refuse", "3.8.4", OLD, frame(0x82, ID, "a#", 0, "+b", 0),
-         Subscribe(10, [("a#", 0), ("+b", 0)])),
+    Case(
+        "subscribe, wrong wildcard is the broker's to refuse",
+        "3.8.4",
+        OLD,
+        frame(0x82, ID, "a#", 0, "+b", 0),
+        Subscribe(10, [("a#", 0), ("+b", 0)]),
+    ),
     lenient("subscribe, level 3, header flags", "V3.1 3.8", (3,), frame(0x8B, ID, "a", 1), Subscribe(10, [("a", 1)])),
-    lenient("subscribe, level 3, upper six bits", "V3.1 3.8", (3,), frame(0x82, ID, "a", 0xFE),
-            Subscribe(10, [("a", 2)])),
-    Case("subscribe, level 5, options", "5: 3.8.3.1", (5,), frame(0x82, ID, 0, "a", 0x2D),
-         Subscribe(10, [("a", 0x2D)])),
-    Case("subscribe, level 5, identifier", "5: 3.8.2.1", (5,), frame(0x82, ID, 3, b"\x0b\x80\x01", "a", 0),
-         Subscribe(10, [("a", 0)], {"subscription_identifier": 128})),
-    Case("subscribe, level 5, shared", "5: 4.8.2", (5,), frame(0x82, ID, 0, "$share/g/a", 2),
-         Subscribe(10, [("$share/g/a", 2)])),
+    lenient(
+        "subscribe, level 3, upper six bits", "V3.1 3.8", (3,), frame(0x82, ID, "a", 0xFE), Subscribe(10, [("a", 2)])
+    ),
+    Case(
+        "subscribe, level 5, options", "5: 3.8.3.1", (5,), frame(0x82, ID, 0, "a", 0x2D), Subscribe(10, [("a", 0x2D)])
+    ),
+    Case(
+        "subscribe, level 5, identifier",
+        "5: 3.8.2.1",
+        (5,),
+        frame(0x82, ID, 3, b"\x0b\x80\x01", "a", 0),
+        Subscribe(10, [("a", 0)], {"subscription_identifier": 128}),
+    ),
+    Case(
+        "subscribe, level 5, shared",
+        "5: 4.8.2",
+        (5,),
+        frame(0x82, ID, 0, "$share/g/a", 2),
+        Subscribe(10, [("$share/g/a", 2)]),
+    ),
     bad("subscribe, header flags", "MQTT-2.2.2-2", EXACT, frame(0x80, ID, 0, "a", 1)),
     bad("subscribe, packet identifier 0", "MQTT-2.3.1-1", ALL, frame(0x82, NO_ID, "a", 1)),
     bad("subscribe, no filter", "MQTT-3.8.3-3", OLD, frame(0x82, ID), ProtocolError),
@@ -280,11 +480,21 @@ SUBSCRIBE = (
     bad("subscribe, level 5, QoS 3", "MQTT-3.8.3-4", (5,), frame(0x82, ID, 0, "a", 3)),
     bad("subscribe, level 5, reserved bits", "MQTT-3.8.3-4", (5,), frame(0x82, ID, 0, "a", 0x40)),
     bad("subscribe, level 5, retain handling 3", "5: 3.8.3.1", (5,), frame(0x82, ID, 0, "a", 0x30), ProtocolError),
-    bad("subscribe, level 5, no local on a shared one", "MQTT-3.8.3-4", (5,), frame(0x82, ID, 0, "$share/g/a", 4),
-        ProtocolError),
-    bad("subscribe, level 5, two identifiers", "5: 3.8.2.1", (5,), frame(0x82, ID, 4, b"\x0b\x01\x0b\x02", "a", 0),
-        ProtocolError),
-)  # fmt: skip
+    bad(
+        "subscribe, level 5, no local on a shared one",
+        "MQTT-3.8.3-4",
+        (5,),
+        frame(0x82, ID, 0, "$share/g/a", 4),
+        ProtocolError,
+    ),
+    bad(
+        "subscribe, level 5, two identifiers",
+        "5: 3.8.2.1",
+        (5,),
+        frame(0x82, ID, 4, b"\x0b\x01\x0b\x02", "a", 0),
+        ProtocolError,
+    ),
+)
 
 SUBACK = (
     Case("suback", "3.9", OLD, frame(0x90, ID, 0, 1, 2), Suback(10, [0, 1, 2])),
@@ -299,7 +509,7 @@ SUBACK = (
     bad("suback, no return code", "3.9.3", OLD, frame(0x90, ID)),
     bad("suback, level 5, no reason code", "5: 3.9.3", (5,), frame(0x90, ID, 0)),
     bad("suback, level 5, code of another packet", "5: 3.9.3", (5,), frame(0x90, ID, 0, 0x92)),
-)  # fmt: skip
+)
 
 UNSUBSCRIBE = (
     Case("unsubscribe", "3.10", OLD, frame(0xA2, ID, "a/b", "c/d"), Unsubscribe(10, ["a/b", "c/d"])),
@@ -319,7 +529,7 @@ UNSUBSCRIBE = (
     bad("unsuback, packet identifier 0", "MQTT-2.3.1-1", ALL, frame(0xB0, NO_ID)),
     bad("unsuback, bytes too many", "3.11", OLD, frame(0xB0, ID, 0)),
     bad("unsuback, level 5, no reason code", "5: 3.11.3", (5,), frame(0xB0, ID, 0)),
-)  # fmt: skip
+)
 
 SHORT = (
     Case("pingreq", "3.12", ALL, b"\xc0\x00", Pingreq()),
@@ -336,13 +546,23 @@ SHORT = (
     bad("pingresp, with a body", "3.13", ALL, b"\xd0\x01\x00"),
     bad("disconnect, with a body", "3.14", OLD, b"\xe0\x01\x00"),
     Case("disconnect, level 5, reason code", "5: 3.14.2.1", (5,), b"\xe0\x02\x04\x00", Disconnect(4), canonical=False),
-    Case("disconnect, level 5, reason", "5: 3.14.2.2", (5,), frame(0xE0, 0x8E, 5, 0x1F, "by"),
-         Disconnect(0x8E, {"reason_string": "by"})),
+    Case(
+        "disconnect, level 5, reason",
+        "5: 3.14.2.2",
+        (5,),
+        frame(0xE0, 0x8E, 5, 0x1F, "by"),
+        Disconnect(0x8E, {"reason_string": "by"}),
+    ),
     lenient("disconnect, level 5, code without properties", "5: 3.14.2.2", (5,), b"\xe0\x01\x00", Disconnect()),
     bad("disconnect, level 5, code of another packet", "5: 3.14.2.1", (5,), b"\xe0\x01\x92"),
     Case("auth, empty", "5: 3.15", (5,), b"\xf0\x00", Auth()),
-    Case("auth", "5: 3.15", (5,), frame(0xF0, 0x18, 8, 0x15, "m", 0x16, "d"),
-         Auth(0x18, {"authentication_method": "m", "authentication_data": b"d"})),
+    Case(
+        "auth",
+        "5: 3.15",
+        (5,),
+        frame(0xF0, 0x18, 8, 0x15, "m", 0x16, "d"),
+        Auth(0x18, {"authentication_method": "m", "authentication_data": b"d"}),
+    ),
     bad("auth, header flags", "MQTT-2.2.2-2", (5,), b"\xf1\x00"),
     bad("auth, data without method", "5: 3.15.2.2.3", (5,), frame(0xF0, 0x18, 4, 0x16, "d"), ProtocolError),
     bad("packet type 0", "MQTT-2.2.2-2", ALL, b"\x00\x00"),
@@ -352,7 +572,7 @@ SHORT = (
     bad("bytes after the frame", "2.2.3", ALL, b"\xc0\x00\x00"),
     bad("first byte only", "2.2.3", ALL, b"\xc0"),
     bad("nothing", "2.2.3", ALL, b""),
-)  # fmt: skip
+)
 
 # One row for each property of level 5: its bytes after the identifier, its value, and packets that may carry it.
 # Every packet that is not named is tried too, and has to refuse it. "will" is the will of a CONNECT.
@@ -373,16 +593,15 @@ PROPERTY_CASES: dict[str, tuple[bytes, Any, str]] = {
     "request_response_information": (b"\x01", 1, "connect"),
     "response_information": (b"\x00\x01r", "r", "connack"),
     "server_reference": (b"\x00\x01s", "s", "connack disconnect"),
-    "reason_string": (
-        b"\x00\x02\xc3\xa4", "ä", "connack puback pubrec pubrel pubcomp suback unsuback disconnect auth"
-    ),
+    "reason_string": (b"\x00\x02\xc3\xa4", "ä", "connack puback pubrec pubrel pubcomp suback unsuback disconnect auth"),
     "receive_maximum": (b"\xff\xff", 65535, "connect connack"),
     "topic_alias_maximum": (b"\x00\x00", 0, "connect connack"),
     "topic_alias": (b"\x00\x01", 1, "publish"),
     "maximum_qos": (b"\x00", 0, "connack"),
     "retain_available": (b"\x00", 0, "connack"),
     "user_property": (
-        b"\x00\x01k\x00\x00", ("k", ""),
+        b"\x00\x01k\x00\x00",
+        ("k", ""),
         "connect connack publish will puback pubrec pubrel pubcomp subscribe suback unsubscribe unsuback disconnect "
         "auth",
     ),
@@ -390,7 +609,7 @@ PROPERTY_CASES: dict[str, tuple[bytes, Any, str]] = {
     "wildcard_subscription_available": (b"\x01", 1, "connack"),
     "subscription_identifier_available": (b"\x00", 0, "connack"),
     "shared_subscription_available": (b"\x00", 0, "connack"),
-}  # fmt: skip
+}
 
 # A packet of each type around a property block, as bytes and as object.
 CARRIERS: dict[str, tuple[Any, Any]] = {
@@ -443,7 +662,15 @@ def property_cases() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (
-    *CONNECT, *CONNACK, *PUBLISH, *ACKS, *SUBSCRIBE, *SUBACK, *UNSUBSCRIBE, *SHORT, *property_cases(),
-)  # fmt: skip
+    *CONNECT,
+    *CONNACK,
+    *PUBLISH,
+    *ACKS,
+    *SUBSCRIBE,
+    *SUBACK,
+    *UNSUBSCRIBE,
+    *SHORT,
+    *property_cases(),
+)
 VALID = tuple(case for case in CASES if not isinstance(case.packet, type))
 INVALID = tuple(case for case in CASES if isinstance(case.packet, type))

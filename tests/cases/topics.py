@@ -22,8 +22,12 @@ class Validity(NamedTuple):
 
 MANUAL = "mqtt(7)"
 MATCHES = (
-    Match("sensors/COMPUTER_NAME/temperature/HARDDRIVE_NAME", "sensors/COMPUTER_NAME/temperature/HARDDRIVE_NAME",
-          True, MANUAL),
+    Match(
+        "sensors/COMPUTER_NAME/temperature/HARDDRIVE_NAME",
+        "sensors/COMPUTER_NAME/temperature/HARDDRIVE_NAME",
+        True,
+        MANUAL,
+    ),
     Match("sensors/+/temperature/+", "sensors/COMPUTER_NAME/temperature/HARDDRIVE_NAME", True, MANUAL),
     Match("a/b/c/d", "a/b/c/d", True, MANUAL),
     Match("+/b/c/d", "a/b/c/d", True, MANUAL),
@@ -93,7 +97,7 @@ MATCHES = (
     Match("ä/+/ü", "ä/ö/ü", True, "4.7.3"),
     Match("ä", "a", False, "4.7.3"),
     Match("\ufeffa", "a", False, "MQTT-1.5.3-3"),
-)  # fmt: skip
+)
 
 VALIDITIES = (
     Validity("plain", "4.7.3", "a/b", True, True),

@@ -113,7 +113,10 @@ def test_mqttjs(node_js: str, node: BrokerProcess, authority: Authority, scheme:
     url = f"{scheme}://localhost:{ports(node)[scheme]}/mqtt"
     done = subprocess.run(
         [node_js, str(HERE / "scenarios.js"), url, "4"],
-        capture_output=True, text=True, timeout=120, env=environment() | {"NODE_EXTRA_CA_CERTS": authority.ca},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment() | {"NODE_EXTRA_CA_CERTS": authority.ca},
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.count("ok ") == 8

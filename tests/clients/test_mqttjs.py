@@ -23,7 +23,9 @@ def node_js() -> str:
 def test_scenarios(node_js: str, broker: Broker, level: int) -> None:
     done = subprocess.run(
         [node_js, str(HERE / "scenarios.js"), f"mqtt://127.0.0.1:{broker.port}", str(level)],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.count("ok ") == 8

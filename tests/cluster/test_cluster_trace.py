@@ -68,10 +68,18 @@ def test_a_message_is_followed_over_all_nodes(cluster: ClusterProcess) -> None:
             client.send(Puback(packet_id=message.packet_id))
         found = told(steps, "acknowledged") | told(steps, "acknowledged")
     assert found == {
-        ("a", "received", "device"), ("a", "forwarded", "b"), ("a", "forwarded", "c"), ("a", "queued", "keeper"),
-        ("a", "stored", "device"), ("a", "answered", "device"), ("b", "queued", "reader"), ("b", "sent", "reader"),
-        ("b", "acknowledged", "reader"), ("c", "sent", "keeper"), ("c", "acknowledged", "keeper"),
-    }  # fmt: skip
+        ("a", "received", "device"),
+        ("a", "forwarded", "b"),
+        ("a", "forwarded", "c"),
+        ("a", "queued", "keeper"),
+        ("a", "stored", "device"),
+        ("a", "answered", "device"),
+        ("b", "queued", "reader"),
+        ("b", "sent", "reader"),
+        ("b", "acknowledged", "reader"),
+        ("c", "sent", "keeper"),
+        ("c", "acknowledged", "keeper"),
+    }
 
 
 def test_what_a_client_publishes_is_found_at_other_nodes(cluster: ClusterProcess) -> None:

@@ -186,9 +186,28 @@ def test_a_subscription_is_known_to_a_node_that_starts_later(cluster: ClusterPro
 
 
 ODD = [
-    "a:b", "{a}", "}{", "a b", "*", "a*", "[a-z]", "?", "\\", "mq:nodes", "ümläut/€", "\u200b", "\U0001f40c",
-    "%s", "'\"", "a\tb", "0", "-1", "a,b=c", "=", "x" * 400,
-]  # fmt: skip
+    "a:b",
+    "{a}",
+    "}{",
+    "a b",
+    "*",
+    "a*",
+    "[a-z]",
+    "?",
+    "\\",
+    "mq:nodes",
+    "ümläut/€",
+    "\u200b",
+    "\U0001f40c",
+    "%s",
+    "'\"",
+    "a\tb",
+    "0",
+    "-1",
+    "a,b=c",
+    "=",
+    "x" * 400,
+]
 
 
 @pytest.mark.parametrize("client_id", ODD, ids=range(len(ODD)))

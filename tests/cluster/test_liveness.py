@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.peers import liveness
 from cluster.peers.liveness import is_gone, process_name
 
 

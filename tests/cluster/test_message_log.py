@@ -51,9 +51,7 @@ def test_each_message_is_logged_by_the_node_that_accepted_it(start_cluster: Star
     publisher.send(Publish("t/0", b"\xff\0" * 3000, retain=True))
     SocketClient(cluster["c"].port, "other é").send(Publish("ü/" + "x" * 3000, b"5"))
     until(lambda: len(logged_rows(cluster)) == 6)
-    logged = {
-        (row.client_id, row.topic, row.qos, row.retain, row.dup, row.payload) for row in logged_rows(cluster)
-    }  # fmt: skip
+    logged = {(row.client_id, row.topic, row.qos, row.retain, row.dup, row.payload) for row in logged_rows(cluster)}
     assert logged == {
         ("publisher", "t/0", 0, False, False, b"zero"),
         ("publisher", "t/1", 1, True, False, b"one"),
@@ -103,9 +101,7 @@ def test_many(start_cluster: StartCluster, qos: int) -> None:
         for number, client in enumerate(clients):
             client.send(
                 *(
-                    Publish(
-                        f"t/{i % 70}", b"%d %d " % (number, i) + bytes(200), qos=qos, packet_id=i + 1 if qos else 0
-                    )
+                    Publish(f"t/{i % 70}", b"%d %d " % (number, i) + bytes(200), qos=qos, packet_id=i + 1 if qos else 0)
                     for i in range(start, start + 300)
                 )
             )
@@ -276,8 +272,11 @@ def test_the_filters_are_read_again(start_cluster: StartCluster) -> None:
         cluster.wait_for_log("configuration read", since)
     publish_1(client, "one", b"4", 1)
     assert [(row.topic, row.payload) for row in logged_rows(cluster)] == [
-        ("one", b"1"), ("two", b"2"), ("one", b"3"), ("two", b"3"),
-    ]  # fmt: skip
+        ("one", b"1"),
+        ("two", b"2"),
+        ("one", b"3"),
+        ("two", b"3"),
+    ]
 
 
 def test_a_client_that_connects_nowhere_else(start_cluster: StartCluster) -> None:
@@ -306,9 +305,7 @@ def test_the_log_gives_way_when_redis_has_no_memory_left(start_cluster: StartClu
     assert sum(len(block) for _, _, block in entries(cluster)) < 8 << 20
 
 
-def test_status_tells_of_logs_and_jobs(
-    start_cluster: StartCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_tells_of_logs_and_jobs(start_cluster: StartCluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = start_cluster(EVERYTHING, nodes="ab")
     for number in range(3):
         publish_1(SocketClient(cluster["a"].port, "c"), "t", bytes(1000), number + 1)

@@ -110,9 +110,21 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         openssl(directory, "req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         (directory / "ext").write_text(f"subjectAltName={alternative}\n")
         openssl(
-            directory, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-            "-extfile", "ext", "-out", f"{name}.crt",
-        )  # fmt: skip
+            directory,
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            "-CA",
+            "ca.crt",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-extfile",
+            "ext",
+            "-out",
+            f"{name}.crt",
+        )
     return directory
 
 
@@ -120,12 +132,28 @@ def tls_server(start_redis: StartRedis, directory: Path, name: str, *, clients: 
     """A Redis that speaks TLS only, as `name`; `clients` must have certificates."""
     try:
         return start_redis(
-            ["--port", "0", "--tls-port", "0", "--tls-cert-file", f"{directory}/{name}.crt",
-             "--tls-key-file", f"{directory}/{name}.key", "--tls-ca-cert-file", f"{directory}/ca.crt",
-             "--tls-auth-clients", "yes" if clients else "no"],
-            {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False,
-             "ssl_certfile": f"{directory}/client.crt", "ssl_keyfile": f"{directory}/client.key"},
-        )  # fmt: skip
+            [
+                "--port",
+                "0",
+                "--tls-port",
+                "0",
+                "--tls-cert-file",
+                f"{directory}/{name}.crt",
+                "--tls-key-file",
+                f"{directory}/{name}.key",
+                "--tls-ca-cert-file",
+                f"{directory}/ca.crt",
+                "--tls-auth-clients",
+                "yes" if clients else "no",
+            ],
+            {
+                "ssl": True,
+                "ssl_cert_reqs": "none",
+                "ssl_check_hostname": False,
+                "ssl_certfile": f"{directory}/client.crt",
+                "ssl_keyfile": f"{directory}/client.key",
+            },
+        )
     except AssertionError as error:
         if "Bad directive" in str(error):
             pytest.skip("this Redis has no TLS")

@@ -90,9 +90,16 @@ def test_what_follows_a_refused_entry_waits_for_it(link: SlowLink, commit: bytes
     async def scenario() -> None:
         confirmed, displaced = [], []
         store = RedisStore(
-            Keys("mq:"), NODE, limits=lambda: (10, 1000, False), bounds=LogBounds(1 << 20, 60), replicas=0,
-            changed=lambda *_: None, dropped=lambda _: None, unnumbered=lambda _: None, displaced=displaced.append,
-        )  # fmt: skip
+            Keys("mq:"),
+            NODE,
+            limits=lambda: (10, 1000, False),
+            bounds=LogBounds(1 << 20, 60),
+            replicas=0,
+            changed=lambda *_: None,
+            dropped=lambda _: None,
+            unnumbered=lambda _: None,
+            displaced=displaced.append,
+        )
         store.start(confirmed.append, lambda *_: None)
         store.bound_log(1 << 20, 60, 1 << 20)
         store.flow(link, 0)  # type: ignore[arg-type]

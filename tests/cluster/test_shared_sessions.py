@@ -8,10 +8,16 @@ from _speedups.session.turn import Turn
 def new_session() -> Session:
     turn = Turn(Ledger(lambda: b""))
     turn.set_limits(
-        max_packet_size=1 << 20, max_topic_levels=10, max_inflight=100, max_queued_messages=100,
-        max_queued_bytes=1 << 20, drop_oldest=False, max_awaiting_release=10, max_outgoing_bytes=1 << 20,
+        max_packet_size=1 << 20,
+        max_topic_levels=10,
+        max_inflight=100,
+        max_queued_messages=100,
+        max_queued_bytes=1 << 20,
+        drop_oldest=False,
+        max_awaiting_release=10,
+        max_outgoing_bytes=1 << 20,
         max_uncommitted_bytes=1 << 20,
-    )  # fmt: skip
+    )
     return Session(turn, 1, b"c", persistent=True, shared=True)
 
 

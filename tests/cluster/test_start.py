@@ -21,8 +21,12 @@ def refused(directory: Path, url: str, *more: str) -> str:
     """What a node says that gives up."""
     ended = subprocess.run(
         [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", "--redis", url, *more],
-        cwd=directory, env=environment(), capture_output=True, text=True, timeout=DEADLINE,
-    )  # fmt: skip
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
     assert ended.returncode == 2, ended.stderr
     errors = [line for line in ended.stderr.splitlines() if "error:" in line]
     assert len(errors) == 1, ended.stderr

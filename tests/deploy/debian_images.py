@@ -23,10 +23,29 @@ BASE = ["python3", "python3-venv", "redis-server", "haproxy"]
 BUILD = ["gcc", "libc6-dev", "libssl-dev", "python3-dev"]
 # What the image `node` needs of others; the last for a Python 3.11.2, as Debian's is.
 WHEELS = [
-    "setuptools", "wheel", "cython", "uvloop", "websockets", "argon2-cffi", "argon2-cffi-bindings", "cffi", "pycparser",
-    "aiohttp", "aiohappyeyeballs", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "propcache",
-    "typing_extensions", "yarl", "redis", "hiredis", "async-timeout",
-]  # fmt: skip
+    "setuptools",
+    "wheel",
+    "cython",
+    "uvloop",
+    "websockets",
+    "argon2-cffi",
+    "argon2-cffi-bindings",
+    "cffi",
+    "pycparser",
+    "aiohttp",
+    "aiohappyeyeballs",
+    "aiosignal",
+    "attrs",
+    "frozenlist",
+    "idna",
+    "multidict",
+    "propcache",
+    "typing_extensions",
+    "yarl",
+    "redis",
+    "hiredis",
+    "async-timeout",
+]
 LEFT_OUT = ["./dev/*", "./var/cache/apt/*.bin", "./var/cache/apt/archives/*.deb", "./var/lib/apt/lists/*"]
 
 
@@ -75,10 +94,23 @@ def _pack(root: Path, tar: Path) -> None:
 def download_wheels(directory: Path) -> None:
     """The packages that a build installs, for the images' Python, in the versions that the project names."""
     run(
-        sys.executable, "-m", "pip", "download", "--quiet", "--dest", directory, "--no-deps",
-        "--only-binary", ":all:", "--python-version", PYTHON, "--constraint", ROOT / "constraints.txt", *WHEELS,
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--dest",
+        directory,
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--python-version",
+        PYTHON,
+        "--constraint",
+        ROOT / "constraints.txt",
+        *WHEELS,
         "packaging",
-    )  # fmt: skip
+    )
 
 
 class WheelServer:

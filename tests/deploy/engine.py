@@ -87,10 +87,25 @@ class Engine:
         namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces,
-                 "sh", "-c", SCRIPT, "sh", str(self.directory), f"/{self.name}", driver],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._environment,
-            )  # fmt: skip
+                [
+                    "setpriv",
+                    "--pdeathsig",
+                    "KILL",
+                    "unshare",
+                    *namespaces,
+                    "sh",
+                    "-c",
+                    SCRIPT,
+                    "sh",
+                    str(self.directory),
+                    f"/{self.name}",
+                    driver,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+            )
 
     def _wait(self) -> None:
         process = self._process

@@ -35,9 +35,11 @@ class PrometheusProcess:
         (directory / "prometheus.yml").write_text(yaml.safe_dump(settings))
         self.port = free_port()
         command = [
-            "prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data",
+            "prometheus",
+            "--config.file=prometheus.yml",
+            "--storage.tsdb.path=data",
             f"--web.listen-address=127.0.0.1:{self.port}",
-        ]  # fmt: skip
+        ]
         with open(directory / "prometheus.log", "wb") as log:
             self._process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
 

@@ -54,8 +54,9 @@ def unavailable() -> str:
         return "no control groups of version 2 are mounted"
     tried = subprocess.run(
         ["unshare", "--fork", "--pid", "--mount", "--cgroup", "--mount-proc", "mount", "-t", "cgroup2", "x", "/mnt"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     return f"namespaces can't be made: {tried.stderr}" if tried.returncode else ""
 
 
@@ -80,14 +81,25 @@ class SystemdProcess:
         self._group = group / f"flockmq-test-{uuid4().hex[:8]}"
         self._group.mkdir()
         variables = {
-            **os.environ, "DIRECTORY": str(directory), "BINDS": " ".join(f"{n}={path}" for n, path in binds.items())
-        }  # fmt: skip
+            **os.environ,
+            "DIRECTORY": str(directory),
+            "BINDS": " ".join(f"{n}={path}" for n, path in binds.items()),
+        }
         with open(directory / "systemd.log", "wb") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec unshare --fork --pid --mount --ipc --uts --cgroup '
-                 '--mount-proc --kill-child sh -c "$1"', self._group, BOOT],
-                env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                [
+                    "sh",
+                    "-c",
+                    'echo $$ > "$0/cgroup.procs"; exec unshare --fork --pid --mount --ipc --uts --cgroup '
+                    '--mount-proc --kill-child sh -c "$1"',
+                    self._group,
+                    BOOT,
+                ],
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         try:
             self._pid = until(self._first, "systemd has not begun")
             until(lambda: self.run("systemctl", "show-environment").returncode == 0, "systemd does not answer")

@@ -84,27 +84,46 @@ def all_of(name: str, values: str | None) -> dict[str, str | None]:
 # 10 minutes of health, then what is wrong until the end (sample 40 is at 10 minutes, sample 120 is looked at).
 SCENARIOS = (
     Scenario("all is well", {}, set()),
-    Scenario("a node is dead", one("up", "1x40 0x80") | one("flockmq_ready", "1x40 stale"),
-             {"FlockMQNodeDown", "FlockMQNodesFewer"}),
+    Scenario(
+        "a node is dead",
+        one("up", "1x40 0x80") | one("flockmq_ready", "1x40 stale"),
+        {"FlockMQNodeDown", "FlockMQNodesFewer"},
+    ),
     Scenario("a scrape or two failed", one("up", "1x117 0x2 1x9"), set()),
-    Scenario("no node is ready", all_of("flockmq_ready", "1x40 0x80"),
-             {"FlockMQNoNodeReady", "FlockMQNodeNotReady", "FlockMQNodesFewer"}),
-    Scenario("no node is there", all_of("flockmq_ready", None) | all_of("up", None),
-             {"FlockMQNoNodeReady", "FlockMQNodesFewer"}),
+    Scenario(
+        "no node is ready",
+        all_of("flockmq_ready", "1x40 0x80"),
+        {"FlockMQNoNodeReady", "FlockMQNodeNotReady", "FlockMQNodesFewer"},
+    ),
+    Scenario(
+        "no node is there",
+        all_of("flockmq_ready", None) | all_of("up", None),
+        {"FlockMQNoNodeReady", "FlockMQNodesFewer"},
+    ),
     Scenario("a node starts", one("flockmq_ready", "0x4 1x4"), set(), 2),
     Scenario("a node does not get ready", one("flockmq_ready", "0x120"), {"FlockMQNodeNotReady", "FlockMQNodesFewer"}),
     Scenario("a node sees others than the rest", one("flockmq_cluster_nodes", "3x40 1x80"), {"FlockMQNodesDisagree"}),
     Scenario("a node joins", all_of("flockmq_cluster_nodes", "2x117 3x3"), set()),
-    Scenario("a node dies again and again", one("process_start_time_seconds", "1700000000x90 1700001000+60x30"),
-             {"FlockMQNodeRestarting"}),
+    Scenario(
+        "a node dies again and again",
+        one("process_start_time_seconds", "1700000000x90 1700001000+60x30"),
+        {"FlockMQNodeRestarting"},
+    ),
     Scenario("a node was restarted", one("process_start_time_seconds", "1700000000x90 1700001000x30"), set()),
-    Scenario("an upgrade has stopped half-way",
-             one("flockmq_info", None)
-             | {'flockmq_info{job="flockmq", instance="a:8080", node="a", version="0.2.0"}': "1x320"},
-             {"FlockMQVersionsMixed"}, 80),
-    Scenario("an upgrade is under way",
-             one("flockmq_info", None)
-             | {'flockmq_info{job="flockmq", instance="a:8080", node="a", version="0.2.0"}': "1x220"}, set(), 50),
+    Scenario(
+        "an upgrade has stopped half-way",
+        one("flockmq_info", None)
+        | {'flockmq_info{job="flockmq", instance="a:8080", node="a", version="0.2.0"}': "1x320"},
+        {"FlockMQVersionsMixed"},
+        80,
+    ),
+    Scenario(
+        "an upgrade is under way",
+        one("flockmq_info", None)
+        | {'flockmq_info{job="flockmq", instance="a:8080", node="a", version="0.2.0"}': "1x220"},
+        set(),
+        50,
+    ),
     Scenario("a loop lags", one("flockmq_loop_lag_seconds", "0.003x40 0.4x80"), {"FlockMQLoopLag"}),
     Scenario("a loop lagged once", one("flockmq_loop_lag_seconds", "0.003x116 0.4x1 0.003x9"), set()),
     Scenario("descriptors run out", one("process_open_fds", "60000x120"), {"FlockMQDescriptorsRunningOut"}),
@@ -114,28 +133,39 @@ SCENARIOS = (
     Scenario("publishers wait", one("flockmq_read_pauses_total", "7x40 8+1x80"), {"FlockMQPublishersHeldBack"}),
     Scenario("the log lacks messages", one("flockmq_not_logged_total", "5x40 6+100x80"), {"FlockMQNotLogging"}),
     Scenario("a queue is full", one("flockmq_dropped_queue_full_total", "9x40 10+1x80"), {"FlockMQMessagesDropped"}),
-    Scenario("a client reads too slowly", one("flockmq_dropped_slow_total", "0+1x40 41+1000x80"),
-             {"FlockMQSlowReaders"}),
+    Scenario(
+        "a client reads too slowly", one("flockmq_dropped_slow_total", "0+1x40 41+1000x80"), {"FlockMQSlowReaders"}
+    ),
     Scenario("queues fill", one("flockmq_queued_messages", "200000+5000x120"), {"FlockMQQueuesFilling"}),
     Scenario("queues fill from nothing", one("flockmq_queued_messages", "0+50x120"), set()),
-    Scenario("clients fall silent", all_of("flockmq_keep_alive_timeouts_total", "0x90 0+10x30"),
-             {"FlockMQKeepAliveTimeouts"}),
+    Scenario(
+        "clients fall silent", all_of("flockmq_keep_alive_timeouts_total", "0x90 0+10x30"), {"FlockMQKeepAliveTimeouts"}
+    ),
     Scenario("clients are refused", one("flockmq_connects_refused_total", "0x90 0+20x30"), {"FlockMQConnectsRefused"}),
-    Scenario("a certificate expires in three days", one("flockmq_tls_certificate_expires", "259200x120"),
-             {"FlockMQCertificateExpires"}),
+    Scenario(
+        "a certificate expires in three days",
+        one("flockmq_tls_certificate_expires", "259200x120"),
+        {"FlockMQCertificateExpires"},
+    ),
     Scenario("there is no certificate", all_of("flockmq_tls_certificate_expires", "0x120"), set()),
-    Scenario("somebody tries passwords", one("flockmq_auth_failures_total", "0x90 0+20x30"),
-             {"FlockMQPasswordsTried"}),
-    Scenario("a client may not publish", one("flockmq_publish_denied_total", "0x40 0+2000x80"),
-             {"FlockMQPublishDenied"}),
-    Scenario("the balancer is away", {'up{job="haproxy", instance="haproxy:8404"}': "1x40 0x80"},
-             {"FlockMQBalancerDown"}),
-    Scenario("the balancer is full",
-             {'haproxy_frontend_current_sessions{instance="haproxy:8404", proxy="mqtt"}': "45000x120"},
-             {"FlockMQBalancerFull"}),
-    Scenario("the balancer has no limit",
-             {'haproxy_frontend_limit_sessions{instance="haproxy:8404", proxy="mqtt"}': "0x120"}, set()),
-)  # fmt: skip
+    Scenario("somebody tries passwords", one("flockmq_auth_failures_total", "0x90 0+20x30"), {"FlockMQPasswordsTried"}),
+    Scenario(
+        "a client may not publish", one("flockmq_publish_denied_total", "0x40 0+2000x80"), {"FlockMQPublishDenied"}
+    ),
+    Scenario(
+        "the balancer is away", {'up{job="haproxy", instance="haproxy:8404"}': "1x40 0x80"}, {"FlockMQBalancerDown"}
+    ),
+    Scenario(
+        "the balancer is full",
+        {'haproxy_frontend_current_sessions{instance="haproxy:8404", proxy="mqtt"}': "45000x120"},
+        {"FlockMQBalancerFull"},
+    ),
+    Scenario(
+        "the balancer has no limit",
+        {'haproxy_frontend_limit_sessions{instance="haproxy:8404", proxy="mqtt"}': "0x120"},
+        set(),
+    ),
+)
 
 
 def alerts() -> dict[str, dict[str, Any]]:

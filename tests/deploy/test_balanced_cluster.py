@@ -129,8 +129,11 @@ def _gets_in(port: int) -> bool:
 )
 def test_the_configuration_is_valid(variables: dict[str, str]) -> None:
     checked = subprocess.run(
-        ["haproxy", "-c", "-f", str(CONFIGURATION)], env={**os.environ, **variables}, capture_output=True, text=True,
+        ["haproxy", "-c", "-f", str(CONFIGURATION)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
         timeout=60,
-    )  # fmt: skip
+    )
     assert checked.returncode == 0, checked.stderr
     assert "[WARNING]" not in checked.stderr

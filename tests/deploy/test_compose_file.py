@@ -40,8 +40,11 @@ def test_docker_compose_accepts_it(profile: str) -> None:
     chosen = ["--profile", profile] if profile else []
     said = subprocess.run(
         ["docker-compose", *chosen, "--file", str(FILE), "config", "--quiet"],
-        env=environment(), capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert said.returncode == 0, said.stderr
     assert "warn" not in said.stderr.lower()
 

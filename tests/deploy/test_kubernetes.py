@@ -127,8 +127,12 @@ def test_the_command_line_takes_the_configuration(components: tuple[str, ...], t
     assert container["args"] == ["serve", "--config", "/etc/flockmq/flockmq.toml"]
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli", "check-config", "--config", "flockmq.toml"],
-        cwd=tmp_path, env={**environment(), **settings(objects)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**environment(), **settings(objects)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert PASSWORD not in done.stdout
 
@@ -155,8 +159,10 @@ def test_ports_are_those_that_nodes_listen_on(tmp_path: Path) -> None:
     node = config(objects, tmp_path)
     ports = {port["name"]: port["containerPort"] for port in pod(objects)[1]["ports"]}
     assert ports == {
-        "mqtt": port_of(node.listen), "mqtt-proxy": port_of(node.proxy.listen), "http": port_of(node.http.listen)
-    }  # fmt: skip
+        "mqtt": port_of(node.listen),
+        "mqtt-proxy": port_of(node.proxy.listen),
+        "http": port_of(node.http.listen),
+    }
     assert "mqtt-proxy" not in {port["name"] for port in pod(build())[1]["ports"]}
     assert objects["Service", "flockmq"]["spec"]["ports"][0]["targetPort"] == "mqtt-proxy"
     assert build()["Service", "flockmq"]["spec"]["ports"][0]["targetPort"] == "mqtt"
@@ -186,8 +192,10 @@ def test_pods_are_restricted(kind: str, name: str) -> None:
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec["automountServiceAccountToken"] is False
     assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert container["resources"]["limits"]["memory"]
     assert build()["Namespace", "flockmq"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
@@ -237,8 +245,10 @@ def test_redis_starts_with_its_password_and_keeps_what_it_has(tmp_path: Path) ->
         client = redis.Redis(port=port, password=PASSWORD, decode_responses=True)
         until(lambda: answers(client), (tmp_path / "redis.log").read_text)
         assert client.config_get("appendonly", "appendfsync", "maxmemory-policy") == {
-            "appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"
-        }  # fmt: skip
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "maxmemory-policy": "noeviction",
+        }
         with pytest.raises(redis.AuthenticationError):
             redis.Redis(port=port).ping()
         assert PASSWORD not in Path(f"/proc/{process.pid}/cmdline").read_text()

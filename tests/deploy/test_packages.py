@@ -15,8 +15,15 @@ from tests.harness.broker_process import DEADLINE, ROOT, until
 
 SOURCES = ("_speedups", "broker", "cluster", "loadtest", "deploy")
 BESIDE = (
-    "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt",
-)  # fmt: skip
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "Makefile",
+    "constraints.txt",
+)
 EXTRAS = {"auth", "cluster", "analytics", "loadtest", "otel", "test"}
 BUILT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "node_modules")
 
@@ -53,7 +60,13 @@ def check_sdist(sdist: Path) -> None:
     """It has what builds it."""
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {"setup.py", "constraints.txt", "deploy/flockmq.toml", "_speedups/protocol/channel.pyx", "_speedups/protocol/channel.pxd"}
+    needed = {
+        "setup.py",
+        "constraints.txt",
+        "deploy/flockmq.toml",
+        "_speedups/protocol/channel.pyx",
+        "_speedups/protocol/channel.pxd",
+    }
     assert needed <= names
     assert not [name for name in names if name.endswith((".c", ".so", ".db"))]
 

@@ -22,8 +22,12 @@ def refused(*arguments: str, cwd: Path | None = None) -> str:
     """The one line with which `serve` refuses these arguments."""
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments],
-        capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=cwd,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env=environment(),
+        cwd=cwd,
+    )
     assert done.returncode == 2, done.stderr
     assert not done.stdout
     (line,) = done.stderr.splitlines()
@@ -166,9 +170,7 @@ def test_a_store_in_use(tmp_path: Path) -> None:
 def test_it_listens_on_loopback_only_unless_told(tmp_path: Path) -> None:
     """The default address; its port may be taken on this machine, which is then what it says."""
     command = [sys.executable, "-m", "broker.cli", "check-config"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=tmp_path
-    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=tmp_path)
     assert "127.0.0.1:1883" in done.stdout
 
 

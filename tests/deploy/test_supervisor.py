@@ -59,8 +59,11 @@ class Supervised:
         constants = {"FIRST_DELAY": 0.01, "HEAD_START": 0.01, **constants}
         self.process = subprocess.Popen(
             [sys.executable, "-c", SUPERVISOR, json.dumps(commands), json.dumps(constants)],
-            cwd=directory, env=environment(), stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            cwd=directory,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def log(self, name: str) -> list[str]:
         """What the stand-in has written, all its lives."""
@@ -222,8 +225,11 @@ def test_host_name() -> None:
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "broker.cli", "serve", *arguments],
-        capture_output=True, text=True, timeout=DEADLINE, env=environment(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env=environment(),
+    )
 
 
 def test_a_taken_port_is_told_once() -> None:

@@ -40,8 +40,13 @@ GOOD: dict[str, list[Event]] = {
     "lost, but never acknowledged": [*BEGIN, Published("p", "t", b"1", 1)],
     "lost, but only PUBREC came": [*BEGIN, *publish(b"1", 2, "PUBREC")],
     "nobody was subscribed": [*session("s"), *PUBLISHER, *publish(b"1")],
-    "subscribed too late": [*session("s"), *PUBLISHER, Published("p", "t", b"1", 1), Subscribed("s", "t", 1),
-                            Acknowledged("p", b"1", "PUBACK")],
+    "subscribed too late": [
+        *session("s"),
+        *PUBLISHER,
+        Published("p", "t", b"1", 1),
+        Subscribed("s", "t", 1),
+        Acknowledged("p", b"1", "PUBACK"),
+    ],
     "granted QoS 0": [*session("s"), Subscribed("s", "t", 0), *PUBLISHER, *publish(b"1")],
     "QoS 1 twice": [*BEGIN, *publish(b"1"), *take(b"1"), *take(b"1", dup=True)],
     "again with DUP": [*BEGIN, *publish(b"1"), *take(b"1"), *take(b"1", dup=True)],
@@ -55,7 +60,7 @@ GOOD: dict[str, list[Event]] = {
     "session present": [*session("s"), *session("s", present=True), *session("s", clean=True), *session("s")],
     "nobody knows whether CONNECT arrived": [Connecting("s", False), *session("s", present=True)],
     "nobody knows whether a clean CONNECT arrived": [*session("s"), Connecting("s", True), *session("s")],
-}  # fmt: skip
+}
 FAULTY: dict[str, tuple[str, list[Event]]] = {
     "lost after PUBACK": ("I1", [*BEGIN, *publish(b"1")]),
     "lost after PUBCOMP": ("I1", [*BEGIN, *publish(b"1", 2, "PUBREC"), Acknowledged("p", b"1", "PUBCOMP")]),

@@ -119,9 +119,15 @@ class BrokerProcess:
         assert self.process is None, "it runs"
         self._spawned_at = len(self.log)
         self.process = subprocess.Popen(
-            self.command(), cwd=self.directory, env=environment(), stderr=subprocess.PIPE, text=True,
-            encoding="utf-8", errors="backslashreplace", **popen,
-        )  # fmt: skip
+            self.command(),
+            cwd=self.directory,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="backslashreplace",
+            **popen,
+        )
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
 

@@ -51,8 +51,11 @@ class HaproxyProcess:
         with open(self.directory / "haproxy.log", "ab") as log:
             self.process = subprocess.Popen(
                 ["haproxy", "-db", "-f", str(CONFIGURATION)],
-                cwd=self.directory, env=self._environment, stdout=log, stderr=log,
-            )  # fmt: skip
+                cwd=self.directory,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+            )
         until(self._answers, "HAProxy answers")
         return self
 

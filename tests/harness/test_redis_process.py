@@ -11,11 +11,14 @@ from tests.conftest import StartRedis
 from tests.harness.redis_process import KEEPS, RedisProcess, Sentinels
 
 
-@pytest.mark.parametrize(("keeps", "signum", "left"), [
-    ("nothing", signal.SIGTERM, None),
-    ("always", signal.SIGKILL, "1"),
-    ("everysec", signal.SIGTERM, "1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("keeps", "signum", "left"),
+    [
+        ("nothing", signal.SIGTERM, None),
+        ("always", signal.SIGKILL, "1"),
+        ("everysec", signal.SIGTERM, "1"),
+    ],
+)
 def test_what_is_left_after_a_restart(start_redis: StartRedis, keeps: str, signum: int, left: str | None) -> None:
     server = start_redis(KEEPS[keeps])
     port = server.port

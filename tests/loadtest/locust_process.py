@@ -42,9 +42,14 @@ class LocustProcess:
             command += ["--processes", str(processes), "--master-port", port]
             command += ["--master-bind-host", "127.0.0.1", "--master-bind-port", port]
         self.process = subprocess.Popen(
-            command, cwd=directory, env=environment(), stdin=subprocess.DEVNULL, stdout=self._output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            command,
+            cwd=directory,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     @property
     def output(self) -> str:

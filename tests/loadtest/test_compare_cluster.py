@@ -35,9 +35,7 @@ def mosquitto() -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_clients_are_taken_over_and_back(mosquitto: tuple[int, int], persistent: bool) -> None:
     port, pid = mosquitto
-    figures = take_over_load(
-        port=port, pids=[pid], clients=10, rate=100, persistent=persistent, seconds=1
-    )  # fmt: skip
+    figures = take_over_load(port=port, pids=[pid], clients=10, rate=100, persistent=persistent, seconds=1)
     assert find_faults(figures) == []
     assert 50 < figures["take_overs"] <= 101
     assert 0 < figures["latency_p50_us"] <= figures["latency_p99_us"] <= figures["latency_max_us"]
@@ -63,9 +61,15 @@ def test_publishers_go_to_their_own_port(mosquitto: tuple[int, int]) -> None:
     """The two brokers know nothing of each other, so nothing may arrive."""
     with start("Mosquitto", "memory", CORES) as other:
         figures = publish_load(
-            port=mosquitto[0], publish_port=other.port, groups={"there": [other.pid], "here": [mosquitto[1]]},
-            publishers=2, subscribers=2, count=10_000, seconds=5, drain_limit=0.1,
-        )  # fmt: skip
+            port=mosquitto[0],
+            publish_port=other.port,
+            groups={"there": [other.pid], "here": [mosquitto[1]]},
+            publishers=2,
+            subscribers=2,
+            count=10_000,
+            seconds=5,
+            drain_limit=0.1,
+        )
     assert (figures["published"], figures["received"]) == (10_000, 0)
     assert figures["cpu_s_there"] > figures["cpu_s_here"]
 
@@ -74,9 +78,13 @@ def test_counts_are_given_per_second_and_per_message() -> None:
     values = iter([{"beans": 1000.0}, {"beans": 1500.0}])
     with start("floor", "memory", CORES) as floor:
         figures = publish_load(
-            port=floor.port, groups={"it": [floor.pid]}, counts=lambda: next(values),
-            publishers=1, subscribers=1, count=1000,
-        )  # fmt: skip
+            port=floor.port,
+            groups={"it": [floor.pid]},
+            counts=lambda: next(values),
+            publishers=1,
+            subscribers=1,
+            count=1000,
+        )
     assert figures["beans_per_delivery"] == 0.5
     assert figures["beans_per_s"] == pytest.approx(500 / figures["elapsed_s"])
     assert figures["cpu_us_per_delivery_it"] > 0
@@ -119,9 +127,17 @@ def test_messages_cross_flockmq() -> None:
         a, b, _ = cluster.ports
         for qos, persistent in ((0, False), (1, False), (1, True), (2, True)):
             figures = publish_load(
-                port=b, publish_port=a, groups=cluster.groups, counts=cluster.counts, qos=qos, persistent=persistent,
-                publishers=4, subscribers=4, count=2000, seconds=20,
-            )  # fmt: skip
+                port=b,
+                publish_port=a,
+                groups=cluster.groups,
+                counts=cluster.counts,
+                qos=qos,
+                persistent=persistent,
+                publishers=4,
+                subscribers=4,
+                count=2000,
+                seconds=20,
+            )
             assert find_faults(figures) == []
             assert figures["received"] == 2000
             assert figures["bytes_to_redis_a_per_delivery"] > 64
@@ -142,9 +158,16 @@ def test_messages_cross_aedes() -> None:
         a, b = cluster.ports
         for qos, persistent in ((0, False), (1, True)):
             figures = publish_load(
-                port=b, publish_port=a, groups=cluster.groups, qos=qos, persistent=persistent,
-                publishers=4, subscribers=4, count=1000, seconds=20,
-            )  # fmt: skip
+                port=b,
+                publish_port=a,
+                groups=cluster.groups,
+                qos=qos,
+                persistent=persistent,
+                publishers=4,
+                subscribers=4,
+                count=1000,
+                seconds=20,
+            )
             assert find_faults(figures) == []
             assert figures["received"] == 1000
 

@@ -213,5 +213,10 @@ def test_a_stamp_comes_back(size: int) -> None:
     payload = payload_header.payload((1 << 32) - 1, 7, size, (1 << 40) + 3)
     assert len(payload) == size
     assert payload_header.read(payload) == payload_header.Stamp((1 << 32) - 1, 7, (1 << 40) + 3, False, True)
-    assert payload_header.read(payload_header.mark_resent(payload)) == payload_header.Stamp((1 << 32) - 1, 7, (1 << 40) + 3, True, True)
-    assert payload_header.read(b"offline, as all text begins") is None and payload_header.mark_resent(b"offline") == b"offline"
+    assert payload_header.read(payload_header.mark_resent(payload)) == payload_header.Stamp(
+        (1 << 32) - 1, 7, (1 << 40) + 3, True, True
+    )
+    assert (
+        payload_header.read(b"offline, as all text begins") is None
+        and payload_header.mark_resent(b"offline") == b"offline"
+    )

@@ -95,8 +95,10 @@ def test_a_scenario_that_is_not_there() -> None:
 def test_hosts() -> None:
     assert hosts.addresses("") == [("127.0.0.1", 1883)]
     assert hosts.addresses("mqtt://127.0.0.1:1, mqtt://127.0.0.2,127.0.0.3:3") == [
-        ("127.0.0.1", 1), ("127.0.0.2", 1883), ("127.0.0.3", 3),
-    ]  # fmt: skip
+        ("127.0.0.1", 1),
+        ("127.0.0.2", 1883),
+        ("127.0.0.3", 3),
+    ]
     assert hosts.addresses("mqtt://[::1]:5") == [("::1", 5)]
     for wrong in ("http://a", "mqtt://", "mqtt://a/b", "mqtt://127.0.0.1:x"):
         with pytest.raises(ValueError):

@@ -11,9 +11,23 @@ from tests.model.topics import is_text, is_topic_name
 Packet = dict[str, Any]
 
 TYPES = [
-    "Reserved", "Connect", "Connack", "Publish", "Puback", "Pubrec", "Pubrel", "Pubcomp", "Subscribe", "Suback",
-    "Unsubscribe", "Unsuback", "Pingreq", "Pingresp", "Disconnect", "Auth",
-]  # fmt: skip
+    "Reserved",
+    "Connect",
+    "Connack",
+    "Publish",
+    "Puback",
+    "Pubrec",
+    "Pubrel",
+    "Pubcomp",
+    "Subscribe",
+    "Suback",
+    "Unsubscribe",
+    "Unsuback",
+    "Pingreq",
+    "Pingresp",
+    "Disconnect",
+    "Auth",
+]
 ACKS = {"Puback", "Pubrec", "Pubrel", "Pubcomp"}
 FLAGS_OF_TWO = {"Pubrel", "Subscribe", "Unsubscribe"}  # all others but PUBLISH: 0 [MQTT-2.2.2-1]
 
@@ -222,8 +236,13 @@ def decode_outcome(kind: str, body: Reader, level: int) -> Packet:
 def decode_connect(body: Reader, level: int) -> Packet:
     flags = body.number(1)
     user, password, retain, will_qos, will, clean = (
-        flags >> 7, flags >> 6 & 1, flags >> 5 & 1, flags >> 3 & 3, flags >> 2 & 1, flags >> 1 & 1,
-    )  # fmt: skip
+        flags >> 7,
+        flags >> 6 & 1,
+        flags >> 5 & 1,
+        flags >> 3 & 3,
+        flags >> 2 & 1,
+        flags >> 1 & 1,
+    )
     if level > 3:
         require(not flags & 1)  # [MQTT-3.1.2-3]
         require(will or not (will_qos or retain))  # [MQTT-3.1.2-13] [MQTT-3.1.2-15]
@@ -235,9 +254,14 @@ def decode_connect(body: Reader, level: int) -> Packet:
         "keep_alive": body.number(2),
         "properties": body.properties("Connect", level),
         "client_id": body.text(),
-        "will_topic": None, "will_payload": b"", "will_qos": 0, "will_retain": False, "will_properties": {},
-        "username": None, "password": None,
-    }  # fmt: skip
+        "will_topic": None,
+        "will_payload": b"",
+        "will_qos": 0,
+        "will_retain": False,
+        "will_properties": {},
+        "username": None,
+        "password": None,
+    }
     if will:
         require(will_qos < 3)  # [MQTT-3.1.2-14]
         packet |= {"will_qos": will_qos, "will_retain": bool(retain)}

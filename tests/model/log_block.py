@@ -44,9 +44,7 @@ def encode(rows: Sequence[Row], *, rows_before: int = 0, bytes_before: int = 0, 
     client_texts = [name.encode() for name in clients]
     topic_texts = [name.encode() for name in topics]
     payloads = [row.payload for row in rows]
-    header = HEADER.pack(
-        b"FQ", 1, 0, len(rows), rows_before, bytes_before, lacking, len(clients), len(topics), 0
-    )
+    header = HEADER.pack(b"FQ", 1, 0, len(rows), rows_before, bytes_before, lacking, len(clients), len(topics), 0)
     return b"".join(
         [
             header,

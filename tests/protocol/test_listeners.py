@@ -118,9 +118,7 @@ def test_what_tls_counts(start_node: StartNode, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("header", [line(SIX), binary(FOUR, tlvs=bytes(300))], ids=["v1", "v2"])
 @pytest.mark.parametrize("pause", [False, True], ids=["at once", "byte by byte"])
-def test_a_proxy_before_tls_and_websocket(
-    start_node: StartNode, tmp_path: Path, header: bytes, pause: bool
-) -> None:
+def test_a_proxy_before_tls_and_websocket(start_node: StartNode, tmp_path: Path, header: bytes, pause: bool) -> None:
     """The header comes first and in plain text; the bytes after it are TLS's or HTTP's."""
     authority = Authority(tmp_path / "a")
     settings = tls_settings(authority.server(), "mqtts://127.0.0.1:0,ws://127.0.0.1:0")

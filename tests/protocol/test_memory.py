@@ -158,8 +158,12 @@ def test_a_process_does_not_grow(name: str) -> None:
     rounds, setup = CASES[name]
     done = subprocess.run(
         [sys.executable, "-c", MEASURE.format(setup=setup, rounds=rounds)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     least, most = map(int, done.stdout.split())
     print(name, least, most)

@@ -52,9 +52,12 @@ def node(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
     more = f"{place / 'other.pem'},{place / 'live'}"
     settings = tls_settings(authority.server(), "mqtts://127.0.0.1:0,wss://127.0.0.1:0", certificates=more)
     strict = {
-        "client_ca": authority.ca, "client_certificate": "required", "username_from": "cn",
-        "client_crl": authority.revoke(REVOKED.setdefault("pair", authority.client("revoked"))), "min_version": "1.3",
-    }  # fmt: skip
+        "client_ca": authority.ca,
+        "client_certificate": "required",
+        "username_from": "cn",
+        "client_crl": authority.revoke(REVOKED.setdefault("pair", authority.client("revoked"))),
+        "min_version": "1.3",
+    }
     settings |= tls_settings(authority.server(), "mqtts://127.0.0.1:0", "strict", **strict)
     lax = {"client_ca": authority.ca, "client_certificate": "optional", "username_from": "subject"}
     settings |= tls_settings(authority.server(), "mqtts://127.0.0.1:0", "lax", **lax)
@@ -276,5 +279,3 @@ def test_a_client_that_shuts_down_is_gone(node: BrokerProcess, authority: Author
             connection.unwrap()
         ended = node.wait_for_log("connection ended", since=since, client_id="leaves")
         assert ended["reason"] == "closed by the client"
-
-

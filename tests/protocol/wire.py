@@ -150,9 +150,7 @@ class Wire:
     def send(self, *what: str | bytes) -> None:
         """Send packets, in one write unless `split`. In a cluster, what others have sent before comes before it."""
         take_turns(self.port, self)
-        data = b"".join(
-            item if isinstance(item, bytes) else parse_packet(item, self.level, self.name) for item in what
-        )  # fmt: skip
+        data = b"".join(item if isinstance(item, bytes) else parse_packet(item, self.level, self.name) for item in what)
         with contextlib.suppress(ConnectionError):  # the node closed first: what it sent before shows that
             if not self.split:
                 self._socket.sendall(data)
@@ -217,9 +215,7 @@ class Wire:
                 found = self._answer(wanted) if wanted else self.receive()
             except AssertionError as error:
                 raise AssertionError(f"{error}; awaited {shown(wanted, self.level)}") from None
-            assert found == wanted, (
-                f"{self.name}: came {shown(found, self.level)}, awaited {shown(wanted, self.level)}"
-            )  # fmt: skip
+            assert found == wanted, f"{self.name}: came {shown(found, self.level)}, awaited {shown(wanted, self.level)}"
 
     def _answer(self, wanted: bytes) -> bytes | None:
         """The next frame. In a cluster some answers wait for Redis or other nodes, and what does not may come first.

@@ -249,9 +249,7 @@ def test_cve_2026_33217_what_is_the_brokers_own_is_closed(files: AccessFiles, st
         ada.expect_nothing()
 
 
-def test_cve_2017_7652_a_configuration_that_would_be_open_is_not_followed(
-    files: AccessFiles, tmp_path: Path
-) -> None:
+def test_cve_2017_7652_a_configuration_that_would_be_open_is_not_followed(files: AccessFiles, tmp_path: Path) -> None:
     files.users("ada")
     configuration = tmp_path / "flockmq.toml"
     configuration.write_text(f'[auth]\npassword_file = "{files.passwords}"\nfailure_delay = 0\n')

@@ -73,9 +73,12 @@ def test_cross_site_requests(api: HttpClient) -> None:
 
 def test_a_socket_from_another_site(api: HttpClient) -> None:
     upgrade = {
-        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "mqtt",
-    }  # fmt: skip
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Protocol": "mqtt",
+    }
     assert api.ask("GET", "//mqtt", None, {**upgrade, "Origin": "http://evil.example"}).status == 403
     assert api.ask("GET", "//mqtt", None, {**upgrade, "Sec-WebSocket-Protocol": "other"}).status == 400
     assert api.ask("GET", "//mqtt").status == 400
@@ -186,10 +189,13 @@ def test_roles(guarded: tuple[HttpClient, dict[str, str]]) -> None:
     api.token = tokens["read"]
     assert api.ask("GET", "/clients").status == 200
     for method, path, body in (
-        ("POST", "/messages", {"topic": "t"}), ("DELETE", "/retained?filter=x", None),
-        ("DELETE", "/session?client_id=x", None), ("DELETE", "/client/connection?client_id=x", None),
-        ("POST", "/bans", {"kind": "client_id", "value": "x"}), ("PUT", "/log-level", {"level": "debug"}),
-    ):  # fmt: skip
+        ("POST", "/messages", {"topic": "t"}),
+        ("DELETE", "/retained?filter=x", None),
+        ("DELETE", "/session?client_id=x", None),
+        ("DELETE", "/client/connection?client_id=x", None),
+        ("POST", "/bans", {"kind": "client_id", "value": "x"}),
+        ("PUT", "/log-level", {"level": "debug"}),
+    ):
         assert api.ask(method, path, body).status == 403, path
     api.token = tokens["admin"]
     assert api.ask("POST", "/messages", {"topic": "t"}).status == 200
@@ -230,9 +236,7 @@ def test_a_file_of_tokens_that_changes_or_breaks(start_broker: StartBroker, tmp_
     assert api.ask("GET", "/clients").status in (401, 403)
 
 
-def test_a_token_is_nobody_elses_to_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], store: str
-) -> None:
+def test_a_token_is_nobody_elses_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], store: str) -> None:
     path = tmp_path / "tokens"
     assert main(["token", str(path), "ann", "--role", "admin"]) == 0
     token = capsys.readouterr().out.strip()
@@ -243,10 +247,17 @@ def test_a_token_is_nobody_elses_to_read(
 
 def test_path_traversal(api: HttpClient) -> None:
     for path in (
-        b"/../http_server.py", b"/..%2fhttp_server.py", b"/%2e%2e/http_server.py", b"/page/../../tokens.py",
-        b"//etc/passwd", b"/index.html/../../api.py", b"/..\\http_server.py", b"/index.html%00.js", b"/.",
+        b"/../http_server.py",
+        b"/..%2fhttp_server.py",
+        b"/%2e%2e/http_server.py",
+        b"/page/../../tokens.py",
+        b"//etc/passwd",
+        b"/index.html/../../api.py",
+        b"/..\\http_server.py",
+        b"/index.html%00.js",
+        b"/.",
         b"/api/v1/../../http_server.py",
-    ):  # fmt: skip
+    ):
         data = answer(api.raw(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
         assert data[8:12] in (b" 404", b" 400") or b"<title>FlockMQ" in data, path
         assert b"import" not in data and b"root:" not in data, path

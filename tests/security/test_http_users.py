@@ -95,9 +95,7 @@ def test_it_is_asked_and_decides(back_end: BackEnd, start_broker: StartBroker) -
     assert len(back_end.asked) == 4
 
 
-def test_who_is_known_elsewhere_is_not_asked_for(
-    back_end: BackEnd, start_broker: StartBroker, tmp_path: Path
-) -> None:
+def test_who_is_known_elsewhere_is_not_asked_for(back_end: BackEnd, start_broker: StartBroker, tmp_path: Path) -> None:
     """A way that doesn't know a user passes the question on; a wrong password ends it."""
     files = AccessFiles(tmp_path)
     files.users("ada")
@@ -121,11 +119,20 @@ def test_cve_2026_32696_what_is_missing_is_null(back_end: BackEnd, start_broker:
 @pytest.mark.parametrize(
     "answer",
     [
-        b"nonsense", b"[]", b"{}", b'{"allow": "yes"}', b'{"allow": 1}', b'{"allow": null}', b"[" * 100_000,
-        b'{"allow": true, "rules": "all"}', b'{"allow": true, "rules": ["nonsense"]}',
-        b'{"allow": true, "expires": "never"}', b'{"allow": true, "expires": true}', b'{"allow": true, "expires": NaN}',
+        b"nonsense",
+        b"[]",
+        b"{}",
+        b'{"allow": "yes"}',
+        b'{"allow": 1}',
+        b'{"allow": null}',
+        b"[" * 100_000,
+        b'{"allow": true, "rules": "all"}',
+        b'{"allow": true, "rules": ["nonsense"]}',
+        b'{"allow": true, "expires": "never"}',
+        b'{"allow": true, "expires": true}',
+        b'{"allow": true, "expires": NaN}',
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_understood_lets_nobody_in(answer: bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         verdict_of(read_json(answer), "ada")

@@ -36,9 +36,22 @@ topic deny engine/#
 pattern readwrite home/%u/x
 """
 TOPICS = (
-    "public/a", "public/in", "engine/1/on", "engine/2/off", "engine/secret", "engine", "with space/x", "with",
-    "dev/c1/up", "dev/c1/down", "dev/c2/up", "home/bob/x", "home/Ada Lovelace/x", "home//x", "other",
-)  # fmt: skip
+    "public/a",
+    "public/in",
+    "engine/1/on",
+    "engine/2/off",
+    "engine/secret",
+    "engine",
+    "with space/x",
+    "with",
+    "dev/c1/up",
+    "dev/c1/down",
+    "dev/c2/up",
+    "home/bob/x",
+    "home/Ada Lovelace/x",
+    "home//x",
+    "other",
+)
 CLIENTS = [(None, "c1"), ("Ada Lovelace", "c1"), ("Ada Lovelace", "c2"), ("bob", "c1"), ("bob", "c3")]
 
 

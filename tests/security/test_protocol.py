@@ -45,9 +45,12 @@ def connect(
 HELLO = connect()
 WILL = 0x06
 BAD_TEXT = {
-    "surrogate D800": b"\xed\xa0\x80", "overlong": b"\xc0\xaf", "U+0000": b"a\0b", "half a character": b"\xe2\x82",
+    "surrogate D800": b"\xed\xa0\x80",
+    "overlong": b"\xc0\xaf",
+    "U+0000": b"a\0b",
+    "half a character": b"\xe2\x82",
     "beyond U+10FFFF": b"\xf5\x80\x80\x80",
-}  # fmt: skip
+}
 
 ROWS: dict[str, bytes] = {
     **{
@@ -86,7 +89,7 @@ ROWS: dict[str, bytes] = {
     "publish to a wildcard": HELLO + frame(0x30, text(b"a/+")),
     "will to a wildcard": connect(flags=WILL, rest=text(b"a/#") + text(b"x")),
     "will to $SYS": connect(flags=WILL, rest=text(b"$SYS/broker/version") + text(b"x")),
-}  # fmt: skip
+}
 # Levels are refused in SUBACK, which closes nothing; what is published or a will closes.
 DEEP = b"/" * 65_400
 ROWS |= {

@@ -69,9 +69,7 @@ def test_who_is_not_let_in_touches_no_session(files: AccessFiles, start_broker: 
         ada.expect("pingresp")
 
 
-def test_a_session_of_nobody_goes_to_the_first_user_who_comes(
-    files: AccessFiles, start_broker: StartBroker
-) -> None:
+def test_a_session_of_nobody_goes_to_the_first_user_who_comes(files: AccessFiles, start_broker: StartBroker) -> None:
     """Those from before authentication was switched on."""
     broker = files.start(start_broker, **OPEN)
     with Wire(broker.port, name="pump") as nobody:

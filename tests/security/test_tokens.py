@@ -75,10 +75,24 @@ def test_who_has_a_token_is_let_in(start_broker: StartBroker, tmp_path: Path) ->
     let_in(broker, token(client_id="c")).close()
     now = time.time()
     for wrong in (
-        token(exp=now - 40), token(exp=None), token(nbf=now + 60), token(sub=None), token(sub=""), token(sub=5),
-        token("another secret of thirty-two bytes"), token(client_id="d"), token(aud="me"), token(acl=["nonsense"]),
-        token()[:-3], token() + "x", "eyJ.x.y", "a.b.c", "word", token(iat=now + 90), token(exp="soon"),
-    ):  # fmt: skip
+        token(exp=now - 40),
+        token(exp=None),
+        token(nbf=now + 60),
+        token(sub=None),
+        token(sub=""),
+        token(sub=5),
+        token("another secret of thirty-two bytes"),
+        token(client_id="d"),
+        token(aud="me"),
+        token(acl=["nonsense"]),
+        token()[:-3],
+        token() + "x",
+        "eyJ.x.y",
+        "a.b.c",
+        "word",
+        token(iat=now + 90),
+        token(exp="soon"),
+    ):
         refused(broker, f"user=jwt pass={wrong}", WRONG)
     deep = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 40_000).decode().rstrip("=")
     refused(broker, f"user=jwt pass={deep}.x.y", WRONG)
@@ -132,12 +146,20 @@ def test_tokens_that_are_forged(start_broker: StartBroker, tmp_path: Path) -> No
     let_in(broker, token(SIGNERS["RS256"], "RS256")).close()
     let_in(broker, token(SIGNERS["RS256"], "PS384")).close()
     for header, key in (
-        ({"alg": "none"}, b""), ({"alg": "None"}, b""), ({"alg": "HS256"}, public), ({"alg": "HS256"}, public.strip()),
-        ({"alg": "HS256"}, b"x"), ({"alg": "RS256"}, b"x"), ({"alg": ["HS256"]}, b"x"), ({"alg": None}, b"x"),
-        ({"alg": "HS256", "jwk": {"kty": "oct", "k": "eA"}}, b"x"), ({"alg": "HS256", "kid": "../../dev/null"}, b"x"),
-        ({"alg": "RS256", "jku": "http://127.0.0.1:9/"}, b"x"), ({"alg": "RS256", "crit": ["exp"]}, b"x"),
+        ({"alg": "none"}, b""),
+        ({"alg": "None"}, b""),
+        ({"alg": "HS256"}, public),
+        ({"alg": "HS256"}, public.strip()),
+        ({"alg": "HS256"}, b"x"),
+        ({"alg": "RS256"}, b"x"),
+        ({"alg": ["HS256"]}, b"x"),
+        ({"alg": None}, b"x"),
+        ({"alg": "HS256", "jwk": {"kty": "oct", "k": "eA"}}, b"x"),
+        ({"alg": "HS256", "kid": "../../dev/null"}, b"x"),
+        ({"alg": "RS256", "jku": "http://127.0.0.1:9/"}, b"x"),
+        ({"alg": "RS256", "crit": ["exp"]}, b"x"),
         ({"alg": "RS256", "kid": {"a": 1}}, b"x"),
-    ):  # fmt: skip
+    ):
         refused(broker, f"user=jwt pass={forged(header, key)}", WRONG)
     refused(broker, f"user=jwt pass={token(SIGNERS['ES256'], 'ES256')}", WRONG)
 
@@ -189,8 +211,12 @@ def test_a_package_that_is_missing_is_told(missing: str, tmp_path: Path) -> None
     hide = f"import sys; sys.modules[{missing!r}] = None; from broker.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", hide, "serve", "--store", "memory", "--set", "auth.jwt_secret_file=secret"],
-        env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 2
     assert done.stderr == f"flockmq: error: tokens need the package {missing}; pip install 'flockmq[auth]'\n"
 

@@ -300,10 +300,20 @@ def name_extension(name: bytes, kind: int = 0) -> bytes:
         CONNECT,
     ],
     ids=[
-        "NULs", "empty", "60 000 bytes", "NUL in the middle", "control characters", "unknown kind", "cut off",
-        "SSL 3.0", "record of 64 KiB", "SSL 2.0", "HTTP", "MQTT",
+        "NULs",
+        "empty",
+        "60 000 bytes",
+        "NUL in the middle",
+        "control characters",
+        "unknown kind",
+        "cut off",
+        "SSL 3.0",
+        "record of 64 KiB",
+        "SSL 2.0",
+        "HTTP",
+        "MQTT",
     ],
-)  # fmt: skip
+)
 def test_sni_garbage(node: BrokerProcess, data: bytes) -> None:
     since = len(node.log)
     with socket.create_connection(("127.0.0.1", ports(node)["mqtts"]), DEADLINE) as connection:

@@ -71,8 +71,9 @@ def shoot(browser: Chromium, url: str) -> None:
             for level in ("site", "1", "pump", "01", "state"):
                 browser.run(
                     "[...document.querySelectorAll('.tree .name')]"
-                    ".findLast((name) => name.innerText === arguments[0] && name.checkVisibility())?.click()", level,
-                )  # fmt: skip
+                    ".findLast((name) => name.innerText === arguments[0] && name.checkVisibility())?.click()",
+                    level,
+                )
                 time.sleep(0.3)
         time.sleep(1)
         browser.screenshot(DOCS / name, whole=view == "overview")

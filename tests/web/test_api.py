@@ -100,8 +100,12 @@ def test_retained_messages_are_browsed_and_cleared(start_broker: StartBroker) ->
     assert [item["level"] for item in first["items"] + second["items"]] == ["1", "0", "2", "3", "4"]
     assert api.get("/retained/message", topic="site/1/bin")["payload"] == binary
     assert api.get("/retained/message", topic="site/2/t") == {
-        "topic": "site/2/t", "qos": 0, "bytes": 2, "payload": "é", "encoding": "text",
-    }  # fmt: skip
+        "topic": "site/2/t",
+        "qos": 0,
+        "bytes": 2,
+        "payload": "é",
+        "encoding": "text",
+    }
     assert len(api.get("/retained/messages", filter="site/+/t", limit=3)["items"]) == 3
     with SocketClient(broker.port, "watches") as client:
         client.subscribe(("site/+/t", 0))
@@ -237,10 +241,29 @@ def test_the_description_is_kept(start_broker: StartBroker, tmp_path: Path) -> N
         "[checks]\npositive_data_acceptance.expected-statuses = ['2xx', 404, 409, 422]\n"
     )
     command = [
-        str(Path(sys.executable).with_name("schemathesis")), "run", str(document), "--url", f"{api.url}/api/v1",
-        "--header", f"Authorization: Bearer {token}", "--exclude-path", "/events", "--exclude-path", "/trace",
-        "--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--max-time", "15", "--seed", "1",
-        "--suppress-health-check", "all", "--request-timeout", "20",
-    ]  # fmt: skip
+        str(Path(sys.executable).with_name("schemathesis")),
+        "run",
+        str(document),
+        "--url",
+        f"{api.url}/api/v1",
+        "--header",
+        f"Authorization: Bearer {token}",
+        "--exclude-path",
+        "/events",
+        "--exclude-path",
+        "/trace",
+        "--phases",
+        "examples,coverage,fuzzing",
+        "--max-examples",
+        "10",
+        "--max-time",
+        "15",
+        "--seed",
+        "1",
+        "--suppress-health-check",
+        "all",
+        "--request-timeout",
+        "20",
+    ]
     ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200)
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]

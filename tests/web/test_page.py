@@ -38,8 +38,9 @@ def click(browser: Chromium, name: str, within: str = "body") -> None:
         "const found = [...document.querySelectorAll(arguments[0] + ' :is(button, a, .row)')]"
         ".find((e) => e.innerText.trim() === arguments[1] && !e.disabled && e.checkVisibility());"
         "found?.click(); return Boolean(found)",
-        within, name,
-    )  # fmt: skip
+        within,
+        name,
+    )
 
 
 def fill(browser: Chromium, name: str, text: str) -> None:
@@ -101,8 +102,9 @@ def test_topics_grow_as_messages_pass(browser: Chromium, node: BrokerProcess, ur
         for level in ("new", "topic", "here"):
             browser.run(
                 "[...document.querySelectorAll('.tree .row')]"
-                ".find((r) => r.querySelector('.name').innerText === arguments[0]).click()", level,
-            )  # fmt: skip
+                ".find((r) => r.querySelector('.name').innerText === arguments[0]).click()",
+                level,
+            )
         says(browser, '"on": true')
 
 
@@ -114,9 +116,7 @@ def test_retained_messages_are_read_and_cleared(browser: Chromium, node: BrokerP
         says(browser, "gone")
         browser.run("[...document.querySelectorAll('.tree .name')].find((n) => n.innerText === 'gone').click()")
         browser.until("return [...document.querySelectorAll('.tree .name')].some((n) => n.innerText === '2')")
-        browser.run(
-            "document.querySelectorAll('.tree [aria-expanded=true] [role=treeitem] .name')[1].click()"
-        )
+        browser.run("document.querySelectorAll('.tree [aria-expanded=true] [role=treeitem] .name')[1].click()")
         says(browser, "two")
         fill(browser, "filter", "gone/#")
         click(browser, "Clear what matches")
@@ -139,14 +139,16 @@ def test_console_round_trip(browser: Chromium, node: BrokerProcess, url: str, qo
         fill(browser, "payload", "päylöad")
         browser.run("document.querySelectorAll('main select')[0].value = String(arguments[0])", qos)
         click(browser, "Publish", "main")
-        browser.until("return document.getElementById('told').innerText.includes(arguments[0])",
-                      "Acknowledged" if qos else "Sent")  # fmt: skip
+        browser.until(
+            "return document.getElementById('told').innerText.includes(arguments[0])", "Acknowledged" if qos else "Sent"
+        )
         got = other.receive()
         assert isinstance(got, Publish) and (got.payload, got.qos) == ("päylöad".encode(), qos)
         browser.until(
             "return document.querySelector('.log').innerText.includes(`round/${arguments[0]}/x`)"
-            " && document.querySelector('.log').innerText.includes(`QoS ${arguments[0]}`)", qos,
-        )  # fmt: skip
+            " && document.querySelector('.log').innerText.includes(`QoS ${arguments[0]}`)",
+            qos,
+        )
 
 
 def test_a_ban_is_made_and_lifted(browser: Chromium, node: BrokerProcess, url: str) -> None:
@@ -252,8 +254,12 @@ def test_a_token_is_asked_for(browser: Chromium, start_broker: StartBroker, tmp_
 def test_the_console_signs_in_as_a_user(browser: Chromium, start_broker: StartBroker, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "broker.cli", "passwd", str(tmp_path / "users"), "ann"],
-        input="secret\n", env=environment(), check=True, text=True, timeout=DEADLINE,
-    )  # fmt: skip
+        input="secret\n",
+        env=environment(),
+        check=True,
+        text=True,
+        timeout=DEADLINE,
+    )
     users = {"auth.password_file": tmp_path / "users", "auth.allow_anonymous": False, "auth.failure_delay": "0s"}
     broker = start_broker({"http.listen": "127.0.0.1:0", **users})
     visit(browser, HttpClient(broker).url, "console")

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 OPERATIONS: tuple[Operation, ...] = (
-    *nodes.OPERATIONS, *clients.OPERATIONS, *subscriptions.OPERATIONS, *retained.OPERATIONS, *messages.OPERATIONS,
-    *bans.OPERATIONS, *settings.OPERATIONS, *events.OPERATIONS,
-)  # fmt: skip
+    *nodes.OPERATIONS,
+    *clients.OPERATIONS,
+    *subscriptions.OPERATIONS,
+    *retained.OPERATIONS,
+    *messages.OPERATIONS,
+    *bans.OPERATIONS,
+    *settings.OPERATIONS,
+    *events.OPERATIONS,
+)
 ANSWER_SECONDS = 20.0  # that an operation may take: requests that wait for a disk must not take all connections
 NO_STORE = {"Cache-Control": "no-store"}
 
@@ -66,9 +72,12 @@ class Api:
             if operation.role != "read":
                 told = {name: value for name, value in {**arguments, **body}.items() if name != "payload"}
                 log.info(
-                    "asked for over HTTP", operation=operation.name, by=holder.name, address=raw.remote,
+                    "asked for over HTTP",
+                    operation=operation.name,
+                    by=holder.name,
+                    address=raw.remote,
                     arguments=json.dumps(told),
-                )  # fmt: skip
+                )
             found = await _done(operation, Request(self._node, holder, arguments, body, raw))
             if isinstance(found, web.StreamResponse):
                 return found

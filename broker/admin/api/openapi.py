@@ -9,8 +9,11 @@ from broker.admin.api.schema import integer, record, text
 from broker.admin.http import problems
 
 ALWAYS = (
-    HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE,
-)  # fmt: skip
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)
 WITH_BODY = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 PROBLEM = record({"type": text(), "title": text(), "status": integer(), "detail": text()})
 

@@ -9,8 +9,13 @@ from typing import Any
 
 Schema = dict[str, Any]
 TYPES: dict[str, Any] = {
-    "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict,
-}  # fmt: skip
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
 
 
 def text(description: str = "", **more: Any) -> Schema:

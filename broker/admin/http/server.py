@@ -146,9 +146,18 @@ class HttpServer:
 
         def make() -> Connection:
             return Connection(
-                self, is_near, manager, loop=loop, access_log=None, tcp_keepalive=False, keepalive_timeout=KEEP_SECONDS,
-                max_line_size=LINE_MAX, max_field_size=FIELD_MAX, max_headers=FIELDS_MAX, lingering_time=0,
-            )  # fmt: skip
+                self,
+                is_near,
+                manager,
+                loop=loop,
+                access_log=None,
+                tcp_keepalive=False,
+                keepalive_timeout=KEEP_SECONDS,
+                max_line_size=LINE_MAX,
+                max_field_size=FIELD_MAX,
+                max_headers=FIELDS_MAX,
+                lingering_time=0,
+            )
 
         return make
 

@@ -12,9 +12,11 @@ def lags(rows: DataFrame, now: int) -> DataFrame:
     milliseconds = F.greatest(F.floor((F.lit(now) - F.col("at")) / 1000), F.lit(0))
     coarse = F.floor(milliseconds / 1000) * 1000
     lag = F.when(milliseconds < FINE, milliseconds).otherwise(coarse).cast("bigint")
-    return rows.select("window", "node", lag.alias("lag")).groupBy("window", "node", "lag").agg(
-        F.count("*").alias("messages")
-    )  # fmt: skip
+    return (
+        rows.select("window", "node", lag.alias("lag"))
+        .groupBy("window", "node", "lag")
+        .agg(F.count("*").alias("messages"))
+    )
 
 
 def lag(parts: DataFrame) -> DataFrame:

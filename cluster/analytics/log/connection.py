@@ -14,9 +14,13 @@ PAUSE = 0.25  # seconds between attempts
 Command = tuple[Any, ...]
 # What may pass by itself; without memory Redis takes nothing until nodes have given up some of their logs.
 AWAY = (
-    redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.BusyLoadingError, redis.OutOfMemoryError,
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.ReadOnlyError,
+    redis.BusyLoadingError,
+    redis.OutOfMemoryError,
     OSError,
-)  # fmt: skip
+)
 
 
 class Connection:

@@ -139,8 +139,12 @@ def _header(title: str, about: str, parts: Sequence[Part]) -> Markup:
 
 
 def _footer() -> Markup:
-    return tag("footer", "Made by ", tag("code", "flockmq analytics report"), ". Point at a plot for its values; "
-               "“Table” has them all.")  # fmt: skip
+    return tag(
+        "footer",
+        "Made by ",
+        tag("code", "flockmq analytics report"),
+        ". Point at a plot for its values; “Table” has them all.",
+    )
 
 
 def _document(title: str, body: Sequence[Markup]) -> str:

@@ -21,9 +21,10 @@ def found(severity: str = "", **settings: object) -> set[str]:
     """Where something of this severity, or of any, is found."""
     named = {name.replace("__", "."): str(value) for name, value in settings.items()}
     return {
-        finding.where for finding in audit(schema.load({**PUBLIC, **named}, env={}))
+        finding.where
+        for finding in audit(schema.load({**PUBLIC, **named}, env={}))
         if severity in ("", finding.severity)
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -34,11 +35,16 @@ def good(tmp_path: Path) -> dict[str, object]:
     (tmp_path / "acl").write_text("user ada\ntopic readwrite #\n")
     pair = Authority(tmp_path / "ca").server(days=365)
     return {
-        "listen": "mqtts://0.0.0.0:8883", "tls__certificate": pair.cert, "tls__key": pair.key,
-        "auth__password_file": tmp_path / "passwords", "auth__acl_file": tmp_path / "acl",
-        "quotas__max_connections_per_address": 100, "limits__max_keep_alive": "1h", "quotas__flapping": "15 in 60 s",
+        "listen": "mqtts://0.0.0.0:8883",
+        "tls__certificate": pair.cert,
+        "tls__key": pair.key,
+        "auth__password_file": tmp_path / "passwords",
+        "auth__acl_file": tmp_path / "acl",
+        "quotas__max_connections_per_address": 100,
+        "limits__max_keep_alive": "1h",
+        "quotas__flapping": "15 in 60 s",
         "mqtt__session_expiry": "30d",
-    }  # fmt: skip
+    }
 
 
 def test_nothing_is_found_where_nothing_is_weak(good: dict[str, object]) -> None:
@@ -68,21 +74,23 @@ def test_nothing_is_found_where_nothing_is_weak(good: dict[str, object]) -> None
         ({"mqtt__session_expiry": 0}, "note", "mqtt.session_expiry"),
     ],
 )
-def test_what_is_weak_is_found(
-    changes: dict[str, object], severity: str, where: str, good: dict[str, object]
-) -> None:
+def test_what_is_weak_is_found(changes: dict[str, object], severity: str, where: str, good: dict[str, object]) -> None:
     assert where in found(severity, **{**good, **changes})
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"cluster__redis": "rediss://:x@10.0.0.5"}, {"cluster__redis": "redis://127.0.0.1"},
-        {"cluster__redis": "unix:///run/redis.sock"}, {"http__listen": "127.0.0.1:8080"},
-        {"auth__http_url": "http://127.0.0.1:8000/x"}, {"auth__http_url": "https://10.0.0.5/users"},
-        {"listen": "127.0.0.1:1883"}, {"http__listen": "https://10.0.0.5:8080", "http__metrics_token": True},
+        {"cluster__redis": "rediss://:x@10.0.0.5"},
+        {"cluster__redis": "redis://127.0.0.1"},
+        {"cluster__redis": "unix:///run/redis.sock"},
+        {"http__listen": "127.0.0.1:8080"},
+        {"auth__http_url": "http://127.0.0.1:8000/x"},
+        {"auth__http_url": "https://10.0.0.5/users"},
+        {"listen": "127.0.0.1:1883"},
+        {"http__listen": "https://10.0.0.5:8080", "http__metrics_token": True},
     ],
-)  # fmt: skip
+)
 def test_what_is_good_is_not_blamed(settings: dict[str, object], good: dict[str, object]) -> None:
     assert found(**{**good, **settings}) == set()
 

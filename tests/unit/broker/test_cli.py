@@ -202,7 +202,15 @@ def test_check_config_shows_no_password(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_help_and_mistakes_load_nothing_heavy() -> None:
-    heavy = {"asyncio", "uvloop", "sqlite3", "importlib.metadata", "broker.node", "broker.client.client", "_speedups.codec.packets"}
+    heavy = {
+        "asyncio",
+        "uvloop",
+        "sqlite3",
+        "importlib.metadata",
+        "broker.node",
+        "broker.client.client",
+        "_speedups.codec.packets",
+    }
     for arguments in (["--help"], ["serve", "--help"], ["check-config"], ["--listen", "x"]):
         code = (
             f"import sys; from broker.cli import main; main({arguments!r}); print(sorted(sys.modules), file=sys.stderr)"
@@ -238,11 +246,14 @@ class Printed:
         ("%5l|%-5l|%05l|%.2x|%6.2x", b"    4|4    |00004|00|    00"),
         ("%U @N", b"1700000000.123456789 123456789"),
         ("%A%C%D%E%F%P%R%S", b""),
-        ("%j", '{"tst":"2023-11-14T22:13:20.123456Z","topic":"t/ä","qos":1,"retain":1,"payloadlen":4,"mid":7,'
-               '"payload":"\\u0000\ufffdpq"}'.encode()),
+        (
+            "%j",
+            '{"tst":"2023-11-14T22:13:20.123456Z","topic":"t/ä","qos":1,"retain":1,"payloadlen":4,"mid":7,'
+            '"payload":"\\u0000\ufffdpq"}'.encode(),
+        ),
         ("", b""),
     ],
-)  # fmt: skip
+)
 def test_output_format(template: str, line: bytes) -> None:
     message: Any = Printed()
     assert compile_format(template)(message, 1_700_000_000_123_456_789) == line

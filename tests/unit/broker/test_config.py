@@ -45,9 +45,21 @@ def test_every_key_has_help_and_a_variable() -> None:
         assert key.help.endswith("."), key.name
     flags = [key.flag for key in KEYS.values() if key.flag]
     assert sorted(flags) == [
-        "--acl-file", "--analytics", "--hooks", "--http", "--listen", "--log-format", "--log-level", "--node-name",
-        "--password-file", "--proxy-listen", "--redis", "--store", "--sync", "--workers",
-    ]  # fmt: skip
+        "--acl-file",
+        "--analytics",
+        "--hooks",
+        "--http",
+        "--listen",
+        "--log-format",
+        "--log-level",
+        "--node-name",
+        "--password-file",
+        "--proxy-listen",
+        "--redis",
+        "--store",
+        "--sync",
+        "--workers",
+    ]
 
 
 def test_precedence(tmp_path: Path) -> None:
@@ -300,11 +312,15 @@ def test_more_workers_need_redis(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://user:sesame@localhost:0", "redis:/user:sesame@localhost", "redis//:a/sesame@localhost",
-        "redis://:a?sesame=1@localhost", "redis://:a:sesame@localhost:x", "redis://:a@sesame@local host",
+        "redis://user:sesame@localhost:0",
+        "redis:/user:sesame@localhost",
+        "redis//:a/sesame@localhost",
+        "redis://:a?sesame=1@localhost",
+        "redis://:a:sesame@localhost:x",
+        "redis://:a@sesame@local host",
         "redis+sentinel://h/m?sentinel_password=sesame&x=1",
     ],
-)  # fmt: skip
+)
 def test_a_refused_url_shows_no_password(url: str) -> None:
     with pytest.raises(ConfigError, match="expected") as caught:
         load({"cluster.redis": url}, {})

@@ -220,9 +220,13 @@ def test_events_are_told() -> None:
 
     play([hooks], act)
     assert [heard for heard in hooks.heard if heard[0] != "connected"] == [
-        ("started", "c", True), ("disconnected", "c", "closed by the client"), ("ended", "c"), ("started", "c", False),
-        ("disconnected", "c", "closed by the client"), ("ended", "c"),
-    ]  # fmt: skip
+        ("started", "c", True),
+        ("disconnected", "c", "closed by the client"),
+        ("ended", "c"),
+        ("started", "c", False),
+        ("disconnected", "c", "closed by the client"),
+        ("ended", "c"),
+    ]
     assert hooks.heard.count(("connected", "c")) == 2
 
 
@@ -288,7 +292,13 @@ def test_the_first_that_refuses_has_decided() -> None:
 
 def test_load() -> None:
     assert isinstance(load(["tests.unit.broker.test_hooks:Stamps"])[0], Stamps)
-    for wrong in ("no_such_module:x", "broker.hooks.api:nothing", "broker.hooks.api:Client", "broker.hooks.api", "json:dumps"):
+    for wrong in (
+        "no_such_module:x",
+        "broker.hooks.api:nothing",
+        "broker.hooks.api:Client",
+        "broker.hooks.api",
+        "json:dumps",
+    ):
         with pytest.raises(UsageError):
             load([wrong])
 

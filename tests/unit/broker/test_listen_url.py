@@ -32,11 +32,28 @@ def test_parse(text: str, scheme: str, address: str, written: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "1883", "a", "http://a:1", "mqtt:/a:1", "mqtt://a", "mqtt://a:x", "mqtt://a:1/path", "mqtt://:1", "ws://a:65536",
-        "unix:relative/path", "unix:", "unix:1883", "unix:/" + "x" * 107, "unix:/a\0b", "fd:", "fd:x", "fd:-1",
-        "mqtts://::1:1", "MQTT://a:1",
+        "",
+        "1883",
+        "a",
+        "http://a:1",
+        "mqtt:/a:1",
+        "mqtt://a",
+        "mqtt://a:x",
+        "mqtt://a:1/path",
+        "mqtt://:1",
+        "ws://a:65536",
+        "unix:relative/path",
+        "unix:",
+        "unix:1883",
+        "unix:/" + "x" * 107,
+        "unix:/a\0b",
+        "fd:",
+        "fd:x",
+        "fd:-1",
+        "mqtts://::1:1",
+        "MQTT://a:1",
     ],
-)  # fmt: skip
+)
 def test_what_is_none(text: str) -> None:
     with pytest.raises(ConfigError, match="expected"):
         load({"listen": [text]}, {})

@@ -60,8 +60,10 @@ def test_the_command_line_sets_tables_too(file: Path) -> None:
     overrides = {"listeners.public.listen": "mqtts://127.0.0.1:1", "listeners.new.listen": "127.0.0.1:2,127.0.0.1:3"}
     config = load(overrides, {}, file)
     assert [each.listen for each in config.listeners[1:]] == [
-        ("mqtts://127.0.0.1:1",), ("mqtt://10.0.0.1:1883",), ("127.0.0.1:2", "127.0.0.1:3"),
-    ]  # fmt: skip
+        ("mqtts://127.0.0.1:1",),
+        ("mqtt://10.0.0.1:1883",),
+        ("127.0.0.1:2", "127.0.0.1:3"),
+    ]
     assert config.listeners[1].tls.client_certificate == "required"
 
 

@@ -52,9 +52,16 @@ def test_json_line() -> None:
     line = json.loads(out.getvalue())
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
     assert line == {
-        "level": "warning", "logger": "flockmq.test", "event": "dropped", "client_id": "ä", "count": 3, "rate": 0.5,
-        "level_": "x", "payload": "\\xff", "odd": "nan",
-    }  # fmt: skip
+        "level": "warning",
+        "logger": "flockmq.test",
+        "event": "dropped",
+        "client_id": "ä",
+        "count": 3,
+        "rate": 0.5,
+        "level_": "x",
+        "payload": "\\xff",
+        "odd": "nan",
+    }
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

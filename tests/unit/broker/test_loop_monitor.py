@@ -4,6 +4,7 @@ import pytest
 
 from _speedups.session.journal import Journal
 from _speedups.session.turn import Turn
+from broker.core import loop_monitor
 from broker.core.loop_monitor import Longest, Vitals
 
 

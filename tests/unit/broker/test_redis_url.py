@@ -16,19 +16,37 @@ from broker.config.redis_url import RedisUrl, masked
         ("redis://[::1]", {"kind": "tcp", "hosts": (("::1", 6379),)}),
         ("redis://:p%40%2F@h", {"kind": "tcp", "hosts": (("h", 6379),), "password": "p@/"}),
         ("redis://u:a@b:c@h", {"kind": "tcp", "hosts": (("h", 6379),), "username": "u", "password": "a@b:c"}),
-        ("rediss://h/2?ca_file=/a%20b&verify=ca",
-         {"kind": "tls", "tls": True, "hosts": (("h", 6379),), "db": 2, "ca_file": "/a b", "verify": "ca"}),
-        ("rediss://h?cert_file=c&key_file=k",
-         {"kind": "tls", "tls": True, "hosts": (("h", 6379),), "cert_file": "c", "key_file": "k"}),
+        (
+            "rediss://h/2?ca_file=/a%20b&verify=ca",
+            {"kind": "tls", "tls": True, "hosts": (("h", 6379),), "db": 2, "ca_file": "/a b", "verify": "ca"},
+        ),
+        (
+            "rediss://h?cert_file=c&key_file=k",
+            {"kind": "tls", "tls": True, "hosts": (("h", 6379),), "cert_file": "c", "key_file": "k"},
+        ),
         ("unix:///run/redis.sock", {"kind": "unix", "path": "/run/redis.sock"}),
         ("unix://u:p@/r.sock?db=3", {"kind": "unix", "path": "/r.sock", "username": "u", "password": "p", "db": 3}),
-        ("redis+sentinel://a,b:1,[::1]:2/mymaster",
-         {"kind": "sentinel", "hosts": (("a", 26379), ("b", 1), ("::1", 2)), "master": "mymaster"}),
-        ("redis+sentinel://u:p@a/m/4?tls=true&sentinel_username=s&sentinel_password=q%26&ca_file=f",
-         {"kind": "sentinel", "hosts": (("a", 26379),), "master": "m", "db": 4, "tls": True, "username": "u",
-          "password": "p", "sentinel_username": "s", "sentinel_password": "q&", "ca_file": "f"}),
+        (
+            "redis+sentinel://a,b:1,[::1]:2/mymaster",
+            {"kind": "sentinel", "hosts": (("a", 26379), ("b", 1), ("::1", 2)), "master": "mymaster"},
+        ),
+        (
+            "redis+sentinel://u:p@a/m/4?tls=true&sentinel_username=s&sentinel_password=q%26&ca_file=f",
+            {
+                "kind": "sentinel",
+                "hosts": (("a", 26379),),
+                "master": "m",
+                "db": 4,
+                "tls": True,
+                "username": "u",
+                "password": "p",
+                "sentinel_username": "s",
+                "sentinel_password": "q&",
+                "ca_file": "f",
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_url_means(url: str, fields: dict[str, object]) -> None:
     assert RedisUrl.parse(url) == RedisUrl(**fields)  # type: ignore[arg-type]
 
@@ -77,10 +95,12 @@ def test_a_wrong_url_is_one_clear_line(url: str, words: str) -> None:
         ("redis://u:sesame@[::1]:1/2", "redis://u:***@[::1]:1/2"),
         ("rediss://:sesame@h", "rediss://:***@h:6379/0"),
         ("unix://:sesame@/r.sock?db=1", "unix://:***@/r.sock?db=1"),
-        ("redis+sentinel://u:sesame@a,b/m/1?sentinel_password=sesame&tls=true",
-         "redis+sentinel://u:***@a:26379,b:26379/m/1?tls=true"),
+        (
+            "redis+sentinel://u:sesame@a,b/m/1?sentinel_password=sesame&tls=true",
+            "redis+sentinel://u:***@a:26379,b:26379/m/1?tls=true",
+        ),
     ],
-)  # fmt: skip
+)
 def test_no_password_is_shown(url: str, shown: str) -> None:
     parsed = RedisUrl.parse(url)
     assert str(parsed) == shown

@@ -41,11 +41,13 @@ def test_rules_in_json() -> None:
     assert parse_rules(None) is None
     assert parse_rules([]) == ()
     assert parse_rules(["topic deny a", "pattern read %u/#"]) == (
-        Rule(False, BOTH, "a"), Rule(True, READ, "%u/#", True),
-    )  # fmt: skip
+        Rule(False, BOTH, "a"),
+        Rule(True, READ, "%u/#", True),
+    )
     assert parse_rules({"publish": ["up/%c"], "subscribe": ["down/#"]}) == (
-        Rule(True, PUBLISH, "up/%c", True), Rule(True, READ, "down/#", True),
-    )  # fmt: skip
+        Rule(True, PUBLISH, "up/%c", True),
+        Rule(True, READ, "down/#", True),
+    )
     for wrong in ("topic a", [1], {"publish": "a"}, {"pub": ["a"]}, 5, ["topic a b"]):
         with pytest.raises(ValueError, match=r"\S"):
             parse_rules(wrong)

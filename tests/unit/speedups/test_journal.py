@@ -43,9 +43,21 @@ BLOCKS = blocks_of_all_kinds()
 def test_every_kind_of_record_is_tried() -> None:
     kinds = {record[0] for block in BLOCKS for record in records(block)}
     assert kinds == {
-        "MESSAGE", "QUEUED", "DONE", "RECEIVED", "AWAITING", "RELEASED", "SESSION", "SESSION_GONE", "SUBSCRIBED",
-        "UNSUBSCRIBED", "RETAINED", "RETAINED_GONE", "WILL", "WILL_GONE",
-    }  # fmt: skip
+        "MESSAGE",
+        "QUEUED",
+        "DONE",
+        "RECEIVED",
+        "AWAITING",
+        "RELEASED",
+        "SESSION",
+        "SESSION_GONE",
+        "SUBSCRIBED",
+        "UNSUBSCRIBED",
+        "RETAINED",
+        "RETAINED_GONE",
+        "WILL",
+        "WILL_GONE",
+    }
 
 
 def test_records_say_what_was_written() -> None:

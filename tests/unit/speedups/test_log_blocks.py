@@ -12,10 +12,16 @@ from _speedups.session.turn import Turn
 from tests.model.log_block import HEADER, Row, decode
 
 LIMITS = {
-    "max_packet_size": 1 << 20, "max_topic_levels": 200, "max_inflight": 100, "max_queued_messages": 100,
-    "max_queued_bytes": 1 << 20, "drop_oldest": False, "max_awaiting_release": 100, "max_outgoing_bytes": 1 << 20,
+    "max_packet_size": 1 << 20,
+    "max_topic_levels": 200,
+    "max_inflight": 100,
+    "max_queued_messages": 100,
+    "max_queued_bytes": 1 << 20,
+    "drop_oldest": False,
+    "max_awaiting_release": 100,
+    "max_outgoing_bytes": 1 << 20,
     "max_uncommitted_bytes": 1 << 26,
-}  # fmt: skip
+}
 TOPICS = st.text(st.characters(codec="utf-8", exclude_characters="+#\0", exclude_categories=["Cs"]), min_size=1).filter(
     lambda topic: not topic.startswith("$")
 )

@@ -8,11 +8,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import _speedups.packets as packets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import _speedups.codec.packets as packets
 from _speedups.codec.packets import (
     PACKET_TYPES,
     PROPERTIES,

@@ -46,8 +46,13 @@ def test_whatever_is_written_is_read(client: Client, write: object, rest: bytes)
     assert read(data + rest) == (len(data), (family, normal, port))
 
 
-@given(st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(SIGNATURE.__add__),
-                 st.binary(max_size=120).map(b"PROXY ".__add__)))  # fmt: skip
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.binary(max_size=60).map(SIGNATURE.__add__),
+        st.binary(max_size=120).map(b"PROXY ".__add__),
+    )
+)
 def test_any_bytes(data: bytes) -> None:
     try:
         size, _ = read_proxy_header(data)

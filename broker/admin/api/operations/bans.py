@@ -10,15 +10,20 @@ from broker.admin.http.problems import Problem, missing, unfit
 from broker.auth.bans import KINDS, MOST, Ban, network
 
 KIND = text("what is banned", enum=list(KINDS))
-VALUE = text("the client identifier, user name, or address or network such as 192.0.2.0/24", minLength=1,
-             maxLength=LONGEST)  # fmt: skip
+VALUE = text(
+    "the client identifier, user name, or address or network such as 192.0.2.0/24", minLength=1, maxLength=LONGEST
+)
 CENTURY = 36_500 * 86_400
 BAN = record(
     {
-        "kind": KIND, "value": text(), "reason": text(), "since": number("seconds since 1970"),
-        "until": nullable(number("seconds since 1970; null: for good")), "by": text("whose token it was"),
+        "kind": KIND,
+        "value": text(),
+        "reason": text(),
+        "since": number("seconds since 1970"),
+        "until": nullable(number("seconds since 1970; null: for good")),
+        "by": text("whose token it was"),
     }
-)  # fmt: skip
+)
 NEW: dict[str, Schema] = {
     "seconds": integer("for how long; without: for good", minimum=1, maximum=CENTURY),
     "reason": text("for whoever wonders", maxLength=1000),
@@ -60,13 +65,25 @@ def _value(given: dict[str, Any]) -> str:
 OPERATIONS = (
     Operation("GET", "/bans", "bans", "Who is not let in.", bans, record({"items": array(BAN)})),
     Operation(
-        "POST", "/bans", "ban", "Close who is connected, and let them in no more.", ban, BAN, role="admin",
+        "POST",
+        "/bans",
+        "ban",
+        "Close who is connected, and let them in no more.",
+        ban,
+        BAN,
+        role="admin",
         body=record({"kind": KIND, "value": VALUE}, NEW),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.CONFLICT),
     ),
     Operation(
-        "DELETE", "/bans", "unban", "Let them in again.", unban, role="admin",
-        arguments={"kind": KIND, "value": VALUE}, required=("kind", "value"),
+        "DELETE",
+        "/bans",
+        "unban",
+        "Let them in again.",
+        unban,
+        role="admin",
+        arguments={"kind": KIND, "value": VALUE},
+        required=("kind", "value"),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.NOT_FOUND),
     ),
-)  # fmt: skip
+)

@@ -10,18 +10,28 @@ from broker.admin.api.schema import Schema, array, boolean, integer, record, tex
 from broker.admin.http.problems import missing
 
 SESSION: dict[str, Schema] = {
-    "client_id": text(), "connected": boolean(), "address": text("HOST:PORT; empty = not connected"),
-    "username": text("as verified; empty = anonymous, or not connected"), "protocol": text(), "persistent": boolean(),
-    "subscriptions": integer(), "queued_messages": integer("that it has not acknowledged"), "queued_bytes": integer(),
+    "client_id": text(),
+    "connected": boolean(),
+    "address": text("HOST:PORT; empty = not connected"),
+    "username": text("as verified; empty = anonymous, or not connected"),
+    "protocol": text(),
+    "persistent": boolean(),
+    "subscriptions": integer(),
+    "queued_messages": integer("that it has not acknowledged"),
+    "queued_bytes": integer(),
     "node": text("id of the node that says so"),
-}  # fmt: skip
+}
 FILTERS = array(record({"filter": text(), "qos": integer()}))
 ARGUMENTS: dict[str, Schema] = {
     "search": text("what is looked for", maxLength=256, default=""),
-    "by": text("where: a part of client_id or username, the begin of address", default="client_id",
-               enum=["client_id", "username", "address"]),
-    "after": {**AFTER, "default": ""}, "limit": LIMIT,
-}  # fmt: skip
+    "by": text(
+        "where: a part of client_id or username, the begin of address",
+        default="client_id",
+        enum=["client_id", "username", "address"],
+    ),
+    "after": {**AFTER, "default": ""},
+    "limit": LIMIT,
+}
 ONE: dict[str, Schema] = {"client_id": CLIENT_ID}
 
 
@@ -76,24 +86,54 @@ async def end(request: Request) -> None:
 
 OPERATIONS = (
     Operation(
-        "GET", "/clients", "clients", "Connected clients, in the order of their identifiers.", clients,
-        listed(record(SESSION)), arguments=ARGUMENTS,
+        "GET",
+        "/clients",
+        "clients",
+        "Connected clients, in the order of their identifiers.",
+        clients,
+        listed(record(SESSION)),
+        arguments=ARGUMENTS,
     ),
     Operation(
-        "GET", "/client", "client", "One client: its session and subscriptions.", client,
-        record({**SESSION, "filters": FILTERS, "failures": FAILURES}), arguments=ONE, required=("client_id",),
+        "GET",
+        "/client",
+        "client",
+        "One client: its session and subscriptions.",
+        client,
+        record({**SESSION, "filters": FILTERS, "failures": FAILURES}),
+        arguments=ONE,
+        required=("client_id",),
         problems=(HTTPStatus.NOT_FOUND,),
     ),
     Operation(
-        "DELETE", "/client/connection", "kick", "End a client's connection; it may come back.", kick, role="admin",
-        arguments=ONE, required=("client_id",), problems=(HTTPStatus.NOT_FOUND,),
+        "DELETE",
+        "/client/connection",
+        "kick",
+        "End a client's connection; it may come back.",
+        kick,
+        role="admin",
+        arguments=ONE,
+        required=("client_id",),
+        problems=(HTTPStatus.NOT_FOUND,),
     ),
     Operation(
-        "GET", "/sessions", "sessions", "Sessions, whether their clients are connected or not.", sessions,
-        listed(record(SESSION)), arguments=ARGUMENTS,
+        "GET",
+        "/sessions",
+        "sessions",
+        "Sessions, whether their clients are connected or not.",
+        sessions,
+        listed(record(SESSION)),
+        arguments=ARGUMENTS,
     ),
     Operation(
-        "DELETE", "/session", "end_session", "End a session: its connection, subscriptions and queue.", end,
-        role="admin", arguments=ONE, required=("client_id",), problems=(HTTPStatus.NOT_FOUND,),
+        "DELETE",
+        "/session",
+        "end_session",
+        "End a session: its connection, subscriptions and queue.",
+        end,
+        role="admin",
+        arguments=ONE,
+        required=("client_id",),
+        problems=(HTTPStatus.NOT_FOUND,),
     ),
-)  # fmt: skip
+)

@@ -76,11 +76,16 @@ async def _send(request: Request, events: AsyncGenerator[str]) -> web.StreamResp
 OPERATIONS = (
     Operation("GET", "/events", "events", "The figures of all nodes, each second.", events, stream=True),
     Operation(
-        "GET", "/trace", "trace", "Each step of messages at all nodes, from the first event on.", trace,
+        "GET",
+        "/trace",
+        "trace",
+        "Each step of messages at all nodes, from the first event on.",
+        trace,
         arguments={
             "client": text("a client identifier: what it publishes and what it gets", minLength=1, maxLength=LONGEST),
             "topic": text("a topic filter; with a client too, what matches both", minLength=1, maxLength=LONGEST),
         },
-        stream=True, problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
+        stream=True,
+        problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
     ),
-)  # fmt: skip
+)

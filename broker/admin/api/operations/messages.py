@@ -55,12 +55,17 @@ def shown(payload: bytes) -> dict[str, str]:
 
 OPERATIONS = (
     Operation(
-        "POST", "/messages", "publish", "Publish a message.", publish,
-        record({"receivers": integer("sessions and other nodes that it goes to from here")}), role="admin",
+        "POST",
+        "/messages",
+        "publish",
+        "Publish a message.",
+        publish,
+        record({"receivers": integer("sessions and other nodes that it goes to from here")}),
+        role="admin",
         body=record(
             {"topic": TOPIC},
             {"payload": text(), "encoding": ENCODING, "qos": integer(minimum=0, maximum=2), "retain": boolean()},
         ),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
     ),
-)  # fmt: skip
+)

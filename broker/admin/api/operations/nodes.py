@@ -9,12 +9,19 @@ from broker.admin.api.schema import array, boolean, integer, number, record, tab
 FIGURES = table(number(), "the figures of /metrics, by name")
 NODE = record(
     {
-        "name": text(), "version": text(), "pid": integer(), "started": number("seconds since 1970"),
-        "ready": boolean("whether new clients are welcome"), "state": text("why"), "keeps": text("what is kept where"),
-        "link": boolean("whether the cluster's Redis answers"), "resident_bytes": integer(), "cpu_seconds": number(),
+        "name": text(),
+        "version": text(),
+        "pid": integer(),
+        "started": number("seconds since 1970"),
+        "ready": boolean("whether new clients are welcome"),
+        "state": text("why"),
+        "keeps": text("what is kept where"),
+        "link": boolean("whether the cluster's Redis answers"),
+        "resident_bytes": integer(),
+        "cpu_seconds": number(),
         "figures": FIGURES,
     }
-)  # fmt: skip
+)
 
 
 def by_node(answer: Any) -> dict[str, Any]:
@@ -50,13 +57,21 @@ async def listeners(request: Request) -> dict[str, Any]:
 
 OPERATIONS = (
     Operation(
-        "GET", "/nodes", "nodes", "The nodes, and how they do.", nodes,
+        "GET",
+        "/nodes",
+        "nodes",
+        "The nodes, and how they do.",
+        nodes,
         record({"here": text(), "nodes": table(NODE, "by the nodes' ids"), "failures": FAILURES}),
     ),
     Operation("GET", "/me", "me", "Whose token is shown.", who, record({"name": text(), "role": text()})),
     Operation("GET", "/metrics", "metrics", "What the nodes count, as JSON.", metrics, by_node(FIGURES)),
     Operation(
-        "GET", "/listeners", "listeners", "Where the nodes listen.", listeners,
+        "GET",
+        "/listeners",
+        "listeners",
+        "Where the nodes listen.",
+        listeners,
         by_node(array(record({"kind": text(), "address": text()}))),
     ),
-)  # fmt: skip
+)

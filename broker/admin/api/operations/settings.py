@@ -18,7 +18,13 @@ async def log_level(request: Request) -> dict[str, Any]:
 OPERATIONS = (
     Operation("GET", "/log-level", "log_level", "What the nodes write into their logs.", log_level, by_node(LEVEL)),
     Operation(
-        "PUT", "/log-level", "set_log_level", "Let all nodes write more or less, until they are started again or "
-        "read their configuration.", log_level, by_node(LEVEL), role="admin", body=record({"level": LEVEL}),
+        "PUT",
+        "/log-level",
+        "set_log_level",
+        "Let all nodes write more or less, until they are started again or read their configuration.",
+        log_level,
+        by_node(LEVEL),
+        role="admin",
+        body=record({"level": LEVEL}),
     ),
-)  # fmt: skip
+)

@@ -12,8 +12,9 @@ ITEM = record({"filter": text(), "client_id": text(), "qos": integer(), "node": 
 ARGUMENTS: dict[str, Schema] = {
     "search": text("a part of the topic filter", maxLength=256, default=""),
     "client_id": text("only those of this client", maxLength=LONGEST, default=""),
-    "after": {**AFTER, "default": ""}, "limit": LIMIT,
-}  # fmt: skip
+    "after": {**AFTER, "default": ""},
+    "limit": LIMIT,
+}
 
 
 async def subscriptions(request: Request) -> dict[str, Any]:
@@ -29,7 +30,12 @@ async def subscriptions(request: Request) -> dict[str, Any]:
 
 OPERATIONS = (
     Operation(
-        "GET", "/subscriptions", "subscriptions", "Subscriptions, in the order of their topic filters.", subscriptions,
-        listed(ITEM), arguments=ARGUMENTS,
+        "GET",
+        "/subscriptions",
+        "subscriptions",
+        "Subscriptions, in the order of their topic filters.",
+        subscriptions,
+        listed(ITEM),
+        arguments=ARGUMENTS,
     ),
-)  # fmt: skip
+)
