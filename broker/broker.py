@@ -16,11 +16,11 @@ from _speedups.session.turn import Turn
 from broker import logs
 from broker.auth.authenticator import Authenticator
 from broker.auth.bans import Bans
-from broker.auth.connected_users import Principals
+from broker.auth.connected_users import ConnectedUsers
 from broker.config.schema import Config
 from broker.coordination.coordinator import Coordinator
 from broker.core.calls import Questions
-from broker.core.loop_monitor import Vitals
+from broker.core.loop_monitor import LoopMonitor
 from broker.core.sessions import Sessions
 from broker.handlers import connect, disconnect, publish, subscribe, unsubscribe
 from broker.hooks.api import Client, HookChain, Hooks, Message
@@ -64,9 +64,9 @@ class Broker:
         self.bans = Bans(self)
         self.http_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self.questions: Questions = {}  # what the nodes of a cluster may ask this one
-        self.principals = Principals(self)
+        self.principals = ConnectedUsers(self)
         self.reactor = Reactor(self.router, self, wake)
-        self.vitals = Vitals(self.turn)
+        self.vitals = LoopMonitor(self.turn)
         self.traces = Traces(self)
         self.use(())
         self.draining = False  # the node is to stop, and lets load balancers notice

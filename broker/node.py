@@ -25,12 +25,12 @@ from broker.admin.exporters.otel import Exporter
 from broker.admin.exporters.sys_topics import SysTopics
 from broker.auth.access_control import Access
 from broker.auth.chain import Method
-from broker.auth.cluster_users import KeptUsers
+from broker.auth.cluster_users import ClusterUsers
 from broker.broker import TICKS_PER_SECOND, Broker
 from broker.config import schema as configuration
 from broker.config.schema import Config
 from broker.coordination.coordinator import Coordinator
-from broker.coordination.standalone import Alone
+from broker.coordination.standalone import StandaloneCoordinator
 from broker.errors import ConfigError, FlockError, NotNow, UsageError
 from broker.hooks import api
 from broker.hooks.users import HookUsers
@@ -257,7 +257,7 @@ class Node:
     def _users_changed(self, names: set[str]) -> None:
         """Users that the cluster keeps are not what they were."""
         self.broker.principals.renew(
-            self.access.renewed, lambda identity: identity.method == KeptUsers.name and identity.username in names
+            self.access.renewed, lambda identity: identity.method == ClusterUsers.name and identity.username in names
         )
 
     def reload(self) -> None:
@@ -336,7 +336,7 @@ def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, restart: C
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
         return cast(Coordinator, module.Cluster(config, loop, restart))
-    return Alone(make_store(config), loop.call_soon_threadsafe)
+    return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe)
 
 
 def make_store(config: Config) -> Store:

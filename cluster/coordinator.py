@@ -20,7 +20,7 @@ from typing import Any
 import hiredis
 
 from _speedups.base.msgpack import DamagedMessage, unpack
-from _speedups.cluster.journal import Ledger, arrive
+from _speedups.cluster.journal import ClusterJournal, arrive
 from _speedups.codec.packets import Connect
 from _speedups.net.reactor import Connection
 from _speedups.session.session import Session
@@ -80,7 +80,7 @@ class Cluster(Coordinator):
         self.name = config.cluster.node_name or socket.gethostname()
         self.me = f"{self.name}-{secrets.token_hex(4)}".encode()
         self.keys = Keys(config.cluster.prefix)
-        self.ledger = Ledger(self._header)
+        self.ledger = ClusterJournal(self._header)
         self.journal = self.ledger
         bounds = LogBounds(config.cluster.log_bytes, config.cluster.log_seconds)
         self.store = self._store = RedisStore(

@@ -41,7 +41,7 @@ cdef class Block:
     cdef Items pushes                  # by session
 
 
-cdef class Ledger(Journal):
+cdef class ClusterJournal(Journal):
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
     cdef uint64_t block                # number of this block, for the marks

@@ -175,7 +175,7 @@ cdef class Block:
         return self.sessions
 
 
-cdef class Ledger(Journal):
+cdef class ClusterJournal(Journal):
     """Records what must be in Redis.
 
     Args:

@@ -26,7 +26,7 @@ cdef class Listener:
     cdef bint metered(self) noexcept
 
 
-cdef class Entrance:
+cdef class Endpoint:
     cdef readonly Listener listener
     cdef object socket                 # listens; None if its connections are handed in
     cdef readonly str transport

@@ -20,7 +20,7 @@ class Listener:
     bytes_sent: int
     def __init__(self, name: str = "default", tls: TlsContext | None = None) -> None: ...
 
-class Entrance:
+class Endpoint:
     listener: Listener
     transport: str
     def __init__(

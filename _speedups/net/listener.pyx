@@ -19,7 +19,7 @@ cdef class Listener:
         return (self.client_messages > 0 or self.client_bytes > 0 or self.total_messages > 0 or self.total_bytes > 0)
 
 
-cdef class Entrance:
+cdef class Endpoint:
     """One address of a listener.
 
     Args:

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pointers
 from _speedups.protocol.channel cimport Channel
-from _speedups.net.listener cimport Entrance
+from _speedups.net.listener cimport Endpoint
 from _speedups.base.rate_limit cimport Meter
 from _speedups.routing.router cimport Router
 from _speedups.net.tls cimport Tls
@@ -37,7 +37,7 @@ cdef class Connection(Channel):
     # What every flush looks at stands together: a thousand receivers are a thousand times as many lines of cache.
     cdef int fd                        # -1 when closed
     cdef uint32_t interest             # epoll events asked for
-    cdef readonly Entrance entrance    # by which it came
+    cdef readonly Endpoint entrance    # by which it came
     cdef Tls tls                       # None: in plain text
     cdef WebSocket websocket           # None: no frames
     cdef bint throttled                # not read until the client has read what waits for it
@@ -90,7 +90,7 @@ cdef class Reactor:
     cdef list slowed                   # Connections that are
     cdef dict addresses                # of clients -> connections, where a listener counts them
     cdef dict expected                 # those that have not sent CONNECT, oldest first
-    cdef dict entrances                # fd -> Entrance
+    cdef dict entrances                # fd -> Endpoint
     cdef readonly dict listeners       # name -> Listener, of the entrances that are or were there
     cdef list hungry                   # Connections that have read more from their sockets than they have taken
     cdef set paused                    # fds of listeners that are not asked for new connections
@@ -121,7 +121,7 @@ cdef class Reactor:
     cdef bint nap(self) noexcept
     cdef bint has_room(self) except -1
     cdef int accept(self, int listener) except -1
-    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Entrance entrance)
+    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Endpoint entrance)
     cdef int serve(self, Connection c, uint32_t events) except -1
     cdef int let_in(self) except -1
     cdef bint count_in(self, Connection c) except -1

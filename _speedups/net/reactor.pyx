@@ -22,7 +22,7 @@ from libc.string cimport memcmp, memcpy, memset, strerror
 
 from _speedups.base.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push
 from _speedups.protocol.channel cimport ENDED, EXPECTING, OPEN, Channel
-from _speedups.net.listener cimport Entrance, Listener
+from _speedups.net.listener cimport Endpoint, Listener
 from _speedups.base.rate_limit cimport meter_has, meter_use
 from _speedups.session.session cimport Session
 from _speedups.net.tls cimport FAILED, RECORD_MOST, WANTS_READ, WANTS_WRITE, Tls
@@ -498,14 +498,14 @@ cdef class Reactor:
 
     # ---- listeners ----
 
-    def listen(self, Entrance entrance not None):
+    def listen(self, Endpoint entrance not None):
         """Accept connections from the entrance's socket."""
         fd = entrance.socket.fileno()
         self.entrances[fd] = entrance
         self.listeners[entrance.listener.name] = entrance.listener
         self.watch(fd)
 
-    def adopt(self, connected not None, Entrance entrance not None, str address=""):
+    def adopt(self, connected not None, Endpoint entrance not None, str address=""):
         """Serve a connected socket that somebody else has accepted, and that is ours from now on.
 
         Args:
@@ -541,7 +541,7 @@ cdef class Reactor:
 
     def stop_listening(self):
         """Close all listeners."""
-        cdef Entrance entrance
+        cdef Endpoint entrance
         for entrance in self.entrances.values():
             entrance.socket.close()
         self.entrances.clear()
@@ -588,7 +588,7 @@ cdef class Reactor:
         return True
 
     cdef int accept(self, int listener) except -1:
-        cdef Entrance entrance = self.entrances[listener]
+        cdef Endpoint entrance = self.entrances[listener]
         cdef int64_t began = now()
         cdef uint8_t peer[28]
         cdef uint32_t size
@@ -617,7 +617,7 @@ cdef class Reactor:
                 break
         return 0
 
-    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Entrance entrance):
+    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Endpoint entrance):
         """A connection on this socket, which is its own from now on; None if it can't be."""
         cdef Connection c = Connection(self.router, self.handler)
         cdef epoll_event event

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.session.rights cimport Rights
 from _speedups.base.buffers cimport Buffer
-from _speedups.routing.subscriptions cimport FilterTree, Plan
+from _speedups.routing.subscriptions cimport SubscriptionTree, Plan
 from _speedups.session.message cimport Message
 from _speedups.routing.retained cimport RetainedTree
 from _speedups.session.turn cimport Turn
@@ -12,7 +12,7 @@ from _speedups.session.turn cimport Turn
 
 cdef class Router:
     cdef readonly Turn turn
-    cdef readonly FilterTree filters
+    cdef readonly SubscriptionTree filters
     cdef readonly RetainedTree retained
     cdef bint looked_up                # the topic name checked last has been ...
     cdef Plan* plan                    # ... and this is its plan, which may be stale, or NULL; good until filters change

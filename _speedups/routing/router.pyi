@@ -1,10 +1,10 @@
 from _speedups.routing.retained import RetainedSearch, RetainedTree
-from _speedups.routing.subscriptions import FilterTree
+from _speedups.routing.subscriptions import SubscriptionTree
 from _speedups.session.turn import Turn
 
 class Router:
     turn: Turn
-    filters: FilterTree
+    filters: SubscriptionTree
     retained: RetainedTree
     def __init__(self, turn: Turn) -> None: ...
     def publish(

@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memcpy
 from _speedups.session.rights cimport MAY_PUBLISH, Rights
 from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.base.cursor cimport varint_size, write_u16, write_varint
-from _speedups.routing.subscriptions cimport FilterTree, Plan, Receiver
+from _speedups.routing.subscriptions cimport SubscriptionTree, Plan, Receiver
 from _speedups.cluster.message_log cimport MessageLog
 from _speedups.session.message cimport Message, message_new, message_release
 from _speedups.routing.retained cimport RetainedSearch, RetainedTree
@@ -36,7 +36,7 @@ cdef class Router:
 
     def __init__(self, Turn turn not None):
         self.turn = turn
-        self.filters = FilterTree()
+        self.filters = SubscriptionTree()
         self.retained = RetainedTree()
 
     def __dealloc__(self):

@@ -34,7 +34,7 @@ cdef struct Plan:
     uint8_t topic[1]
 
 
-cdef class FilterTree:
+cdef class SubscriptionTree:
     cdef Node* root
     cdef Plan** plans          # PLAN_SLOTS, each NULL or a plan for a topic name with that hash
     cdef uint32_t[PLAN_SLOTS] tags     # of the topic names that were last wanted

@@ -1,6 +1,6 @@
 from _speedups.session.session import Session
 
-class FilterTree:
+class SubscriptionTree:
     generation: int
     count: int
     def __init__(self) -> None: ...

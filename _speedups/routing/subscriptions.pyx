@@ -55,7 +55,7 @@ cdef bint is_wild(const uint8_t* p, Py_ssize_t n) noexcept nogil:
     return False
 
 
-cdef class FilterTree:
+cdef class SubscriptionTree:
     """All subscriptions of the node."""
 
     def __cinit__(self):

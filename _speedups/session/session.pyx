@@ -121,7 +121,7 @@ cdef class Session(Sender):
     def set_rights(self, Rights rights):
         """What its client may publish and read; None = everything. True if that is something else than before.
 
-        Then `FilterTree.forget_plans` must follow, if the session has subscriptions.
+        Then `SubscriptionTree.forget_plans` must follow, if the session has subscriptions.
         """
         changed = rights != self.rights
         self.rights = rights

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import WSMsgType, web
 
-from _speedups.net.listener import Entrance
+from _speedups.net.listener import Endpoint
 from broker.admin.http.authorization import SUBPROTOCOL, Access
 from broker.admin.http.problems import Problem
 
@@ -64,7 +64,7 @@ class Relay:
     async def _connect(self, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The other end is a connection of the node's default listener."""
         ours, theirs = socket.socketpair()
-        entrance = Entrance(self._node.listeners.of("default"))
+        entrance = Endpoint(self._node.listeners.of("default"))
         self._node.broker.reactor.adopt(theirs, entrance, f"[{host}]:0" if ":" in host else f"{host}:0")
         return await asyncio.open_connection(sock=ours)
 

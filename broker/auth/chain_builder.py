@@ -10,7 +10,7 @@ from typing import Any
 
 from broker.auth.certificate import CertificateUsers
 from broker.auth.chain import Method
-from broker.auth.cluster_users import KeptUsers, Source
+from broker.auth.cluster_users import ClusterUsers, Source
 from broker.auth.exposure import verifies_certificates
 from broker.auth.password_file import PasswordFile
 from broker.auth.verifier import Verifier
@@ -48,7 +48,7 @@ class Methods:
         if auth.password_file:
             made.append(PasswordFile(auth.password_file, self.verifier))
         if auth.redis:
-            made.append(KeptUsers(self._users, self.verifier))
+            made.append(ClusterUsers(self._users, self.verifier))
         if auth.http_url:
             asked = (auth.http_url, auth.http_timeout, auth.http_remember)
             module = _late("broker.auth.http_users", "auth.http_url needs")

@@ -55,7 +55,7 @@ class Source(Protocol):
         """As `find`, of users whom it has found before; for others, None."""
 
 
-class KeptUsers:
+class ClusterUsers:
     """Lets users that the cluster keeps in.
 
     Args:

@@ -33,7 +33,7 @@ STALE_FREE = 1024  # entries of connections that have ended meanwhile
 log = logs.get("flockmq.auth")
 
 
-class Principals:
+class ConnectedUsers:
     """Knows who is connected.
 
     Args:

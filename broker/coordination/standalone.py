@@ -25,7 +25,7 @@ TAKEOVERS = COUNTERS.index("takeovers")
 log = logs.get("flockmq.node")
 
 
-class Alone(Coordinator):
+class StandaloneCoordinator(Coordinator):
     """A node that shares nothing.
 
     Args:

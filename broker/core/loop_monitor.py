@@ -33,7 +33,7 @@ class Longest:
         return (time.monotonic() - self._turned) // SPAN
 
 
-class Vitals:
+class LoopMonitor:
     """Measures the loop and the store.
 
     Args:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from _speedups.routing.subscriptions import FilterTree
+from _speedups.routing.subscriptions import SubscriptionTree
 from _speedups.session.session import Session
 from _speedups.session.turn import Turn
 
@@ -10,7 +10,7 @@ from _speedups.session.turn import Turn
 class Sessions:
     """Creates, finds and ends sessions. A session's `owner` is the connection that has it, or None."""
 
-    def __init__(self, turn: Turn, filters: FilterTree) -> None:
+    def __init__(self, turn: Turn, filters: SubscriptionTree) -> None:
         self._turn = turn
         self._filters = filters
         self._by_client_id: dict[bytes, Session] = {}

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from _speedups.net.listener import Entrance, Listener
+from _speedups.net.listener import Endpoint, Listener
 from _speedups.net.reactor import Reactor
 from _speedups.net.tls import TlsContext
 from broker import logs
@@ -87,7 +87,7 @@ class Listeners:
         for url, taken, proxied, name in self._addresses:
             transport = "unix" if url.scheme == "fd" else url.scheme
             listener, upgrade = self._listeners[name], self._upgrades[name]
-            reactor.listen(Entrance(listener, taken, transport, trusts if proxied else None, upgrade))
+            reactor.listen(Endpoint(listener, taken, transport, trusts if proxied else None, upgrade))
 
     def prepare(self, config: Config) -> dict[str, TlsContext | None]:
         """What `configure` needs of the listeners' certificates. Raises ConfigError."""

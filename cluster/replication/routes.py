@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from _speedups.cluster.journal import Ledger
+from _speedups.cluster.journal import ClusterJournal
 
 
 class Routes:
@@ -13,7 +13,7 @@ class Routes:
     speaks of itself to its own clients.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: ClusterJournal) -> None:
         self._ledger = ledger
         self._known: dict[bytes, list[int]] = {}  # filter -> [holders, QoS]
 

@@ -94,7 +94,7 @@ class Subscriber:
         self.seen = {}
 
 
-class Ledger:
+class ClusterJournal:
     """What one process knows.
 
     Args:

@@ -15,7 +15,7 @@ from locust.env import Environment
 from loadtest.swarm import credentials, hosts
 from loadtest.swarm.client import Network
 from loadtest.swarm.client_numbers import Roster
-from loadtest.swarm.delivery_check import Ledger
+from loadtest.swarm.delivery_check import ClusterJournal
 from loadtest.swarm.scenario import Scenario
 from loadtest.swarm.timer import Pulse
 
@@ -39,7 +39,7 @@ class Swarm:
         self.run = str(options.run_name)
         self.root = f"load/{self.run}"
         runner: Any = environment.runner
-        self.ledger = Ledger(runner.worker_index, scenario.lost_after, self.fail)
+        self.ledger = ClusterJournal(runner.worker_index, scenario.lost_after, self.fail)
         self.network = Network(hosts.addresses(environment.host or ""), hosts.sources(options.source))
         self.username = str(options.username) or None
         self.password = credentials.password(options.password_file)

@@ -1,12 +1,12 @@
 """A persistent session of a cluster at the node that has its client: what arrives from Redis, and when."""
 
-from _speedups.cluster.journal import Ledger, arrive, encode_message
+from _speedups.cluster.journal import ClusterJournal, arrive, encode_message
 from _speedups.session.session import Session
 from _speedups.session.turn import Turn
 
 
 def new_session() -> Session:
-    turn = Turn(Ledger(lambda: b""))
+    turn = Turn(ClusterJournal(lambda: b""))
     turn.set_limits(
         max_packet_size=1 << 20,
         max_topic_levels=10,

@@ -133,7 +133,7 @@ def test_the_compose_file(engine: Engine) -> None:
 
 
 def check_image(engine: Engine) -> None:
-    """What runs can't compile or install, and is not root. Alone it is a broker; its size is said."""
+    """What runs can't compile or install, and is not root. StandaloneCoordinator it is a broker; its size is said."""
     run = ["run", "--rm", "--entrypoint", "sh", "flockmq", "-c"]
     assert engine.docker(*run, "command -v gcc pip; id -u").split() == ["10001"]
     closed = engine.docker("run", "--detach", "flockmq").strip()

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from _speedups.codec.packets import Connack, Connect, Decoder, Packet, encode
-from _speedups.net.listener import Entrance, Listener
+from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import AllowAll, Authenticator
 from broker.broker import Broker
 from broker.config.schema import Config, LimitsConfig, MqttConfig
-from broker.coordination.standalone import Alone
+from broker.coordination.standalone import StandaloneCoordinator
 from broker.storage.store import Store
 
 P = TypeVar("P")
@@ -95,7 +95,7 @@ class Node:
         config = Config(limits=replace(LimitsConfig(), **limits), mqtt=MqttConfig(sys_interval=0.0, retry_interval=5.0))
         self.clients: list[Client] = []
         self._again = False
-        coordinator = Alone(self.store, lambda function, *arguments: function(*arguments))
+        coordinator = StandaloneCoordinator(self.store, lambda function, *arguments: function(*arguments))
         self.broker = Broker(config, coordinator, authenticator or AllowAll(), self._wake)
         coordinator.restore(smallest=smallest)
         self.compaction = coordinator.compaction
@@ -107,7 +107,7 @@ class Node:
         self._listener.setblocking(False)
         self.address = self._listener.getsockname()
         self.listener = Listener()
-        self.broker.reactor.listen(Entrance(self.listener, self._listener))
+        self.broker.reactor.listen(Endpoint(self.listener, self._listener))
         self._poll = select.poll()
         self._poll.register(self.broker.reactor.fileno(), select.POLLIN)
         self.broker.settle()

@@ -6,7 +6,7 @@ import pytest
 
 from _speedups.codec.packets import Publish
 from loadtest.swarm import payload_header
-from loadtest.swarm.delivery_check import Ledger, Subscriber
+from loadtest.swarm.delivery_check import ClusterJournal, Subscriber
 from loadtest.swarm.streams import Published
 
 
@@ -15,7 +15,7 @@ class Pair:
 
     def __init__(self, *, qos: int = 1, filter_qos: int = 2, persistent: bool = False) -> None:
         self.faults: Counter[tuple[str, str]] = Counter()
-        self.sender, self.receiver = (Ledger(process, 0.0, self.report) for process in (0, 1))
+        self.sender, self.receiver = (ClusterJournal(process, 0.0, self.report) for process in (0, 1))
         self.qos = min(qos, filter_qos)
         self.subscriber = self.receiver.subscriber("c", "t/+", filter_qos, persistent=persistent)
         self.published = self.sender.publisher("t/1", qos)
@@ -196,7 +196,7 @@ def test_nothing_is_expected_before_suback_nor_of_other_topics() -> None:
 
 def test_streams_of_processes_have_numbers_of_their_own() -> None:
     def first(process: int) -> Published:
-        return Ledger(process, 0.0, lambda *_: None).publisher("t", 1)
+        return ClusterJournal(process, 0.0, lambda *_: None).publisher("t", 1)
 
     assert len({first(process).stream for process in range(100)}) == 100
 

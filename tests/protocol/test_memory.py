@@ -38,9 +38,9 @@ CASES = {
     "filters": (
         2,
         """
-from _speedups.filters import FilterTree
+from _speedups.filters import SubscriptionTree
 from tests.unit.test_filters import new_session
-tree = FilterTree()
+tree = SubscriptionTree()
 session = new_session(1)
 names = itertools.count()
 def once():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe, encode
-from _speedups.net.listener import Entrance, Listener
+from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.auth.bans import Ban
 from broker.errors import UsageError
@@ -412,7 +412,7 @@ def test_hooks_know_the_listener() -> None:
         node.listener = Listener("public")
         node.broker.listeners["public"] = node.broker.listeners["default"]
         connection, ours = socket.socketpair()
-        node.broker.reactor.adopt(connection, Entrance(node.listener))
+        node.broker.reactor.adopt(connection, Endpoint(node.listener))
         ours.send(encode(Connect(client_id="c", keep_alive=0), 4) + encode(Publish("t", b"x"), 4))
         node.run()
 

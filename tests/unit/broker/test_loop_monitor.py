@@ -5,7 +5,7 @@ import pytest
 from _speedups.session.journal import Journal
 from _speedups.session.turn import Turn
 from broker.core import loop_monitor
-from broker.core.loop_monitor import Longest, Vitals
+from broker.core.loop_monitor import Longest, LoopMonitor
 
 
 class Clock:
@@ -53,7 +53,7 @@ def test_a_store_that_does_not_answer(clock: Clock) -> None:
     journal.start()
     blocks: list[bytes] = []
     turn = Turn(journal, blocks.append)
-    feels = Vitals(turn)
+    feels = LoopMonitor(turn)
     feels.tick(0.001)
     assert feels.store_latency.read() == 0  # nothing had been recorded
     journal.record_will_gone(b"lamp")

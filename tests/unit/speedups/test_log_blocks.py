@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _speedups.cluster.journal import Block, Ledger
+from _speedups.cluster.journal import Block, ClusterJournal
 from _speedups.cluster.message_log import MessageLog
 from _speedups.routing.router import Router
 from _speedups.session.turn import Turn
@@ -40,7 +40,7 @@ class Log:
     def __init__(self) -> None:
         self.entries: list[tuple[bytes, bytes]] = []
         self.waits = 0
-        self.ledger = Ledger(lambda: b"")
+        self.ledger = ClusterJournal(lambda: b"")
         self.turn = Turn(self.ledger, self._commit, self._fail)
         self.turn.set_limits(**LIMITS)
         self.router = Router(self.turn)

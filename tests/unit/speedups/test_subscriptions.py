@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from _speedups.routing.subscriptions import FilterTree
+from _speedups.routing.subscriptions import SubscriptionTree
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from _speedups.session.turn import Turn
@@ -27,7 +27,7 @@ def new_session(number: int) -> Session:
     return Session(Turn(Journal()), number, b"client %d" % number, persistent=False)
 
 
-def receivers(tree: FilterTree, topic: str) -> dict[int, int]:
+def receivers(tree: SubscriptionTree, topic: str) -> dict[int, int]:
     found = [(session.number, qos) for session, qos in tree.receivers(topic.encode())]
     assert len({number for number, _ in found}) == len(found), "a session is in the plan twice"
     return dict(found)
@@ -46,7 +46,7 @@ class FilterMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tree = FilterTree()
+        self.tree = SubscriptionTree()
         self.sessions = [new_session(number) for number in range(4)]
         self.subscriptions: dict[tuple[int, str], int] = {}
         self.asked: list[str] = []
@@ -107,7 +107,7 @@ class TestFilters(FilterMachine.TestCase):  # type: ignore[name-defined, misc]
 @settings(max_examples=1000, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), filters, st.integers(0, 2)), max_size=12), topics)
 def test_a_match_without_any_plan_is_that_of_the_model(made: list[tuple[int, str, int]], topic: str) -> None:
-    tree = FilterTree()
+    tree = SubscriptionTree()
     sessions = [new_session(number) for number in range(4)]
     subscriptions: dict[tuple[int, str], int] = {}
     for number, name, qos in made:
@@ -122,7 +122,7 @@ def test_a_match_without_any_plan_is_that_of_the_model(made: list[tuple[int, str
 def test_many_children_come_and_go(seed: int) -> None:
     """A node with many children has a hash table over them, which grows and from which things are removed."""
     rng = random.Random(seed)
-    tree = FilterTree()
+    tree = SubscriptionTree()
     sessions = [new_session(number) for number in range(3)]
     subscriptions: dict[tuple[int, str], int] = {}
     for step in range(6000):
@@ -143,7 +143,7 @@ def test_many_children_come_and_go(seed: int) -> None:
 
 
 def test_more_topics_than_slots_for_plans() -> None:
-    tree = FilterTree()
+    tree = SubscriptionTree()
     session = new_session(1)
     tree.subscribe(session, b"t/+", 1)
     for number in range(20_000):
@@ -157,7 +157,7 @@ def test_more_topics_than_slots_for_plans() -> None:
 
 
 def test_plans_larger_than_what_is_kept() -> None:
-    tree = FilterTree()
+    tree = SubscriptionTree()
     sessions = [new_session(number) for number in range(70_000)]
     for session in sessions:
         tree.subscribe(session, b"all", session.number % 3)
@@ -171,7 +171,7 @@ def test_plans_larger_than_what_is_kept() -> None:
 
 
 def test_names_as_long_and_deep_as_can_be() -> None:
-    tree = FilterTree()
+    tree = SubscriptionTree()
     session = new_session(1)
     deep = "/".join("x" * 32768)
     for name in (deep, "+/" * 32767 + "+", deep[:-1] + "#", "y" * 65535):
