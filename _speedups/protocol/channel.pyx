@@ -15,15 +15,16 @@ from _speedups.base.buffers cimport buffer_size
 from _speedups.base.cursor cimport varint_size
 from _speedups.session.journal cimport BLOCK_MOST
 from _speedups.session.message cimport Message, message_new, message_release
-from _speedups.codec.packets cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
-                                UNSUBSCRIBE, decode_body)
+from _speedups.codec.decode cimport decode_body
+from _speedups.codec.tables cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
+                                     UNSUBSCRIBE)
 from _speedups.routing.router cimport Router
 from _speedups.session.session cimport Session
 from _speedups.codec.topics cimport fault_text
 from _speedups.session.turn cimport (MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED,
                              PUBLISH_DENIED, PUBLISH_RECEIVED, Outlet)
 
-from _speedups.codec.packets import MalformedPacket, ProtocolError, UnacceptableProtocol
+from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
 
 cdef enum:
     CONNECT_MOST = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
