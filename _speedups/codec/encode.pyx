@@ -7,7 +7,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
-from _speedups.base.cursor cimport VARINT_MAX, varint_size, write_u16, write_varint
+from _speedups.base.cursor cimport VARINT_MAX, write_u16
 from _speedups.codec.fields cimport (
     binary, check_level, invalid, number, packet_id_bytes, reason_code_bytes, text, topic, varint,
 )
@@ -16,6 +16,7 @@ from _speedups.codec.packets cimport (
     Unsubscribe,
 )
 from _speedups.codec.properties cimport encode_properties
+from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_size, write_publish
 from _speedups.codec.tables cimport (
     AUTH, CONNACK, CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBLISH, REQUIRED_FLAGS, RETURN_CODE_MAX, SUBACK, SUBSCRIBE,
     UNSUBACK, UNSUBSCRIBE, WILL,
@@ -117,21 +118,13 @@ cdef bytes encode_publish(Publish packet, int level):
     remaining = 2 + topic_size + (2 if packet.qos else 0) + PyBytes_GET_SIZE(properties) + payload_size
     if remaining > VARINT_MAX:
         raise invalid(PUBLISH, f"{remaining} bytes are too many; a packet holds {VARINT_MAX}")
-    result = PyBytes_FromStringAndSize(NULL, 1 + varint_size(<uint32_t>remaining) + remaining)
-    p = <uint8_t*>PyBytes_AS_STRING(result)
-    p[0] = <uint8_t>(PUBLISH << 4 | packet.dup << 3 | packet.qos << 1 | packet.retain)
-    p += 1
-    p += write_varint(p, <uint32_t>remaining)
-    write_u16(p, <uint16_t>topic_size)
-    p += 2
-    memcpy(p, topic_name, topic_size)
-    p += topic_size
-    if packet.qos:
-        write_u16(p, <uint16_t>packet.packet_id)
-        p += 2
+    result = PyBytes_FromStringAndSize(NULL, publish_size(<uint32_t>remaining))
+    p = write_publish(
+        <uint8_t*>PyBytes_AS_STRING(result),
+        <uint8_t>(PUBLISH_QOS_0 | packet.dup << 3 | packet.qos << 1 | packet.retain), <uint32_t>remaining,
+        <const uint8_t*>topic_name, topic_size, <uint16_t>packet.packet_id,
+        <const uint8_t*>PyBytes_AS_STRING(packet.payload), payload_size)
     memcpy(p, PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties))
-    p += PyBytes_GET_SIZE(properties)
-    memcpy(p, PyBytes_AS_STRING(packet.payload), payload_size)
     return result
 
 
