@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from _speedups.codec.packets import Disconnect, Pingresp, Subscribe, Unsubscribe
-from _speedups.net.reactor import Connection, Reactor
+from _speedups.net.connection import Connection
+from _speedups.net.reactor import Reactor
 from _speedups.routing.router import Router
 from _speedups.session.session import Session
 from _speedups.session.turn import Turn

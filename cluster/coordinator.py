@@ -22,7 +22,7 @@ import hiredis
 from _speedups.base.msgpack import DamagedMessage, unpack
 from _speedups.cluster.journal import ClusterJournal, arrive
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from _speedups.session.turn import COUNTERS
 from broker import logs

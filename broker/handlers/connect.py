@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect
 from _speedups.codec.topics import validate_topic_name
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from _speedups.session.turn import COUNTERS
 from broker import logs

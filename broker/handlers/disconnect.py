@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from _speedups.codec.packets import Disconnect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 
 if TYPE_CHECKING:

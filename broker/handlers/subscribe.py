@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Suback, Subscribe
 from _speedups.codec.topics import validate_topic_filter
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from _speedups.session.turn import COUNTERS
 from broker import logs

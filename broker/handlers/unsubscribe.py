@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Unsuback, Unsubscribe
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 
 if TYPE_CHECKING:

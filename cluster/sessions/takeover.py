@@ -17,7 +17,7 @@ import hiredis
 
 from _speedups.cluster.journal import arrive, decode_message, encode_message
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Restored, Session
 from _speedups.session.turn import COUNTERS
 from broker import logs
