@@ -27,7 +27,7 @@ from broker.auth.access_control import Access
 from broker.auth.chain import Method
 from broker.auth.cluster_users import ClusterUsers
 from broker.broker import Broker
-from broker.config import schema as configuration
+from broker.config.reload import diff, follow
 from broker.config.schema import Config
 from broker.coordination.coordinator import Coordinator
 from broker.coordination.standalone import StandaloneCoordinator
@@ -269,8 +269,8 @@ class Node:
     def reload(self) -> None:
         """Read the configuration again; a wrong one changes nothing."""
         try:
-            changes = configuration.diff(self.config, self._reload())
-            config = configuration.follow(self.config, changes)
+            changes = diff(self.config, self._reload())
+            config = follow(self.config, changes)
             certificates = self.listeners.prepare(config)
             self.access.configure(config)
         except ConfigError as error:

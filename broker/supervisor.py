@@ -21,8 +21,10 @@ from pathlib import Path
 
 from broker import logs
 from broker.cli import fail
+from broker.config.keys import TABLES
 from broker.config.listen_url import ListenUrl
-from broker.config.schema import TABLES, Config, environment
+from broker.config.load import environment
+from broker.config.schema import Config
 from broker.errors import ListenError
 from broker.listeners.bind import address_of, bind, host_name
 from broker.listeners.unix_socket import bind_unix, remove

@@ -17,9 +17,9 @@ from typing import Self
 
 import uvloop
 
-from broker.config import schema
 from broker.config.kinds import split_address
 from broker.config.listen_url import ListenUrl
+from broker.config.load import load
 from broker.hooks.api import Hooks
 from broker.node import Node
 
@@ -39,7 +39,7 @@ class Broker:
 
     def __init__(self, settings: Mapping[str, object] | None = None, hooks: Iterable[Hooks] = ()) -> None:
         given = {name: _as_text(value) for name, value in {**DEFAULTS, **(settings or {})}.items()}
-        self._config = schema.load(given, env={})
+        self._config = load(given, env={})
         self._hooks = tuple(hooks)
         self._thread = threading.Thread(target=self._run, name="flockmq", daemon=True)
         self._ready = threading.Event()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker import logs
 from broker.commands.parser import Parser
-from broker.config import schema
+from broker.config.load import load
 from broker.config.schema import ClusterConfig
 from broker.errors import FlockError, UsageError
 
@@ -45,7 +45,7 @@ def connected(args: Namespace) -> Iterator[Cluster]:
         FlockError: Redis doesn't answer, or not as it should.
     """
     named = {"cluster.redis": args.redis, "cluster.prefix": args.prefix}
-    settings = schema.load({key: text for key, text in named.items() if text is not None}, file=args.config).cluster
+    settings = load({key: text for key, text in named.items() if text is not None}, file=args.config).cluster
     if not settings.redis:
         raise UsageError("no Redis is named", "--redis redis://HOST:PORT does, or FLOCKMQ_CLUSTER_REDIS")
     try:

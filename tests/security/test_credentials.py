@@ -16,7 +16,7 @@ from broker.auth.passwords import hash_password
 from broker.auth.penalties import ADDRESSES_MOST, ATTEMPTS_MOST, LONGEST, Penalties, network_of
 from broker.auth.verifier import Verifier
 from broker.auth.work_pool import Busy, WorkPool
-from broker.config.schema import load
+from broker.config.load import load
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import DEADLINE, BrokerProcess, until
 from tests.protocol.wire import Wire

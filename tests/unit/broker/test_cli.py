@@ -11,7 +11,9 @@ import pytest
 
 from broker.cli import COMMANDS, main
 from broker.commands.output_format import compile_format
-from broker.config.schema import KEYS, Config, sample
+from broker.config.keys import KEYS
+from broker.config.sample import sample
+from broker.config.schema import Config
 from broker.errors import FlockError, UsageError
 
 

@@ -288,7 +288,7 @@ def test_the_first_that_refuses_has_decided() -> None:
 
     chain = HookChain([hook("a", None), hook("b", False), hook("c", True)])
     client = Client("c", None, "")
-    assert chain.decide(client, ("connect", lambda client: (client,))) is not client
+    assert chain.filter(client, ("connect", lambda client: (client,))) is not client
     assert asked == ["a", "b"]
 
 
