@@ -31,6 +31,6 @@ def run(arguments: list[str]) -> int:
         from broker.supervisor import supervise  # late, as below
 
         return supervise(effective, arguments)
-    from broker.node import serve  # late: the wrong configuration is told without loading the broker
+    from broker.process import serve  # late: a wrong configuration is reported without loading the broker
 
     return int(serve(effective, reload=reload))

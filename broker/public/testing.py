@@ -22,6 +22,7 @@ from broker.config.listen_url import ListenUrl
 from broker.config.load import load
 from broker.hooks.api import Hooks
 from broker.node import Node
+from broker.process import raise_file_limit
 
 DEFAULTS: Mapping[str, object] = {"listen": ["127.0.0.1:0"], "store.url": "memory", "mqtt.sys_interval": "0"}
 
@@ -96,7 +97,8 @@ class Broker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        node = Node(self._config, lambda: self._config, more_hooks=self._hooks, embedded=True)
+        raise_file_limit()
+        node = Node(self._config, lambda: self._config, more_hooks=self._hooks)
         try:
             await node.start()
             self.urls = node.listeners.urls()
