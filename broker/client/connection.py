@@ -7,7 +7,10 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
-from _speedups.codec import packets
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
+from _speedups.codec.errors import InvalidPacket, MalformedPacket
+from _speedups.codec.packets import Connack, Pingreq
 from broker.client.options import Options
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
 
@@ -50,13 +53,13 @@ class ClientConnection(asyncio.Protocol):
         self._on_packet = on_packet
         self._handle = handle
         self._lost = lost
-        self._decoder = packets.Decoder(options.level)
+        self._decoder = Decoder(options.level)
         self._sent_at = 0.0
         self._ping_sent_at = 0.0  # 0 = no PINGREQ is unanswered
         self._keep_alive: asyncio.TimerHandle | None = None
         self.reading_paused = False
         self.reason = ""  # why the client ends the connection, if it does
-        self.acknowledged: asyncio.Future[packets.Connack] = asyncio.get_running_loop().create_future()
+        self.acknowledged: asyncio.Future[Connack] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
         self.writable = asyncio.Event()
         self.writable.set()
@@ -92,7 +95,7 @@ class ClientConnection(asyncio.Protocol):
         fault = ""
         try:
             received: Sequence[Packet] = self._decoder.feed(data)
-        except packets.MalformedPacket as error:
+        except MalformedPacket as error:
             received, fault = error.packets, f"the broker broke the protocol: {error.reason}"
         for packet in received:
             if self._on_packet is not None:
@@ -136,8 +139,8 @@ class ClientConnection(asyncio.Protocol):
     def encode(self, packet: "Packet") -> bytes:
         """The bytes of a packet. Raises ClientError: it can't be encoded."""
         try:
-            return packets.encode(packet, self._options.level)
-        except packets.InvalidPacket as error:
+            return encode(packet, self._options.level)
+        except InvalidPacket as error:
             raise ClientError(str(error)) from None
 
     def write(self, packet: "Packet", frame: bytes) -> None:
@@ -171,7 +174,7 @@ class ClientConnection(asyncio.Protocol):
                 return
         elif now - self._sent_at >= half:
             self._ping_sent_at = now
-            self.send(packets.Pingreq())
+            self.send(Pingreq())
         self._keep_alive = loop.call_later(min(half, self._options.timeout) / 2, self.keep_alive)
 
     def on_pingresp(self) -> None:

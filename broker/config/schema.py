@@ -172,6 +172,13 @@ class MqttConfig:
     long_client_ids: bool = option(
         False, "Accept client identifiers of more than 23 characters from MQTT 3.1 clients.", Boolean(), reloadable=True
     )
+    control_characters: bool = option(
+        False,
+        "Accept control characters (U+0001 to U+001F, U+007F to U+009F) and non-characters in topic names, topic "
+        "filters, client identifiers and user names.",
+        Boolean(),
+        reloadable=True,
+    )
     retry_interval: float = option(
         20.0,
         "Seconds until an unacknowledged message is sent again to a connected MQTT 3.1 client; 0 = never.",
