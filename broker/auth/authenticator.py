@@ -67,10 +67,3 @@ class Authenticator(Protocol):
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
         """Whether the client may come in, and who it is."""
-
-
-class AllowAll:
-    """Lets everybody in."""
-
-    def authenticate(self, credentials: Credentials) -> Verdict:
-        return WELCOME
