@@ -59,9 +59,6 @@ class Verdict:
     reason: str = ""  # for the log, when it is refused
 
 
-WELCOME = Verdict(ReturnCode.ACCEPTED)
-
-
 class Authenticator(Protocol):
     """Decides over each CONNECT. May answer later; the connection's other packets wait. An exception refuses."""
 
