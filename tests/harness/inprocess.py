@@ -15,7 +15,7 @@ from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect, Packet
 from _speedups.net.listener import Endpoint, Listener
-from broker.auth.authenticator import Authenticator, Credentials, Verdict
+from broker.auth.authenticator import Authenticator, Credentials, ReturnCode, Verdict
 from broker.broker import Broker
 from broker.config.schema import Config, LimitsConfig, MqttConfig
 from broker.coordination.standalone import StandaloneCoordinator
