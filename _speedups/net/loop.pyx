@@ -52,6 +52,10 @@ cdef class Loop:
         free(self.shared)
         free(self.record)
 
+    def attach(self, handler):
+        """Give packets that are not hot to this handler; to be called before the first connection."""
+        self.handler = handler
+
     def close(self):
         """Close the epoll sets; nothing may be asked of the loop after that. Else they go with the object."""
         if self.epoll >= 0:
