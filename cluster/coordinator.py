@@ -41,7 +41,8 @@ from cluster.redis.connector import Connector, Refused
 from cluster.redis.durability import inspect
 from cluster.redis.keys import LAYOUT, Keys
 from cluster.redis.link import Link, LinkError, LinkLost, Reply, ignore
-from cluster.redis.store import LogBounds, RedisStore
+from cluster.redis.log_bounds import LogBounds
+from cluster.redis.store import RedisStore
 from cluster.replication.analytics_results import Results
 from cluster.replication.barrier import Agreement
 from cluster.replication.changes import Changes
@@ -89,10 +90,10 @@ class Cluster(Coordinator):
             limits=self._limits,
             bounds=bounds,
             replicas=config.cluster.replicas,
-            changed=self._changed,
-            dropped=lambda n: self.broker.turn.count(DROPPED_QUEUE_FULL, n),
+            on_changed=self._changed,
+            on_dropped=lambda n, by_client: self.broker.turn.count(DROPPED_QUEUE_FULL, n),
             unnumbered=self._look_up,
-            displaced=self.displaced,
+            on_fenced=self.displaced,
         )
         self.routes = Routes(self.ledger)
         self.claims = Claims(self)
