@@ -26,17 +26,21 @@ from broker.admin.exporters.sys_topics import SysTopics
 from broker.auth.access_control import Access
 from broker.auth.chain import Method
 from broker.auth.cluster_users import ClusterUsers
-from broker.broker import TICKS_PER_SECOND, Broker
+from broker.broker import Broker
 from broker.config import schema as configuration
 from broker.config.schema import Config
 from broker.coordination.coordinator import Coordinator
 from broker.coordination.standalone import StandaloneCoordinator
+from broker.core.data_plane import TICKS_PER_SECOND
 from broker.errors import ConfigError, FlockError, NotNow, UsageError
-from broker.hooks import api
+from broker.handlers.dispatch import Dispatcher
+from broker.hooks.api import Hooks
+from broker.hooks.chain import HookChain
+from broker.hooks.load import load
 from broker.hooks.users import HookUsers
 from broker.listeners.bind import host_name, is_loopback
 from broker.listeners.listeners import Listeners
-from broker.rpc.methods import questions
+from broker.rpc.methods import methods
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
@@ -70,7 +74,7 @@ class Node:
         config: Config,
         reload: Callable[[], Config],
         *,
-        more_hooks: Iterable[api.Hooks] = (),
+        more_hooks: Iterable[Hooks] = (),
         embedded: bool = False,
     ) -> None:
         self.config = config
@@ -83,28 +87,30 @@ class Node:
         self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
         self._restarting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node can't begin anew
-        self._hooks = [*api.load(config.hooks.load), *more_hooks]
+        self._hooks = [*load(config.hooks.load), *more_hooks]
         self.name = config.cluster.node_name or host_name()
         self.version = package_version()
         self.http: HttpServer | None = None
-        self.access_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self._exporter: Exporter | None = None
         self.access = Access(config, users=lambda: self.coordinator.users, first=self._first_methods())
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._restart)
-        self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
+        self.broker = Broker(self.config, self.coordinator, self.access, self._wake, self._http_failures)
         self.broker.use(self._hooks, self.config.hooks.timeout)
         if self.coordinator.users is not None:
-            self.coordinator.users.changed = self._users_changed
+            self.coordinator.users.attach(self._users_changed)
         self.sys_topics = SysTopics(self.broker, self.version)
-        self.broker.questions |= questions(self)
-        self.broker.http_failures = lambda: self.access_failures()
+        self.broker.rpc_methods.update(methods(self))
+        self.broker.data_plane.reactor.attach(Dispatcher(self.broker))
+
+    def _http_failures(self) -> int:
+        return self.http.failures() if self.http is not None else 0
 
     def _first_methods(self) -> list[Method]:
-        chain = api.HookChain(self._hooks, self.config.hooks.timeout)
-        return [HookUsers(chain)] if chain.hears("authenticate") else []
+        chain = HookChain(self._hooks, self.config.hooks.timeout)
+        return [HookUsers(chain)] if chain.has("authenticate") else []
 
     @property
     def http_addresses(self) -> list[str]:
@@ -177,9 +183,9 @@ class Node:
     def _open(self) -> None:
         """Let clients in."""
         self.broker.bans.refresh()
-        self.broker.reactor.max_connections = self._connection_limit()
-        self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
-        self.listeners.open(self.broker.reactor, self.config.proxy.trusted)
+        self.broker.data_plane.reactor.max_connections = self._connection_limit()
+        self._loop.add_reader(self.broker.data_plane.reactor.fileno(), self.broker.data_plane.reactor.run)
+        self.listeners.open(self.broker.data_plane.reactor, self.config.proxy.trusted)
         self._update_sys(0.0)
 
     def _restart(self, reason: str) -> None:
@@ -187,8 +193,8 @@ class Node:
         self._hurried.set()
         if self._restarting is None and not self._stopped.is_set():
             log.error("all clients are closed, and the node starts anew", reason=reason)
-            self._loop.remove_reader(self.broker.reactor.fileno())
-            for connection in self.broker.reactor:
+            self._loop.remove_reader(self.broker.data_plane.reactor.fileno())
+            for connection in self.broker.data_plane.reactor:
                 connection.unsettled = True  # its will is published by others, even if it just says DISCONNECT
                 connection.close("the node starts anew")
             self._restarting = self._loop.create_task(self._begin_anew())
@@ -220,22 +226,22 @@ class Node:
     # ---- run ----
 
     def _wake(self) -> None:
-        self._loop.call_soon(self.broker.reactor.run)
+        self._loop.call_soon(self.broker.data_plane.reactor.run)
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self.broker.vitals.tick(now - self._due)
+        self.broker.monitor.tick(now - self._due)
         ticks = int((now - self._last_tick) * TICKS_PER_SECOND)
         if ticks:
             self._last_tick += ticks / TICKS_PER_SECOND
-            self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
+            self.broker.data_plane.reactor.advance(min(ticks, TICKS_AT_ONCE))
         self.coordinator.tick()
         self.broker.traces.forget()
-        self.broker.principals.tick()
+        self.broker.connected_users.tick()
         if now - self._last_look >= FILES_SECONDS:
             self._last_look = now
             if self.access.changed():
-                self.broker.principals.renew(self.access.renewed)
+                self.broker.connected_users.renew(self.access.renewed)
         self.broker.bans.tick()
         self.listeners.look(self.config, now)
         interval = self.config.mqtt.sys_interval
@@ -252,11 +258,11 @@ class Node:
     def _update_sys(self, elapsed: float) -> None:
         if self.config.mqtt.sys_interval:
             self.sys_topics.update(time.monotonic() - self._started, elapsed)
-            self.broker.settle()
+            self.broker.data_plane.end_turn()
 
     def _users_changed(self, names: set[str]) -> None:
         """Users that the cluster keeps are not what they were."""
-        self.broker.principals.renew(
+        self.broker.connected_users.renew(
             self.access.renewed, lambda identity: identity.method == ClusterUsers.name and identity.username in names
         )
 
@@ -277,7 +283,7 @@ class Node:
         logs.set_level(self.config.log.level)
         self.broker.configure(self.config)
         self.coordinator.configure(self.config)
-        self.broker.principals.renew(self.access.renewed)
+        self.broker.connected_users.renew(self.access.renewed)
         log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
 
     async def run(self) -> None:
@@ -295,21 +301,21 @@ class Node:
     async def stop(self) -> None:
         """Accept nothing more, keep what was taken, publish the wills, close."""
         if self.serving:
-            log.info("stopping", clients=self.broker.sessions.connected)
+            log.info("stopping", clients=self.broker.data_plane.sessions.connected)
         if not self._embedded:
             for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
                 self._loop.remove_signal_handler(signum)
         if self._restarting is not None:
             self._restarting.cancel()
-        self.broker.draining = True
+        self.broker.drain()
         if self.serving and self.config.http.drain:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurried.wait(), self.config.http.drain)
-        self.broker.reactor.stop_listening()
+        self.broker.data_plane.reactor.stop_listening()
         if self.serving:
             self._clock.cancel()
             await self.coordinator.drain()
-            self._loop.remove_reader(self.broker.reactor.fileno())
+            self._loop.remove_reader(self.broker.data_plane.reactor.fileno())
         self.listeners.close()
         await self.coordinator.stop()
         if self.http is not None:

@@ -11,23 +11,25 @@ import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _speedups.codec.topics import matches, validate_topic_filter
 from _speedups.session.trace import Tracer
-from broker.core.calls import Arguments
+from _speedups.session.turn import Turn
+from broker.core.calls import Arguments, CallAll
 from broker.errors import UsageError
 
 if TYPE_CHECKING:
     from _speedups.session.trace import Event
-    from broker.broker import Broker
 
 INTERVAL = 0.25  # seconds between questions
 FORGET_SECONDS = 5.0
 KEPT = 20_000  # steps
 ANSWER_MOST = 2_000  # steps in one answer; the rest comes with the next
 NAMES_MOST = 500  # of a client's last messages, that are looked for at all nodes
+
+Run = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class Step(NamedTuple):
@@ -64,18 +66,17 @@ class Traces:
     """What a node answers to those who follow messages.
 
     Args:
-        broker: whose messages.
+        turn: of the node.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
         self._followers: dict[str, _Follower] = {}
         self._numbers = itertools.count()
         self._events: deque[tuple[int, Event]] = deque(maxlen=KEPT)
         self._missed = 0
-        broker.questions["trace"] = self.answer
 
-    def answer(self, arguments: Arguments) -> list[object]:
+    def steps(self, arguments: Arguments) -> list[object]:
         """The question "trace": who asks, what for, and which names it knows -> new steps, and how many were missed."""
         who = arguments["follower"]
         if arguments["stop"]:
@@ -109,7 +110,7 @@ class Traces:
                 self._retune()
 
     def _take(self) -> None:
-        tracer = self._broker.turn.tracer
+        tracer = self._turn.tracer
         if tracer is not None:
             events, missed = tracer.take()
             self._events.extend((next(self._numbers), event) for event in events)
@@ -120,21 +121,24 @@ class Traces:
         self._take()
         followers = self._followers.values()
         if not followers:
-            self._broker.turn.tracer = None
+            self._turn.tracer = None
             self._events.clear()
         elif any(follower.topic is None for follower in followers):
-            self._broker.turn.tracer = Tracer(None)
+            self._turn.tracer = Tracer(None)
         else:
-            self._broker.turn.tracer = Tracer({follower.topic for follower in followers if follower.topic is not None})
+            self._turn.tracer = Tracer({follower.topic for follower in followers if follower.topic is not None})
 
 
-async def follow(broker: "Broker", client: str | None, topic: str | None) -> AsyncGenerator[tuple[list[Step], int]]:
+async def follow(
+    call_all: CallAll, run: Run, client: str | None, topic: str | None
+) -> AsyncGenerator[tuple[list[Step], int]]:
     """Follow messages at all nodes, until the iterator is closed: new steps in order of time, and how many were missed.
 
     The first item comes, empty or not, when all nodes have begun to note.
 
     Args:
-        broker: of the node that asks.
+        call_all: calls a method of all nodes.
+        run: runs a coroutine after the iterator is closed.
         client: client id; what it publishes and what it gets.
         topic: topic filter; with a client too, only what matches both.
 
@@ -154,18 +158,18 @@ async def follow(broker: "Broker", client: str | None, topic: str | None) -> Asy
         while True:
             steps: list[Step] = []
             missed = 0
-            for node, answer in (await broker.coordinator.ask_all("trace", arguments)).items():
-                if answer.failure:
+            for node, reply in (await call_all("trace", arguments)).items():
+                if reply.failure:
                     continue  # it is told among the nodes; here it would be told again and again
-                steps += (Step(event[0], node, event[1], f"{event[2]:08x}", *event[3:]) for event in answer.value[0])
-                missed += answer.value[1]
+                steps += (Step(event[0], node, event[1], f"{event[2]:08x}", *event[3:]) for event in reply.value[0])
+                missed += reply.value[1]
             names.update((int(step.message, 16), None) for step in steps if step.client == client)
             names = dict.fromkeys(list(names)[-NAMES_MOST:])
             arguments["names"] = list(names)
             yield sorted(steps), missed
             await asyncio.sleep(INTERVAL)
     finally:
-        broker.run(_stop(broker, arguments))
+        run(_stop(call_all, arguments))
 
 
 def check(client: str | None, topic: str | None) -> None:
@@ -179,8 +183,8 @@ def check(client: str | None, topic: str | None) -> None:
             raise UsageError(f"{topic!r} can't be followed: {fault}") from fault
 
 
-async def _stop(broker: "Broker", arguments: Arguments) -> None:
-    await broker.coordinator.ask_all("trace", arguments | {"stop": True})
+async def _stop(call_all: CallAll, arguments: Arguments) -> None:
+    await call_all("trace", arguments | {"stop": True})
 
 
 def _bytes(text: str | None) -> bytes | None:

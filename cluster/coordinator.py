@@ -27,8 +27,9 @@ from _speedups.session.session import Session
 from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.config.schema import Config
+from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator, Done
-from broker.core.calls import SECONDS, Answer, Arguments
+from broker.core.calls import SECONDS, Arguments, RpcReply
 from broker.errors import NotNow, StoreError
 from cluster.membership.lease import Lease
 from cluster.message_log import LoggedMessages
@@ -107,7 +108,7 @@ class Cluster(Coordinator):
             config.cluster.lease,
             config.cluster.timeout,
             loop,
-            reactor=lambda: self.broker.reactor,
+            reactor=lambda: self.data_plane.reactor,
             ask=lambda judge: self._link.hold_until(judge, *self._command("beat", True, ())),
             hang_up=lambda: self._link.close(),
             displaced=self.displaced,
@@ -143,16 +144,16 @@ class Cluster(Coordinator):
     # ---- starting ----
 
     async def start(self) -> None:
-        self.members = Members(self.broker, self._send_batch)
-        self.changes = Changes(self.broker, self.members, self.me, self._member_ready, self._member_left)
+        self.members = Members(self.data_plane, self._send_batch)
+        self.changes = Changes(self.data_plane, self.members, self.me, self._member_ready, self._member_left)
         self._reader = Reader(
-            self.broker, self.changes, self.keys, lambda: self._link, self._ask, between=self._beat_while_busy
+            self.data_plane, self.changes, self.keys, lambda: self._link, self._ask, between=self._beat_while_busy
         )
-        self.results = Results(self.broker)
-        self._logged = LoggedMessages(self.broker, self._store, self.keys, self.me, self.name)
+        self.results = Results(self.data_plane)
+        self._logged = LoggedMessages(self.data_plane, self._store, self.keys, self.me, self.name)
         self.ledger.log = self._logged.log
         self._store.start(self._confirm, self._loop.call_soon_threadsafe)
-        self.broker.reactor.overdue = self._overdue
+        self.data_plane.reactor.overdue = self._overdue
         began = time.monotonic()
         try:
             await self._connect()
@@ -173,8 +174,8 @@ class Cluster(Coordinator):
             "joined the cluster",
             node=self.me.decode(),
             nodes=self.nodes,
-            subscriptions=self.broker.router.filters.count,
-            retained=self.broker.router.retained.count,
+            subscriptions=self.data_plane.router.filters.count,
+            retained=self.data_plane.router.retained.count,
             seconds=f"{time.monotonic() - began:.2f}",
         )
 
@@ -230,7 +231,7 @@ class Cluster(Coordinator):
                 self.members.add(node, seq)
                 self.agreement.joined(node, number)
         self.results.replace(await self._reader.ask_hash("HGETALL", keys.analytics_results))
-        self._logged.configure(self.broker.config.analytics, link)
+        self._logged.configure(self.data_plane.config.analytics, link)
         self._settled(time.monotonic())
         # Changes that were made since it was ready, and read instead of being told, are not confirmed one by one.
         link.call(ignore, "PUBLISH", keys.all, wire.back(self.me, self.changes.last))
@@ -318,7 +319,7 @@ class Cluster(Coordinator):
         self.connected = True
         away = time.monotonic() - self._away_since
         self._away_since = 0.0
-        self._logged.configure(self.broker.config.analytics, link)
+        self._logged.configure(self.data_plane.config.analytics, link)
         self._store.flow(link, seq)
         self.claims.reclaim()
         self._users.read_again()
@@ -328,7 +329,7 @@ class Cluster(Coordinator):
         link.release()
         self._gone.clear()
         log.info("Redis is back", seconds=f"{away:.1f}")
-        self.broker.settle()
+        self.data_plane.end_turn()
 
     def _look_up(self, sessions: list[Session]) -> None:
         """Redis has put messages into these queues and could not say where."""
@@ -437,7 +438,7 @@ class Cluster(Coordinator):
         if self._lease.suspended or now > self._lease.valid_until:
             self._overdue()
             return
-        self.broker.turn.seal()  # acknowledgements that nobody waited for
+        self.data_plane.turn.seal()  # acknowledgements that nobody waited for
         if self._link.silent_for > min(self._config.cluster.timeout, lease / 2):
             log.error("Redis doesn't answer", seconds=f"{self._link.silent_for:.1f}")
             self._link.close()
@@ -449,7 +450,7 @@ class Cluster(Coordinator):
             self._tidy_due = now + TIDY_SECONDS
             self.function(self._tidied, "tidy", AT_ONCE, as_node=False)
             self.function(ignore, "tidy_logs", as_node=False)
-        expiry = self.broker.config.mqtt.session_expiry
+        expiry = self.data_plane.config.mqtt.session_expiry
         if expiry and now >= self._expire_due:
             self._expire_due = now + min(TIDY_SECONDS, expiry / 2)
             self.function(ignore, "expire", int(expiry), AT_ONCE)
@@ -463,17 +464,17 @@ class Cluster(Coordinator):
 
     def _fields(self) -> list[bytes | str | int]:
         """What a node says of itself."""
-        counted = self.broker.turn.counted()
+        counted = self.data_plane.turn.counted()
         figures: dict[str, str | int] = {
             "name": self.name,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "process": process_name(os.getpid()),
             "version": _version(),
-            "clients": self.broker.sessions.connected,
-            "sessions": len(self.broker.sessions),
+            "clients": self.data_plane.sessions.connected,
+            "sessions": len(self.data_plane.sessions),
             "change": self.changes.last,
-            "subscriptions": self.broker.router.filters.count,
+            "subscriptions": self.data_plane.router.filters.count,
             "routes": len(self.routes),
             "publish_received": counted["publish_received"],
             "publish_sent": counted["publish_sent"],
@@ -503,18 +504,18 @@ class Cluster(Coordinator):
         """Say something to other nodes."""
         self._link.call(ignore, "PUBLISH", channel, message)
 
-    async def ask_all(self, question: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, Answer]:
-        return await self._asking.ask_all(question, arguments, seconds)
+    async def call_all(self, method: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, RpcReply]:
+        return await self._asking.call_all(method, arguments, seconds)
 
     async def _ask(self, name: str, *arguments: Any, as_node: bool = True) -> Any:
         return await self._link.ask(*self._command(name, as_node, arguments))
 
     def _limits(self) -> tuple[int, int, bool]:
-        limits = self.broker.config.limits
+        limits = self.data_plane.config.limits
         return limits.max_queued_messages, limits.max_queued_bytes, limits.queue_policy == "drop-old"
 
     def _confirm(self, blocks: int) -> None:
-        self.broker.turn.confirm(blocks)
+        self.data_plane.turn.confirm(blocks)
 
     def _changed(self, number: int, records: list[tuple[Any, ...]]) -> None:
         """A block of this node has made a change."""
@@ -527,8 +528,8 @@ class Cluster(Coordinator):
         def stored() -> None:
             self.agreement.wait(self._own_change, done)
 
-        if len(self.ledger) or self.broker.turn.sealed > self.broker.turn.committed:
-            self.broker.turn.after_commit(stored)
+        if len(self.ledger) or self.data_plane.turn.sealed > self.data_plane.turn.committed:
+            self.data_plane.turn.after_commit(stored)
         else:  # what others have said before this must have come, too
             self._link.call(lambda reply: stored(), "PING")
 
@@ -541,7 +542,7 @@ class Cluster(Coordinator):
     def _send_batch(self, member: Member, packets: bytes) -> None:
         """Send QoS 0 messages to a node; without a link they are lost."""
         if not self.connected:
-            self.broker.turn.count(DROPPED_SLOW)
+            self.data_plane.turn.count(DROPPED_SLOW)
             return
         header = wire.batch_header(wire.QOS_0, self.me, member.sent + len(packets))
         self.publish(self.keys.to(member.node), header + packets)
@@ -556,7 +557,7 @@ class Cluster(Coordinator):
         elif member is not None and batch.number - member.credited >= CREDIT_STEP:
             member.credited = batch.number
             self.publish(self.keys.to(batch.node), wire.credit(self.me, batch.number))
-        self.broker.router.deliver(batch.packets)
+        self.data_plane.router.deliver(batch.packets)
 
     # ---- what is published to this node ----
 
@@ -591,7 +592,7 @@ class Cluster(Coordinator):
 
     def _take_pushed(self, messages: list[bytes], items: list[list[Any]]) -> None:
         for client_id, first, *places in items:
-            session = self.broker.sessions.get(client_id)
+            session = self.data_plane.sessions.get(client_id)
             if session is not None and session.kind == 1:
                 for number, place in enumerate(places, first):
                     arrive(session, number, messages[place - 1])
@@ -603,7 +604,7 @@ class Cluster(Coordinator):
 
     def _purge(self, client_id: bytes) -> None:
         if self.claims.close(client_id, "purged by the operator"):
-            self.broker.turn.after_commit(lambda: self.function(ignore, "purge", client_id, as_node=False))
+            self.data_plane.turn.after_commit(lambda: self.function(ignore, "purge", client_id, as_node=False))
 
     def _settle(self) -> None:
         """All that came at once was acted on: answer, and end the turn."""
@@ -612,12 +613,12 @@ class Cluster(Coordinator):
         for origin, number in self._to_confirm.items():
             self.publish(self.keys.to(origin), wire.applied(self.me, number))
         self._to_confirm.clear()
-        self.broker.settle()
+        self.data_plane.end_turn()
 
     # ---- connections and sessions ----
 
-    def claim(self, connection: Connection, packet: Connect) -> None:
-        self.claims.claim(connection, packet)
+    def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
+        self.claims.claim(admission, connection, packet)
 
     def ended(self, connection: Connection, session: Session | None) -> None:
         if self._ended:
@@ -635,7 +636,7 @@ class Cluster(Coordinator):
                 if name not in claim.filters:
                     self.routes.add(name, 0)
                 claim.filters[name] = qos
-            elif self.broker.router.filters.subscribe(session, name, qos):
+            elif self.data_plane.router.filters.subscribe(session, name, qos):
                 self.routes.add(name, qos)
             else:
                 self.routes.raise_to(name, qos)
@@ -648,7 +649,7 @@ class Cluster(Coordinator):
                 if claim.filters.pop(name, None) is not None:
                     self.ledger.change(("unsubscribed", session.client_id, session.number, name))
                     self.routes.remove([name])
-            elif self.broker.router.filters.unsubscribe(session, name):
+            elif self.data_plane.router.filters.unsubscribe(session, name):
                 self.routes.remove([name])
         self.agreed(done)
 
@@ -668,12 +669,12 @@ class Cluster(Coordinator):
     async def drain(self) -> None:
         if self.connected:
             self._link.call(ignore, "HSET", self.keys.node(self.me), "state", "leaving")
-        connections = list(self.broker.reactor)
+        connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
         for start in range(0, len(connections), step):
             for connection in connections[start : start + step]:
                 connection.close("the node stops")
-            self.broker.settle()
+            self.data_plane.end_turn()
             if start + step < len(connections) and len(connections) > 100:
                 await asyncio.sleep(DRAIN_STEP_SECONDS)
 
@@ -681,8 +682,8 @@ class Cluster(Coordinator):
         if self._begun and not self._ended:
             done = asyncio.Event()
             self._logged.log.close()
-            self.broker.turn.seal()
-            self.broker.turn.after_commit(done.set)
+            self.data_plane.turn.seal()
+            self.data_plane.turn.after_commit(done.set)
             try:
                 await asyncio.wait_for(done.wait(), STOP_SECONDS)
             except TimeoutError:

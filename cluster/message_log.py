@@ -9,8 +9,8 @@ import json
 import time
 
 from _speedups.cluster.message_log import MessageLog
-from broker.broker import Broker
 from broker.config.schema import AnalyticsConfig
+from broker.core.data_plane import DataPlane
 from cluster.redis.keys import Keys
 from cluster.redis.link import Link, ignore
 from cluster.redis.store import RedisStore
@@ -22,27 +22,27 @@ class LoggedMessages:
     """The log of this node.
 
     Args:
-        broker: of the node; its ledger takes what commits must hold.
+        data_plane: of the node; its ledger takes what commits must hold.
         store: writes the rest.
         keys, node, name: of the cluster, and the node's id and name in it.
     """
 
-    def __init__(self, broker: Broker, store: RedisStore, keys: Keys, node: bytes, name: str) -> None:
-        self._broker = broker
+    def __init__(self, data_plane: DataPlane, store: RedisStore, keys: Keys, node: bytes, name: str) -> None:
+        self._data_plane = data_plane
         self._store = store
         self._keys = keys
         self._node = node
         self._registration = {"name": name, "began": int(time.time() * 1000)}
         self._loop = asyncio.get_running_loop()
         self._topics: set[str] = set()
-        self.log = MessageLog(broker.turn, store.log, self._wait)
+        self.log = MessageLog(data_plane.turn, store.log, self._wait)
         store.follow(self.log)
 
     def configure(self, config: AnalyticsConfig, link: Link | None) -> None:
         """Log what matches these filters from now on. Tells the cluster over `link`, if there is one."""
         self._config = config
         self._store.bound_log(config.log_bytes, config.log_seconds, config.max_waiting_bytes)
-        filters = self._broker.router.filters
+        filters = self._data_plane.router.filters
         topics = set(config.topics)
         if link is not None and topics:  # said before there is an entry
             said = json.dumps(self._registration | {"seconds": config.log_seconds})

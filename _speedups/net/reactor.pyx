@@ -798,6 +798,10 @@ cdef class Reactor:
             nanosleep(&moment, NULL)
         return True
 
+    def attach(self, handler):
+        """Give packets that are not hot to this handler; to be called before the first connection."""
+        self.handler = handler
+
     def settle(self):
         """End a turn: end what is doomed, store, write. Whoever changed something outside `run` calls this."""
         self.bury()

@@ -1,7 +1,5 @@
 """All that a node says over HTTP: health and figures, the API, the web page, and MQTT for the page's console."""
 
-from typing import TYPE_CHECKING
-
 from aiohttp import web
 
 from broker.admin import page_files
@@ -15,12 +13,10 @@ from broker.admin.http.headers import HEADERS
 from broker.admin.http.https import Https
 from broker.admin.http.server import BODY_MAX, HttpServer, in_time
 from broker.admin.http.tokens import Tokens
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 
-def make_server(node: "Node") -> HttpServer:
+def make_server(node: NodeView) -> HttpServer:
     """The server of a node.
 
     Raises:
@@ -28,7 +24,6 @@ def make_server(node: "Node") -> HttpServer:
     """
     config = node.config.http
     access = Access(Tokens(config.tokens_file))
-    node.access_failures = lambda: access.failures.count
     app = web.Application(middlewares=[told_as_problems, in_time], client_max_size=BODY_MAX)
     app[PULSE], app[STREAMS] = Pulse(node), set()
     app.add_routes(health.routes(node, access))
@@ -37,7 +32,8 @@ def make_server(node: "Node") -> HttpServer:
     app.add_routes([web.get("/mqtt", Relay(node, access).handle, allow_head=False)])
     app.on_response_prepare.append(_secure)
     needs_tls = any(address.startswith("https://") for address in config.listen)
-    return HttpServer(app, Https(lambda: node.config.tls).context if needs_tls else None)
+    tls = Https(lambda: node.config.tls).context if needs_tls else None
+    return HttpServer(app, tls, lambda: access.failures.count)
 
 
 async def _secure(request: web.Request, response: web.StreamResponse) -> None:

@@ -12,13 +12,12 @@ import json
 import time
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from broker import logs
 from broker.config.kinds import split_address
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
+from broker.core.calls import Arguments, CallAll
+from broker.core.data_plane import DataPlane
 
 ROOT = b"$\x00flockmq/bans/"
 KINDS = ("client_id", "username", "address")
@@ -73,11 +72,13 @@ class Bans:
     """Those that hold.
 
     Args:
-        broker: of the node.
+        data_plane: of the node.
+        call_all: calls a method of all nodes.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, data_plane: DataPlane, call_all: CallAll) -> None:
+        self._data_plane = data_plane
+        self._call_all = call_all
         self._kept: dict[bytes, bytes] = {}  # as it was read last
         self._bans: dict[bytes, Ban] = {}
         self._networks: Networks = {}
@@ -128,16 +129,16 @@ class Bans:
 
     async def _keep(self, topic: bytes, payload: bytes) -> None:
         stored = asyncio.Event()
-        self._broker.router.publish(topic, payload, 0, True)
-        self._broker.turn.after_commit(stored.set)
-        self._broker.settle()
+        self._data_plane.router.publish(topic, payload, 0, True)
+        self._data_plane.turn.after_commit(stored.set)
+        self._data_plane.end_turn()
         await stored.wait()
-        await self._broker.coordinator.ask_all("bans", {})
+        await self._call_all("bans", {})
 
     # ---- following ----
 
-    def asked(self, arguments: dict[str, Any]) -> None:
-        """A node has changed one."""
+    def on_changed(self, arguments: Arguments) -> None:
+        """A node has added or removed a ban."""
         self.refresh()
 
     def tick(self) -> None:
@@ -148,7 +149,7 @@ class Bans:
     def refresh(self) -> None:
         """Read what is kept; close who is connected and banned by what is new."""
         self._refresh_at = time.monotonic() + REFRESH_SECONDS
-        kept = {topic: payload for topic, payload, _ in self._broker.router.retained.matching(ROOT + b"#")}
+        kept = {topic: payload for topic, payload, _ in self._data_plane.router.retained.matching(ROOT + b"#")}
         new = {topic for topic, payload in kept.items() if self._kept.get(topic) != payload}
         if kept != self._kept:
             bans = {topic: self._bans[topic] if topic not in new else read(kept[topic]) for topic in kept}
@@ -156,12 +157,12 @@ class Bans:
             self._networks = _networks(ban.value for ban in self._bans.values() if ban.kind == KINDS[2])
         for topic, ban in self._bans.items():
             if ban.is_over:
-                self._broker.router.publish(topic, b"", 0, True)
+                self._data_plane.router.publish(topic, b"", 0, True)
         if new:
-            self._broker.run(self._close())
+            self._data_plane.run(self._close())
 
     async def _close(self) -> None:
-        connections = list(self._broker.reactor)
+        connections = list(self._data_plane.reactor)
         for start in range(0, len(connections), SLICE):
             for connection in connections[start : start + SLICE]:
                 session = connection.claimed
@@ -171,7 +172,7 @@ class Bans:
                 ban = self.covering(session.client_id.decode(), username, connection.address)
                 if ban is not None:
                     connection.close(f"banned by {ban.kind}")
-            self._broker.settle()
+            self._data_plane.end_turn()
             await asyncio.sleep(0)
 
 

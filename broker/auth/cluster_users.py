@@ -46,7 +46,8 @@ class User(NamedTuple):
 class Source(Protocol):
     """Where users are kept."""
 
-    changed: Callable[[set[str]], object]  # called with the names of users that are not what they were
+    def attach(self, changed: Callable[[set[str]], object]) -> None:
+        """Call `changed` with the names of users that have changed."""
 
     async def find(self, username: str) -> bytes | None:
         """The JSON of a user; None: there is none. Raises Away."""

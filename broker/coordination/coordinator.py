@@ -1,13 +1,12 @@
-"""What a broker asks of whoever keeps its sessions: one node alone, or a cluster.
+"""The interface between the handlers of packets and the state of sessions, kept by one node or by a cluster.
 
-The handlers know the protocol, a coordinator knows where state lives and who else has to agree. It calls back when
-something may be said to a client: `admit` after a session is this connection's, `done` when a promise is kept.
+The handlers know the protocol. A coordinator knows where state is stored, and which nodes have to agree. It calls back
+when a packet may be sent to a client: `Admission.admit` and `welcome` for CONNECT, `done` for the others.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from _speedups.codec.packets import Connect
 from _speedups.net.reactor import Connection
@@ -15,11 +14,10 @@ from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from broker.auth.cluster_users import Source
 from broker.config.schema import Config
-from broker.core.calls import SECONDS, Answer, Arguments, answer, gather
+from broker.coordination.admission import Admission
+from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply, call, gather
+from broker.core.data_plane import DataPlane
 from broker.storage.store import Store
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 Done = Callable[[], object]
 
@@ -29,23 +27,34 @@ class Coordinator(ABC):
 
     journal: Journal
     store: Store
-    broker: "Broker"
+    data_plane: DataPlane
+    methods: RpcMethods
     connected = True  # the cluster's Redis answers
-    users: Source | None = None  # of clients, that the cluster keeps
+    users: Source | None = None  # users of clients that the cluster stores
+
+    def attach(self, data_plane: DataPlane, methods: RpcMethods) -> None:
+        """Take the rest of the node; called once, before `start`.
+
+        Args:
+            data_plane: of the node.
+            methods: run when a node calls them; more may be added later.
+        """
+        self.data_plane = data_plane
+        self.methods = methods
 
     @property
     def node_id(self) -> str:
-        """What tells this node from all others of the cluster, ever."""
+        """Identifies this node among all nodes of the cluster, past ones included."""
         return "node"
 
     @property
     def nodes(self) -> int:
-        """Of the cluster, this one included."""
+        """Number of nodes of the cluster, this one included."""
         return 1
 
-    async def ask_all(self, question: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, Answer]:
-        """Ask every node, this one first: its `node_id` -> what it says, or why it says nothing within `seconds`."""
-        mine = asyncio.ensure_future(answer(self.broker.questions, question, arguments))
+    async def call_all(self, method: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, RpcReply]:
+        """Call a method of every node, this one first: `node_id` -> its reply, or the failure after `seconds`."""
+        mine = asyncio.ensure_future(call(self.methods, method, arguments))
         return await gather({self.node_id: mine}, seconds)
 
     # ---- life ----
@@ -86,8 +95,8 @@ class Coordinator(ABC):
     # ---- connections and sessions ----
 
     @abstractmethod
-    def claim(self, connection: Connection, packet: Connect) -> None:
-        """Give the connection its client's session: call `connect.admit`, later `connect.welcome`; or refuse."""
+    def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
+        """Give the connection the session of its client: call `admit`, later `welcome` of `admission`; or refuse."""
 
     @abstractmethod
     def ended(self, connection: Connection, session: Session | None) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from _speedups.cluster.peer import Peer
-from broker.broker import Broker
+from broker.core.data_plane import DataPlane
 
 CREDIT = 16 * 1024 * 1024  # bytes of QoS 0 that may be on their way to a node
 CREDIT_STEP = 1024 * 1024  # bytes after which a node says how far it is
@@ -47,12 +47,12 @@ class Members:
     """The nodes that take part.
 
     Args:
-        broker: of this node.
+        data_plane: of this node.
         send: called with a member and a batch of QoS 0 messages for it.
     """
 
-    def __init__(self, broker: Broker, send: Callable[[Member, bytes], object]) -> None:
-        self._broker = broker
+    def __init__(self, data_plane: DataPlane, send: Callable[[Member, bytes], object]) -> None:
+        self._data_plane = data_plane
         self._send = send
         self._members: dict[bytes, Member] = {}
         self._beats: dict[bytes, tuple[bytes, float]] = {}  # what was last heard, and when it was news
@@ -77,7 +77,7 @@ class Members:
                 if found is not None:  # else it has just gone
                     self._send(found, batch)
 
-            member = self._members[node] = Member(node, Peer(self._broker.turn, 0, node, send))
+            member = self._members[node] = Member(node, Peer(self._data_plane.turn, 0, node, send))
         member.seen = max(member.seen, seen)
         return member
 
@@ -86,7 +86,7 @@ class Members:
         member = self._members.pop(node, None)
         self._beats.pop(node, None)
         if member is not None:
-            self._broker.router.filters.unsubscribe_all(member.peer)
+            self._data_plane.router.filters.unsubscribe_all(member.peer)
 
     # ---- heartbeats ----
 

@@ -54,7 +54,7 @@ def ask(node: bytes, number: int, question: str, arguments: str) -> bytes:
 
 
 def answer(node: bytes, number: int, found: str) -> bytes:
-    """The node's answer to a question of the receiver's: JSON of `broker.questions.Answer`."""
+    """The node's answer to a question of the receiver's: JSON of `broker.core.calls.RpcReply`."""
     return pack([b"answer", node, number, found])
 
 

@@ -2,7 +2,7 @@
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_name
 from broker import logs
-from broker.broker import Broker
+from broker.core.data_plane import DataPlane
 
 ROOT = b"$SYS/analytics/"
 
@@ -13,11 +13,11 @@ class Results:
     """The results as this node has published them.
 
     Args:
-        broker: of the node.
+        data_plane: of the node.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, data_plane: DataPlane) -> None:
+        self._data_plane = data_plane
         self._published: dict[bytes, bytes] = {}
 
     def take(self, topic: bytes, payload: bytes) -> None:
@@ -32,7 +32,7 @@ class Results:
             self._published[topic] = payload
         else:
             self._published.pop(topic, None)
-        self._broker.router.publish(name, payload, 0, True)
+        self._data_plane.router.publish(name, payload, 0, True)
 
     def replace(self, results: dict[bytes, bytes]) -> None:
         """These are the results there are; publish what differs from those before."""

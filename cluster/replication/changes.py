@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from _speedups.cluster.journal import decode_message
-from broker.broker import Broker
+from broker.core.data_plane import DataPlane
 from cluster.peers.members import Members
 
 
@@ -26,7 +26,7 @@ class Changes:
     """Applies changes to what this node knows.
 
     Args:
-        broker: of this node.
+        data_plane: of this node.
         members: the nodes that take part.
         me: this node's id.
         ready: called with a node that takes part from now on.
@@ -35,13 +35,13 @@ class Changes:
 
     def __init__(
         self,
-        broker: Broker,
+        data_plane: DataPlane,
         members: Members,
         me: bytes,
         ready: Callable[[bytes, int], object],
         left: Callable[[bytes], object],
     ) -> None:
-        self._broker = broker
+        self._data_plane = data_plane
         self._members = members
         self._me = me
         self._ready = ready
@@ -51,23 +51,23 @@ class Changes:
 
     def apply(self, number: int, origin: bytes, records: list[Any]) -> None:
         """Apply the records of a change."""
-        filters = self._broker.router.filters
+        filters = self._data_plane.router.filters
         for kind, *fields in records:
             name = kind if isinstance(kind, str) else kind.decode()
             if name == "subscribed":
                 self.subscribed(*fields)
             elif name == "unsubscribed":
                 client_id, incarnation, topic_filter = fields
-                session = self._broker.sessions.get(client_id)
+                session = self._data_plane.sessions.get(client_id)
                 if session is not None and session.number == incarnation:
                     filters.unsubscribe(session, topic_filter)
                     if not session.subscriptions_held and session.owner is None and not session.loading:
-                        self._broker.sessions.end(session)
+                        self._data_plane.sessions.end(session)
             elif name == "ended":
                 client_id, incarnation = fields
-                session = self._broker.sessions.get(client_id)
+                session = self._data_plane.sessions.get(client_id)
                 if session is not None and session.kind and session.number == incarnation and session.owner is None:
-                    self._broker.sessions.end(session)
+                    self._data_plane.sessions.end(session)
             elif name == "route":
                 self.route(origin, *fields)
             elif name == "unroute":
@@ -85,7 +85,7 @@ class Changes:
 
     def subscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int) -> None:
         """A persistent session has a subscription."""
-        sessions = self._broker.sessions
+        sessions = self._data_plane.sessions
         session = sessions.get(client_id)
         if session is not None and session.number != incarnation:
             if session.owner is not None or session.number > incarnation:
@@ -94,23 +94,23 @@ class Changes:
             session = None
         if session is None:
             session = sessions.share(client_id, incarnation)
-        self._broker.router.filters.subscribe(session, topic_filter, options)
+        self._data_plane.router.filters.subscribe(session, topic_filter, options)
 
     def route(self, node: bytes, topic_filter: bytes, qos: int) -> None:
         """A node has clients for a topic filter."""
         member = self._members.get(node)
         if member is not None:
-            self._broker.router.filters.subscribe(member.peer, topic_filter, qos)
+            self._data_plane.router.filters.subscribe(member.peer, topic_filter, qos)
 
     def retained(self, topic: bytes, message: bytes | None = None) -> None:
         """The retained message of a topic name is another one."""
         if message is None:
             self._missing.append(topic)
         elif not message:
-            self._broker.router.retained.set(topic, b"")
+            self._data_plane.router.retained.set(topic, b"")
         else:
             _, payload, qos, _ = decode_message(message)
-            self._broker.router.retained.set(topic, payload, qos)
+            self._data_plane.router.retained.set(topic, payload, qos)
 
     def take_missing(self) -> list[bytes]:
         """Topic names whose retained messages are to be looked up."""

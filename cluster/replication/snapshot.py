@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from _speedups.base.msgpack import unpack
 from _speedups.cluster.journal import arrive
 from _speedups.session.session import Session
-from broker.broker import Broker
+from broker.core.data_plane import DataPlane
 from cluster.peers.members import Member
 from cluster.redis.keys import Keys
 from cluster.redis.link import Link, LinkError
@@ -34,7 +34,7 @@ class Reader:
     """Reads, and applies what it reads.
 
     Args:
-        broker: of this node.
+        data_plane: of this node.
         changes: of this node.
         keys: of the cluster.
         link: gives the link.
@@ -44,14 +44,14 @@ class Reader:
 
     def __init__(
         self,
-        broker: Broker,
+        data_plane: DataPlane,
         changes: Changes,
         keys: Keys,
         link: Callable[[], Link],
         ask: Ask,
         between: Callable[[], Awaitable[None]],
     ) -> None:
-        self._broker = broker
+        self._data_plane = data_plane
         self._changes = changes
         self._keys = keys
         self._link = link
@@ -125,9 +125,9 @@ class Reader:
         while more:
             following, more, *batches = await self._ask("log", member.node, member.seen + 1)
             for batch in batches:
-                self._broker.router.deliver(batch)
+                self._data_plane.router.deliver(batch)
             member.seen = following - 1
-            self._broker.settle()
+            self._data_plane.end_turn()
 
     async def read_queues(self, sessions: list[Session]) -> None:
         """Take what has been put into the queues of these sessions and is not here."""
@@ -135,7 +135,7 @@ class Reader:
             some = sessions[start : start + AT_ONCE]
             tails = [field for session in some for field in (session.client_id, session.next_number)]
             for client_id in await self._ask("behind", *tails):
-                session = self._broker.sessions.get(client_id)
+                session = self._data_plane.sessions.get(client_id)
                 if session is not None:
                     await self._read_queue(session)
 

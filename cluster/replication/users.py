@@ -31,7 +31,10 @@ class Users:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._known: OrderedDict[str, bytes] = OrderedDict()  # that was looked up last comes last
-        self.changed: Callable[[set[str]], object] = lambda names: None
+        self._changed: Callable[[set[str]], object] = lambda names: None
+
+    def attach(self, changed: Callable[[set[str]], object]) -> None:
+        self._changed = changed
 
     def known(self, username: str) -> bytes | None:
         """The JSON of a user who was found before."""
@@ -89,6 +92,6 @@ class Users:
                 return  # all are read again when the link is back
             news = {name for name, data in zip(names, reply, strict=True) if self._learn(name, data)}
             if news:
-                self.changed(news)
+                self._changed(news)
 
         self._cluster.call(came, "HMGET", self._cluster.keys.users, *names)

@@ -22,8 +22,8 @@ from _speedups.session.session import Restored, Session
 from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import ReturnCode
+from broker.coordination.admission import Admission
 from broker.core import will
-from broker.handlers import connect
 from cluster.redis.link import LinkLost, Reply
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Claim:
     """A connection's right to a session, asked for or given."""
 
     client_id: bytes
+    admission: Admission
     connection: Connection
     packet: Connect
     epoch: int = 0  # 0 = not given yet
@@ -78,9 +79,9 @@ class Claims:
 
     # ---- a CONNECT ----
 
-    def claim(self, connection: Connection, packet: Connect) -> None:
+    def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         """Ask for the session of a client."""
-        claim = Claim(packet.client_id.encode(), connection, packet)
+        claim = Claim(packet.client_id.encode(), admission, connection, packet)
         self._by_connection[connection] = claim
         if not self._cluster.connected:
             self._without_redis(claim)
@@ -102,7 +103,7 @@ class Claims:
             int(not packet.clean_start),
             packet.protocol_level,
             message,
-            self._cluster.broker.config.limits.max_sessions,
+            self._cluster.data_plane.config.limits.max_sessions,
             claim.connection.identity.username or "",
         )
 
@@ -115,9 +116,9 @@ class Claims:
                 cluster.displaced("the others took this node for dead")
             self._by_connection.pop(connection, None)
             if isinstance(reply, list) and reply[0] == b"denied" and not connection.closed:
-                connect.refuse_others(cluster.broker, connection, claim.packet)
+                claim.admission.refuse_others(connection, claim.packet)
             elif not connection.closed:
-                connect.refuse(cluster.broker, connection, ReturnCode.SERVER_UNAVAILABLE, claim.packet.client_id)
+                claim.admission.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, claim.packet.client_id)
             return
         epoch, present, number, waits, fights, old_will, last = reply
         claim.epoch, claim.present, claim.number = epoch, bool(present), number
@@ -142,14 +143,14 @@ class Claims:
         if claim.overtaken and not claim.connection.closed:
             claim.connection.close("taken over by a new connection with its client id")
         self._proceed(claim)
-        self._cluster.broker.settle()
+        self._cluster.data_plane.end_turn()
 
     def _proceed(self, claim: Claim) -> None:
         """Let the client in when nothing is in the way."""
         if claim.waits or claim.delayed or claim.connection.closed:
             return
         self._waiting.discard(claim)
-        sessions = self._cluster.broker.sessions
+        sessions = self._cluster.data_plane.sessions
         session = sessions.get(claim.client_id)
         if session is not None and (session.kind == 0 or session.number != claim.number):
             sessions.end(session)  # of an earlier life
@@ -212,15 +213,15 @@ class Claims:
         self._admit(claim, session)
 
     def _admit(self, claim: Claim, session: Session) -> None:
-        broker = self._cluster.broker
-        connect.admit(broker, claim.connection, claim.packet, session)
+        plane = self._cluster.data_plane
+        claim.admission.admit(claim.connection, claim.packet, session)
         claim.admitted = True
-        welcome = partial(connect.welcome, broker, claim.connection, claim.packet, session, present=claim.present)
+        welcome = partial(claim.admission.welcome, claim.connection, claim.packet, session, present=claim.present)
         if session.kind:
-            claim.filters = dict(broker.router.filters.subscriptions_of(session))
+            claim.filters = dict(plane.router.filters.subscriptions_of(session))
             for name in claim.filters:
                 self._cluster.routes.add(name, 0)
-        if len(broker.turn.journal):
+        if len(plane.turn.journal):
             self._cluster.agreed(welcome)
         else:
             welcome()
@@ -229,25 +230,25 @@ class Claims:
 
     def _without_redis(self, claim: Claim) -> None:
         """Clean sessions come in, and are claimed when Redis is back; persistent ones can't (G8)."""
-        broker = self._cluster.broker
-        session = broker.sessions.get(claim.client_id)
-        if session is not None and not connect.belongs(session, claim.connection):
+        plane = self._cluster.data_plane
+        session = plane.sessions.get(claim.client_id)
+        if session is not None and not claim.admission.belongs(session, claim.connection):
             del self._by_connection[claim.connection]
-            connect.refuse_others(broker, claim.connection, claim.packet)
+            claim.admission.refuse_others(claim.connection, claim.packet)
             return
         if session is not None and session.owner is not None and claim.packet.clean_start and not session.kind:
-            broker.turn.count(TAKEOVERS)
+            plane.turn.count(TAKEOVERS)
             session.owner.close("taken over by a new connection with its client id")
-            session = broker.sessions.get(claim.client_id)
+            session = plane.sessions.get(claim.client_id)
         if not claim.packet.clean_start or session is not None or claim.packet.will_topic is not None:
             del self._by_connection[claim.connection]
-            connect.refuse(broker, claim.connection, ReturnCode.SERVER_UNAVAILABLE, claim.packet.client_id)
+            claim.admission.refuse(claim.connection, ReturnCode.SERVER_UNAVAILABLE, claim.packet.client_id)
             return
-        session = broker.sessions.create(claim.client_id, persistent=False, level=claim.packet.protocol_level)
+        session = plane.sessions.create(claim.client_id, persistent=False, level=claim.packet.protocol_level)
         claim.session = session
-        connect.admit(broker, claim.connection, claim.packet, session)
+        claim.admission.admit(claim.connection, claim.packet, session)
         claim.admitted = True
-        connect.welcome(broker, claim.connection, claim.packet, session, present=False)
+        claim.admission.welcome(claim.connection, claim.packet, session, present=False)
 
     def reclaim(self) -> None:
         """Redis is back: compare what it has with what is here, and claim what came in meanwhile."""
@@ -318,16 +319,16 @@ class Claims:
             if claim.epoch:
                 self._give_up(claim)
             return  # else it is given up when the answer comes
-        had_will = will.publish(connection, session.client_id, cluster.broker.router)
-        filters = cluster.broker.router.filters
+        had_will = will.publish(connection, session.client_id, cluster.data_plane.router)
+        filters = cluster.data_plane.router.filters
         if session.kind:
             cluster.routes.remove(claim.filters)
             sent = session.unload()
             if not session.subscriptions_held:
-                cluster.broker.sessions.end(session)
+                cluster.data_plane.sessions.end(session)
         else:
             cluster.routes.remove([name for name, _ in filters.subscriptions_of(session)])
-            cluster.broker.sessions.end(session)
+            cluster.data_plane.sessions.end(session)
             sent = 0
         if claim.epoch:
             if had_will:
@@ -343,8 +344,8 @@ class Claims:
         session = claim.session
         if session is not None:
             session.unload()
-            if not session.subscriptions_held and self._cluster.broker.sessions.get(claim.client_id) is session:
-                self._cluster.broker.sessions.end(session)
+            if not session.subscriptions_held and self._cluster.data_plane.sessions.get(claim.client_id) is session:
+                self._cluster.data_plane.sessions.end(session)
         if claim.packet.will_topic is not None:
             self._settle_will(claim.epoch)
         self._cluster.ledger.release(claim.client_id, claim.epoch, 0)
@@ -358,13 +359,13 @@ class Claims:
     def _settle_will(self, epoch: int) -> None:
         self._settling.add(epoch)
         self._cluster.ledger.will_settled(epoch)
-        self._cluster.broker.turn.after_commit(partial(self._settling.discard, epoch))
+        self._cluster.data_plane.turn.after_commit(partial(self._settling.discard, epoch))
 
     def publish_will(self, epoch: int, stored: bytes) -> None:
         """Publish the will of a client whose node is dead, which Redis gave to this node."""
         end = 2 + int.from_bytes(stored[:2], "little")
         topic, payload, qos, retain = decode_message(stored[end:])
-        will.publish_stored(self._cluster.broker.router, stored[2:end], topic, payload, qos, retain)
+        will.publish_stored(self._cluster.data_plane.router, stored[2:end], topic, payload, qos, retain)
         self._settle_will(epoch)
 
     # ---- what other nodes and operators say ----
@@ -378,7 +379,7 @@ class Claims:
         elif claim.delayed:  # who fights for it waits, too, or there would be no end
             claim.overtaken = True
         else:
-            self._cluster.broker.turn.count(TAKEOVERS)
+            self._cluster.data_plane.turn.count(TAKEOVERS)
             claim.connection.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
 
     def released(self, client_id: bytes, epoch: int) -> None:
@@ -423,4 +424,4 @@ class Claims:
 
     def figures(self) -> dict[str, Any]:
         """What a heartbeat says of them."""
-        return {"clients": self._cluster.broker.sessions.connected}
+        return {"clients": self._cluster.data_plane.sessions.connected}

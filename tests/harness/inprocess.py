@@ -17,6 +17,7 @@ from broker.auth.authenticator import AllowAll, Authenticator
 from broker.broker import Broker
 from broker.config.schema import Config, LimitsConfig, MqttConfig
 from broker.coordination.standalone import StandaloneCoordinator
+from broker.handlers.dispatch import Dispatcher
 from broker.storage.store import Store
 
 P = TypeVar("P")
@@ -97,6 +98,9 @@ class Node:
         self._again = False
         coordinator = StandaloneCoordinator(self.store, lambda function, *arguments: function(*arguments))
         self.broker = Broker(config, coordinator, authenticator or AllowAll(), self._wake)
+        self.reactor, self.router = self.broker.data_plane.reactor, self.broker.data_plane.router
+        self.sessions, self.end_turn = self.broker.data_plane.sessions, self.broker.data_plane.end_turn
+        self.reactor.attach(Dispatcher(self.broker))
         coordinator.restore(smallest=smallest)
         self.compaction = coordinator.compaction
         self.wills = coordinator.wills
@@ -107,10 +111,10 @@ class Node:
         self._listener.setblocking(False)
         self.address = self._listener.getsockname()
         self.listener = Listener()
-        self.broker.reactor.listen(Endpoint(self.listener, self._listener))
+        self.reactor.listen(Endpoint(self.listener, self._listener))
         self._poll = select.poll()
-        self._poll.register(self.broker.reactor.fileno(), select.POLLIN)
-        self.broker.settle()
+        self._poll.register(self.reactor.fileno(), select.POLLIN)
+        self.end_turn()
         self.run()
 
     def _wake(self) -> None:
@@ -118,7 +122,7 @@ class Node:
 
     @property
     def turn(self) -> Any:
-        return self.broker.turn
+        return self.broker.data_plane.turn
 
     def counted(self, name: str) -> int:
         return self.turn.counted()[name]
@@ -127,7 +131,7 @@ class Node:
         """Work until nothing is left to do."""
         for _ in range(100_000):
             self._again = False
-            self.broker.reactor.run()
+            self.reactor.run()
             if self.auto and self.unconfirmed:
                 self.confirm()
             if not self._again and not self._poll.poll(0):
@@ -148,24 +152,24 @@ class Node:
                 self.store.done += 1
             self.turn.confirm(wanted)
             self.compaction.step()
-            self.broker.settle()
+            self.end_turn()
 
     def advance(self, ticks: int) -> None:
         """Let quarters of a second pass."""
         for _ in range(ticks):
-            self.broker.reactor.advance(1)
+            self.reactor.advance(1)
             self.run()
 
     def close(self) -> None:
         """As if killed: nothing more is stored or sent."""
-        self.broker.reactor.stop_listening()
+        self.reactor.stop_listening()
         for client in self.clients:
             client.socket.close()
-        for connection in self.broker.reactor:
+        for connection in self.reactor:
             connection.claimed = connection.connect = None
             connection.close("the test is over")
         self.clients.clear()
-        self.broker.reactor.close()
+        self.reactor.close()
 
 
 class Client:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
@@ -18,9 +18,7 @@ from broker.admin.http.authorization import Access
 from broker.admin.http.problems import Problem, bad_request
 from broker.admin.http.server import REQUEST_SECONDS
 from broker.errors import NotNow
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,
@@ -48,7 +46,7 @@ class Api:
         tokens: whether they are asked for.
     """
 
-    def __init__(self, node: "Node", access: Access, version: str, *, tokens: bool) -> None:
+    def __init__(self, node: NodeView, access: Access, version: str, *, tokens: bool) -> None:
         self._node = node
         self._access = access
         self._description = json.dumps(description(OPERATIONS, version, tokens=tokens)).encode()
