@@ -341,7 +341,7 @@ def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, restart: C
             module = import_module("cluster.coordinator")
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
-        return cast(Coordinator, module.Cluster(config, loop, restart))
+        return cast(Coordinator, module.ClusterCoordinator(config, loop, restart))
     return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe)
 
 
