@@ -81,6 +81,10 @@ class Broker:
     def _session_ended(self, session: Session) -> None:
         self.hooks.notify("session_ended", session.client_id.decode())
 
+    def add_methods(self, methods: RpcMethods) -> None:
+        """Let nodes call these methods, too."""
+        self.rpc_methods.update(methods)
+
     def drain(self) -> None:
         """The node is about to stop: report it as not ready, so that load balancers send no more clients."""
         self._draining = True

@@ -7,7 +7,8 @@ here and each subcommand is imported only when called, so that `--help` and mist
 import sys
 from importlib import import_module
 
-from broker.errors import ConfigError, FlockError, UsageError
+from broker.errors import ConfigError, FlockError, UsageError, fail
+from broker.version import version
 
 COMMANDS = {
     "serve": "start a node (what `flockmq` alone does)",
@@ -101,23 +102,6 @@ def run(arguments: list[str]) -> int:
     package = ELSEWHERE.get(name, "broker")
     module = import_module(f"{package}.commands.{name.replace('-', '_')}")
     return int(module.run(rest))
-
-
-def version() -> str:
-    """The version of the installed package."""
-    from importlib import metadata  # late: costs as much as all the rest of a mistake's answer
-
-    try:
-        return metadata.version("flockmq")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-def fail(error: FlockError, status: int) -> int:
-    """Say on one line of standard error what went wrong."""
-    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
-    print(f"flockmq: error: {line}", file=sys.stderr)
-    return status
 
 
 def silence_stdout() -> None:

@@ -15,6 +15,8 @@ A peer's fault is not here: `_speedups.packets` owns `MalformedPacket` and `Prot
 connection, never a command or a node.
 """
 
+import sys
+
 
 class FlockError(Exception):
     """A fault told to the operator in one line; `hint` says what to do next when we know it."""
@@ -66,3 +68,10 @@ class ConnectRefusedError(ClientError):
 
 class ConnectionLostError(ClientError):
     """The connection ended before the work was done."""
+
+
+def fail(error: FlockError, status: int) -> int:
+    """Print an error on one line of standard error; returns the exit status."""
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
+    print(f"flockmq: error: {line}", file=sys.stderr)
+    return status

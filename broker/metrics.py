@@ -23,7 +23,7 @@ class Metric(NamedTuple):
 
 
 def counter(name: str, topic: str, help: str, *counters: str) -> Metric:  # noqa: A002
-    """A sum of the data path's counters (`_speedups.turn.COUNTERS`)."""
+    """A sum of the data path's counters (`_speedups.session.counters`)."""
     names = counters or (name,)
     return Metric(name, "counter", topic, help, lambda _, figures: sum(figures[n] for n in names))
 

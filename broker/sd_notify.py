@@ -6,7 +6,7 @@ The manager names a datagram socket in NOTIFY_SOCKET; without it there is nobody
 import contextlib
 import socket
 
-from broker.config.schema import environment
+from broker.config.load import environment
 
 
 def tell(state: str) -> None:

@@ -20,10 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from broker import logs
-from broker.cli import fail
+from broker.config.keys import TABLES
 from broker.config.listen_url import ListenUrl
-from broker.config.schema import TABLES, Config, environment
-from broker.errors import ListenError
+from broker.config.load import environment
+from broker.config.schema import Config
+from broker.errors import ListenError, fail
 from broker.listeners.bind import address_of, bind, host_name
 from broker.listeners.unix_socket import bind_unix, remove
 

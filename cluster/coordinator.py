@@ -17,6 +17,7 @@ from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Connect
 from _speedups.net.reactor import Connection
 from _speedups.session.session import Session
+from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.config.schema import Config
@@ -51,7 +52,6 @@ from cluster.replication.replica import Replica
 from cluster.replication.routes import Routes
 from cluster.replication.snapshot import SnapshotReader, read_tail
 from cluster.replication.users import Users
-from cluster.session_kind import SHARED
 from cluster.sessions.claim import Claims
 from cluster.sessions.full_queues import FullQueues
 from cluster.sessions.reclaim import Reclaim
@@ -424,7 +424,7 @@ class ClusterCoordinator(Coordinator):
     def _on_unnumbered(self, sessions: list[Session]) -> None:
         """Redis has put messages of a repeated commit into these queues; their numbers are unknown."""
         for session in sessions:
-            if session.owner is not None and session.kind == SHARED:
+            if session.owner is not None and session.kind == SessionKind.SHARED:
                 read_tail(self._link, session)
 
     def _purge(self, client_id: bytes) -> None:

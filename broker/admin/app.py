@@ -8,7 +8,7 @@ from broker.admin.api.figures_stream import Pulse
 from broker.admin.api.operations.events import PULSE, STREAMS
 from broker.admin.console_socket import Relay
 from broker.admin.exporters import health
-from broker.admin.http.authorization import Access
+from broker.admin.http.authorization import AdminAuthorization
 from broker.admin.http.headers import HEADERS
 from broker.admin.http.https import Https
 from broker.admin.http.server import BODY_MAX, HttpServer, in_time
@@ -23,17 +23,17 @@ def make_server(node: NodeView) -> HttpServer:
         ConfigError: the file of tokens, or the certificate, can't be used.
     """
     config = node.config.http
-    access = Access(Tokens(config.tokens_file))
+    authorization = AdminAuthorization(Tokens(config.tokens_file))
     app = web.Application(middlewares=[told_as_problems, in_time], client_max_size=BODY_MAX)
     app[PULSE], app[STREAMS] = Pulse(node), set()
-    app.add_routes(health.routes(node, access))
-    app.add_routes(Api(node, access, node.version, tokens=bool(config.tokens_file)).routes())
-    app.add_routes(page_files.routes(access))
-    app.add_routes([web.get("/mqtt", Relay(node, access).handle, allow_head=False)])
+    app.add_routes(health.routes(node, authorization))
+    app.add_routes(Api(node, authorization, node.version, tokens=bool(config.tokens_file)).routes())
+    app.add_routes(page_files.routes(authorization))
+    app.add_routes([web.get("/mqtt", Relay(node, authorization).handle, allow_head=False)])
     app.on_response_prepare.append(_secure)
     needs_tls = any(address.startswith("https://") for address in config.listen)
     tls = Https(lambda: node.config.tls).context if needs_tls else None
-    return HttpServer(app, tls, lambda: access.failures.count)
+    return HttpServer(app, tls, lambda: authorization.failures.count)
 
 
 async def _secure(request: web.Request, response: web.StreamResponse) -> None:

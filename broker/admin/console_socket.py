@@ -13,7 +13,7 @@ from http import HTTPStatus
 from aiohttp import WSMsgType, web
 
 from _speedups.net.listener import Endpoint
-from broker.admin.http.authorization import SUBPROTOCOL, Access
+from broker.admin.http.authorization import SUBPROTOCOL, AdminAuthorization
 from broker.admin.http.problems import Problem
 from broker.rpc.node_view import NodeView
 
@@ -28,17 +28,17 @@ class Relay:
 
     Args:
         node: whose clients they are.
-        access: judges who asks.
+        authorization: judges who asks.
     """
 
-    def __init__(self, node: NodeView, access: Access) -> None:
+    def __init__(self, node: NodeView, authorization: AdminAuthorization) -> None:
         self._node = node
-        self._access = access
+        self._authorization = authorization
         self._open = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """A console connects."""
-        self._access.judge(request, "admin", is_socket=True)
+        self._authorization.judge(request, "admin", is_socket=True)
         if self._open >= CONSOLES_MOST or not self._node.serving:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "there are too many consoles, or the node is starting")
         messages = web.WebSocketResponse(

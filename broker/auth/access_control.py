@@ -15,7 +15,7 @@ from broker.auth import exposure
 from broker.auth.acl_file import AclFile
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.auth.chain import Chain, Method
-from broker.auth.chain_builder import Methods
+from broker.auth.chain_builder import ChainBuilder
 from broker.auth.cluster_users import Source
 from broker.auth.penalties import Penalties
 from broker.auth.work_pool import Busy
@@ -30,7 +30,7 @@ FILES = ("password_file", "acl_file", "jwt_secret_file", "jwt_keys")
 log = logs.get("flockmq.auth")
 
 
-class Access:
+class AccessControl:
     """The Authenticator of a node.
 
     Args:
@@ -45,7 +45,7 @@ class Access:
     def __init__(
         self, config: Config, users: Callable[[], Source | None] = lambda: None, first: Sequence[Method] = ()
     ) -> None:
-        self._methods = Methods(users)
+        self._builder = ChainBuilder(users)
         self._penalties = Penalties()
         self._first = tuple(first)
         self._chains: dict[str, Chain] = {}
@@ -63,15 +63,15 @@ class Access:
         files = {path: _stamp(path) for listener in listeners for path in _paths(listener.auth)}
         chains = {listener.name: self._chain(listener) for listener in listeners}
         self._config, self._chains, self._files = config, chains, files
-        self._methods.verifier.remember = config.auth.remember
+        self._builder.verifier.remember = config.auth.remember
         self._penalties.first_delay = config.auth.failure_delay
 
     def _chain(self, listener: ListenerConfig) -> Chain:
         auth = listener.auth
-        methods = [*self._first, *self._methods.of(listener)]
+        methods = [*self._first, *self._builder.of(listener)]
         acl = AclFile(auth.acl_file) if auth.acl_file else None
         anonymous = auth.allow_anonymous or not methods
-        return Chain(methods, self._methods.verifier, anonymous=anonymous, acl=acl)
+        return Chain(methods, self._builder.verifier, anonymous=anonymous, acl=acl)
 
     def changed(self) -> bool:
         """Read the files again if one of them has changed; whether what was found is followed from now on."""
@@ -129,7 +129,7 @@ class Access:
 
     def close(self) -> None:
         """End the threads."""
-        self._methods.close()
+        self._builder.close()
 
 
 def _paths(auth: AuthConfig) -> list[str]:

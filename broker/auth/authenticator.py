@@ -59,18 +59,8 @@ class Verdict:
     reason: str = ""  # for the log, when it is refused
 
 
-WELCOME = Verdict(ReturnCode.ACCEPTED)
-
-
 class Authenticator(Protocol):
     """Decides over each CONNECT. May answer later; the connection's other packets wait. An exception refuses."""
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
         """Whether the client may come in, and who it is."""
-
-
-class AllowAll:
-    """Lets everybody in."""
-
-    def authenticate(self, credentials: Credentials) -> Verdict:
-        return WELCOME

@@ -19,7 +19,7 @@ from broker.config.schema import AuthConfig, ListenerConfig
 from broker.errors import ConfigError
 
 
-class Methods:
+class ChainBuilder:
     """Makes them.
 
     Args:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from _speedups.codec.packets import Connect
 from _speedups.net.reactor import Connection
+from _speedups.session.counters import TAKEOVERS
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
-from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import ReturnCode
 from broker.config.schema import Config
@@ -20,7 +20,6 @@ from broker.storage.restore import Restorer
 from broker.storage.store import Store
 
 STOP_SECONDS = 10.0  # that a store may take to keep the last blocks
-TAKEOVERS = COUNTERS.index("takeovers")
 
 log = logs.get("flockmq.node")
 

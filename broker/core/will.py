@@ -8,11 +8,8 @@ restart, or by another node, once.
 from _speedups.codec.packets import Connect
 from _speedups.protocol.channel import Channel
 from _speedups.routing.router import Router
+from _speedups.session.counters import PUBLISH_DENIED, WILLS_PUBLISHED
 from _speedups.session.journal import Journal
-from _speedups.session.turn import COUNTERS
-
-PUBLISH_DENIED = COUNTERS.index("publish_denied")
-WILLS_PUBLISHED = COUNTERS.index("wills_published")
 
 
 def record(journal: Journal, client_id: bytes, connect: Connect) -> None:

@@ -6,11 +6,12 @@ import secrets
 from collections.abc import Awaitable
 from inspect import isawaitable
 
-from _speedups.codec.packets import Connack, Connect, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connack, Connect
 from _speedups.codec.topics import validate_topic_name
 from _speedups.net.reactor import Connection
+from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
 from _speedups.session.session import Session
-from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import Authenticator, Credentials, ReturnCode, Verdict
 from broker.auth.bans import Bans
@@ -18,14 +19,11 @@ from broker.auth.connected_users import ConnectedUsers
 from broker.auth.flapping import Flapping
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator
+from broker.core.characters import has_control_characters
 from broker.core.data_plane import DataPlane
 from broker.hooks.api import Client
 from broker.hooks.chain import REFUSED, HookChain, Question, client_of
 
-ACCEPTED = COUNTERS.index("connects_accepted")
-REFUSALS = COUNTERS.index("connects_refused")
-AUTH_FAILURES = COUNTERS.index("auth_failures")
-FLAPPING_REFUSED = COUNTERS.index("flapping_refused")
 CLIENT_ID_CHARACTERS = 23  # at level 3
 
 UNAVAILABLE = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the authenticator failed")
@@ -77,6 +75,9 @@ class ConnectHandler(Admission):
         if not self._has_valid_client_id(packet):
             self.refuse(connection, ReturnCode.IDENTIFIER_REJECTED, packet.client_id)
             return
+        if not self._is_text_valid(packet.username or ""):
+            connection.reject("CONNECT: a control character in the user name; mqtt.control_characters accepts them")
+            return
         if not packet.client_id:
             packet.client_id = f"flockmq-{self._prefix}-{next(self._next_number)}"  # [MQTT-3.1.3-6]
         if self._is_banned(connection, packet.client_id, packet.username):
@@ -104,7 +105,12 @@ class ConnectHandler(Admission):
         else:
             self._data_plane.run(self._wait(connection, packet, answer))
 
+    def _is_text_valid(self, text: str) -> bool:
+        return self._data_plane.config.mqtt.control_characters or not has_control_characters(text)
+
     def _has_valid_client_id(self, packet: Connect) -> bool:
+        if not self._is_text_valid(packet.client_id):
+            return False
         if packet.protocol_level == 3:
             long = len(packet.client_id) > CLIENT_ID_CHARACTERS and not self._data_plane.config.mqtt.long_client_ids
             return packet.client_id != "" and not long
@@ -184,7 +190,7 @@ class ConnectHandler(Admission):
             validate_topic_name(topic, packet.protocol_level, self._data_plane.config.limits.max_topic_levels)
         except ValueError:
             return False
-        if topic == "$SYS" or topic.startswith("$SYS/"):
+        if topic == "$SYS" or topic.startswith("$SYS/") or not self._is_text_valid(topic):
             return False
         rights = verdict.identity.rights
         return rights is None or rights.may_publish(topic.encode())
@@ -194,7 +200,7 @@ class ConnectHandler(Admission):
     def refuse(
         self, connection: Connection, code: ReturnCode, client_id: str, reason: str = "", username: str = ""
     ) -> None:
-        self._turn.count(REFUSALS)
+        self._turn.count(CONNECTS_REFUSED)
         more = {name: text for name, text in (("username", username), ("reason", reason)) if text}
         log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower(), **more)
         connection.send(encode(Connack(reason_code=code), 4))
@@ -231,7 +237,7 @@ class ConnectHandler(Admission):
         connection.send(encode(Connack(session_present=present and level > 3, reason_code=ReturnCode.ACCEPTED), 4))
         connection.accept(session, level, keep_alive)
         connection.proceed()
-        self._turn.count(ACCEPTED)
+        self._turn.count(CONNECTS_ACCEPTED)
         if not present:
             self._hooks.notify("session_started", packet.client_id, session.persistent)
         if self._hooks.has("connected"):

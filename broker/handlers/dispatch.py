@@ -60,7 +60,7 @@ class Dispatcher:
             return
         handler = self._handlers.get(type(packet))
         if handler is None:
-            connection.reject(f"{type(packet).__name__} is not for a broker")
+            connection.reject(f"{type(packet).__name__.upper()} from a client: only servers send it")
         else:
             handler(connection, connection.session, packet)
 

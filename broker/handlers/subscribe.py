@@ -5,18 +5,18 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any
 
-from _speedups.codec.packets import Suback, Subscribe, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Suback, Subscribe
 from _speedups.codec.topics import validate_topic_filter
 from _speedups.net.reactor import Connection
+from _speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from _speedups.session.session import Session
-from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.coordination.coordinator import Coordinator
+from broker.core.characters import has_control_characters
 from broker.core.data_plane import DataPlane
 from broker.hooks.chain import HookChain, client_of
 
-SUBSCRIBES_REFUSED = COUNTERS.index("subscribes_refused")
-SUBSCRIBE_DENIED = COUNTERS.index("subscribe_denied")
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
 FAILURE = 0x80  # in SUBACK, from level 4 on
 
@@ -63,6 +63,8 @@ class SubscribeHandler:
             validate_topic_filter(topic_filter, connection.protocol_level, limits.max_topic_levels)
         except ValueError as fault:
             return str(fault)
+        if has_control_characters(topic_filter) and not self._data_plane.config.mqtt.control_characters:
+            return "a control character in the topic filter"
         if session.subscriptions_held >= limits.max_subscriptions:
             return "too many subscriptions"
         if session.rights is not None and not session.rights.may_subscribe(topic_filter.encode()):

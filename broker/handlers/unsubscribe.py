@@ -1,6 +1,7 @@
 """UNSUBSCRIBE: removes subscriptions; UNSUBACK always follows."""
 
-from _speedups.codec.packets import Unsuback, Unsubscribe, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Unsuback, Unsubscribe
 from _speedups.net.reactor import Connection
 from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator

@@ -22,7 +22,7 @@ from broker.listeners.websocket import Upgrade
 
 BACKLOG = 4096  # connections that the kernel completes before we accept them
 UNLIMITED = 2**32 - 1
-LOOK_SECONDS = 5.0  # between looks at the files of certificates
+CERTIFICATE_SECONDS = 5.0  # between checks of the files of certificates
 
 log = logs.get("flockmq.tls")
 
@@ -44,7 +44,6 @@ class Listeners:
         self._listeners: dict[str, Listener] = {}
         self._upgrades: dict[str, Upgrade] = {}
         self._states: dict[str, object] = {}  # of certificates' files, when they were read
-        self._look_at = 0.0
 
     def bind(self, config: Config) -> None:
         """Take all addresses.
@@ -102,11 +101,8 @@ class Listeners:
             self._upgrades[each.name].config = each.websocket
             self._states[each.name] = certificates.state(each.tls)
 
-    def look(self, config: Config, now: float) -> None:
-        """From time to time: read certificates whose files have changed."""
-        if now < self._look_at:
-            return
-        self._look_at = now + LOOK_SECONDS
+    def check_certificates(self, config: Config) -> None:
+        """Read certificates whose files have changed; to be called every `CERTIFICATE_SECONDS`."""
         for each in config.listeners:
             listener = self._listeners[each.name]
             if listener.tls is not None and (found := certificates.state(each.tls)) != self._states[each.name]:
@@ -117,9 +113,9 @@ class Listeners:
         try:
             listener.tls = certificates.load(each)
         except ConfigError as error:
-            log.error("certificates have changed and can't be used: those before stay", error=error)
+            log.error("certificate reload failed; the previous certificate stays in use", error=error)
         else:
-            log.info("certificates have changed and were read", listener=each.name)
+            log.info("certificates were reloaded", listener=each.name)
 
     def close(self) -> None:
         """Give all addresses back."""

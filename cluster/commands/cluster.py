@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from broker.commands.output import print_json, size, table, text
 from broker.commands.parser import Parser
 from cluster.commands import logged
-from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, size, table, text
+from cluster.commands.connection import Cluster, add_redis_options, connected
 from cluster.redis.keys import Keys
 
 if TYPE_CHECKING:

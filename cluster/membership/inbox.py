@@ -5,12 +5,12 @@ from typing import Any
 
 from _speedups.base.msgpack import DamagedMessage, unpack
 from _speedups.cluster.journal import arrive
+from _speedups.session.subscriber import SessionKind
 from broker import logs
 from broker.core.data_plane import DataPlane
 from cluster.peers import wire
 from cluster.peers.node_link import NodeLink
 from cluster.replication.replica import Replica
-from cluster.session_kind import SHARED
 
 log = logs.get("flockmq.cluster")
 
@@ -88,6 +88,6 @@ class Inbox:
         """Another node has put messages into the queues of sessions whose clients are here."""
         for client_id, first, *places in items:
             session = self._plane.sessions.get(client_id)
-            if session is not None and session.kind == SHARED:
+            if session is not None and session.kind == SessionKind.SHARED:
                 for number, place in enumerate(places, first):
                     arrive(session, number, messages[place - 1])

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from _speedups.cluster.journal import decode_message
+from _speedups.session.subscriber import SessionKind
 from broker.core.data_plane import DataPlane
 from cluster.peers.members import Members
-from cluster.session_kind import SHARED
 
 
 class Changes:
@@ -97,7 +97,12 @@ class Changes:
 
     def _apply_ended(self, client_id: bytes, incarnation: int) -> None:
         session = self._plane.sessions.get(client_id)
-        if session is not None and session.kind == SHARED and session.number == incarnation and session.owner is None:
+        if (
+            session is not None
+            and session.kind == SessionKind.SHARED
+            and session.number == incarnation
+            and session.owner is None
+        ):
             self._plane.sessions.end(session)
 
     def apply_route(self, node: bytes, topic_filter: bytes, qos: int) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from _speedups.codec.packets import Connect
 from _speedups.net.reactor import Connection
 from _speedups.session.session import Session
+from _speedups.session.subscriber import SessionKind
 from broker.coordination.admission import Admission
-from cluster.session_kind import SHARED
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class Claims:
         return [
             claim.session
             for claim in self._by_connection.values()
-            if claim.admitted and claim.session is not None and claim.session.kind == SHARED
+            if claim.admitted and claim.session is not None and claim.session.kind == SessionKind.SHARED
         ]
 
     # ---- closing connections ----

@@ -3,9 +3,9 @@
 from _speedups.cluster.journal import ClusterJournal
 from _speedups.net.reactor import Connection
 from _speedups.session.session import Session
+from _speedups.session.subscriber import SessionKind
 from broker.core.data_plane import DataPlane
 from cluster.replication.routes import Routes
-from cluster.session_kind import SHARED
 from cluster.sessions.claim import Claims
 
 
@@ -29,7 +29,7 @@ class Subscribing:
         """Add subscriptions: topic filter, QoS."""
         claim = self._claims.get(connection)
         for name, qos in filters:
-            if session.kind == SHARED and claim is not None:
+            if session.kind == SessionKind.SHARED and claim is not None:
                 self._journal.change(("subscribed", session.client_id, session.number, name, qos))
                 if name not in claim.filters:
                     self._routes.add(name, 0)
@@ -43,7 +43,7 @@ class Subscribing:
         """Remove subscriptions."""
         claim = self._claims.get(connection)
         for name in filters:
-            if session.kind == SHARED and claim is not None:
+            if session.kind == SessionKind.SHARED and claim is not None:
                 if claim.filters.pop(name, None) is not None:
                     self._journal.change(("unsubscribed", session.client_id, session.number, name))
                     self._routes.remove([name])

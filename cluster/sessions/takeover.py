@@ -15,6 +15,7 @@ from _speedups.cluster.journal import ClusterJournal, encode_message
 from _speedups.codec.packets import Connect
 from _speedups.net.reactor import Connection
 from _speedups.session.session import Session
+from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import ReturnCode
@@ -25,7 +26,6 @@ from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply
 from cluster.replication.barrier import Barrier
 from cluster.replication.routes import Routes
-from cluster.session_kind import LOCAL, SHARED
 from cluster.sessions.claim import Claim, Claims
 from cluster.sessions.loading import Loading
 from cluster.sessions.wills import Wills
@@ -159,7 +159,7 @@ class TakeOver:
         self._waiting.discard(claim)
         sessions = self._plane.sessions
         session = sessions.get(claim.client_id)
-        if session is not None and (session.kind == LOCAL or session.number != claim.incarnation):
+        if session is not None and (session.kind == SessionKind.LOCAL or session.number != claim.incarnation):
             sessions.end(session)  # of an earlier incarnation
             session = None
         if claim.packet.clean_start:
@@ -177,7 +177,7 @@ class TakeOver:
         admission.admit(claim.connection, claim.packet, session)
         claim.admitted = True
         welcome = partial(admission.welcome, claim.connection, claim.packet, session, present=claim.present)
-        if session.kind == SHARED:
+        if session.kind == SessionKind.SHARED:
             claim.filters = dict(plane.router.filters.subscriptions_of(session))
             for name in claim.filters:
                 self._routes.add(name, 0)
@@ -194,7 +194,12 @@ class TakeOver:
             self._claims.remove(claim)
             admission.refuse_others(connection, packet)
             return
-        if session is not None and session.owner is not None and packet.clean_start and session.kind == LOCAL:
+        if (
+            session is not None
+            and session.owner is not None
+            and packet.clean_start
+            and session.kind == SessionKind.LOCAL
+        ):
             plane.turn.count(TAKEOVERS)
             session.owner.close("taken over by a new connection with its client id")
             session = plane.sessions.get(claim.client_id)
@@ -221,7 +226,7 @@ class TakeOver:
             return  # without an epoch, `_granted` gives it up
         sessions, filters = self._plane.sessions, self._plane.router.filters
         had_will = will.publish(connection, session.client_id, self._plane.router)
-        if session.kind == SHARED:
+        if session.kind == SessionKind.SHARED:
             self._routes.remove(claim.filters)
             sent = session.unload()
             if not session.subscriptions_held:

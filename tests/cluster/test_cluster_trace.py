@@ -15,7 +15,7 @@ from tests.harness.broker_process import environment
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
 
-READY = "API, web page, health and figures are told over HTTP"
+READY = "HTTP server is listening"
 
 
 @pytest.fixture

@@ -214,7 +214,7 @@ def test_a_reserved_port_is_for_sharing_only(host: str) -> None:
 
 
 def test_host_name() -> None:
-    from broker.config.schema import KEYS
+    from broker.config.keys import KEYS
 
     assert KEYS["cluster.node_name"].kind.read(host_name(), is_text=True)
 

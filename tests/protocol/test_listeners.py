@@ -91,7 +91,7 @@ def test_a_listener_has_its_own_limit(start_node: StartNode) -> None:
 
 
 def figure(node: BrokerProcess, name: str) -> float:
-    url = node.wait_for_log("told over HTTP")["listen"]
+    url = node.wait_for_log("HTTP server is listening")["listen"]
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/metrics") as page:
         lines = page.read().decode().splitlines()
     return float(next(text.rpartition(" ")[2] for text in lines if text.startswith(f"{name} ")))

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from broker.config.schema import Config, load
+from broker.config.load import load
+from broker.config.schema import Config
 from broker.errors import ConfigError
 from broker.listeners import certificates
 from tests.harness.certificates import Authority

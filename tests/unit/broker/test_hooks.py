@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
 from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import Authenticator, Credentials, Identity, ReturnCode, Verdict
 from broker.auth.bans import Ban
@@ -288,7 +289,7 @@ def test_the_first_that_refuses_has_decided() -> None:
 
     chain = HookChain([hook("a", None), hook("b", False), hook("c", True)])
     client = Client("c", None, "")
-    assert chain.decide(client, ("connect", lambda client: (client,))) is not client
+    assert chain.filter(client, ("connect", lambda client: (client,))) is not client
     assert asked == ["a", "b"]
 
 
