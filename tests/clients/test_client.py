@@ -19,14 +19,9 @@ from broker.cli import main
 from broker.client.client import Client, Message, Options, Will
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
 from tests.harness.broker_process import BrokerProcess
+from tests.harness.ports import free_port
 
 LEVELS = pytest.mark.parametrize("level", [3, 4])
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="module", params=["flockmq", "mosquitto"])

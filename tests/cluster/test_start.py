@@ -13,7 +13,8 @@ from cluster.coordinator import Cluster
 from tests.conftest import StartCluster, StartRedis
 from tests.harness.broker_process import DEADLINE, environment, until
 from tests.harness.cluster_process import ClusterProcess
-from tests.harness.redis_process import RedisProcess, free_port
+from tests.harness.ports import free_port
+from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 
 

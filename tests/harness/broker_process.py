@@ -17,8 +17,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.harness.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 20.0  # seconds that anything may take on a busy machine
+ANY_PORT = "127.0.0.1:0"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -71,7 +74,7 @@ class BrokerProcess:
         store: a key of STORES.
         settings: configuration keys and values, as for `--set`.
         arguments: more of the command line.
-        listen: address; port 0 takes a free port, which later starts take again.
+        listen: address; by default of a free port, which later starts take again.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class BrokerProcess:
         store: str = "memory",
         settings: Mapping[str, object] | None = None,
         arguments: list[str] | None = None,
-        listen: str = "127.0.0.1:0",
+        listen: str = ANY_PORT,
     ) -> None:
         self.directory = directory
         self.store = store
@@ -97,6 +100,8 @@ class BrokerProcess:
     def command(self) -> list[str]:
         """The command line of the next start."""
         command = [sys.executable, "-m", "broker.cli", "serve", "--log-format", "json"]
+        if not self.port and self.listen == ANY_PORT:
+            self.port = free_port()  # later starts take the same one, which must still be free then
         command += ["--listen", f"127.0.0.1:{self.port}" if self.port else self.listen]
         command += self.store_arguments()
         for name, value in self.settings.items():
