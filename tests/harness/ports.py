@@ -1,8 +1,8 @@
 """Ports for servers that are given one before they bind it, such as Redis, HAProxy and Prometheus.
 
-They lie below the range that the kernel takes the ports of outgoing connections from, and out of which it answers
-`bind` with port 0, so that neither can take them between choosing and binding. Each process of the tests has a block of
-its own, marked by an abstract Unix socket, which ends with the process: workers of pytest-xdist, and several runs on one
+They lie below the range that the kernel takes the ports of outgoing connections from, and the answers to a bind of
+port 0, so that neither can take them between choosing and binding. Each process of the tests has a block of its own,
+marked by an abstract Unix socket, which ends with the process: workers of pytest-xdist, and several runs on one
 machine, never choose the same port.
 """
 
