@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.harness.nursery import ForkedProcess
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +76,7 @@ class BrokerProcess:
         settings: configuration keys and values, as for `--set`.
         arguments: more of the command line.
         listen: address; by default of a free port, which later starts take again.
+        fresh: whether it is an interpreter of its own from the start, not a fork of one that has imported everything.
     """
 
     def __init__(
@@ -84,14 +86,16 @@ class BrokerProcess:
         settings: Mapping[str, object] | None = None,
         arguments: list[str] | None = None,
         listen: str = ANY_PORT,
+        fresh: bool = False,
     ) -> None:
         self.directory = directory
         self.store = store
         self.settings = dict(settings or {})
         self.arguments = list(arguments or [])
         self.listen = listen
+        self.fresh = fresh
         self.port = 0
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | ForkedProcess | None = None
         self.log: list[dict[str, Any]] = []  # all lines of all starts, as objects
         self._news = threading.Condition()
         self._reader: threading.Thread | None = None
@@ -123,16 +127,26 @@ class BrokerProcess:
         """Start the process, and don't wait."""
         assert self.process is None, "it runs"
         self._spawned_at = len(self.log)
-        self.process = subprocess.Popen(
-            self.command(),
-            cwd=self.directory,
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="backslashreplace",
-            **popen,
-        )
+        if self.fresh or popen:
+            self.process = subprocess.Popen(
+                self.command(),
+                cwd=self.directory,
+                env=environment(),
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="backslashreplace",
+                **popen,
+            )
+        else:
+            self.process = ForkedProcess(
+                self.command(),
+                cwd=self.directory,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
 
@@ -197,7 +211,7 @@ class BrokerProcess:
 
     # ---- what it says ----
 
-    def _read(self, process: "subprocess.Popen[str]") -> None:
+    def _read(self, process: "subprocess.Popen[str] | ForkedProcess") -> None:
         assert process.stderr is not None
         for text in process.stderr:
             try:
