@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -80,6 +81,8 @@ class ForkedProcess:
             ours.append(mine)
             theirs.append(other)
         self._status, status = os.pipe()
+        weakref.finalize(self, os.close, self._status)
+        self._reading = threading.Lock()
         with _lock:
             nursery = _ask()
             socket.send_fds(nursery, [json.dumps(request).encode()], [*theirs, status])
@@ -106,8 +109,9 @@ class ForkedProcess:
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = int(os.read(self._status, 32) or b"-9")  # nothing: the nursery is gone
-            os.close(self._status)
+            with self._reading:  # several threads may wait
+                if self.returncode is None:
+                    self.returncode = int(os.read(self._status, 32) or b"-9")  # nothing: the nursery is gone
         return self.returncode
 
     def send_signal(self, signum: int) -> None:

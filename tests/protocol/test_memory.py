@@ -12,7 +12,7 @@ MOST = 3_000_000  # bytes that a process may grow by, for the allocator's reason
 MEASURE = """
 import gc, itertools, resource
 from pathlib import Path
-from _speedups.packets import *
+from _speedups.codec.packets import *
 from tests.inprocess import Client, Node
 
 def rss():
