@@ -7,6 +7,7 @@ from _speedups.session.journal cimport Journal
 from _speedups.cluster.message_log cimport MessageLog
 from _speedups.session.message cimport Message
 from _speedups.session.session cimport Session
+from _speedups.session.subscriber cimport Subscriber
 
 # A message as it is put into a queue.
 cdef struct Queued:
@@ -59,7 +60,7 @@ cdef class ClusterJournal(Journal):
     cdef object header                 # callable: what comes before a batch for a peer
 
     cdef object begin(self)
-    cdef uint32_t index(self, Session session) except? 0
+    cdef uint32_t index(self, Subscriber session) except? 0
     cdef uint64_t place(self, Message* m, uint8_t flags) except? 0
     cdef int note(self, uint8_t kind) except -1
     cdef int pack_messages(self, Buffer* b) except -1

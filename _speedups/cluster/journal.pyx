@@ -17,9 +17,10 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport buffer_free, buffer_size, pool_free
-from _speedups.base.cursor cimport varint_size, write_u16, write_varint
+from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
 from _speedups.session.message cimport message_hold, message_new, message_release
+from _speedups.session.subscriber cimport Subscriber
 from _speedups.base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
 
 from _speedups.base.msgpack import DamagedMessage, pack
@@ -233,7 +234,7 @@ cdef class ClusterJournal(Journal):
         self.room(kind, 7)
         return 0
 
-    cdef uint32_t index(self, Session session) except? 0:
+    cdef uint32_t index(self, Subscriber session) except? 0:
         if session.block != self.block:
             session.block = self.block
             session.block_index = <uint32_t>len(self.sessions)
@@ -265,16 +266,16 @@ cdef class ClusterJournal(Journal):
         return self.message_count - 1
 
     cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1:
-        add(&self.pushes, self.index(<Session>session), QUEUED, self.place(m, flags))
+        add(&self.pushes, self.index(<Subscriber>session), QUEUED, self.place(m, flags))
         return self.note(QUEUED)
 
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
-        add(&self.handshakes if kind == RELEASED else &self.acks, self.index(<Session>session), kind, n)
+        add(&self.handshakes if kind == RELEASED else &self.acks, self.index(<Subscriber>session), kind, n)
         return self.note(kind)
 
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
         cdef uint64_t place = self.place(m, 2 | m.retain << 2)
-        add(&self.handshakes, self.index(<Session>session), AWAITING, place << 16 | packet_id)
+        add(&self.handshakes, self.index(<Subscriber>session), AWAITING, place << 16 | packet_id)
         return self.note(AWAITING)
 
     cdef int retained(self, Message* m) except -1:
@@ -297,7 +298,7 @@ cdef class ClusterJournal(Journal):
                 raise MemoryError
             self.forwards = forwards
             self.forward_capacity = capacity
-        self.forwards[self.forward_count] = Forward(self.index(<Session>peer), message_hold(m))
+        self.forwards[self.forward_count] = Forward(self.index(<Subscriber>peer), message_hold(m))
         self.forward_count += 1
         self.weight += message_size(m)
         return self.note(QUEUED)
@@ -420,13 +421,13 @@ cdef class ClusterJournal(Journal):
         put_object(b, &self.packing, self.header())
         put_array(b, &self.packing, len(peers))
         for peer in peers:
-            k = (<Session>peer).block_index
+            k = (<Subscriber>peer).block_index
             size = 0
             for i in range(self.forward_count):
                 if self.forwards[i].peer == k:
                     size += packet_size(self.forwards[i].message)
             put_array(b, &self.packing, 2)
-            put_object(b, &self.packing, (<Session>peer).client_id)
+            put_object(b, &self.packing, (<Subscriber>peer).client_id)
             if size == block.log_size:
                 put_text_head(b, &self.packing, 0)
                 continue
@@ -498,19 +499,13 @@ cdef class ClusterJournal(Journal):
 
 
 cdef Py_ssize_t packet_size(const Message* m) noexcept:
-    cdef uint32_t remaining = 4 + m.topic_length + m.payload_length
-    return 1 + varint_size(remaining) + <Py_ssize_t>remaining
+    return publish_size(publish_remaining(m.topic_length, m.payload_length, m.qos))
 
 
 cdef int write_packet(uint8_t* p, const Message* m) except -1:
     """PUBLISH with the QoS it was published with, which is 1 or 2, and packet identifier 0."""
-    p[0] = 0x30 | m.qos << 1
-    p += 1 + write_varint(p + 1, 4 + m.topic_length + m.payload_length)
-    write_u16(p, m.topic_length)
-    memcpy(p + 2, m.data, m.topic_length)
-    p += 2 + m.topic_length
-    write_u16(p, 0)
-    memcpy(p + 2, m.data + m.topic_length, m.payload_length)
+    write_publish(p, PUBLISH_QOS_0 | m.qos << 1, publish_remaining(m.topic_length, m.payload_length, m.qos), m.data,
+                  m.topic_length, 0, m.data + m.topic_length, m.payload_length)
     return 0
 
 

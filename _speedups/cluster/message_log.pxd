@@ -3,8 +3,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pool
-from _speedups.routing.subscriptions cimport Plan
-from _speedups.session.session cimport Session
+from _speedups.session.message cimport Publication
+from _speedups.session.subscriber cimport Plan, Subscriber
 
 # A message of the block being filled.
 cdef struct Row:
@@ -15,7 +15,7 @@ cdef struct Row:
     uint8_t flags              # QoS | RETAIN << 2 | DUP << 3
 
 
-cdef class MessageLog(Session):
+cdef class MessageLog(Subscriber):
     cdef object write              # callable: takes the id of an entry and its block
     cdef object wait               # callable: asks for `close` a moment later
     cdef Pool pool
@@ -33,8 +33,7 @@ cdef class MessageLog(Session):
     cdef readonly uint64_t rows_before     # of this block, in the whole log
     cdef readonly uint64_t bytes_before
 
-    cdef int append(self, object publisher, Plan* plan, const uint8_t* topic, Py_ssize_t topic_length,
-                    const uint8_t* payload, Py_ssize_t payload_length, uint8_t flags) except -1
+    cdef int append(self, const Publication* publication, Plan* plan) except -1
     cdef int32_t client(self, object publisher) except -1
     cdef int32_t topic(self, Plan* plan, const uint8_t* topic, Py_ssize_t n) except -1
     cdef tuple take_block(self)

@@ -1,9 +1,9 @@
 from collections.abc import Callable
 
-from _speedups.session.session import Session
+from _speedups.session.subscriber import Subscriber
 from _speedups.session.turn import Turn
 
-class MessageLog(Session):
+class MessageLog(Subscriber):
     suspended: bool
     lacking: int
     rows_before: int

@@ -16,8 +16,10 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from _speedups.base.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pool_free
 from _speedups.session.journal cimport BLOCK_MOST
-from _speedups.session.session cimport LOG
-from _speedups.session.turn cimport LOGGED, NOT_LOGGED, Turn
+from _speedups.session.message cimport Publication
+from _speedups.session.subscriber cimport LOG, Plan, Receiver, Subscriber
+from _speedups.session.counters cimport LOGGED, NOT_LOGGED
+from _speedups.session.turn cimport Turn
 
 cdef enum:
     LAYOUT = 1
@@ -54,7 +56,7 @@ cdef inline uint8_t* put_bytes(uint8_t* p, const void* data, Py_ssize_t n) noexc
     return p + padded(n)
 
 
-cdef class MessageLog(Session):
+cdef class MessageLog(Subscriber):
     """The log of a node.
 
     Args:
@@ -64,7 +66,8 @@ cdef class MessageLog(Session):
     """
 
     def __init__(self, Turn turn not None, write, wait):
-        Session.__init__(self, turn, 0, b"", persistent=False)
+        self.turn = turn
+        self.client_id = b""
         self.kind = LOG
         self.write = write
         self.wait = wait
@@ -78,11 +81,15 @@ cdef class MessageLog(Session):
         buffer_free(&self.topic_ends, &self.pool)
         pool_free(&self.pool)
 
-    cdef int append(self, object publisher, Plan* plan, const uint8_t* topic, Py_ssize_t topic_length,
-                    const uint8_t* payload, Py_ssize_t payload_length, uint8_t flags) except -1:
-        """Log a message. `publisher` is its session, or the client id of one that is not here."""
+    cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
+        """Log a message of a client; the node that accepted it does. The log is no receiver that counts."""
+        if publication.forwarded or publication.publisher == NULL or publication.publisher == <void*>None:
+            return 0
+        return self.append(publication, plan)
+
+    cdef int append(self, const Publication* publication, Plan* plan) except -1:
         cdef Row* row
-        cdef bint needed = flags & 3 != 0
+        cdef bint needed = publication.qos != 0
         if not needed and self.suspended:
             self.lacking += 1
             self.turn.counters[NOT_LOGGED] += 1
@@ -91,18 +98,19 @@ cdef class MessageLog(Session):
             self.turn.pump(self)                  # at the end of the turn
             self.now = self.last = max(microseconds(), self.last)
         row = <Row*>buffer_reserve(&self.rows, &self.pool, sizeof(Row))
-        if row == NULL or buffer_append(&self.payloads, &self.pool, payload, payload_length) < 0:
+        if row == NULL or buffer_append(
+                &self.payloads, &self.pool, publication.payload, publication.payload_length) < 0:
             raise MemoryError
         row.accepted = self.now
-        row.client = self.client(publisher)
-        row.topic = self.topic(plan, topic, topic_length)
+        row.client = self.client(<object>publication.publisher)
+        row.topic = self.topic(plan, publication.topic, publication.topic_length)
         row.payload_end = <int32_t>buffer_size(&self.payloads)
-        row.flags = flags
+        row.flags = publication.qos | publication.retain << 2 | publication.dup
         self.rows.end += sizeof(Row)
         self.turn.counters[LOGGED] += 1
         if needed:
             self.required = True
-            return self.turn.journal.logged(topic_length + payload_length)
+            return self.turn.journal.logged(publication.topic_length + publication.payload_length)
         if buffer_size(&self.payloads) > BYTES_MOST:
             if not self.required:
                 self.close()
@@ -112,9 +120,9 @@ cdef class MessageLog(Session):
 
     cdef int32_t client(self, object publisher) except -1:
         """The place of a client id in the block."""
-        cdef Session session
-        if isinstance(publisher, Session):
-            session = <Session>publisher
+        cdef Subscriber session
+        if isinstance(publisher, Subscriber):
+            session = <Subscriber>publisher
             if session.log_block != self.blocks:
                 session.log_block = self.blocks
                 session.log_index = <uint32_t>len(self.clients)

@@ -1,6 +1,6 @@
 # Another node, as a subscriber. See peer.pyx.
 
-from _speedups.session.session cimport Session
+from _speedups.session.subscriber cimport Subscriber
 from _speedups.session.turn cimport Outlet
 
 
@@ -8,5 +8,5 @@ cdef class PeerOutlet(Outlet):
     cdef object send                   # callable that takes a batch
 
 
-cdef class Peer(Session):
+cdef class Peer(Subscriber):
     pass

@@ -5,10 +5,13 @@ side encodes anything again. DUP, which QoS 0 has no use for, marks those that w
 whose queue is in Redis have them there.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from _speedups.base.buffers cimport buffer_free, buffer_size
-from _speedups.session.session cimport PEER
+from _speedups.codec.publish cimport FLAG_DUP, PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
+from _speedups.session.message cimport Publication
+from _speedups.session.subscriber cimport PEER, Plan, Receiver, Subscriber, has_room, put_packet, trace_delivery
+from _speedups.session.trace cimport Tracer
 from _speedups.session.turn cimport Turn
 
 
@@ -39,7 +42,7 @@ cdef class PeerOutlet(Outlet):
         self.flush()
 
 
-cdef class Peer(Session):
+cdef class Peer(Subscriber):
     """A node that has clients, as this one sees it.
 
     Args:
@@ -50,9 +53,38 @@ cdef class Peer(Session):
     """
 
     def __init__(self, Turn turn not None, uint64_t number, bytes node not None, send):
-        Session.__init__(self, turn, number, node, persistent=False)
+        self.turn = turn
+        self.number = number
+        self.client_id = node
         self.kind = PEER
         self.outlet = PeerOutlet(turn, send)
+
+    cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
+        cdef Tracer tracer = self.turn.tracer
+        cdef uint32_t remaining
+        cdef bint sent
+        if publication.forwarded:
+            return 1                                  # the node that accepted it has sent it to all nodes
+        if publication.qos and receiver.qos:
+            self.turn.journal.forward(self, publication.message)
+            if tracer is not None:
+                trace_delivery(tracer, "forwarded", self, publication, publication.qos, "")
+            return 1
+        # DUP stands for "published with QoS 1 or 2": sessions that have it in a queue then leave it out.
+        if publication.packet != NULL:
+            sent = put_packet(self.outlet, publication.packet, publication.packet_size, FLAG_DUP * (publication.qos > 0))
+        else:
+            remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
+            sent = has_room(self.outlet, publish_size(remaining))
+            if sent:
+                write_publish(
+                    self.outlet.reserve(publish_size(remaining)), PUBLISH_QOS_0 | FLAG_DUP * (publication.qos > 0),
+                    remaining, publication.topic, publication.topic_length, 0, publication.payload,
+                    publication.payload_length)
+        if tracer is not None:
+            trace_delivery(tracer, "forwarded" if sent else "dropped", self, publication, 0,
+                           "" if sent else "QoS 0, and it reads too slowly")
+        return 1
 
     def hold(self, bint wait):
         """Stop sending for now, or go on."""

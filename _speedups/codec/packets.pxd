@@ -1,36 +1,7 @@
-# The packets as C structures and what other compiled modules may call of packets.pyx. The rules are written there.
+# The packets as C structures.
 #
 # Every field is owned by its packet. Integers are plain `int` although the wire has less room, so that a wrong
 # value reaches `encode` and is refused there with a reason.
-
-from libc.stdint cimport uint8_t
-
-cdef enum:
-    CONNECT = 1
-    CONNACK = 2
-    PUBLISH = 3
-    PUBACK = 4
-    PUBREC = 5
-    PUBREL = 6
-    PUBCOMP = 7
-    SUBSCRIBE = 8
-    SUBACK = 9
-    UNSUBSCRIBE = 10
-    UNSUBACK = 11
-    PINGREQ = 12
-    PINGRESP = 13
-    DISCONNECT = 14
-    AUTH = 15                         # level 5; reserved below
-    WILL = 0                          # stands for the will properties of CONNECT where a packet type is asked for
-
-cdef enum:                            # reason codes of level 5 that this codec itself gives
-    CODE_MALFORMED = 0x81
-    CODE_PROTOCOL_ERROR = 0x82
-    CODE_UNSUPPORTED_PROTOCOL = 0x84
-    CODE_TOPIC_NAME_INVALID = 0x90
-    CODE_TOPIC_ALIAS_INVALID = 0x94
-    CODE_PACKET_TOO_LARGE = 0x95
-    CODE_QUOTA_EXCEEDED = 0x97
 
 cdef class ControlPacket:
     pass
@@ -113,6 +84,3 @@ cdef class Disconnect(ControlPacket):
 cdef class Auth(ControlPacket):
     cdef public int reason_code
     cdef public dict properties
-
-cdef object decode_body(uint8_t first_byte, const uint8_t* body, Py_ssize_t n, int level)
-cpdef bytes encode(object packet, int level=*)

@@ -1,54 +1,6 @@
-from typing import Any, ClassVar, NamedTuple, TypeAlias, final
-
-CLIENT: str
-SERVER: str
-BOTH: str
-USER_PROPERTIES_MAX: int
+from typing import Any, ClassVar, TypeAlias, final
 
 Properties: TypeAlias = dict[str, Any]
-
-class PacketType(NamedTuple):
-    packet_type: int
-    name: str
-    flags: int | None
-    sender: str
-    first_level: int
-
-class Property(NamedTuple):
-    identifier: int
-    name: str
-    wire: int
-    packets: int
-    repeatable: int
-    zero_code: int | None
-
-class ReasonCode(NamedTuple):
-    code: int
-    name: str
-    packets: int
-
-PACKET_TYPES: tuple[PacketType, ...]
-PROPERTIES: tuple[Property, ...]
-REASON_CODES: tuple[ReasonCode, ...]
-
-def packets(*packet_types: int) -> int: ...
-
-class InvalidPacket(ValueError): ...
-
-class MalformedPacket(ValueError):
-    reason: str
-    code: int
-    packets: list[Packet] | tuple[()]
-    def __init__(self, reason: str, code: int = 0x81) -> None: ...
-
-class ProtocolError(MalformedPacket):
-    def __init__(self, reason: str, code: int = 0x82) -> None: ...
-
-class UnacceptableProtocol(ProtocolError):
-    def __init__(self, reason: str) -> None: ...
-
-class PacketTooLarge(ProtocolError):
-    def __init__(self, reason: str) -> None: ...
 
 @final
 class Connect:
@@ -218,15 +170,3 @@ Packet: TypeAlias = (
     | Disconnect
     | Auth
 )
-
-def decode(data: bytes | bytearray | memoryview, level: int = 4) -> Packet: ...
-def encode(packet: Packet, level: int = 4) -> bytes: ...
-
-@final
-class Decoder:
-    @property
-    def level(self) -> int: ...
-    @property
-    def max_packet_size(self) -> int: ...
-    def __init__(self, level: int = 4, max_packet_size: int = 268_435_460) -> None: ...
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Packet]: ...

@@ -26,9 +26,11 @@ from _speedups.net.listener cimport Endpoint, Listener
 from _speedups.base.rate_limit cimport meter_has, meter_use
 from _speedups.session.session cimport Session
 from _speedups.net.tls cimport FAILED, RECORD_MOST, WANTS_READ, WANTS_WRITE, Tls
-from _speedups.session.turn cimport (ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED,
-                             CONNECTIONS_OPENED, CONNECTIONS_REFUSED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED, READ_PAUSES,
-                             THROTTLED, TLS_FAILURES, TLS_HANDSHAKES, WEBSOCKET_FAILURES)
+from _speedups.session.counters cimport (
+    ACCEPT_PAUSES, BYTES_RECEIVED, BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED, CONNECTIONS_OPENED,
+    CONNECTIONS_REFUSED, KEEP_ALIVE_TIMEOUTS, PACKETS_RECEIVED, READ_PAUSES, THROTTLED, TLS_FAILURES, TLS_HANDSHAKES,
+    WEBSOCKET_FAILURES,
+)
 from _speedups.net.websocket cimport NORMAL, PROTOCOL_ERROR, WebSocket
 
 import os

@@ -9,21 +9,25 @@ The handler is any object with `packet(channel, packet)`, called for CONNECT, SU
 `publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `publish_for_nobody`.
 """
 
-from libc.string cimport memcmp
-
 from _speedups.base.buffers cimport buffer_size
-from _speedups.base.cursor cimport varint_size
+from _speedups.base.cursor cimport Cursor, read_header, varint_size
 from _speedups.session.journal cimport BLOCK_MOST
-from _speedups.session.message cimport Message, message_new, message_release
-from _speedups.codec.packets cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
-                                UNSUBSCRIBE, decode_body)
+from _speedups.session.message cimport (
+    Message, Publication, message_new, message_payload, message_release, publication_of,
+)
+from _speedups.codec.decode cimport decode_body
+from _speedups.codec.publish cimport FLAG_DUP, PUBLISH_QOS_0, is_sys
+from _speedups.codec.tables cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
+                                     UNSUBSCRIBE)
 from _speedups.routing.router cimport Router
 from _speedups.session.session cimport Session
 from _speedups.codec.topics cimport fault_text
-from _speedups.session.turn cimport (MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED,
-                             PUBLISH_DENIED, PUBLISH_RECEIVED, Outlet)
+from _speedups.session.counters cimport (
+    MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED, PUBLISH_RECEIVED,
+)
+from _speedups.session.turn cimport Outlet
 
-from _speedups.codec.packets import MalformedPacket, ProtocolError, UnacceptableProtocol
+from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
 
 cdef enum:
     CONNECT_MOST = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
@@ -93,8 +97,11 @@ cdef class Channel(Outlet):
         cdef const uint8_t* p = data
         cdef const uint8_t* end = data + n
         cdef const uint8_t* q
-        cdef uint32_t remaining, limit
-        cdef int shift
+        cdef Cursor at
+        cdef uint8_t first_byte = 0
+        cdef uint32_t remaining = 0, limit
+        cdef int found
+        at.end = end
         self.need = 0
         while p < end and self.parsing:
             if self.phase == ENDED:
@@ -106,20 +113,14 @@ cdef class Channel(Outlet):
                     return n
                 if limit > CONNECT_MOST:
                     limit = CONNECT_MOST
-            q = p + 1
-            remaining = 0
-            shift = 0
-            while q < end and shift < 28:
-                remaining |= <uint32_t>(q[0] & 0x7F) << shift
-                q += 1
-                if (q - 1)[0] < 0x80:
-                    break
-                shift += 7
-            else:
-                if shift == 28:
-                    self.refuse("the Remaining Length has more than four bytes [MQTT-2.2.3]")
-                    return n
+            at.p = p
+            found = read_header(&at, &first_byte, &remaining)
+            if found == 0:
                 break                                  # the header is incomplete
+            if found < 0:
+                self.refuse("the Remaining Length has more than four bytes [MQTT-2.2.3]")
+                return n
+            q = at.p
             if remaining + (q - p) > limit:
                 self.refuse(f"a packet of {remaining + (q - p)} bytes, {limit} are allowed")
                 return n
@@ -193,7 +194,7 @@ cdef class Channel(Outlet):
         if self.turn.tracer is not None:
             self.turn.tracer.received(self, self.session.client_id, topic, topic_length, payload, end - payload, qos,
                                       packet_id, first_byte & 8 != 0)
-        if topic_length >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (topic_length == 4 or topic[4] == c'/'):
+        if is_sys(topic, topic_length):
             # Only the broker publishes there [MQTT-4.7.2-1]; level 4 has no way to say so but to acknowledge.
             return self.take_for_nobody(qos, packet_id, topic, topic_length, payload, end - payload,
                                         "only the broker publishes there")
@@ -219,20 +220,23 @@ cdef class Channel(Outlet):
         bytes; or NULL.
         """
         cdef uint8_t qos = first_byte >> 1 & 3
-        cdef bint checked = packet != NULL
+        cdef Publication publication = publication_of(topic, topic_length, payload, size, qos, first_byte & 1)
         cdef Py_ssize_t before
         cdef Message* message
+        publication.publisher = <void*>self.session
+        publication.dup = first_byte & FLAG_DUP
+        publication.looked_up = packet != NULL
         if qos == 0:
             # The packet as it came is what receivers get, if it has no flags and no longer header than needed.
-            if first_byte != 0x30 or header != 1 + varint_size(<uint32_t>(2 + topic_length + size)):
+            if first_byte != PUBLISH_QOS_0 or header != 1 + varint_size(<uint32_t>(2 + topic_length + size)):
                 packet = NULL
-            self.router.route(topic, topic_length, payload, size, 0, first_byte & 1, packet, NULL, self.session,
-                              first_byte & 8, False, checked)
+            publication.packet = packet
+            publication.packet_size = header + 2 + topic_length + size
+            self.router.route(&publication)
             return 0
         if qos == 1:
             before = buffer_size(&self.turn.journal.records)
-            self.router.route(topic, topic_length, payload, size, 1, first_byte & 1, NULL, NULL, self.session,
-                              first_byte & 8, False, checked)
+            self.router.route(&publication)
             return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before)
         if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may leave.
@@ -251,7 +255,7 @@ cdef class Channel(Outlet):
                              const uint8_t* payload, Py_ssize_t size, str reason) except -1:
         """Acknowledge a message that goes nowhere: below level 5 there is no word for a refusal [MQTT-3.3.5-2]."""
         if self.turn.tracer is not None:
-            self.turn.tracer.tell("dropped", self.session.client_id, topic, topic_length, payload, size, qos, reason)
+            self.turn.tracer.note("dropped", self.session.client_id, topic, topic_length, payload, size, qos, reason)
         if qos == 0:
             return 0
         return self.acknowledge((PUBACK if qos == 1 else PUBREC) << 4, packet_id, False)
@@ -283,11 +287,15 @@ cdef class Channel(Outlet):
         """Make the message available, exactly once; PUBCOMP for an unknown identifier too [MQTT-4.3.3-2]."""
         cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
         cdef Message* message = self.session.release(packet_id)
+        cdef Publication publication
         cdef bint wait
         if message != NULL:
             try:
-                self.router.route(message.data, message.topic_length, message.data + message.topic_length,
-                                  message.payload_length, 2, message.retain, NULL, message, self.session)
+                publication = publication_of(message.data, message.topic_length, message_payload(message),
+                                             message.payload_length, 2, message.retain)
+                publication.publisher = <void*>self.session
+                publication.message = message
+                self.router.route(&publication)
             finally:
                 message_release(message)
             wait = buffer_size(&self.turn.journal.records) > before

@@ -6,13 +6,13 @@ tree even when its message goes. What it finds is the value at the time of the v
 """
 
 from libc.stdlib cimport free
-from libc.string cimport memcpy
 
-from _speedups.base.cursor cimport varint_size, write_u16, write_varint
+from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
 from _speedups.session.message cimport Message, message_hold, message_new, message_release
 from _speedups.session.session cimport Restored, Session, Source
 from _speedups.routing.topic_tree cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
-from _speedups.session.turn cimport PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, Outlet
+from _speedups.session.counters cimport PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT
+from _speedups.session.turn cimport Outlet
 
 
 cdef void drop_message(void* message) noexcept nogil:
@@ -262,7 +262,6 @@ cdef class RetainedSearch(Source):
     cdef bint draw(self, Session session) except -1:
         cdef Message* m
         cdef Outlet outlet = session.outlet
-        cdef uint8_t* p
         cdef uint32_t remaining
         cdef uint8_t qos
         if not self.step():
@@ -277,12 +276,9 @@ cdef class RetainedSearch(Source):
             session.enqueue(m, qos, True)
             return True
         session.trace("sent", m, 0, "retained")
-        remaining = 2 + m.topic_length + m.payload_length
-        p = outlet.reserve(1 + varint_size(remaining) + <Py_ssize_t>remaining)
-        p[0] = 0x31                                # RETAIN set for a new subscription [MQTT-3.3.1-8]
-        p += 1 + write_varint(p + 1, remaining)
-        write_u16(p, m.topic_length)
-        memcpy(p + 2, m.data, m.topic_length + m.payload_length)
+        remaining = publish_remaining(m.topic_length, m.payload_length, 0)
+        write_publish(outlet.reserve(publish_size(remaining)), PUBLISH_QOS_0 | FLAG_RETAIN,    # [MQTT-3.3.1-8]
+                      remaining, m.data, m.topic_length, 0, m.data + m.topic_length, m.payload_length)
         session.turn.counters[PACKETS_SENT] += 1
         session.turn.counters[PUBLISH_SENT] += 1
         session.turn.counters[PUBLISH_BYTES_SENT] += m.payload_length

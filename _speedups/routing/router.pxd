@@ -1,12 +1,14 @@
 # From a published message to everybody who gets it. See router.pyx.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 
-from _speedups.session.rights cimport Rights
 from _speedups.base.buffers cimport Buffer
-from _speedups.routing.subscriptions cimport SubscriptionTree, Plan
-from _speedups.session.message cimport Message
 from _speedups.routing.retained cimport RetainedTree
+from _speedups.routing.subscriptions cimport SubscriptionTree
+from _speedups.session.message cimport Publication
+from _speedups.session.rights cimport Rights
+from _speedups.session.subscriber cimport Plan, Subscriber
+from _speedups.session.trace cimport Tracer
 from _speedups.session.turn cimport Turn
 
 
@@ -21,9 +23,7 @@ cdef class Router:
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1
     cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1
-    cdef const uint8_t* encode(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
-                               Py_ssize_t payload_length, Py_ssize_t size) except NULL
-    cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1
-    cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
-                   Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message,
-                   object publisher, uint8_t dup=*, bint forwarded=*, bint checked=*) except -1
+    cdef int route(self, Publication* publication) except -1
+    cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1
+    cdef int encode(self, Publication* publication) except -1
+    cdef int retain(self, const Publication* publication) except -1

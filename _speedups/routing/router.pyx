@@ -4,31 +4,28 @@ Owns no state of its own but scratch memory. QoS 0 is one copy of the encoded pa
 made only when a queue, a window or the retained tree has to hold it.
 """
 
-from libc.stdint cimport uint16_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from _speedups.session.rights cimport MAY_PUBLISH, Rights
-from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
-from _speedups.base.cursor cimport varint_size, write_u16, write_varint
-from _speedups.routing.subscriptions cimport SubscriptionTree, Plan, Receiver
-from _speedups.cluster.message_log cimport MessageLog
-from _speedups.session.message cimport Message, message_new, message_release
-from _speedups.routing.retained cimport RetainedSearch, RetainedTree
-from _speedups.session.session cimport LOCAL, LOG, PEER, Session
+from _speedups.base.buffers cimport buffer_free, buffer_reserve
+from _speedups.base.cursor cimport Cursor, read_header
+from _speedups.codec.publish cimport (
+    FLAG_DUP, PUBLISH_QOS_0, is_sys, publish_remaining, publish_size, write_publish,
+)
+from _speedups.codec.tables cimport PUBLISH
 from _speedups.codec.topics cimport check_topic_name
+from _speedups.routing.retained cimport RetainedSearch, RetainedTree
+from _speedups.routing.subscriptions cimport SubscriptionTree
+from _speedups.session.counters cimport (
+    DELIVERY_DENIED, DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED,
+)
+from _speedups.session.message cimport Message, Publication, message_new, message_release, publication_of
+from _speedups.session.rights cimport MAY_PUBLISH, Rights
+from _speedups.session.subscriber cimport SHARED, Plan, Receiver, Subscriber, put_packet, trace_delivery
 from _speedups.session.trace cimport Tracer
-from _speedups.session.turn cimport (DELIVERY_DENIED, DROPPED_QUEUE_FULL, DROPPED_SLOW, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT,
-                             PUBLISH_UNROUTED, Outlet, Turn)
+from _speedups.session.turn cimport Turn
 
 cdef enum:
     LONG_NAME = 32767          # bytes: longer topic names are checked each time, since level 3 counts characters
-    DUP = 8                    # flag of PUBLISH
-    FLUSH_EARLY = 262144       # bytes of output that leave before the end of the turn, while caches are warm
-
-
-cdef bint is_sys(const uint8_t* topic, Py_ssize_t n) noexcept:
-    """Whether only the node itself publishes there, of itself."""
-    return n >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (n == 4 or topic[4] == c'/')
 
 
 cdef class Router:
@@ -66,136 +63,102 @@ cdef class Router:
             plan.publisher = rights.number
         return True
 
-    cdef int route(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
-                   Py_ssize_t payload_length, uint8_t qos, bint retain, const uint8_t* packet, Message* message,
-                   object publisher, uint8_t dup=0, bint forwarded=False, bint checked=False) except -1:
-        """Publish a message with a valid topic name.
-
-        `packet` is the message as a QoS 0 packet, in the shortest encoding and without flags, or NULL; `message` the
-        same as an object, or NULL. `publisher` is the session it came from, or the client id of one that is not here,
-        or None: the message is the broker's own. `dup` is DUP or 0. One that another node `forwarded` goes to the
-        clients here, and no further. `checked`: the topic name was, just before, and no filter has changed since.
-        Returns the number of receivers.
-        """
+    cdef int route(self, Publication* publication) except -1:
+        """Publish a message. Returns the number of receivers."""
         cdef uint64_t h
-        cdef uint32_t i, count
+        cdef uint32_t i
         cdef Plan* plan
         cdef Receiver* receiver
-        cdef Session session
-        cdef Outlet outlet
+        cdef Subscriber subscriber
         cdef Message* made = NULL
-        cdef uint8_t* p
-        cdef uint8_t hint
-        cdef Py_ssize_t size = 0, limit = self.turn.limits.max_outgoing_bytes
         cdef uint64_t sent = 0
-        cdef uint32_t logs = 0
+        cdef int receivers = 0
         cdef Tracer tracer = self.turn.tracer
-        cdef object hears = self.turn.hears_deliver
-        if checked and self.looked_up:
+        if publication.looked_up and self.looked_up:
             plan = self.plan
             h = self.topic_hash
         else:
-            plan = self.filters.known(topic, topic_length, &h)
+            plan = self.filters.known(publication.topic, publication.topic_length, &h)
         if plan == NULL or plan.generation != self.filters.generation:
-            plan = self.filters.plan(topic, topic_length, h)
-        count = plan.count
+            plan = self.filters.plan(publication.topic, publication.topic_length, h)
         try:
-            if message == NULL and (retain or qos) and (count or retain):
-                message = made = message_new(topic, topic_length, payload, payload_length, qos, retain)
-                if message == NULL:
+            if publication.message == NULL and (publication.retain or (publication.qos and plan.count)):
+                publication.message = made = message_new(
+                    publication.topic, publication.topic_length, publication.payload, publication.payload_length,
+                    publication.qos, publication.retain)
+                if made == NULL:
                     raise MemoryError
-            if retain:
-                self.retain(topic, topic_length, payload_length, message)
-            if tracer is not None and not tracer.follows(topic, topic_length):
-                tracer = None
-            if tracer is not None and (retain or count == 0):
-                tracer.tell("retained" if retain else "dropped", None, topic, topic_length, payload, payload_length, qos,
-                            "" if retain else "nobody here has subscribed")
-            for i in range(count):
+            if publication.retain:
+                self.retain(publication)
+            if tracer is not None:
+                if not tracer.follows(publication.topic, publication.topic_length):
+                    tracer = None
+                elif publication.retain:
+                    trace_delivery(tracer, "retained", None, publication, publication.qos, "")
+                elif plan.count == 0:
+                    trace_delivery(tracer, "dropped", None, publication, publication.qos, "nobody here has subscribed")
+            for i in range(plan.count):
                 receiver = &plan.receivers[i]
-                session = <Session>receiver.session
-                hint = 0
-                if session.kind != LOCAL:
-                    if session.kind == LOG:
-                        logs += 1
-                        if publisher is not None and not forwarded:
-                            (<MessageLog>session).append(publisher, plan, topic, topic_length, payload, payload_length,
-                                                         qos | retain << 2 | dup)
-                        continue
-                    if forwarded and (session.kind == PEER or (qos and receiver.qos)):
-                        continue                      # who accepted it has put it into the queues in Redis
-                    if session.kind == PEER and qos:
-                        if receiver.qos:
-                            self.turn.journal.forward(session, message)
-                            if tracer is not None:
-                                tracer.tell_message("forwarded", session.client_id, message, qos, "")
-                            continue
-                        hint = DUP                    # tells those who have it in a queue
-                if qos and receiver.qos:
-                    session.enqueue(message, qos if qos < receiver.qos else receiver.qos, False)
+                subscriber = <Subscriber>receiver.subscriber
+                if subscriber.kind > SHARED or (publication.qos and receiver.qos):
+                    receivers += subscriber.accept(publication, plan, receiver)
                     continue
-                outlet = session.outlet
-                if hears is not None and outlet is not None and session.kind != PEER and not hears(
-                        session, topic[:topic_length], payload[:payload_length], 0, False):
-                    self.turn.counters[DELIVERY_DENIED] += 1
-                    if tracer is not None:
-                        tracer.tell("dropped", session.client_id, topic, topic_length, payload, payload_length, 0,
-                                    "a hook keeps it from the client")
+                receivers += 1
+                if subscriber.outlet is None or subscriber.outlet.closed:
+                    if tracer is not None:                # QoS 0 is not kept for the absent
+                        trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and not connected")
                     continue
-                if outlet is None or outlet.closed:
+                if self.turn.hears_deliver is not None and not self.may_deliver(subscriber, publication, tracer):
+                    continue
+                if publication.packet == NULL:
+                    self.encode(publication)
+                if put_packet(subscriber.outlet, publication.packet, publication.packet_size, 0):
+                    sent += 1
                     if tracer is not None:
-                        tracer.tell("dropped", session.client_id, topic, topic_length, payload, payload_length, 0,
-                                    "QoS 0, and not connected")
-                    continue                          # QoS 0 is not kept for the absent
-                if size == 0:
-                    size = 2 + topic_length + payload_length
-                    size += 1 + varint_size(<uint32_t>size)
-                    if packet == NULL:
-                        packet = self.encode(topic, topic_length, payload, payload_length, size)
-                if buffer_size(&outlet.out) + size > FLUSH_EARLY:
-                    if not outlet.blocked:
-                        outlet.flush()
-                    if buffer_size(&outlet.out) + size > limit and buffer_size(&outlet.out) > 0:
-                        self.turn.counters[DROPPED_SLOW] += 1
-                        if tracer is not None:
-                            tracer.tell("dropped", session.client_id, topic, topic_length, payload, payload_length, 0,
-                                        "QoS 0, and it reads too slowly")
-                        continue
-                p = outlet.reserve(size)
-                memcpy(p, packet, size)
-                p[0] |= hint
-                sent += session.kind != PEER
-                if tracer is not None:
-                    tracer.tell("sent" if session.kind != PEER else "forwarded", session.client_id, topic, topic_length,
-                                payload, payload_length, 0, "")
+                        trace_delivery(tracer, "sent", subscriber, publication, 0, "")
+                elif tracer is not None:
+                    trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and it reads too slowly")
         finally:
             if made != NULL:
+                publication.message = NULL
                 message_release(made)
         if sent:
             self.turn.counters[PACKETS_SENT] += sent
             self.turn.counters[PUBLISH_SENT] += sent
-            self.turn.counters[PUBLISH_BYTES_SENT] += sent * <uint64_t>payload_length
-        elif count == logs:
+            self.turn.counters[PUBLISH_BYTES_SENT] += sent * <uint64_t>publication.payload_length
+        elif receivers == 0:
             self.turn.counters[PUBLISH_UNROUTED] += 1
-        return <int>(count - logs)
+        return receivers
 
-    cdef const uint8_t* encode(self, const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
-                               Py_ssize_t payload_length, Py_ssize_t size) except NULL:
-        """A QoS 0 packet in scratch memory, good until the next one."""
+    cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1:
+        """Whether a hook lets a QoS 0 message through to the client; counts."""
+        if self.turn.hears_deliver(subscriber, publication.topic[:publication.topic_length],
+                                   publication.payload[:publication.payload_length], 0, False):
+            return True
+        self.turn.counters[DELIVERY_DENIED] += 1
+        if tracer is not None:
+            trace_delivery(tracer, "dropped", subscriber, publication, 0, "a hook keeps it from the client")
+        return False
+
+    cdef int encode(self, Publication* publication) except -1:
+        """Give it a QoS 0 packet, in scratch memory that is good until the next one."""
+        cdef uint32_t remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
         cdef uint8_t* p
         self.scratch.start = self.scratch.end = 0
-        p = buffer_reserve(&self.scratch, &self.turn.pool, size)
+        p = buffer_reserve(&self.scratch, &self.turn.pool, publish_size(remaining))
         if p == NULL:
             raise MemoryError
-        p[0] = 0x30
-        p += 1 + write_varint(p + 1, <uint32_t>(2 + topic_length + payload_length))
-        write_u16(p, <uint16_t>topic_length)
-        memcpy(p + 2, topic, topic_length)
-        memcpy(p + 2 + topic_length, payload, payload_length)
-        return self.scratch.data
+        write_publish(p, PUBLISH_QOS_0, remaining, publication.topic, publication.topic_length, 0, publication.payload,
+                      publication.payload_length)
+        publication.packet = p
+        publication.packet_size = publish_size(remaining)
+        return 0
 
-    cdef int retain(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t payload_length, Message* message) except -1:
+    cdef int retain(self, const Publication* publication) except -1:
         """Keep the message for later subscribers; one without payload clears [MQTT-3.3.1-5, 6, 10]."""
+        cdef const uint8_t* topic = publication.topic
+        cdef Py_ssize_t n = publication.topic_length, payload_length = publication.payload_length
+        cdef Message* message = publication.message
         cdef bint recorded = self.turn.journal.epoch and not is_sys(topic, n)
         if recorded and self.turn.journal.shared:     # it takes effect when all nodes are told, in one order
             if payload_length == 0:
@@ -231,7 +194,9 @@ cdef class Router:
         """
         cdef const uint8_t* t = topic
         cdef const uint8_t* p = payload
-        return self.route(t, len(topic), p, len(payload), <uint8_t>qos, retain, NULL, NULL, publisher)
+        cdef Publication publication = publication_of(t, len(topic), p, len(payload), <uint8_t>qos, retain)
+        publication.publisher = <void*>publisher
+        return self.route(&publication)
 
     def deliver(self, bytes batch not None):
         """Give the messages of another node's batch to the clients here.
@@ -245,38 +210,35 @@ cdef class Router:
         Raises:
             ValueError: it is not that.
         """
-        cdef const uint8_t* p = batch
-        cdef const uint8_t* end = p + len(batch)
         cdef const uint8_t* packet
-        cdef const uint8_t* payload
-        cdef uint32_t remaining
+        cdef Publication publication
+        cdef Cursor at
+        cdef uint32_t remaining = 0
         cdef Py_ssize_t topic_length
-        cdef int shift, count = 0
-        cdef uint8_t qos
-        while p < end:
-            packet = p
-            p += 1
-            remaining = 0
-            shift = 0
-            while p < end and shift < 28:
-                remaining |= <uint32_t>(p[0] & 0x7F) << shift
-                shift += 7
-                p += 1
-                if (p - 1)[0] < 0x80:
-                    break
-            if packet[0] >> 4 != 3 or end - p < <Py_ssize_t>remaining or remaining < 2:
+        cdef uint8_t first_byte = 0, qos
+        cdef int count = 0
+        at.p = batch
+        at.end = at.p + len(batch)
+        while at.p < at.end:
+            packet = at.p
+            if read_header(&at, &first_byte, &remaining) != 1 or first_byte >> 4 != PUBLISH:
                 raise ValueError("a batch that can't be read")
-            topic_length = p[0] << 8 | p[1]
-            qos = packet[0] >> 1 & 3
-            payload = p + 2 + topic_length + 2 * (qos > 0)
-            if payload > p + remaining:
+            topic_length = at.p[0] << 8 | at.p[1] if remaining >= 2 else 0
+            qos = first_byte >> 1 & 3
+            if at.end - at.p < <Py_ssize_t>remaining or <Py_ssize_t>remaining < 2 + topic_length + 2 * (qos > 0):
                 raise ValueError("a batch that can't be read")
-            if packet[0] == 0x30 | DUP:               # published with more, but wanted by nobody here with more
-                self.route(p + 2, topic_length, payload, p + remaining - payload, 1, False, NULL, NULL, None, 0, True)
-            else:
-                self.route(p + 2, topic_length, payload, p + remaining - payload, qos, False,
-                           packet if qos == 0 else NULL, NULL, None, 0, True)
-            p += remaining
+            publication = publication_of(
+                at.p + 2, topic_length, at.p + 2 + topic_length + 2 * (qos > 0),
+                <Py_ssize_t>remaining - 2 - topic_length - 2 * (qos > 0), qos, False)
+            publication.publisher = <void*>None
+            publication.forwarded = True
+            if first_byte == PUBLISH_QOS_0 | FLAG_DUP:    # published with more, but wanted by nobody here with more
+                publication.qos = 1
+            elif qos == 0:
+                publication.packet = packet
+                publication.packet_size = at.p + remaining - packet
+            self.route(&publication)
+            at.p += remaining
             count += 1
         return count
 

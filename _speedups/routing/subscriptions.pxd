@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from _speedups.session.session cimport Session
+from _speedups.session.subscriber cimport Plan, Subscriber
 from _speedups.routing.topic_tree cimport Node
 
 cdef enum:
@@ -11,27 +11,11 @@ cdef enum:
     PLAN_TOPIC_MOST = 1024     # bytes of the topic name of a plan that is kept
     PLANS_MOST = 2000000       # receivers in all kept plans; past it all are forgotten
 
-# One end of a subscription; the other is Subscription in session.pxd.
-cdef struct Subscriber:
-    void* session              # a Session, not owned: a session removes its subscriptions before it goes
-    uint32_t position          # of the Subscription in the session's array
+# One end of a subscription; the other is Subscription in session/subscriber.pxd.
+cdef struct SubscriptionEntry:
+    void* subscriber           # a Subscriber, not owned: it gives its subscriptions up before it goes
+    uint32_t position          # of the Subscription in the subscriber's array
     uint8_t options            # bits 0, 1: QoS
-
-cdef struct Receiver:
-    void* session              # a Session, not owned
-    uint8_t qos                # highest of the session's matching subscriptions
-
-# Who gets the messages of one topic name. Valid while `generation` is the tree's.
-cdef struct Plan:
-    uint64_t generation
-    uint32_t topic_length
-    uint32_t count
-    uint32_t capacity
-    uint32_t log_index         # place of the topic name ...
-    uint64_t log_block         # ... in this block of the log of messages
-    uint64_t publisher         # number of the Rights that were last found to allow publishing there; or 0
-    Receiver* receivers        # in the same allocation as the plan, after the topic name; or in the tree's scratch
-    uint8_t topic[1]
 
 
 cdef class SubscriptionTree:
@@ -54,6 +38,6 @@ cdef class SubscriptionTree:
     cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int collect(self, Node* node) except -1
     cdef int forget(self, const uint8_t* path, Py_ssize_t n) except -1
-    cdef Py_ssize_t find(self, Session session, Node* node) noexcept
+    cdef Py_ssize_t find(self, Subscriber subscriber, Node* node) noexcept
     cdef int widen(self, Py_ssize_t n) except -1
-    cdef int cancel(self, Session session, uint32_t position) except -1
+    cdef int cancel(self, Subscriber subscriber, uint32_t position) except -1

@@ -15,7 +15,7 @@ from libc.string cimport memcmp, memcpy
 
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.journal cimport SUBSCRIBED, UNSUBSCRIBED
-from _speedups.session.session cimport LOCAL, Session, Subscription
+from _speedups.session.subscriber cimport LOCAL, Plan, Receiver, Subscriber, Subscription
 from _speedups.routing.topic_tree cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
                              node_path, node_prune, tree_free)
 
@@ -78,119 +78,119 @@ cdef class SubscriptionTree:
 
     # ---- changes ----
 
-    def subscribe(self, Session session not None, bytes topic_filter not None, uint8_t options):
+    def subscribe(self, Subscriber subscriber not None, bytes topic_filter not None, uint8_t options):
         """Add a subscription, or replace the options of the one with the same filter.
 
         Args:
-            session: the subscriber.
+            subscriber: gets what matches.
             topic_filter: valid UTF-8 and valid as a filter.
             options: the subscription options byte; bits 0 and 1 are the QoS.
 
         Returns:
-            True if the filter is new for the session.
+            True if the filter is new for the subscriber.
         """
         cdef const uint8_t* path = topic_filter
         cdef Py_ssize_t n = len(topic_filter)
         cdef Node* node = node_at(self.root, path, n, True)
-        cdef Subscriber* subscribers
+        cdef SubscriptionEntry* subscribers
         cdef Subscription* subscriptions
         cdef uint32_t i, capacity
         cdef Py_ssize_t at
         if node == NULL:
             raise MemoryError
         self.forget(path, n)
-        at = self.find(session, node)
+        at = self.find(subscriber, node)
         if at >= 0:
-            i = session.subscriptions[at].position
-            (<Subscriber*>node.value)[i].options = options
-            if session.kind == LOCAL and session.recorded():
-                session.turn.journal.text(SUBSCRIBED, session.number, options, path, n)
+            i = subscriber.subscriptions[at].position
+            (<SubscriptionEntry*>node.value)[i].options = options
+            if subscriber.kind == LOCAL and subscriber.recorded():
+                subscriber.turn.journal.text(SUBSCRIBED, subscriber.number, options, path, n)
             return False
         if node.count == node.capacity:
             capacity = node.capacity + (node.capacity >> 1) + 1
-            subscribers = <Subscriber*>realloc(node.value, capacity * sizeof(Subscriber))
+            subscribers = <SubscriptionEntry*>realloc(node.value, capacity * sizeof(SubscriptionEntry))
             if subscribers == NULL:
                 node_prune(node)
                 raise MemoryError
             node.value = subscribers
             node.capacity = capacity
-        if session.subscription_count == session.subscription_capacity:
-            capacity = session.subscription_capacity + (session.subscription_capacity >> 1) + 1
-            subscriptions = <Subscription*>realloc(session.subscriptions, capacity * sizeof(Subscription))
+        if subscriber.subscription_count == subscriber.subscription_capacity:
+            capacity = subscriber.subscription_capacity + (subscriber.subscription_capacity >> 1) + 1
+            subscriptions = <Subscription*>realloc(subscriber.subscriptions, capacity * sizeof(Subscription))
             if subscriptions == NULL:
                 raise MemoryError
-            session.subscriptions = subscriptions
-            session.subscription_capacity = capacity
-        session.subscriptions[session.subscription_count] = Subscription(<void*>node, node.count)
-        (<Subscriber*>node.value)[node.count] = Subscriber(<void*>session, session.subscription_count, options)
+            subscriber.subscriptions = subscriptions
+            subscriber.subscription_capacity = capacity
+        subscriber.subscriptions[subscriber.subscription_count] = Subscription(<void*>node, node.count)
+        (<SubscriptionEntry*>node.value)[node.count] = SubscriptionEntry(<void*>subscriber, subscriber.subscription_count, options)
         node.count += 1
-        session.subscription_count += 1
+        subscriber.subscription_count += 1
         self.count += 1
-        if session.kind == LOCAL and session.recorded():
-            session.turn.journal.text(SUBSCRIBED, session.number, options, path, n)
+        if subscriber.kind == LOCAL and subscriber.recorded():
+            subscriber.turn.journal.text(SUBSCRIBED, subscriber.number, options, path, n)
         return True
 
-    def unsubscribe(self, Session session not None, bytes topic_filter not None):
+    def unsubscribe(self, Subscriber subscriber not None, bytes topic_filter not None):
         """Remove a subscription. False if there was none with this filter."""
         cdef const uint8_t* path = topic_filter
         cdef Py_ssize_t n = len(topic_filter)
         cdef Node* node = node_at(self.root, path, n, False)
-        cdef Py_ssize_t at = self.find(session, node) if node != NULL else -1
+        cdef Py_ssize_t at = self.find(subscriber, node) if node != NULL else -1
         if at < 0:
             return False
         self.forget(path, n)
-        self.cancel(session, <uint32_t>at)
-        if session.kind == LOCAL and session.recorded():
-            session.turn.journal.text(UNSUBSCRIBED, session.number, 0, path, n)
+        self.cancel(subscriber, <uint32_t>at)
+        if subscriber.kind == LOCAL and subscriber.recorded():
+            subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.number, 0, path, n)
         return True
 
-    def unsubscribe_all(self, Session session not None):
-        """Remove all subscriptions of the session; must be called before a session goes."""
+    def unsubscribe_all(self, Subscriber subscriber not None):
+        """Remove all subscriptions of the subscriber; must be called before it goes."""
         cdef Node* node
         cdef uint8_t path[256]
         cdef Py_ssize_t n
-        while session.subscription_count:
-            node = <Node*>session.subscriptions[session.subscription_count - 1].node
+        while subscriber.subscription_count:
+            node = <Node*>subscriber.subscriptions[subscriber.subscription_count - 1].node
             n = node_path(node, NULL)
             if n <= 256:
                 node_path(node, path)
                 self.forget(path, n)
             else:
                 self.generation += 1
-            self.cancel(session, session.subscription_count - 1)
-        free(session.subscriptions)
-        session.subscriptions = NULL
-        session.subscription_capacity = 0
+            self.cancel(subscriber, subscriber.subscription_count - 1)
+        free(subscriber.subscriptions)
+        subscriber.subscriptions = NULL
+        subscriber.subscription_capacity = 0
 
-    cdef Py_ssize_t find(self, Session session, Node* node) noexcept:
-        """Where the session's array has the node, or -1: looked for in the shorter of the two arrays."""
+    cdef Py_ssize_t find(self, Subscriber subscriber, Node* node) noexcept:
+        """Where the subscriber's array has the node, or -1: looked for in the shorter of the two arrays."""
         cdef uint32_t i
-        cdef Subscriber* subscribers = <Subscriber*>node.value
-        if node.count < session.subscription_count:
+        cdef SubscriptionEntry* subscribers = <SubscriptionEntry*>node.value
+        if node.count < subscriber.subscription_count:
             for i in range(node.count):
-                if subscribers[i].session == <void*>session:
+                if subscribers[i].subscriber == <void*>subscriber:
                     return subscribers[i].position
         else:
-            for i in range(session.subscription_count):
-                if session.subscriptions[i].node == <void*>node:
+            for i in range(subscriber.subscription_count):
+                if subscriber.subscriptions[i].node == <void*>node:
                     return i
         return -1
 
-    cdef int cancel(self, Session session, uint32_t position) except -1:
+    cdef int cancel(self, Subscriber subscriber, uint32_t position) except -1:
         """Remove both ends; the last of each array moves into the gap and its partner is told."""
-        cdef Node* node = <Node*>session.subscriptions[position].node
-        cdef uint32_t place = session.subscriptions[position].position
-        cdef Subscriber* subscribers = <Subscriber*>node.value
+        cdef Node* node = <Node*>subscriber.subscriptions[position].node
+        cdef uint32_t place = subscriber.subscriptions[position].position
+        cdef SubscriptionEntry* subscribers = <SubscriptionEntry*>node.value
         cdef Subscription* last
         node.count -= 1
         if place != node.count:
             subscribers[place] = subscribers[node.count]
-            (<Session>subscribers[place].session).subscriptions[subscribers[place].position].position = place
-        session.subscription_count -= 1
-        if position != session.subscription_count:
-            last = &session.subscriptions[session.subscription_count]
-            session.subscriptions[position] = last[0]
-            (<Subscriber*>(<Node*>last.node).value)[last.position].position = position
+            (<Subscriber>subscribers[place].subscriber).subscriptions[subscribers[place].position].position = place
+        subscriber.subscription_count -= 1
+        if position != subscriber.subscription_count:
+            last = &subscriber.subscriptions[subscriber.subscription_count]
+            subscriber.subscriptions[position] = last[0]
+            (<SubscriptionEntry*>(<Node*>last.node).value)[last.position].position = position
         if node.count == 0:
             free(node.value)
             node.value = NULL
@@ -339,9 +339,9 @@ cdef class SubscriptionTree:
 
     cdef int collect(self, Node* node) except -1:
         """The node's subscribers receive the message."""
-        cdef Subscriber* s = <Subscriber*>node.value
-        cdef Subscriber* end = s + node.count
-        cdef Session session
+        cdef SubscriptionEntry* s = <SubscriptionEntry*>node.value
+        cdef SubscriptionEntry* end = s + node.count
+        cdef Subscriber subscriber
         cdef Receiver* receivers
         cdef uint32_t wanted
         cdef uint8_t qos
@@ -353,18 +353,18 @@ cdef class SubscriptionTree:
             self.scratch.receivers = receivers
             self.scratch.capacity = wanted
         while s < end:
-            session = <Session>s.session
+            subscriber = <Subscriber>s.subscriber
             qos = s.options & 3
-            if session.rights is not None and not session.rights.may(self.topic, self.topic_length, MAY_READ):
+            if subscriber.rights is not None and not subscriber.rights.may(self.topic, self.topic_length, MAY_READ):
                 s += 1
                 continue
-            if session.plan_mark == self.mark:
-                if self.scratch.receivers[session.plan_index].qos < qos:
-                    self.scratch.receivers[session.plan_index].qos = qos
+            if subscriber.plan_mark == self.mark:
+                if self.scratch.receivers[subscriber.plan_index].qos < qos:
+                    self.scratch.receivers[subscriber.plan_index].qos = qos
             else:
-                session.plan_mark = self.mark
-                session.plan_index = self.scratch.count
-                self.scratch.receivers[self.scratch.count] = Receiver(s.session, qos)
+                subscriber.plan_mark = self.mark
+                subscriber.plan_index = self.scratch.count
+                self.scratch.receivers[self.scratch.count] = Receiver(s.subscriber, qos)
                 self.scratch.count += 1
             s += 1
         return 0
@@ -376,14 +376,14 @@ cdef class SubscriptionTree:
     # ---- questions ----
 
     def receivers(self, bytes topic not None):
-        """Who gets a message with this valid topic name: a list of (session, QoS granted), by plan."""
+        """Who gets a message with this valid topic name: a list of (subscriber, QoS granted), by plan."""
         cdef const uint8_t* path = topic
         cdef Py_ssize_t n = len(topic)
         cdef uint64_t h
         cdef Plan* plan = self.known(path, n, &h)
         if plan == NULL or plan.generation != self.generation:
             plan = self.plan(path, n, h)
-        return [(<Session>plan.receivers[i].session, plan.receivers[i].qos) for i in range(plan.count)]
+        return [(<Subscriber>plan.receivers[i].subscriber, plan.receivers[i].qos) for i in range(plan.count)]
 
     def match_many(self, bytes topic not None, int times):
         """Match without a plan, `times` times, for measuring; returns the number of receivers."""
@@ -393,28 +393,28 @@ cdef class SubscriptionTree:
             self.match(path, n)
         return self.scratch.count
 
-    def subscriptions_of(self, Session session not None):
-        """The session's subscriptions: a list of (topic filter, options)."""
+    def subscriptions_of(self, Subscriber subscriber not None):
+        """The subscriber's subscriptions: a list of (topic filter, options)."""
         cdef uint32_t i
         cdef Node* node
         cdef list found = []
-        for i in range(session.subscription_count):
-            node = <Node*>session.subscriptions[i].node
-            found.append((path_of(node), (<Subscriber*>node.value)[session.subscriptions[i].position].options))
+        for i in range(subscriber.subscription_count):
+            node = <Node*>subscriber.subscriptions[i].node
+            found.append((path_of(node), (<SubscriptionEntry*>node.value)[subscriber.subscriptions[i].position].options))
         return found
 
-    def record(self, Session session not None):
-        """Write the session's subscriptions into the journal once more."""
+    def record(self, Subscriber subscriber not None):
+        """Write the subscriber's subscriptions into the journal once more."""
         cdef uint32_t i
         cdef Node* node
         cdef bytes path
-        if session.recorded():
-            for i in range(session.subscription_count):
-                node = <Node*>session.subscriptions[i].node
+        if subscriber.recorded():
+            for i in range(subscriber.subscription_count):
+                node = <Node*>subscriber.subscriptions[i].node
                 path = path_of(node)
-                session.turn.journal.text(
-                    SUBSCRIBED, session.number,
-                    (<Subscriber*>node.value)[session.subscriptions[i].position].options, path, len(path))
+                subscriber.turn.journal.text(
+                    SUBSCRIBED, subscriber.number,
+                    (<SubscriptionEntry*>node.value)[subscriber.subscriptions[i].position].options, path, len(path))
 
     def filters(self):
         """All topic filters that somebody has subscribed to, with the number of subscriptions: a list."""

@@ -16,6 +16,29 @@ cdef struct Message:
     uint8_t data[1]            # topic name, then payload
 
 
+# A message on its way through the router: on the stack of the function that accepted it, borrowed by all it is shown to.
+cdef struct Publication:
+    const uint8_t* topic       # a valid topic name
+    const uint8_t* payload
+    Py_ssize_t topic_length
+    Py_ssize_t payload_length
+    Py_ssize_t packet_size
+    const uint8_t* packet      # the same as a QoS 0 packet in its shortest encoding, without flags; NULL = to be encoded
+    Message* message           # the same as an object, not owned; NULL until a queue or the retained tree needs one
+    void* publisher            # borrowed: the Session that it is from, the client id of one that is elsewhere, or None
+    uint8_t qos                # as published: 0, 1 or 2
+    uint8_t retain             # RETAIN as published
+    uint8_t dup                # DUP as published: 0 or 8
+    uint8_t forwarded          # another node accepted it: it goes to the clients here, and no further
+    uint8_t looked_up          # `Router.check_topic` was given the topic name just before, and no filter has changed
+
+
+cdef inline Publication publication_of(const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
+                                       Py_ssize_t payload_length, uint8_t qos, bint retain) noexcept nogil:
+    """A publication of the broker's own, without publisher, packet and message."""
+    return Publication(topic, payload, topic_length, payload_length, 0, NULL, NULL, NULL, qos, retain, 0, 0, 0)
+
+
 cdef inline Message* message_new(const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
                                  Py_ssize_t payload_length, int qos, bint retain) noexcept nogil:
     """A message with one reference, the caller's. NULL: out of memory."""

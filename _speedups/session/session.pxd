@@ -2,21 +2,14 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.session.rights cimport Rights
 from _speedups.session.message cimport Message
-from _speedups.session.turn cimport Outlet, Sender, Turn
+from _speedups.session.subscriber cimport Subscriber
 
 cdef enum EntryState:
     WAITING = 0                # not sent on this connection
     SENT = 1                   # PUBLISH sent; PUBACK or PUBREC awaited
     GOT_PUBREC = 2             # PUBREC has come and is to be answered, or PUBREL sent; PUBCOMP awaited
     GONE = 3                   # acknowledged or dropped; waits for those before it
-
-cdef enum SessionKind:
-    LOCAL = 0                  # this node alone has it
-    SHARED = 1                 # persistent in a cluster: its queue is in Redis, and here while its client is
-    PEER = 2                   # stands for the sessions of another node
-    LOG = 3                    # the log of messages
 
 # One queued message. Queue number n is kept at queue[n & mask].
 cdef struct Entry:
@@ -32,33 +25,18 @@ cdef struct Awaiting:
     Message* message           # owns a reference
     uint16_t packet_id
 
-# One end of a subscription; the other is Subscriber in filters.pxd.
-cdef struct Subscription:
-    void* node                 # of the filter tree
-    uint32_t position          # of the Subscriber in the node's array
-
 
 cdef class Source:
     # Messages that the session draws when it has room: retained messages after SUBSCRIBE.
     cdef bint draw(self, Session session) except -1
 
 
-cdef class Session(Sender):
-    cdef Turn turn
-    cdef readonly uint64_t number      # its name in the journal
-    cdef readonly object client_id     # bytes
+cdef class Session(Subscriber):
     cdef public object owner           # for the Python side: what else belongs to the session
     cdef public object user            # bytes: the verified user whose session it is; None = nobody's
-    cdef readonly Rights rights        # of the client; None = may publish and read everything
-    cdef Outlet outlet                 # of the live connection, or None
     cdef readonly bint persistent      # it outlives its connection
-    cdef readonly uint8_t kind         # SessionKind
     cdef bint restoring                # records are being read back
     cdef uint32_t pending              # messages given to the journal whose queue numbers are not known yet
-    cdef uint64_t block                # the last block of the ledger that names it ...
-    cdef uint32_t block_index          # ... and its place there
-    cdef uint64_t log_block            # the last block of the log of messages that names it ...
-    cdef uint32_t log_index            # ... and its place there
     cdef readonly uint8_t level        # protocol level of the last connection
     cdef Entry* queue
     cdef uint32_t mask                 # capacity of the queue - 1
@@ -73,13 +51,8 @@ cdef class Session(Sender):
     cdef uint32_t awaiting_mask        # its size - 1
     cdef uint32_t awaiting_count
     cdef uint64_t awaiting_bytes       # of topic names and payloads
-    cdef Subscription* subscriptions
-    cdef uint32_t subscription_count, subscription_capacity
-    cdef uint64_t plan_mark            # of the last delivery plan that has this session ...
-    cdef uint32_t plan_index           # ... and where in it
     cdef list sources                  # of Source, in the order they came; None when empty
 
-    cdef bint recorded(self) noexcept
     cdef void clear(self) noexcept
     cdef int grow(self) except -1
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1

@@ -1,19 +1,16 @@
 from typing import Any
 
 from _speedups.session.rights import Rights
-from _speedups.session.turn import Outlet, Sender, Turn
+from _speedups.session.subscriber import Subscriber
+from _speedups.session.turn import Outlet, Turn
 
 class Source: ...
 
-class Session(Sender):
-    number: int
-    client_id: bytes
+class Session(Subscriber):
     owner: Any
     user: bytes | None
-    rights: Rights | None
     def set_rights(self, rights: Rights | None) -> bool: ...
     persistent: bool
-    kind: int
     level: int
     def __init__(
         self,
@@ -36,8 +33,6 @@ class Session(Sender):
     def queue_bytes(self) -> int: ...
     @property
     def sources_waiting(self) -> int: ...
-    @property
-    def subscriptions_held(self) -> int: ...
     def entries(self) -> list[tuple[int, str, int, bool, bool, bytes | None, bytes | None]]: ...
     def awaited(self) -> list[tuple[int, bytes, bytes]]: ...
     def attach(self, outlet: Outlet, level: int) -> None: ...

@@ -11,17 +11,21 @@ never more than 65534 entries lie between the oldest unacknowledged and the newe
 
 cimport cython
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy
 
 import struct
 
 from _speedups.session cimport journal as j
 from _speedups.session.rights cimport MAY_READ, Rights
 from _speedups.base.buffers cimport buffer_size
-from _speedups.base.cursor cimport varint_size, write_u16, write_varint
-from _speedups.session.message cimport Message, message_hold, message_new, message_payload, message_release, message_size
-from _speedups.session.turn cimport (DELIVERY_DENIED, DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, Outlet,
-                             Sender, Turn)
+from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
+from _speedups.session.message cimport (
+    Message, Publication, message_hold, message_new, message_payload, message_release, message_size,
+)
+from _speedups.session.counters cimport (
+    DELIVERY_DENIED, DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED,
+)
+from _speedups.session.subscriber cimport LOCAL, SHARED, Plan, Receiver, Subscriber
+from _speedups.session.turn cimport Outlet, Sender, Turn
 
 from _speedups.session.journal import DamagedBlock
 
@@ -62,7 +66,7 @@ cdef inline void count_inflight(Session session, int64_t messages) noexcept:
 
 
 @cython.no_gc_clear                       # the collector must leave it its turn: `clear` takes what it had off the totals
-cdef class Session(Sender):
+cdef class Session(Subscriber):
     """A session, new and empty.
 
     Args:
@@ -88,7 +92,6 @@ cdef class Session(Sender):
 
     def __dealloc__(self):
         self.clear()
-        free(self.subscriptions)
 
     cdef void clear(self) noexcept:
         """Let go of the queue and of the messages that wait for PUBREL."""
@@ -151,11 +154,6 @@ cdef class Session(Sender):
     def sources_waiting(self):
         """How many sources it still draws from."""
         return len(self.sources) if self.sources is not None else 0
-
-    @property
-    def subscriptions_held(self):
-        """How many subscriptions it has."""
-        return self.subscription_count
 
     def entries(self):
         """What the client has not acknowledged, oldest first.
@@ -254,6 +252,12 @@ cdef class Session(Sender):
         self.queue = queue
         self.mask = capacity - 1
         return 0
+
+    cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
+        if publication.forwarded and self.kind == SHARED:
+            return 1                              # the node that accepted it has put it into the queue in Redis
+        self.enqueue(publication.message, publication.qos if publication.qos < receiver.qos else receiver.qos, False)
+        return 1
 
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1:
         """Queue a message; `qos` is what it will be sent with. At the limits the policy decides what is dropped.
@@ -408,21 +412,15 @@ cdef class Session(Sender):
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1:
         """For whoever follows messages: something happens to this one."""
         if self.turn.tracer is not None:
-            self.turn.tracer.tell_message(step, self.client_id, message, qos, detail)
+            self.turn.tracer.note_message(step, self.client_id, message, qos, detail)
         return 0
 
     cdef int send_publish(self, uint64_t n, Entry* e) except -1:
         cdef Message* m = e.message
-        cdef uint32_t remaining = 4 + m.topic_length + m.payload_length
-        cdef uint8_t* p = self.outlet.reserve(1 + varint_size(remaining) + <Py_ssize_t>remaining)
-        p[0] = 0x30 | e.dup << 3 | e.qos << 1 | e.retain
-        p += 1 + write_varint(p + 1, remaining)
-        write_u16(p, m.topic_length)
-        p += 2
-        memcpy(p, m.data, m.topic_length)
-        p += m.topic_length
-        write_u16(p, packet_id_of(n))
-        memcpy(p + 2, m.data + m.topic_length, m.payload_length)
+        cdef uint32_t remaining = publish_remaining(m.topic_length, m.payload_length, e.qos)
+        write_publish(self.outlet.reserve(publish_size(remaining)),
+                      PUBLISH_QOS_0 | e.dup << 3 | e.qos << 1 | e.retain, remaining, m.data, m.topic_length,
+                      packet_id_of(n), message_payload(m), m.payload_length)
         if e.dup:
             self.turn.counters[REDELIVERED] += 1
         self.trace("sent", m, e.qos, "again, with DUP" if e.dup else "")

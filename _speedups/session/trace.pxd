@@ -13,9 +13,9 @@ cdef class Tracer:
     cdef dict unanswered       # (connection's address in memory, packet identifier) -> event of its PUBLISH
 
     cdef bint follows(self, const uint8_t* topic, Py_ssize_t n) noexcept
-    cdef int tell(self, str step, object client_id, const uint8_t* topic, Py_ssize_t n, const uint8_t* payload,
+    cdef int note(self, str step, object client_id, const uint8_t* topic, Py_ssize_t n, const uint8_t* payload,
                   Py_ssize_t size, int qos, str detail) except -1
-    cdef int tell_message(self, str step, object client_id, const Message* m, int qos, str detail) except -1
+    cdef int note_message(self, str step, object client_id, const Message* m, int qos, str detail) except -1
     cdef int received(self, object outlet, object client_id, const uint8_t* topic, Py_ssize_t n,
                       const uint8_t* payload, Py_ssize_t size, int qos, uint16_t packet_id, bint dup) except -1
     cdef int answered(self, object outlet, uint8_t first_byte, uint16_t packet_id, bint was_stored) except -1

@@ -53,7 +53,7 @@ cdef class Tracer:
                 return True
         return False
 
-    cdef int tell(self, str step, object client_id, const uint8_t* topic, Py_ssize_t n, const uint8_t* payload,
+    cdef int note(self, str step, object client_id, const uint8_t* topic, Py_ssize_t n, const uint8_t* payload,
                   Py_ssize_t size, int qos, str detail) except -1:
         """A step of a message, if it is followed."""
         if not self.follows(topic, n):
@@ -66,13 +66,13 @@ cdef class Tracer:
             time(), step, crc32(payload[:size], crc32(name)), name, client_id, size, qos, detail))
         return 1
 
-    cdef int tell_message(self, str step, object client_id, const Message* m, int qos, str detail) except -1:
-        return self.tell(step, client_id, m.data, m.topic_length, message_payload(m), m.payload_length, qos, detail)
+    cdef int note_message(self, str step, object client_id, const Message* m, int qos, str detail) except -1:
+        return self.note(step, client_id, m.data, m.topic_length, message_payload(m), m.payload_length, qos, detail)
 
     cdef int received(self, object outlet, object client_id, const uint8_t* topic, Py_ssize_t n,
                       const uint8_t* payload, Py_ssize_t size, int qos, uint16_t packet_id, bint dup) except -1:
         """A PUBLISH has come; its answer is awaited, if it gets one."""
-        if (self.tell("received", client_id, topic, n, payload, size, qos, "DUP" if dup else "")
+        if (self.note("received", client_id, topic, n, payload, size, qos, "DUP" if dup else "")
                 and qos and len(self.unanswered) < UNANSWERED_MOST):
             self.unanswered[id(outlet), packet_id] = self.events[len(self.events) - 1]
         elif qos:                                  # what is known may be of a connection that was there before

@@ -3,17 +3,9 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pointers, Pool
+from _speedups.session.counters cimport COUNTER_COUNT
 from _speedups.session.journal cimport Journal
 from _speedups.session.trace cimport Tracer
-
-# What is counted, as indices: row by row the same as COUNTERS in turn.pyx.
-cdef enum:
-    BYTES_RECEIVED, BYTES_SENT, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_RECEIVED, PUBLISH_SENT,
-    PUBLISH_BYTES_RECEIVED, PUBLISH_BYTES_SENT, PUBLISH_UNROUTED, DROPPED_SLOW, DROPPED_QUEUE_FULL, DROPPED_UNSENT,
-    REDELIVERED, MALFORMED_PACKETS, CONNECTIONS_OPENED, CONNECTIONS_CLOSED, CONNECTS_ACCEPTED, CONNECTS_REFUSED,
-    TAKEOVERS, CONNECT_TIMEOUTS, KEEP_ALIVE_TIMEOUTS, WILLS_PUBLISHED, ACCEPT_PAUSES, READ_PAUSES, SUBSCRIBES_REFUSED,
-    COMMITS, COMMITTED_BYTES, LOGGED, NOT_LOGGED, PUBLISH_DENIED, DELIVERY_DENIED, SUBSCRIBE_DENIED, AUTH_FAILURES,
-    CONNECTIONS_REFUSED, FLAPPING_REFUSED, THROTTLED, TLS_HANDSHAKES, TLS_FAILURES, WEBSOCKET_FAILURES, COUNTER_COUNT
 
 cdef struct Limits:
     uint32_t max_packet_size          # bytes of a whole packet

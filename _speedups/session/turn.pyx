@@ -16,19 +16,13 @@ from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
                                 pool_free)
+from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, PACKETS_SENT, READ_PAUSES
 from _speedups.session.journal cimport Journal
 from _speedups.session.trace cimport Tracer
 
-# Names of the counters, in the order of the indices in turn.pxd.
-COUNTERS = (
-    "bytes_received", "bytes_sent", "packets_received", "packets_sent", "publish_received", "publish_sent",
-    "publish_bytes_received", "publish_bytes_sent", "publish_unrouted", "dropped_slow", "dropped_queue_full",
-    "dropped_unsent", "redelivered", "malformed_packets", "connections_opened", "connections_closed",
-    "connects_accepted", "connects_refused", "takeovers", "connect_timeouts", "keep_alive_timeouts", "wills_published",
-    "accept_pauses", "read_pauses", "subscribes_refused", "commits", "committed_bytes", "logged", "not_logged",
-    "publish_denied", "delivery_denied", "subscribe_denied", "auth_failures", "connections_refused", "flapping_refused",
-    "throttled", "tls_handshakes", "tls_failures", "websocket_failures",
-)
+from _speedups.session.counters import counter_names
+
+COUNTERS = counter_names()
 
 cdef enum:
     CALLBACK_SIZE = 512    # bytes that a callback with what it refers to counts as

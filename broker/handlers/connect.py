@@ -7,7 +7,8 @@ from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from _speedups.codec.packets import Connack, Connect, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connack, Connect
 from _speedups.codec.topics import validate_topic_name
 from _speedups.net.reactor import Connection
 from _speedups.session.session import Session

@@ -5,7 +5,8 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from _speedups.codec.packets import Suback, Subscribe, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Suback, Subscribe
 from _speedups.codec.topics import validate_topic_filter
 from _speedups.net.reactor import Connection
 from _speedups.session.session import Session

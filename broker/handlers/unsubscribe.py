@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from _speedups.codec.packets import Unsuback, Unsubscribe, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Unsuback, Unsubscribe
 from _speedups.net.reactor import Connection
 from _speedups.session.session import Session
 

@@ -66,16 +66,15 @@ def _time(operation: Callable[[], object], calls: int) -> float:
 
 
 def _decode_publish(seconds: float) -> float:
-    packets = import_module("_speedups.codec.packets")
-    data = packets.encode(packets.Publish(_TOPIC_NAME, _PAYLOAD)) * 100
-    decoder = packets.Decoder()
+    publish = import_module("_speedups.codec.packets").Publish(_TOPIC_NAME, _PAYLOAD)
+    data = import_module("_speedups.codec.encode").encode(publish) * 100
+    decoder = import_module("_speedups.codec.decode").Decoder()
     return time_ns(lambda: decoder.feed(data), seconds, 100)
 
 
 def _encode_publish(seconds: float) -> float:
-    packets = import_module("_speedups.codec.packets")
-    packet = packets.Publish(_TOPIC_NAME, _PAYLOAD)
-    encode = packets.encode
+    packet = import_module("_speedups.codec.packets").Publish(_TOPIC_NAME, _PAYLOAD)
+    encode = import_module("_speedups.codec.encode").encode
     return time_ns(lambda: encode(packet), seconds)
 
 

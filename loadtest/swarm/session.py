@@ -14,12 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
+from _speedups.codec.errors import MalformedPacket
 from _speedups.codec.packets import (
     Connack,
     Connect,
-    Decoder,
     Disconnect,
-    MalformedPacket,
     Packet,
     Pingreq,
     Pingresp,
@@ -30,7 +31,6 @@ from _speedups.codec.packets import (
     Pubrel,
     Suback,
     Subscribe,
-    encode,
 )
 
 REFUSALS = {

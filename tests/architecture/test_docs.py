@@ -17,8 +17,8 @@ NO_NUMBERS = ("tests/model/", "tests/cases/", "tests/clients/package", "tests/pr
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Files that belong to the project."""
-    found = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=False)
+    """Files that belong to the project: those that git knows."""
+    found = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
     names = found.stdout.split() or [
         str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.rglob(pattern)
     ]
@@ -56,7 +56,6 @@ def listing(text: str) -> Iterator[tuple[Path, bool]]:
 
     A line is `    NAME ...  text`; deeper indentation is within the last folder above, whose name ends with a slash.
     """
-    section = text[text.index("## The house") :].partition("\n## ")[2] or text[text.index("## The house") :]
     section = text[text.index("## The house") :]
     section = section[: section.find("\n## ", 1)]
     folders: list[tuple[int, Path]] = []
@@ -90,7 +89,8 @@ def test_the_listing_is_the_tree() -> None:
 
 
 def test_a_listing_is_read() -> None:
-    text = "## The house\n\n    a/       all\n      b.py c/  two\n        d    in c\n    e/  more\n\n## Next\n\n    f/  no\n"
+    lines = ["## The house", "", "    a/       all", "      b.py c/  two", "        d    in c", "    e/  more", ""]
+    text = "\n".join([*lines, "## Next", "", "    f/  not of it", ""])
     assert [(str(path), folder) for path, folder in listing(text)] == [
         ("a", True),
         ("a/b.py", False),

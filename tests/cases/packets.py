@@ -5,17 +5,15 @@ Decode, encode, truncation, splitting, model comparison, fuzz seeds and benchmar
 
 from typing import Any, NamedTuple
 
+from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
 from _speedups.codec.packets import (
-    PROPERTIES,
     Auth,
     Connack,
     Connect,
     Disconnect,
-    MalformedPacket,
     Packet,
     Pingreq,
     Pingresp,
-    ProtocolError,
     Puback,
     Pubcomp,
     Publish,
@@ -23,10 +21,10 @@ from _speedups.codec.packets import (
     Pubrel,
     Suback,
     Subscribe,
-    UnacceptableProtocol,
     Unsuback,
     Unsubscribe,
 )
+from _speedups.codec.tables import PROPERTIES
 
 
 class Case(NamedTuple):

@@ -4,18 +4,8 @@ import itertools
 
 import pytest
 
-from _speedups.codec.packets import (
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
-    encode,
-)
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire

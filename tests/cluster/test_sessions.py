@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from _speedups.codec.packets import Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess

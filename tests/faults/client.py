@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
 from _speedups.codec.packets import (
     Connack,
     Connect,
-    Decoder,
     Disconnect,
     Packet,
     Puback,
@@ -25,7 +26,6 @@ from _speedups.codec.packets import (
     Pubrel,
     Suback,
     Subscribe,
-    encode,
 )
 from tests.faults.history import (
     Acknowledged,

@@ -21,6 +21,7 @@ PIECES = (1, 2, 3, 5, 17, 64, 1 << 20, 1 << 20)
 def make_target() -> Callable[[bytes], None]:
     """The function under fuzz."""
     packets = importlib.import_module("_speedups.codec.packets")
+    encode = importlib.import_module("_speedups.codec.encode").encode
     inprocess = importlib.import_module("tests.harness.inprocess")
     broker = importlib.import_module("broker.broker")
 
@@ -28,7 +29,7 @@ def make_target() -> Callable[[bytes], None]:
         raise SystemExit(f"internal error {where}: {error!r}")
 
     broker.Broker._report = report
-    pingreq = packets.encode(packets.Pingreq())
+    pingreq = encode(packets.Pingreq())
     inputs = 0
     node = watcher = None
 
@@ -56,7 +57,7 @@ def make_target() -> Callable[[bytes], None]:
         stream = data[1:]
         if data[0] & 4:
             connect = packets.Connect("fuzz", clean, 0, protocol_level=level, will_topic="w", will_payload=b"x")
-            stream = packets.encode(connect) + stream
+            stream = encode(connect) + stream
         size = PIECES[data[0] >> 3 & 7]
         for start in range(0, len(stream), size):
             try:

@@ -19,7 +19,9 @@ from tests.fuzz.fuzzing import fuzz
 
 def make_target() -> Callable[[bytes], None]:
     """The function under fuzz. Imports happen here, so that they can be instrumented."""
-    packets = importlib.import_module("_speedups.codec.packets")
+    decode, encode, errors = (
+        importlib.import_module(f"_speedups.codec.{name}") for name in ("decode", "encode", "errors")
+    )
     model = importlib.import_module("tests.model.codec")
 
     def as_model(packet: object) -> dict[str, object]:
@@ -32,22 +34,22 @@ def make_target() -> Callable[[bytes], None]:
         except model.Refused:
             expected = None
         try:
-            packet = packets.decode(data, level)
-        except packets.MalformedPacket as error:
+            packet = decode.decode(data, level)
+        except errors.MalformedPacket as error:
             assert expected is None, (data, level, error.reason)
             return
         assert as_model(packet) == expected, (data, level)
         level = getattr(packet, "protocol_level", level)
-        assert packets.decode(packets.encode(packet, level), level) == packet, (data, level)
+        assert decode.decode(encode.encode(packet, level), level) == packet, (data, level)
 
     def feed(data: bytes, level: int, size: int) -> tuple[list[object], str | None]:
         """The packets of a stream cut into pieces of `size` bytes, and the error that ended it."""
-        decoder = packets.Decoder(level, 100_000)
+        decoder = decode.Decoder(level, 100_000)
         found: list[object] = []
         for n in range(0, len(data), size):
             try:
                 found += decoder.feed(data[n : n + size])
-            except packets.MalformedPacket as error:
+            except errors.MalformedPacket as error:
                 return found + list(error.packets), error.reason
         return found, None
 

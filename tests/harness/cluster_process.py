@@ -19,7 +19,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from _speedups.codec.packets import Connack, Connect, Decoder, Packet, Suback, Subscribe, Unsuback, Unsubscribe, encode
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connack, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe
 from tests.harness.broker_process import DEADLINE, SETTLERS, STORES, BrokerProcess
 from tests.harness.redis_process import KEEPS, RedisProcess
 from tests.harness.tcp_proxy import TcpProxy

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from _speedups.codec.packets import Connack, Connect, Decoder, Packet, encode
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connack, Connect, Packet
 from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import AllowAll, Authenticator
 from broker.broker import Broker

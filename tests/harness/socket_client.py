@@ -3,7 +3,9 @@
 import socket
 from typing import Any
 
-from _speedups.codec.packets import Connack, Connect, Decoder, Packet, Pingreq, Pingresp, Subscribe, encode
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connack, Connect, Packet, Pingreq, Pingresp, Subscribe
 from tests.harness.broker_process import DEADLINE, settle, take_turns
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
 from _speedups.codec.packets import (
     Connack,
     Connect,
-    Decoder,
     Disconnect,
     Packet,
     Pingreq,
@@ -17,7 +18,6 @@ from _speedups.codec.packets import (
     Pubrel,
     Suback,
     Subscribe,
-    encode,
 )
 from loadtest.swarm.session import Accepted, Acknowledged, BrokenProtocol, Options, Refused, Session, Subscribed, Will
 

@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from _speedups.codec.packets import Publish, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Publish
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker, ClusterProcess
 from tests.protocol.wire import Wire

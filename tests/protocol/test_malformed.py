@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import MalformedPacket, UnacceptableProtocol, decode
+from _speedups.codec.decode import decode
+from _speedups.codec.errors import MalformedPacket, UnacceptableProtocol
 from broker.metrics import METRICS
 from tests.cases.packets import CASES, Case
 from tests.harness.cluster_process import Broker, make_broker

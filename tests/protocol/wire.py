@@ -13,7 +13,9 @@ from collections import deque
 from typing import Any
 
 from _speedups.codec import packets
-from _speedups.codec.packets import Packet, decode, encode
+from _speedups.codec.decode import decode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Packet
 from tests.harness.broker_process import DEADLINE, SETTLERS, settle, take_turns
 
 ANSWERS = (0x40, 0x70, 0x90, 0xB0)  # PUBACK, PUBCOMP, SUBACK, UNSUBACK

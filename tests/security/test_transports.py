@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Connect, Pingreq, Publish, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connect, Pingreq, Publish
 from _speedups.net.websocket import WebSocket
 from tests.harness.broker_process import DEADLINE, BrokerProcess, until
 from tests.harness.certificates import Authority

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe, encode
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
 from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.auth.bans import Ban

@@ -13,29 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import _speedups.codec.packets as packets
+from _speedups.codec.decode import Decoder, decode
+from _speedups.codec.encode import encode
+from _speedups.codec.errors import InvalidPacket, MalformedPacket, PacketTooLarge, ProtocolError, UnacceptableProtocol
 from _speedups.codec.packets import (
-    PACKET_TYPES,
-    PROPERTIES,
-    REASON_CODES,
     Connack,
     Connect,
-    Decoder,
     Disconnect,
-    InvalidPacket,
-    MalformedPacket,
-    PacketTooLarge,
     Pingreq,
-    ProtocolError,
     Puback,
     Publish,
     Suback,
     Subscribe,
-    UnacceptableProtocol,
     Unsuback,
     Unsubscribe,
-    decode,
-    encode,
 )
+from _speedups.codec.tables import PACKET_TYPES, PROPERTIES, REASON_CODES
 from tests.cases.packets import CASES, INVALID, PROPERTY_CASES, VALID, Case
 from tests.model import codec as model
 

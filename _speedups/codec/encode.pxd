@@ -1,0 +1,3 @@
+# What other compiled modules may call. See encode.pyx.
+
+cpdef bytes encode(object packet, int level=*)

@@ -1,0 +1,3 @@
+from _speedups.codec.packets import Packet
+
+def encode(packet: Packet, level: int = 4) -> bytes: ...

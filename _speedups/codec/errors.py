@@ -1,0 +1,55 @@
+"""Errors of the codec.
+
+ValueError
++-- InvalidPacket              encode was given what the wire cannot carry
++-- MalformedPacket            decode was given what the standard forbids; .reason, .code
+    +-- ProtocolError          each part is well-formed, the whole is not allowed
+        +-- UnacceptableProtocol   CONNECT of a protocol name or level we do not speak
+        +-- PacketTooLarge         longer than the Decoder's limit
+"""
+
+from typing import Any
+
+
+class InvalidPacket(ValueError):
+    """A packet that cannot be put on the wire at this level: the caller's fault."""
+
+
+class MalformedPacket(ValueError):
+    """Bytes that break the standard: the peer's fault, its connection has to end.
+
+    Args:
+        reason: for the log; it names the statement.
+        code: the reason code that a level-5 peer is sent.
+
+    Attributes:
+        packets: the packets that `Decoder.feed` had decoded of the same bytes before the fault.
+    """
+
+    packets: list[Any] | tuple[()] = ()
+
+    def __init__(self, reason: str, code: int = 0x81) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+
+
+class ProtocolError(MalformedPacket):
+    """A well-formed packet that the standard does not allow."""
+
+    def __init__(self, reason: str, code: int = 0x82) -> None:
+        super().__init__(reason, code)
+
+
+class UnacceptableProtocol(ProtocolError):
+    """A CONNECT whose protocol name or level is not ours: answered with return code 1 [MQTT-3.1.2-2]."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, 0x84)
+
+
+class PacketTooLarge(ProtocolError):
+    """A frame longer than the receiver is ready to hold."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, 0x95)

@@ -1,0 +1,48 @@
+# PUBLISH on the hot paths: the one encoder, and the topic names that are the broker's own. Inline.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.string cimport memcmp, memcpy
+
+from _speedups.base.cursor cimport varint_size, write_u16, write_varint
+
+cdef enum:
+    FLAG_RETAIN = 1
+    FLAG_DUP = 8
+    PUBLISH_QOS_0 = 0x30       # first byte of a PUBLISH without flags
+
+
+cdef inline uint32_t publish_remaining(Py_ssize_t topic_length, Py_ssize_t payload_length, int qos) noexcept nogil:
+    """The Remaining Length of a PUBLISH without properties."""
+    return <uint32_t>(2 + topic_length + payload_length + (2 if qos else 0))
+
+
+cdef inline Py_ssize_t publish_size(uint32_t remaining) noexcept nogil:
+    """Bytes of a whole PUBLISH with this Remaining Length."""
+    return 1 + varint_size(remaining) + <Py_ssize_t>remaining
+
+
+cdef inline uint8_t* write_publish(uint8_t* p, uint8_t first_byte, uint32_t remaining, const uint8_t* topic,
+                                   Py_ssize_t topic_length, uint16_t packet_id, const uint8_t* payload,
+                                   Py_ssize_t payload_length) noexcept nogil:
+    """Write a PUBLISH at `p`; its packet identifier only where its QoS, in `first_byte`, is not 0.
+
+    What `remaining` counts beyond topic name, packet identifier and payload is left free before the payload: the
+    properties of level 5. Returns where they go; without any, where the payload is.
+    """
+    cdef uint8_t* rest
+    p[0] = first_byte
+    p += 1 + write_varint(p + 1, remaining)
+    rest = p + remaining - payload_length
+    write_u16(p, <uint16_t>topic_length)
+    memcpy(p + 2, topic, topic_length)
+    p += 2 + topic_length
+    if first_byte & 6:
+        write_u16(p, packet_id)
+        p += 2
+    memcpy(rest, payload, payload_length)
+    return p
+
+
+cdef inline bint is_sys(const uint8_t* topic, Py_ssize_t n) noexcept nogil:
+    """Whether only the node itself publishes there, of itself [MQTT-4.7.2-1]."""
+    return n >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (n == 4 or topic[4] == c'/')

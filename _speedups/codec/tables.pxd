@@ -1,0 +1,50 @@
+# The tables as constants and arrays of C. See tables.pyx.
+
+from libc.stdint cimport uint32_t
+
+cdef enum:
+    CONNECT = 1
+    CONNACK = 2
+    PUBLISH = 3
+    PUBACK = 4
+    PUBREC = 5
+    PUBREL = 6
+    PUBCOMP = 7
+    SUBSCRIBE = 8
+    SUBACK = 9
+    UNSUBSCRIBE = 10
+    UNSUBACK = 11
+    PINGREQ = 12
+    PINGRESP = 13
+    DISCONNECT = 14
+    AUTH = 15                         # level 5; reserved below
+    WILL = 0                          # stands for the will properties of CONNECT where a packet type is asked for
+
+cdef enum:                            # reason codes of level 5 that this codec itself gives
+    CODE_MALFORMED = 0x81
+    CODE_PROTOCOL_ERROR = 0x82
+    CODE_UNSUPPORTED_PROTOCOL = 0x84
+    CODE_TOPIC_NAME_INVALID = 0x90
+    CODE_TOPIC_ALIAS_INVALID = 0x94
+    CODE_PACKET_TOO_LARGE = 0x95
+    CODE_QUOTA_EXCEEDED = 0x97
+
+cdef enum:
+    RETURN_CODE_MAX = 5               # CONNACK at levels 3 and 4: "not authorized"
+    ANY_FLAGS = 0xFF                  # in REQUIRED_FLAGS: the flags carry a meaning
+    USER_PROPERTIES_LIMIT = 128       # user properties of one packet: a limit of ours, each becomes Python objects
+
+# Wire types of a property. BYTE carries 0 or 1. A TOPIC is a STRING that has to be a topic name.
+cdef enum WireType:
+    ABSENT = 0
+    BYTE
+    TWO_BYTES
+    FOUR_BYTES
+    VARINT
+    STRING
+    BINARY
+    PAIR
+    TOPIC
+
+cdef int[16] REQUIRED_FLAGS           # lower four bits of the first byte, by packet type
+cdef uint32_t[256] CODE_PACKETS       # packets that may carry this reason code, a bit each

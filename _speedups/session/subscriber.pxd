@@ -1,0 +1,91 @@
+# What a subscription belongs to: a session, another node, the log of messages. See subscriber.pyx.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from _speedups.base.buffers cimport buffer_size
+from _speedups.session.counters cimport DROPPED_SLOW
+from _speedups.session.message cimport Publication
+from _speedups.session.rights cimport Rights
+from _speedups.session.trace cimport Tracer
+from _speedups.session.turn cimport Outlet, Sender, Turn
+
+cdef enum:
+    FLUSH_EARLY = 262144       # bytes of output that leave before the end of the turn, while caches are warm
+
+cpdef enum SessionKind:
+    LOCAL = 0                  # a session that this node alone has
+    SHARED = 1                 # a persistent session in a cluster: its queue is in Redis, and here while its client is
+    PEER = 2                   # another node, for the sessions that it has
+    LOG = 3                    # the log of messages
+
+# One end of a subscription; the other is SubscriptionEntry in routing/subscriptions.pxd.
+cdef struct Subscription:
+    void* node                 # of the topic tree
+    uint32_t position          # of the SubscriptionEntry in the node's array
+
+# A subscriber that gets the messages of a topic name.
+cdef struct Receiver:
+    void* subscriber           # a Subscriber, not owned
+    uint8_t qos                # highest of the subscriber's matching subscriptions
+
+# All receivers of one topic name. Valid while `generation` is the tree's.
+cdef struct Plan:
+    uint64_t generation
+    uint32_t topic_length
+    uint32_t count
+    uint32_t capacity
+    uint32_t log_index         # place of the topic name ...
+    uint64_t log_block         # ... in this block of the log of messages
+    uint64_t publisher         # number of the Rights that were last found to allow publishing there; or 0
+    Receiver* receivers        # in the same allocation as the plan, after the topic name; or in the tree's scratch
+    uint8_t topic[1]
+
+
+cdef class Subscriber(Sender):
+    cdef Turn turn
+    cdef readonly uint64_t number      # its name in the journal
+    cdef readonly object client_id     # bytes; of a peer the id of its node
+    cdef readonly Rights rights        # of the client; None = may publish and read everything
+    cdef Outlet outlet                 # of the live connection, or None
+    cdef readonly uint8_t kind         # SessionKind
+    cdef uint32_t block_index          # place of this subscriber in ...
+    cdef uint64_t block                # ... the last block of the cluster's journal that names it
+    cdef uint64_t log_block            # the last block of the log of messages that names it ...
+    cdef uint32_t log_index            # ... and its place there
+    cdef uint32_t plan_index           # its place in ...
+    cdef uint64_t plan_mark            # ... the last delivery plan that has it
+    cdef Subscription* subscriptions
+    cdef uint32_t subscription_count, subscription_capacity
+
+    cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1
+    cdef bint recorded(self) noexcept
+
+
+cdef inline int trace_delivery(Tracer tracer, str step, Subscriber subscriber, const Publication* publication, int qos,
+                               str detail) except -1:
+    """Note a step of the message on its way to a subscriber; None: to nobody in particular."""
+    return tracer.note(step, subscriber.client_id if subscriber is not None else None, publication.topic,
+                       publication.topic_length, publication.payload, publication.payload_length, qos, detail)
+
+
+cdef inline bint has_room(Outlet outlet, Py_ssize_t size) except -1:
+    """Whether the limit of the output allows a QoS 0 packet of this size; counts one that it does not."""
+    if buffer_size(&outlet.out) + size > FLUSH_EARLY:
+        if not outlet.blocked:
+            outlet.flush()
+        if buffer_size(&outlet.out) + size > outlet.turn.limits.max_outgoing_bytes and buffer_size(&outlet.out) > 0:
+            outlet.turn.counters[DROPPED_SLOW] += 1
+            return False
+    return True
+
+
+cdef inline bint put_packet(Outlet outlet, const uint8_t* packet, Py_ssize_t size, uint8_t flags) except -1:
+    """Copy a QoS 0 packet into the output, with `flags` set; False if there is no room for it."""
+    cdef uint8_t* p
+    if not has_room(outlet, size):
+        return False
+    p = outlet.reserve(size)
+    memcpy(p, packet, size)
+    p[0] |= flags
+    return True

@@ -1,0 +1,18 @@
+from enum import IntEnum
+
+from _speedups.session.rights import Rights
+from _speedups.session.turn import Sender
+
+class SessionKind(IntEnum):
+    LOCAL = 0
+    SHARED = 1
+    PEER = 2
+    LOG = 3
+
+class Subscriber(Sender):
+    number: int
+    client_id: bytes
+    rights: Rights | None
+    kind: SessionKind
+    @property
+    def subscriptions_held(self) -> int: ...
