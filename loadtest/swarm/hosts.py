@@ -15,7 +15,7 @@ MAX_SOURCES = 4096
 
 
 def addresses(hosts: str) -> list[Address]:
-    """The addresses of `mqtt://a:1883,mqtt://b`; a name with several addresses yields all of them. Raises ValueError."""
+    """The addresses of `mqtt://a:1883,mqtt://b`; a name may have several. Raises ValueError."""
     found: list[Address] = []
     for each in filter(None, (part.strip() for part in (hosts or DEFAULT).split(","))):
         url = urlsplit(each if "://" in each else f"mqtt://{each}")
