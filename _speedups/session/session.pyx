@@ -274,7 +274,7 @@ cdef class Session(Subscriber):
         while not retain and (
                 self.queued >= self.turn.limits.max_queued_messages
                 or (self.queued and self.queued_bytes + size > self.turn.limits.max_queued_bytes)):
-            self.turn.counters[DROPPED_QUEUE_FULL] += 1
+            self.turn.queue_is_full(self.client_id)
             if not self.turn.limits.drop_oldest or not self.drop_one():
                 self.trace("dropped", message, qos, "the queue is full")
                 return 0
@@ -328,7 +328,7 @@ cdef class Session(Subscriber):
         self.finish(n)
         # Those dropped wait as ACKED for what is in flight. If that is never acknowledged it has to go in the end.
         while self.tail - self.head > ACKED_MAX + <uint64_t>self.queued:
-            self.turn.counters[DROPPED_QUEUE_FULL] += 1
+            self.turn.queue_is_full(self.client_id)
             count_inflight(self, -<int64_t>(self.head < self.next))
             self.finish(self.head)
         return True

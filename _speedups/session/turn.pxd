@@ -16,6 +16,7 @@ cdef struct Limits:
     bint drop_oldest                  # what a full queue does: drop its oldest unsent message, or the new one
     uint32_t max_awaiting_release     # QoS 2 messages of a session that wait for PUBREL
     Py_ssize_t max_outgoing_bytes     # unsent bytes of one connection; above it QoS 0 is dropped and QoS 1, 2 wait
+    bint control_characters           # they may stand in topic names
     Py_ssize_t max_uncommitted_bytes  # of blocks that the store has not confirmed; above it publishers are not read
 
 # An acknowledgement that leaves when the store has the block it depends on.
@@ -83,12 +84,14 @@ cdef class Turn:
     cdef public Tracer tracer         # None while nobody follows messages
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running
     cdef uint64_t counters[COUNTER_COUNT]
+    cdef dict full_queues             # client id -> messages dropped at its full queue since they were last asked for
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
     cdef readonly int64_t queued_bytes  # ... bytes of them ...
     cdef readonly int64_t inflight      # ... and how many of them were sent and are not acknowledged
 
     cdef int await_commit(self, Sender sender) except -1
     cdef int schedule_send(self, Sender sender) except -1
+    cdef int queue_is_full(self, object client_id) except -1
     cdef bint overloaded(self) noexcept
     cdef bint behind(self) noexcept
     cdef int await_store(self, Outlet outlet) except -1

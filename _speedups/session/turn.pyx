@@ -16,7 +16,7 @@ from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
                                 pool_free)
-from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, PACKETS_SENT, READ_PAUSES
+from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
 from _speedups.session.journal cimport Journal
 from _speedups.session.trace cimport Tracer
 
@@ -155,6 +155,7 @@ cdef class Turn:
         self.report = report
         self.store = store
         self.commits = deque()
+        self.full_queues = {}
         self.writing = Commit()
 
     def __dealloc__(self):
@@ -175,11 +176,12 @@ cdef class Turn:
 
     def set_limits(self, *, uint32_t max_packet_size, int max_topic_levels, uint32_t max_inflight,
                    uint32_t max_queued_messages, uint64_t max_queued_bytes, bint drop_oldest,
-                   uint32_t max_awaiting_release, Py_ssize_t max_outgoing_bytes, Py_ssize_t max_uncommitted_bytes):
+                   uint32_t max_awaiting_release, Py_ssize_t max_outgoing_bytes, Py_ssize_t max_uncommitted_bytes,
+                   bint control_characters=False):
         """The limits of the configuration, which see; bytes and counts."""
         self.limits = Limits(
             max_packet_size, max_topic_levels, min(max_inflight, 65535), max_queued_messages, max_queued_bytes,
-            drop_oldest, max_awaiting_release, max_outgoing_bytes, max_uncommitted_bytes)
+            drop_oldest, max_awaiting_release, max_outgoing_bytes, control_characters, max_uncommitted_bytes)
 
     def count(self, int counter, uint64_t n=1):
         """Add `n` to a counter, given by its index in COUNTERS."""
@@ -188,6 +190,17 @@ cdef class Turn:
     def counted(self):
         """All counters, by name."""
         return {name: self.counters[i] for i, name in enumerate(COUNTERS)}
+
+    cdef int queue_is_full(self, object client_id) except -1:
+        """A message for a session was dropped, because of the limits of its queue."""
+        self.counters[DROPPED_QUEUE_FULL] += 1
+        self.full_queues[client_id] = self.full_queues.get(client_id, 0) + 1
+        return 0
+
+    def take_full_queues(self):
+        """Client id -> messages that were dropped at its full queue since the last call."""
+        dropped, self.full_queues = self.full_queues, {}
+        return dropped
 
     def advance(self, uint32_t ticks):
         """Let `ticks` quarters of a second pass."""
