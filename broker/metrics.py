@@ -1,6 +1,6 @@
-"""What a node counts and shows. One row a figure: adding one is a row here and an increment where it happens.
+"""The metrics of a node, a row each: a new counter is a name in `_speedups.session.counters` and a row here.
 
-$SYS topics and Prometheus names are derived from the rows.
+$SYS topics, Prometheus and OpenTelemetry names are derived from the rows.
 """
 
 from collections.abc import Callable
@@ -13,17 +13,17 @@ Figures = dict[str, int]
 
 
 class Metric(NamedTuple):
-    """A figure of the node."""
+    """A metric of the node."""
 
     name: str
-    kind: str  # "counter" only grows; "gauge" is what is now
+    kind: str  # "counter" only grows; "gauge" is the present value
     topic: str  # below $SYS/broker/
     help: str
     read: Callable[[Broker, Figures], float]
 
 
 def counter(name: str, topic: str, help: str, *counters: str) -> Metric:  # noqa: A002
-    """A sum of the data path's counters (`_speedups.session.counters`)."""
+    """A sum of counters of the hot path (`_speedups.session.counters`)."""
     names = counters or (name,)
     return Metric(name, "counter", topic, help, lambda _, figures: sum(figures[n] for n in names))
 
@@ -58,7 +58,7 @@ METRICS: tuple[Metric, ...] = (
         "clients_maximum",
         "clients/maximum",
         "Most clients connected at a time.",
-        lambda d: d.sessions.most_connected,
+        lambda d: d.sessions.max_connected,
     ),
     gauge("connections", "connections/open", "Open connections, before CONNECT too.", lambda d: len(d.reactor)),
     gauge(
@@ -180,7 +180,7 @@ METRICS: tuple[Metric, ...] = (
     counter("websocket_failures", "websocket/failures", "WebSocket handshakes refused and connections at fault."),
 )
 
-# What the load averages are made of: name below $SYS/broker/load/, counter.
+# Load averages: name below $SYS/broker/load/, counter.
 LOADS = (
     ("messages/received", "packets_received"),
     ("messages/sent", "packets_sent"),

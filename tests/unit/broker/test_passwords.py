@@ -26,8 +26,8 @@ def test_a_hash_knows_its_password(text: str, password: bytes) -> None:
     assert stored.matches(password)
     for wrong in (b"", password + b"x", password[:-1], text.encode()):
         assert not stored.matches(wrong)
-    assert not stored.decoy().matches(password)
-    assert stored.decoy().scheme == stored.scheme and stored.decoy().iterations == stored.iterations
+    assert not stored.dummy().matches(password)
+    assert stored.dummy().scheme == stored.scheme and stored.dummy().iterations == stored.iterations
 
 
 @pytest.mark.parametrize(
