@@ -13,7 +13,7 @@ MEASURE = """
 import gc, itertools, resource
 from pathlib import Path
 from _speedups.codec.packets import *
-from tests.inprocess import Client, Node
+from tests.harness.inprocess import Client, Node
 
 def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -39,7 +39,7 @@ CASES = {
         2,
         """
 from _speedups.routing.subscriptions import SubscriptionTree
-from tests.unit.test_filters import new_session
+from tests.unit.speedups.test_subscriptions import new_session
 tree = SubscriptionTree()
 session = new_session(1)
 names = itertools.count()
