@@ -39,14 +39,14 @@ async def gather(nodes: Mapping[str, asyncio.Future[RpcReply]], seconds: float) 
         return {node: future.result() if future.done() else SILENT for node, future in nodes.items()}
     finally:
         for future in nodes.values():
-            future.cancel()  # nobody waits for it any more
+            future.cancel()  # the caller has returned
 
 
 async def call(methods: RpcMethods, name: str, arguments: Arguments) -> RpcReply:
     """Run a method of this node."""
     method = methods.get(name)
     if method is None:
-        return RpcReply(None, "this node does not know the question: is it of an older version?")
+        return RpcReply(None, "this node does not know the call: it may run an older version")
     try:
         value = method(arguments)
         return RpcReply(await value if isawaitable(value) else value)
