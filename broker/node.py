@@ -325,8 +325,7 @@ def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, rejoin: Ca
             module = import_module("cluster.coordinator")
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
-        make = getattr(module, "ClusterCoordinator", None) or module.Cluster
-        return cast(Coordinator, make(config, loop, rejoin))
+        return cast(Coordinator, module.ClusterCoordinator(config, loop, rejoin))
     return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe)
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.rights import Rights
 from broker import logs
 from broker.auth.authenticator import Identity

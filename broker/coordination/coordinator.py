@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from broker.auth.cluster_users import Source
@@ -29,7 +29,6 @@ class Coordinator(ABC):
     store: Store
     data_plane: DataPlane
     methods: RpcMethods
-    connected = True  # the cluster's Redis answers
     users: Source | None = None  # users of clients that the cluster stores
 
     def attach(self, data_plane: DataPlane, methods: RpcMethods) -> None:
@@ -41,6 +40,11 @@ class Coordinator(ABC):
         """
         self.data_plane = data_plane
         self.methods = methods
+
+    @property
+    def connected(self) -> bool:
+        """Whether the cluster's Redis answers."""
+        return True
 
     @property
     def node_id(self) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.counters import TAKEOVERS
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session

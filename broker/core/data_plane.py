@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from _speedups.net.reactor import Connection, Reactor
+from _speedups.net.connection import Connection
+from _speedups.net.reactor import Reactor
 from _speedups.routing.router import Router
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session

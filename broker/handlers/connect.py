@@ -9,7 +9,7 @@ from inspect import isawaitable
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect
 from _speedups.codec.topics import validate_topic_name
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
 from _speedups.session.session import Session
 from broker import logs

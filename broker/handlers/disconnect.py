@@ -1,6 +1,6 @@
 """DISCONNECT: an orderly end of the connection, without the will."""
 
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.turn import Turn
 from broker.coordination.coordinator import Coordinator
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from _speedups.codec.packets import Disconnect, Subscribe, Unsubscribe
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from broker import logs
 from broker.broker import Broker

@@ -8,7 +8,7 @@ from typing import Any
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Suback, Subscribe
 from _speedups.codec.topics import validate_topic_filter
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from _speedups.session.session import Session
 from broker import logs

@@ -1,6 +1,6 @@
 """`flockmq session show|kick|purge CLIENT_ID`: one session as Redis holds it, and the end of its connection or of it.
 
-`show` reads one moment (MULTI). The others call functions of `cluster/redis/functions.lua`, which notify the node.
+`show` reads one moment (MULTI). The others call functions of `cluster/redis/functions/`, which notify the node.
 """
 
 import os

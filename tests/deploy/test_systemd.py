@@ -16,7 +16,7 @@ from cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.conftest import StartRedis
 from tests.deploy.systemd_process import PLACE, SystemdProcess, unavailable
 from tests.harness.broker_process import BrokerProcess, until
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
 
 ROOT = Path(__file__).resolve().parents[2]

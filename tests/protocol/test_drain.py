@@ -54,7 +54,7 @@ def test_a_node_that_began_anew_lets_them_notice_too(start_cluster: StartCluster
     cluster = start_cluster({"cluster.lease": "1s", "http.listen": "127.0.0.1:0", "http.drain": "1s"}, nodes="ab")
     node = cluster["a"]
     node.signal(signal.SIGSTOP)
-    cluster["b"].wait_for_log("a node has gone")
+    cluster["b"].wait_for_log("node left")
     node.signal(signal.SIGCONT)
     node.wait_for_log("is ready again")
     url = node.wait_for_log("HTTP server is listening")["listen"]

@@ -190,7 +190,7 @@ def test_listeners_outlive_a_node_that_begins_anew(
     node = cluster["a"]
     with tls_client(ports(node)["mqtts"], trusting(authority), "before") as before:
         node.signal(signal.SIGSTOP)
-        cluster["b"].wait_for_log("a node has gone")
+        cluster["b"].wait_for_log("node left")
         node.signal(signal.SIGCONT)
         node.wait_for_log("is ready again")
         assert before.receive() is None
