@@ -39,7 +39,7 @@ EXAMPLES = """\
   flockmq sub -t 'sensors/#' -v
   flockmq sub -t a -t 'b/+' -T b/noise -q 1         two filters, without one topic
   flockmq sub -t state -C 1 -W 5                    the first message within five seconds
-  flockmq sub -t '#' --retained-only -W 1 -v        what is retained
+  flockmq sub -t '#' --retained-only -W 1 -v        retained messages
   flockmq sub -t jobs -q 2 -c -i worker-1           nothing lost while not running
   flockmq sub -t '#' -F '@H:@M:@S %t %q %x'         time, topic, QoS, payload in hexadecimal
 
@@ -50,7 +50,7 @@ exit status: 0 done (-C, -E, --retained-only, signal), 1 failed, 2 wrong usage, 
 
 
 def run(arguments: list[str]) -> int:
-    """Subscribe and print as the arguments say; returns the exit status."""
+    """Subscribe and print by the arguments; returns the exit status."""
     args = parse(arguments)
     options = client_options(args, "sub")
     try:

@@ -175,4 +175,4 @@ async def errors_as_problems(
         raise
     except Exception:
         log.exception("internal error: a request over HTTP failed", path=request.path)
-        return problems.response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the log says why"))
+        return problems.response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; see the log of the node"))

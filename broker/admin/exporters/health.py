@@ -18,7 +18,7 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 def check(is_well: Callable[[], tuple[bool, str]]) -> Page:
-    """A page that says 200 or 503, and the reason in one line."""
+    """A page with status 200 or 503, and the reason in one line."""
 
     def answer() -> tuple[HTTPStatus, str, str]:
         good, reason = is_well()
@@ -35,7 +35,7 @@ def handler(page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
             status, text, kind = page()
         except Exception:
             log.exception("internal error: a page failed", path=request.path)
-            status, text, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log says why\n", PLAIN
+            status, text, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; see the log of the node\n", PLAIN
         response = web.Response(status=status, body=text.encode(), headers={**HEADERS, "Content-Type": kind})
         response.force_close()
         return response

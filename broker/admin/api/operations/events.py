@@ -79,8 +79,8 @@ OPERATIONS = (
         "Each step of messages at all nodes, from the first event on.",
         trace,
         arguments={
-            "client": text("a client identifier: what it publishes and what it gets", minLength=1, maxLength=MAX_NAME),
-            "topic": text("a topic filter; with a client too, what matches both", minLength=1, maxLength=MAX_NAME),
+            "client": text("a client identifier of a publisher or receiver", minLength=1, maxLength=MAX_NAME),
+            "topic": text("a topic filter; with a client too, both must match", minLength=1, maxLength=MAX_NAME),
         },
         stream=True,
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
