@@ -9,7 +9,7 @@ cdef enum EntryState:
     WAITING = 0                # not sent on this connection
     SENT = 1                   # PUBLISH sent; PUBACK or PUBREC awaited
     GOT_PUBREC = 2             # PUBREC has come and is to be answered, or PUBREL sent; PUBCOMP awaited
-    GONE = 3                   # acknowledged or dropped; waits for those before it
+    ACKED = 3                   # acknowledged or dropped; waits for those before it
 
 # One queued message. Queue number n is kept at queue[n & mask].
 cdef struct Entry:
@@ -40,13 +40,13 @@ cdef class Session(Subscriber):
     cdef readonly uint8_t level        # protocol level of the last connection
     cdef Entry* queue
     cdef uint32_t mask                 # capacity of the queue - 1
-    cdef uint64_t head                 # oldest queue number that is not GONE
+    cdef uint64_t head                 # oldest queue number that is not ACKED
     cdef uint64_t next                 # next queue number to send; `tail` is the next to give
     cdef uint64_t sent                 # below this all may have been sent before; kept up to date when `next` goes back
     cdef uint32_t inflight             # SENT and GOT_PUBREC entries between head and next
-    cdef uint32_t queued               # entries that are not GONE
+    cdef uint32_t queued               # entries that are not ACKED
     cdef uint64_t queued_bytes
-    cdef uint64_t droppable            # no entry below this was never sent and is not GONE
+    cdef uint64_t droppable            # no entry below this was never sent and is not ACKED
     cdef Awaiting* awaiting            # by packet identifier, open addressing; no message = empty; at most half full
     cdef uint32_t awaiting_mask        # its size - 1
     cdef uint32_t awaiting_count

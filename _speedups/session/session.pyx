@@ -5,7 +5,7 @@ clock (the turn's tick is its time). What of it must survive is recorded in the 
 
 Queue numbers are packet identifiers: the n-th message of a session (from 1) is always sent with packet identifier
 (n - 1) mod 65535 + 1, so identifiers, order and DUP survive any death of the node without further state. An entry
-leaves the queue when it is acknowledged; one acknowledged out of order waits as GONE for those before it. Since
+leaves the queue when it is acknowledged; one acknowledged out of order waits as ACKED for those before it. Since
 never more than 65534 entries lie between the oldest unacknowledged and the newest sent, identifiers are unique.
 """
 
@@ -32,11 +32,11 @@ from _speedups.session.journal import DamagedBlock
 cdef enum:
     PUBREL = 0x62              # first byte
     PACKET_IDS = 65535
-    PUMP_BYTES = 131072        # how much a session puts into its connection's output in one turn
-    GAP_MOST = 1 << 24         # queue numbers that a store may leave out
-    GONE_MOST = PACKET_IDS     # entries that may wait as GONE
+    SEND_BYTES = 131072        # how much a session puts into its connection's output in one turn
+    GAP_MAX = 1 << 24         # queue numbers that a store may leave out
+    ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED
     CAPACITY_KEPT = 1024       # entries of an empty queue whose memory is not returned
-    DRAWS_MOST = 4096          # steps of a source in one turn
+    PULLS_MAX = 4096          # steps of a source in one turn
 
 
 cdef class Source:
@@ -168,7 +168,7 @@ cdef class Session(Subscriber):
         while n < self.tail:
             e = &self.queue[n & self.mask]
             m = e.message
-            if e.state != GONE:
+            if e.state != ACKED:
                 found.append((
                     n, ("waiting", "sent", "pubrec")[e.state], e.qos, bool(e.dup), bool(e.retain),
                     None if m == NULL else m.data[:m.topic_length],
@@ -219,7 +219,7 @@ cdef class Session(Subscriber):
         self.sent = max(self.sent, self.next)
         self.next = self.head
         count_inflight(self, -<int64_t>self.inflight)
-        self.turn.pump(self)
+        self.turn.schedule_send(self)
 
     def resend_if_older(self, uint32_t ticks):
         """As level 3 asks: send again when the oldest packet in flight was sent at least `ticks` ago.
@@ -235,7 +235,7 @@ cdef class Session(Subscriber):
         if self.sources is None:
             self.sources = []
         self.sources.append(source)
-        self.turn.pump(self)
+        self.turn.schedule_send(self)
 
     # ---- messages to the client ----
 
@@ -274,7 +274,7 @@ cdef class Session(Subscriber):
         while not retain and (
                 self.queued >= self.turn.limits.max_queued_messages
                 or (self.queued and self.queued_bytes + size > self.turn.limits.max_queued_bytes)):
-            self.turn.counters[DROPPED_QUEUE_FULL] += 1
+            self.turn.queue_is_full(self.client_id)
             if not self.turn.limits.drop_oldest or not self.drop_one():
                 self.trace("dropped", message, qos, "the queue is full")
                 return 0
@@ -289,11 +289,11 @@ cdef class Session(Subscriber):
         self.trace("queued", message, qos, "" if self.outlet is not None else "until the client is back")
         if self.recorded():
             self.turn.journal.queued(self, self.number, self.tail, message, qos | retain << 2)
-            self.turn.touch(self)
+            self.turn.await_commit(self)
         self.tail += 1
         count_queued(self, 1, size)
         if self.outlet is not None:
-            self.turn.pump(self)
+            self.turn.schedule_send(self)
         return 0
 
     cdef int arrive(self, uint64_t n, Message* message, uint8_t flags) except -1:
@@ -313,7 +313,7 @@ cdef class Session(Subscriber):
                 self.turn.counters[DROPPED_QUEUE_FULL] += 1
                 if not self.drop_one():
                     break
-        return self.turn.pump(self)
+        return self.turn.schedule_send(self)
 
     cdef bint drop_one(self) except -1:
         """Drop the oldest message that has never been sent; False when there is none."""
@@ -326,9 +326,9 @@ cdef class Session(Subscriber):
         self.trace("dropped", self.queue[n & self.mask].message, self.queue[n & self.mask].qos,
                    "the queue is full, and it was the oldest")
         self.finish(n)
-        # Those dropped wait as GONE for what is in flight. If that is never acknowledged it has to go in the end.
-        while self.tail - self.head > GONE_MOST + <uint64_t>self.queued:
-            self.turn.counters[DROPPED_QUEUE_FULL] += 1
+        # Those dropped wait as ACKED for what is in flight. If that is never acknowledged it has to go in the end.
+        while self.tail - self.head > ACKED_MAX + <uint64_t>self.queued:
+            self.turn.queue_is_full(self.client_id)
             count_inflight(self, -<int64_t>(self.head < self.next))
             self.finish(self.head)
         return True
@@ -340,7 +340,7 @@ cdef class Session(Subscriber):
             count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
             e.message = NULL
-        e.state = GONE
+        e.state = ACKED
         count_queued(self, -1, 0)
         if not self.restoring:                    # then others that are before it may still come
             self.skip_gone()
@@ -349,7 +349,7 @@ cdef class Session(Subscriber):
         return 0
 
     cdef void skip_gone(self) noexcept:
-        while self.head < self.tail and self.queue[self.head & self.mask].state == GONE:
+        while self.head < self.tail and self.queue[self.head & self.mask].state == ACKED:
             self.head += 1
         if self.next < self.head:
             self.next = self.head
@@ -358,7 +358,7 @@ cdef class Session(Subscriber):
             self.queue = NULL
             self.mask = 0
 
-    cdef int pump(self) except -1:
+    cdef int send_pending(self) except -1:
         """Send what the window, the store and the connection's output allow."""
         cdef Outlet outlet = self.outlet
         cdef Entry* e
@@ -367,7 +367,7 @@ cdef class Session(Subscriber):
         if outlet is None or outlet.closed:
             return 0
         while True:
-            if buffer_size(&outlet.out) > PUMP_BYTES:
+            if buffer_size(&outlet.out) > SEND_BYTES:
                 outlet.wants_room = True
                 return 0
             if (self.sources is not None
@@ -375,8 +375,8 @@ cdef class Session(Subscriber):
                     and self.queued + self.pending < self.turn.limits.max_queued_messages
                     and self.queued_bytes < self.turn.limits.max_queued_bytes):
                 draws += 1
-                if draws > DRAWS_MOST:                # a long search must not hold up the others
-                    return self.turn.pump(self)
+                if draws > PULLS_MAX:                # a long search must not hold up the others
+                    return self.turn.schedule_send(self)
                 if not (<Source>self.sources[0]).draw(self):
                     self.sources.pop(0)
                     if not self.sources:
@@ -446,7 +446,7 @@ cdef class Session(Subscriber):
         if n[0] >= self.tail:
             return NULL
         e = &self.queue[n[0] & self.mask]
-        if e.state == GONE or (e.state == WAITING and not e.dup):
+        if e.state == ACKED or (e.state == WAITING and not e.dup):
             return NULL
         return e
 
@@ -461,7 +461,7 @@ cdef class Session(Subscriber):
         self.trace("acknowledged", e.message, 1, "PUBACK")
         count_inflight(self, -<int64_t>(n < self.next))
         self.finish(n)
-        self.turn.pump(self)
+        self.turn.schedule_send(self)
         return True
 
     cdef bint pubrec(self, uint16_t packet_id) except -1:
@@ -494,7 +494,7 @@ cdef class Session(Subscriber):
             return False
         count_inflight(self, -<int64_t>(n < self.next))
         self.finish(n)
-        self.turn.pump(self)
+        self.turn.schedule_send(self)
         return True
 
     # ---- QoS 2 messages from the client ----
@@ -624,19 +624,19 @@ cdef class Session(Subscriber):
 
     cdef Entry* restored_entry(self, uint64_t n) except NULL:
         """The entry n, made if need be; those before it that are not known yet may still come."""
-        if n >= self.tail and n - self.tail > GAP_MOST:
+        if n >= self.tail and n - self.tail > GAP_MAX:
             raise DamagedBlock("a queue number that can't be")
         while self.tail <= n:
             if self.queue == NULL or self.tail - self.head > self.mask:
                 self.grow()
-            self.queue[self.tail & self.mask] = Entry(NULL, 0, 2, GONE, False, False)
+            self.queue[self.tail & self.mask] = Entry(NULL, 0, 2, ACKED, False, False)
             self.tail += 1
         return &self.queue[n & self.mask]
 
     def restore(self, uint64_t first, uint64_t sent):
         """Take a SESSION record back: all before `first` is done, all before `sent` has been sent."""
         cdef uint64_t n = self.head
-        if first == 0 or sent > max(first, self.tail) + GAP_MOST:
+        if first == 0 or sent > max(first, self.tail) + GAP_MAX:
             raise DamagedBlock("queue numbers that can't be")
         while n < first and n < self.tail:
             self.restore_done(n)                  # unless a DONE record said so before
@@ -656,14 +656,14 @@ cdef class Session(Subscriber):
         if n < self.head:
             return
         e = self.restored_entry(n)
-        if e.state != GONE:
+        if e.state != ACKED:
             return
         e[0] = Entry(message_hold(message.message), 0, qos, WAITING, False, retain)
         count_queued(self, 1, message_size(e.message))
 
     def restore_done(self, uint64_t n):
         """Take a DONE record back."""
-        if self.head <= n < self.tail and self.queue[n & self.mask].state != GONE:
+        if self.head <= n < self.tail and self.queue[n & self.mask].state != ACKED:
             self.finish(n)
 
     def restore_received(self, uint64_t n):
@@ -672,7 +672,7 @@ cdef class Session(Subscriber):
         if n < self.head:
             return
         e = self.restored_entry(n)
-        if e.state == GONE:
+        if e.state == ACKED:
             count_queued(self, 1, 0)
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))

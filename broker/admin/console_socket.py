@@ -9,16 +9,13 @@ import asyncio
 import contextlib
 import socket
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from aiohttp import WSMsgType, web
 
 from _speedups.net.listener import Endpoint
-from broker.admin.http.authorization import SUBPROTOCOL, Access
+from broker.admin.http.authorization import SUBPROTOCOL, AdminAuthorization
 from broker.admin.http.problems import Problem
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 PROTOCOL = "mqtt"  # [MQTT-6.0.0-3]
 CHUNK = 65_536
@@ -31,17 +28,17 @@ class Relay:
 
     Args:
         node: whose clients they are.
-        access: judges who asks.
+        authorization: judges who asks.
     """
 
-    def __init__(self, node: "Node", access: Access) -> None:
+    def __init__(self, node: NodeView, authorization: AdminAuthorization) -> None:
         self._node = node
-        self._access = access
+        self._authorization = authorization
         self._open = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """A console connects."""
-        self._access.judge(request, "admin", is_socket=True)
+        self._authorization.judge(request, "admin", is_socket=True)
         if self._open >= CONSOLES_MOST or not self._node.serving:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "there are too many consoles, or the node is starting")
         messages = web.WebSocketResponse(
@@ -65,7 +62,7 @@ class Relay:
         """The other end is a connection of the node's default listener."""
         ours, theirs = socket.socketpair()
         entrance = Endpoint(self._node.listeners.of("default"))
-        self._node.broker.reactor.adopt(theirs, entrance, f"[{host}]:0" if ":" in host else f"{host}:0")
+        self._node.broker.data_plane.reactor.adopt(theirs, entrance, f"[{host}]:0" if ":" in host else f"{host}:0")
         return await asyncio.open_connection(sock=ours)
 
     async def _carry(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from broker.admin.http.authorization import Access
+from broker.admin.http.authorization import AdminAuthorization
 
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -42,14 +42,16 @@ def read() -> dict[str, File]:
     return found
 
 
-def routes(access: Access) -> list[web.RouteDef]:
+def routes(authorization: AdminAuthorization) -> list[web.RouteDef]:
     """/ and each file. The files hold nothing of this broker: they are open to whoever may be let in at all."""
-    return [web.get(f"/{'' if name == INDEX else name}", _handler(file, access)) for name, file in read().items()]
+    return [
+        web.get(f"/{'' if name == INDEX else name}", _handler(file, authorization)) for name, file in read().items()
+    ]
 
 
-def _handler(file: File, access: Access) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _handler(file: File, authorization: AdminAuthorization) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        access.judge_page(request)
+        authorization.judge_page(request)
         headers = {"ETag": file.tag, "Cache-Control": "no-cache", "Content-Type": file.kind, "Vary": "Accept-Encoding"}
         if request.headers.get("If-None-Match") == file.tag:
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)

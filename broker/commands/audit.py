@@ -1,11 +1,10 @@
 """`flockmq audit`: what is weak in a configuration, and the way out."""
 
-import json
-
 from broker.audit import audit
+from broker.commands.output import print_json
 from broker.commands.parser import Parser
 from broker.commands.settings import add_settings, overrides
-from broker.config import schema
+from broker.config.load import load
 
 EXAMPLES = """\
   flockmq audit --config /etc/flockmq.toml
@@ -20,9 +19,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for machines")
     add_settings(parser)
     args = parser.parse(arguments)
-    found = audit(schema.load(overrides(args), file=args.config), args.config)
+    found = audit(load(overrides(args), file=args.config), args.config)
     if args.json:
-        print(json.dumps([finding._asdict() for finding in found], indent=2))
+        print_json([finding._asdict() for finding in found])
     else:
         for finding in found:
             print(f"{finding.severity:4}  {finding.where}: {finding.what}; {finding.way_out}")

@@ -12,7 +12,7 @@ from broker.commands.parser import Parser
 from broker.errors import UsageError
 
 if TYPE_CHECKING:
-    from broker.client.client import Options, Will
+    from broker.client.options import Options, Will
 
 LEVELS = {"mqttv31": 3, "31": 3, "3.1": 3, "mqttv311": 4, "311": 4, "3.1.1": 4}
 
@@ -106,7 +106,7 @@ def apply_url(args: Namespace) -> str | None:
 
 def client_options(args: Namespace, command: str, **more: int) -> "Options":
     """What the shared flags say. Raises UsageError."""
-    from broker.client.client import Options
+    from broker.client.options import Options
 
     if args.level not in LEVELS:
         raise UsageError(f"-V {args.level}: expected mqttv31 or mqttv311")
@@ -143,7 +143,7 @@ def client_options(args: Namespace, command: str, **more: int) -> "Options":
 
 def will(args: Namespace) -> "Will | None":
     """The will the flags describe, if any. Raises UsageError."""
-    from broker.client.client import Will
+    from broker.client.options import Will
 
     if args.will_topic is None:
         if args.will_payload is not None or args.will_qos is not None or args.will_retain:

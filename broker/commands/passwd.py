@@ -5,7 +5,7 @@ import os
 import sys
 
 from broker.auth.password_file import USERNAME, read_users, write_users
-from broker.auth.passwords import PASSWORD_MOST, hash_password
+from broker.auth.passwords import MAX_PASSWORD, hash_password
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 
@@ -56,6 +56,6 @@ def ask_password(user: str) -> bytes:
             raise UsageError("these were two different passwords", "nothing was changed")
     else:
         password = sys.stdin.buffer.readline().rstrip(b"\r\n")
-    if not 0 < len(password) <= PASSWORD_MOST:
-        raise UsageError(f"a password has 1 to {PASSWORD_MOST} bytes", "nothing was changed")
+    if not 0 < len(password) <= MAX_PASSWORD:
+        raise UsageError(f"a password has 1 to {MAX_PASSWORD} bytes", "nothing was changed")
     return password

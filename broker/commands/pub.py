@@ -22,7 +22,8 @@ from broker.commands.parser import Parser
 from broker.errors import ClientError, UsageError
 
 if TYPE_CHECKING:
-    from broker.client.client import Client, Options
+    from broker.client.client import Client
+    from broker.client.options import Options
 
 PAYLOAD_MAX = 268_435_455 - 2 - 2  # what fits beside the shortest topic name and a packet identifier
 EXAMPLES = """\

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from broker.commands.parser import Parser
-from broker.config import schema
+from broker.config.keys import KEYS
 from broker.config.kinds import (
     Addresses,
     Choice,
@@ -25,7 +25,7 @@ def add_settings(parser: Parser) -> None:
         "configuration (flags win over FLOCKMQ_SECTION_KEY variables, those over the file)"
     )
     group.add_argument("--config", metavar="FILE", help="read this TOML file; `flockmq sample-config` prints one")
-    for key in schema.KEYS.values():
+    for key in KEYS.values():
         if key.flag:
             group.add_argument(
                 key.flag,
@@ -70,7 +70,7 @@ def shown(default: object) -> str:
 
 def overrides(args: Namespace) -> dict[str, object]:
     """What the flags set: key name -> text. Raises UsageError."""
-    found = {name: value for name, value in vars(args).items() if name in schema.KEYS and value is not None}
+    found = {name: value for name, value in vars(args).items() if name in KEYS and value is not None}
     for setting in args.settings:
         name, equals, value = setting.partition("=")
         if not equals:

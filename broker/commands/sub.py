@@ -26,7 +26,8 @@ from broker.commands.parser import Parser
 from broker.errors import ClientError, ConnectionLostError, ConnectRefusedError, FlockError, UsageError
 
 if TYPE_CHECKING:
-    from broker.client.client import Message, Options
+    from broker.client.client import Message
+    from broker.client.options import Options
     from broker.commands.output_format import Piece
 
 TIMED_OUT = 27  # the exit status of mosquitto_sub after -W

@@ -4,19 +4,17 @@ import os
 import resource
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker import logs
 from broker.core.calls import Arguments
 from broker.metrics import METRICS
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 STARTED = time.time()
 
 
-def describe(node: "Node", arguments: Arguments) -> dict[str, Any]:
+def describe(node: NodeView, arguments: Arguments) -> dict[str, Any]:
     """Who it is and how it does."""
     broker = node.broker
     ready, reason = broker.ready()
@@ -35,13 +33,13 @@ def describe(node: "Node", arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def figures(node: "Node", arguments: Arguments) -> dict[str, float]:
+def figures(node: NodeView, arguments: Arguments) -> dict[str, float]:
     """All that it counts, by the names of the one table."""
-    counted = node.broker.turn.counted()
+    counted = node.broker.data_plane.turn.counted()
     return {metric.name: metric.read(node.broker, counted) for metric in METRICS}
 
 
-def listeners(node: "Node", arguments: Arguments) -> list[dict[str, Any]]:
+def listeners(node: NodeView, arguments: Arguments) -> list[dict[str, Any]]:
     """Where it listens."""
     places = [
         ("mqtt", node.listeners.urls()),
@@ -51,7 +49,7 @@ def listeners(node: "Node", arguments: Arguments) -> list[dict[str, Any]]:
     return [{"kind": kind, "address": address} for kind, addresses in places for address in addresses]
 
 
-def log_level(node: "Node", arguments: Arguments) -> str:
+def log_level(node: NodeView, arguments: Arguments) -> str:
     """The least important lines that it writes; first set to `level`, if that is given."""
     if "level" in arguments:
         logs.set_level(arguments["level"])

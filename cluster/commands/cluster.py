@@ -4,15 +4,17 @@ Reads only. Heartbeats are counters, so they are read until they have grown or t
 exactly for what there is once per cluster or node, and from a sample of keys for what there is once per session.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from broker.commands.output import print_json, size, table, text
 from broker.commands.parser import Parser
 from cluster.commands import logged
-from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, size, table, text
+from cluster.commands.connection import Cluster, add_redis_options, connected
 from cluster.redis.keys import Keys
 
 if TYPE_CHECKING:
@@ -76,10 +78,10 @@ def run(arguments: list[str]) -> int:
 
 def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
     """Everything that is told, in words and numbers only."""
-    from cluster.redis.durability import inspect_now
+    from cluster.redis.durability import inspect
 
     client, prefix = cluster.client, cluster.config.prefix
-    kept = inspect_now(client, cluster.config.replicas)
+    kept = asyncio.run(inspect(client, cluster.config.replicas))
     nodes = read_nodes(client, prefix, seconds)
     keys = Keys(prefix)
     logs = logged.read_logs(client, keys)

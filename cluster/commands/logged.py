@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from cluster.commands.connection import size, table, text
+from broker.commands.output import size, table, text
 from cluster.redis.keys import Keys
 
 if TYPE_CHECKING:

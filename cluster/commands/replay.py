@@ -16,7 +16,7 @@ from broker.errors import ClientError, UsageError
 from cluster.commands.connection import add_redis_options, connected
 
 if TYPE_CHECKING:
-    from broker.client.client import Options
+    from broker.client.options import Options
     from cluster.replay.player import Manner, Progress
     from cluster.replay.recording import Recording
 
@@ -148,7 +148,7 @@ def manner(args: Namespace) -> "Manner":
 
 def client_options(args: Namespace) -> "Options":
     """Where to, as whom. Raises UsageError."""
-    from broker.client.client import Options
+    from broker.client.options import Options
 
     manner(args)  # what is wrong is told before anything is done
     expected = "expected mqtt://[USER:PASSWORD@]HOST[:PORT]"

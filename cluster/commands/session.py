@@ -1,15 +1,16 @@
 """`flockmq session show|kick|purge CLIENT_ID`: one session as Redis holds it, and the end of its connection or of it.
 
-`show` reads one moment (MULTI). The others call functions of `cluster/redis/functions.lua`, which notify the node.
+`show` reads one moment (MULTI). The others call functions of `cluster/redis/functions/`, which notify the node.
 """
 
 import os
 import time
 from typing import Any
 
+from broker.commands.output import print_json, size, table, text
 from broker.commands.parser import Parser
 from broker.errors import FlockError
-from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, size, table, text
+from cluster.commands.connection import Cluster, add_redis_options, connected
 
 EXAMPLES = """\
   flockmq session show pump-17 --redis redis://10.0.0.5:6379

@@ -15,10 +15,11 @@ from broker.auth.cluster_users import User
 from broker.auth.password_file import USERNAME, read_users
 from broker.auth.passwords import hash_password
 from broker.auth.rules import parse_rule
+from broker.commands.output import print_json, table, text
 from broker.commands.parser import Parser
 from broker.commands.passwd import ask_password
 from broker.errors import FlockError, UsageError
-from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, table, text
+from cluster.commands.connection import Cluster, add_redis_options, connected
 from cluster.redis.keys import Keys
 
 EXAMPLES = """\

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from broker import logs
+from broker.commands.output import print_json, size, table
 from cluster.analytics.times import format_time, iso
-from cluster.commands.connection import print_json, size, table
 from cluster.replay.player import envelope
 from cluster.replay.recording import Logged, Recording
 from cluster.replay.summary import tell_lacking

@@ -3,8 +3,8 @@
 import time
 
 from broker.commands.client_flags import tell
+from broker.commands.output import print_json
 from cluster.analytics.times import iso
-from cluster.commands.connection import print_json
 from cluster.replay.player import Progress
 from cluster.replay.recording import Recording
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
@@ -14,13 +14,11 @@ from broker.admin.api.operation import ROOT, Operation, Request
 from broker.admin.api.operations import bans, clients, events, messages, nodes, retained, settings, subscriptions
 from broker.admin.api.schema import Schema, check
 from broker.admin.http import problems
-from broker.admin.http.authorization import Access
+from broker.admin.http.authorization import AdminAuthorization
 from broker.admin.http.problems import Problem, bad_request
 from broker.admin.http.server import REQUEST_SECONDS
 from broker.errors import NotNow
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,
@@ -43,14 +41,14 @@ class Api:
 
     Args:
         node: whose.
-        access: judges who asks.
+        authorization: judges who asks.
         version: of FlockMQ.
         tokens: whether they are asked for.
     """
 
-    def __init__(self, node: "Node", access: Access, version: str, *, tokens: bool) -> None:
+    def __init__(self, node: NodeView, authorization: AdminAuthorization, version: str, *, tokens: bool) -> None:
         self._node = node
-        self._access = access
+        self._authorization = authorization
         self._description = json.dumps(description(OPERATIONS, version, tokens=tokens)).encode()
 
     def routes(self) -> list[web.RouteDef]:
@@ -59,12 +57,12 @@ class Api:
         return [*found, web.get(f"{ROOT}/openapi.json", self._describe, allow_head=False)]
 
     async def _describe(self, request: web.Request) -> web.Response:
-        self._access.judge(request, "read")
+        self._authorization.judge(request, "read")
         return web.Response(body=self._description, content_type="application/json", headers=NO_STORE)
 
     def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(raw: web.Request) -> web.StreamResponse:
-            holder = self._access.judge(raw, operation.role)
+            holder = self._authorization.judge(raw, operation.role)
             if not self._node.serving:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
             arguments = read_query(operation, raw)

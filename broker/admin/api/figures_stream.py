@@ -4,12 +4,9 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
 
 from broker.admin.api.aggregate import ask, failures, values
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 INTERVAL = 1.0  # seconds
 
@@ -21,7 +18,7 @@ class Pulse:
         node: whose cluster.
     """
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: NodeView) -> None:
         self._node = node
         self._watchers: set[asyncio.Queue[str]] = set()
         self._beating: asyncio.Task[None] | None = None

@@ -2,15 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from broker.admin.api.schema import Schema, array, integer, record, table, text
 from broker.admin.http.tokens import Holder
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 ROOT = "/api/v1"
 LIMIT_MOST = 1000
@@ -27,7 +25,7 @@ FAILURES = table(text(), "nodes that did not answer, and why: what they know is 
 class Request(NamedTuple):
     """An operation that is asked for, by somebody who may."""
 
-    node: "Node"
+    node: NodeView
     holder: Holder
     arguments: dict[str, Any]  # of the query
     body: dict[str, Any]

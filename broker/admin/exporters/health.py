@@ -2,16 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from broker import logs
 from broker.admin.exporters import prometheus
-from broker.admin.http.authorization import Access
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.admin.http.authorization import AdminAuthorization
+from broker.rpc.node_view import NodeView
 
 HEADERS = {"Cache-Control": "no-store", "Connection": "close"}
 
@@ -46,13 +43,13 @@ def handler(page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
     return handle
 
 
-def routes(node: "Node", access: Access) -> list[web.RouteDef]:
+def routes(node: NodeView, authorization: AdminAuthorization) -> list[web.RouteDef]:
     """The three."""
     figures = handler(lambda: (HTTPStatus.OK, prometheus.page(node.broker, node.version, node.name), prometheus.KIND))
 
     async def metrics(request: web.Request) -> web.Response:
         if node.config.http.metrics_token:
-            access.judge_metrics(request)
+            authorization.judge_metrics(request)
         return await figures(request)
 
     return [

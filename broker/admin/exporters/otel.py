@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker import logs
+from broker.broker import Broker
 from broker.config.schema import OtelConfig
 from broker.errors import UsageError
 from broker.metrics import METRICS, Metric
@@ -15,8 +16,6 @@ from broker.metrics import METRICS, Metric
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
     from opentelemetry.sdk.metrics import MeterProvider
-
-    from broker.broker import Broker
 
 STOP_MILLISECONDS = 2000.0  # that the last export may take
 
@@ -36,7 +35,7 @@ class Exporter:
         UsageError: the library isn't installed.
     """
 
-    def __init__(self, config: OtelConfig, broker: Callable[[], "Broker"], version: str, node: str) -> None:
+    def __init__(self, config: OtelConfig, broker: Callable[[], Broker], version: str, node: str) -> None:
         self._broker = broker
         self._provider = _provider(config, version, node)
         meter = self._provider.get_meter("flockmq", version)
@@ -48,7 +47,7 @@ class Exporter:
         from opentelemetry.metrics import Observation
 
         broker = self._broker()
-        yield Observation(metric.read(broker, broker.turn.counted()))
+        yield Observation(metric.read(broker, broker.data_plane.turn.counted()))
 
     def stop(self) -> None:
         """Send the last figures; blocks for a moment."""

@@ -4,13 +4,10 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from _speedups.net.listener import Listener
+from broker.broker import Broker
 from broker.metrics import METRICS
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 LISTENER_FIGURES = (
@@ -23,7 +20,7 @@ LISTENER_FIGURES = (
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-def page(broker: "Broker", version: str, node: str) -> str:
+def page(broker: Broker, version: str, node: str) -> str:
     """All figures as they are now.
 
     Args:
@@ -32,11 +29,11 @@ def page(broker: "Broker", version: str, node: str) -> str:
         node: this node's name.
     """
     lines = [*_row("flockmq_info", "gauge", "The version and the name of the node.", 1, _labels(version, node))]
-    figures = broker.turn.counted()
+    figures = broker.data_plane.turn.counted()
     for metric in METRICS:
         suffix = "_total" if metric.kind == "counter" else ""
         lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures))
-    lines += _listeners(list(broker.reactor.listeners.values()))
+    lines += _listeners(list(broker.data_plane.reactor.listeners.values()))
     lines += _process()
     return "\n".join(lines) + "\n"
 

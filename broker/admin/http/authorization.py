@@ -56,7 +56,7 @@ class Failures:
             self._known.popitem(last=False)
 
 
-class Access:
+class AdminAuthorization:
     """Judges requests.
 
     Args:

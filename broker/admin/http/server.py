@@ -101,9 +101,13 @@ class HttpServer:
     Args:
         app: the answers; `in_time` is one of its middlewares.
         tls: for addresses that begin with https://; None if there are none.
+        failures: number of wrong tokens received.
     """
 
-    def __init__(self, app: web.Application, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, app: web.Application, tls: ssl.SSLContext | None = None, failures: Callable[[], int] = int
+    ) -> None:
+        self.failures = failures
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
         self._tls = tls
         self.connections: set[Connection] = set()

@@ -15,13 +15,13 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from broker import logs
+from broker.commands.output import table
 from broker.commands.parser import Parser
 from broker.errors import FlockError, UsageError
 from cluster.analytics import session
 from cluster.analytics.faults import first_line, told
 from cluster.analytics.job_options import PREFIX
 from cluster.analytics.views import log_view, views
-from cluster.commands.connection import table
 
 EXAMPLES = """\
   flockmq analytics sql /srv/fleet "select prefix, sum(messages) from rates group by prefix"

@@ -7,7 +7,7 @@ from typing import Any
 from broker.admin.api.operation import LONGEST, Operation, Request
 from broker.admin.api.schema import Schema, array, integer, nullable, number, record, text
 from broker.admin.http.problems import Problem, missing, unfit
-from broker.auth.bans import KINDS, MOST, Ban, network
+from broker.auth.bans import KINDS, MAX_BANS, Ban, network
 
 KIND = text("what is banned", enum=list(KINDS))
 VALUE = text(
@@ -38,8 +38,8 @@ async def bans(request: Request) -> dict[str, Any]:
 async def ban(request: Request) -> dict[str, Any]:
     """One more, or another one of the same value."""
     body, known = request.body, request.node.broker.bans
-    if len(known) >= MOST:
-        raise Problem(HTTPStatus.CONFLICT, f"there are {MOST} bans, which is the most")
+    if len(known) >= MAX_BANS:
+        raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_BANS} bans, which is the most")
     now = round(time.time(), 3)
     until = now + body["seconds"] if "seconds" in body else None
     found = Ban(body["kind"], _value(body), body.get("reason", ""), now, until, request.holder.name)

@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -14,10 +13,8 @@ from broker.admin.api.operation import LONGEST, Operation, Request
 from broker.admin.api.schema import text
 from broker.admin.http.problems import Problem, unfit
 from broker.errors import UsageError
+from broker.rpc.node_view import NodeView
 from broker.tracing import check, follow
-
-if TYPE_CHECKING:
-    from broker.node import Node
 
 SEND_SECONDS = 10.0  # that a reader may take for an event
 STREAMS_MOST = 32
@@ -40,10 +37,10 @@ async def trace(request: Request) -> web.StreamResponse:
     return await _stream(request, told(request.node, client, topic))
 
 
-async def told(node: "Node", client: str | None, topic: str | None) -> AsyncGenerator[str]:
+async def told(node: NodeView, client: str | None, topic: str | None) -> AsyncGenerator[str]:
     """The steps as JSON; it ends when the node has begun anew, and what was followed is no more."""
     broker = node.broker
-    async with aclosing(follow(broker, client, topic)) as batches:
+    async with aclosing(follow(broker.coordinator.call_all, broker.data_plane.run, client, topic)) as batches:
         async for batch, missed in batches:
             if node.broker is not broker:
                 return

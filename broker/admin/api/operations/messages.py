@@ -26,9 +26,9 @@ async def publish(request: Request) -> dict[str, Any]:
     if len(payload) + len(topic.encode()) > broker.config.limits.max_packet_size:
         raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the message is larger than limits.max_packet_size")
     stored = asyncio.Event()
-    receivers = broker.router.publish(topic.encode(), payload, body.get("qos", 0), body.get("retain", False))
-    broker.turn.after_commit(stored.set)
-    broker.settle()
+    receivers = broker.data_plane.router.publish(topic.encode(), payload, body.get("qos", 0), body.get("retain", False))
+    broker.data_plane.turn.after_commit(stored.set)
+    broker.data_plane.end_turn()
     await stored.wait()
     return {"receivers": receivers}
 

@@ -3,16 +3,14 @@
 import asyncio
 from http import HTTPStatus
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_filter
 from broker.admin.api.operation import AFTER, LIMIT, LONGEST, TOPIC_FILTER, Operation, Request
 from broker.admin.api.operations.messages import ENCODING, shown
 from broker.admin.api.schema import array, boolean, integer, nullable, record, text
 from broker.admin.http.problems import missing, unfit
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
+from broker.core.data_plane import DataPlane
 
 COUNT_MOST = 1000  # nodes of the tree that are looked at to count what is below a level
 SLICE = 200  # messages cleared in one go
@@ -35,7 +33,7 @@ async def browse(request: Request) -> dict[str, Any]:
     parent, after = (request.arguments.get(name) for name in ("parent", "after"))
     limit = request.arguments["limit"]
     encoded = [None if value is None else value.encode() for value in (parent, after)]
-    tree = request.node.broker.router.retained
+    tree = request.node.broker.data_plane.router.retained
     try:
         found = tree.children(encoded[0], encoded[1], limit, COUNT_MOST)
     except KeyError:
@@ -56,7 +54,8 @@ async def browse(request: Request) -> dict[str, Any]:
 
 async def one(request: Request) -> dict[str, Any]:
     """A message."""
-    for topic, payload, qos in request.node.broker.router.retained.matching(request.arguments["topic"].encode()):
+    retained = request.node.broker.data_plane.router.retained
+    for topic, payload, qos in retained.matching(request.arguments["topic"].encode()):
         return {"topic": topic.decode(), "qos": qos, "bytes": len(payload), **shown(payload)}
     raise missing("nothing is retained for this topic")
 
@@ -65,7 +64,7 @@ async def several(request: Request) -> dict[str, Any]:
     """The first that match a filter."""
     topic_filter = request.arguments["filter"]
     _valid(request, topic_filter)
-    found = request.node.broker.router.retained.matching(topic_filter.encode())
+    found = request.node.broker.data_plane.router.retained.matching(topic_filter.encode())
     size = 0
     items: list[dict[str, Any]] = []
     for topic, payload, qos in found:
@@ -86,23 +85,23 @@ def _valid(request: Request, topic_filter: str) -> None:
 
 async def clear(request: Request) -> dict[str, Any]:
     """Clear what matches a filter."""
-    broker, topic_filter = request.node.broker, request.arguments["filter"]
+    data_plane, topic_filter = request.node.broker.data_plane, request.arguments["filter"]
     _valid(request, topic_filter)
     if topic_filter.partition("/")[0] == "$SYS":
         raise unfit("what nodes say of themselves below $SYS is not to be cleared")
-    return {"cleared": await _clear(broker, topic_filter.encode())}
+    return {"cleared": await _clear(data_plane, topic_filter.encode())}
 
 
-async def _clear(broker: "Broker", topic_filter: bytes) -> int:
+async def _clear(data_plane: DataPlane, topic_filter: bytes) -> int:
     cleared = 0
-    found = broker.router.retained.matching(topic_filter)
+    found = data_plane.router.retained.matching(topic_filter)
     while part := list(islice(found, SLICE)):
         for topic, _, _ in part:
-            broker.router.publish(topic, b"", 0, True)
+            data_plane.router.publish(topic, b"", 0, True)
         cleared += len(part)
         stored = asyncio.Event()
-        broker.turn.after_commit(stored.set)
-        broker.settle()
+        data_plane.turn.after_commit(stored.set)
+        data_plane.end_turn()
         await stored.wait()
     return cleared
 
