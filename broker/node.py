@@ -1,4 +1,4 @@
-"""A node: the composition root. Builds store, broker and listeners; starts, stops and rejoins. Knows no signals.
+"""A node: the composition root. Builds store, broker and listeners; starts, stops and rejoins. Handles no signals.
 
 The loop calls the reactor when a socket is ready, the clock four times a second, and `confirm` when the store has
 stored a block.
@@ -53,7 +53,7 @@ log = logs.get("flockmq.node")
 
 
 class Heap(Protocol):
-    """Told when the state of the node is in memory, and when it is about to be dropped."""
+    """Notified when the state of the node is in memory, and when it is about to be dropped."""
 
     def freeze(self) -> None:
         """The state is complete."""

@@ -50,9 +50,9 @@ class ChainBuilder:
         if auth.redis:
             made.append(ClusterUsers(self._users, self.verifier))
         if auth.http_url:
-            asked = (auth.http_url, auth.http_timeout, auth.http_remember)
+            settings = (auth.http_url, auth.http_timeout, auth.http_remember)
             module = _late("broker.auth.http_users", "auth.http_url needs")
-            made.append(self._keep(asked, lambda: module.HttpUsers(*asked, self._http)))
+            made.append(self._keep(settings, lambda: module.HttpUsers(*settings, self._http)))
         return made
 
     def _token_users(self, auth: AuthConfig) -> Method:
@@ -67,10 +67,10 @@ class ChainBuilder:
         made: Method = _late("broker.auth.tokens", "tokens need").TokenUsers(auth, keys, self._tokens)
         return made
 
-    def _keep(self, what: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        if what not in self._kept:
-            self._kept[what] = make()
-        return self._kept[what]
+    def _keep(self, settings: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        if settings not in self._kept:
+            self._kept[settings] = make()
+        return self._kept[settings]
 
     def close(self) -> None:
         """End the threads."""

@@ -111,7 +111,7 @@ class PasswordFile:
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict] | None:
         """None: the user is unknown."""
         stored = self._users.get(credentials.username or "")
-        if stored is not None and self._verifier.knows(stored, credentials.password):
+        if stored is not None and self._verifier.remembers(stored, credentials.password):
             return Verdict(ReturnCode.ACCEPTED, Identity(credentials.username))
         return None if stored is None else self._verify(credentials, stored)
 

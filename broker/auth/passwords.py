@@ -79,11 +79,11 @@ def parse_hash(text: str) -> StoredHash:
         elif parts[:2] == ["", "6"] and len(parts) == 4:
             found = StoredHash(text, "sha512", 1, *map(_decoded, parts[2:]))
         else:
-            raise ValueError("it is no hash of a password that FlockMQ knows")
+            raise ValueError("it is not a password hash in a supported format")
     except binascii.Error:
         raise ValueError("its base64 is damaged") from None
     if not found.salt or len(found.digest) != 64 or not 1 <= found.iterations <= MAX_ITERATIONS:
-        raise ValueError("the hash is cut short, or not what Mosquitto writes")
+        raise ValueError("the hash is cut short, or not as Mosquitto writes it")
     return found
 
 

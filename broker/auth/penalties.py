@@ -42,7 +42,7 @@ class Penalties:
     """The table of addresses."""
 
     def __init__(self) -> None:
-        self._records: OrderedDict[str, Record] = OrderedDict()  # the latest failure comes last
+        self._records: OrderedDict[str, Record] = OrderedDict()  # the latest failure is last
         self._delayed = 0
         self.first_delay = 0.0  # seconds
 

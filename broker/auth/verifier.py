@@ -29,7 +29,7 @@ class Verifier:
         self.remember = 0.0  # seconds for which a right password is remembered
         self.verifications = 0
 
-    def knows(self, stored: StoredHash, password: bytes | None) -> bool:
+    def remembers(self, stored: StoredHash, password: bytes | None) -> bool:
         """Whether this password was right lately."""
         return password is not None and self._right.get(self._digest(stored, password), 0.0) > time.monotonic()
 
@@ -39,7 +39,7 @@ class Verifier:
         Raises:
             Busy: too many wait.
         """
-        if self.knows(stored, password):
+        if self.remembers(stored, password):
             return True
         self.verifications += 1
         is_right = await self._pool.run(stored.matches, password or b"") and password is not None

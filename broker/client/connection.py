@@ -17,7 +17,7 @@ from broker.errors import ClientError, ConnectError, ConnectionLostError, Connec
 if TYPE_CHECKING:
     from _speedups.codec.packets import Packet
 
-# CONNACK return codes: [MQTT-3.2.2-4..6], table 3.1; the words and what to do.
+# CONNACK return codes: [MQTT-3.2.2-4..6], table 3.1; words and remedies.
 RETURN_CODES = {
     1: ("unacceptable protocol version", "try the other -V"),
     2: ("identifier rejected", "try another client identifier; MQTT 3.1 allows 1 to 23 characters"),

@@ -84,7 +84,7 @@ class StandaloneCoordinator(Coordinator):
         pass  # read where it is used
 
     def tick(self) -> None:
-        """End the sessions whose clients have been away too long. The oldest absence comes first."""
+        """End the sessions whose clients have been disconnected too long; the oldest is first."""
         expiry = self.data_plane.config.mqtt.session_expiry
         now = time.monotonic()
         while expiry and self._away:

@@ -56,6 +56,7 @@ class DataPlane:
             drop_oldest=limits.queue_policy == "drop-old",
             max_awaiting_release=limits.max_awaiting_release,
             max_outgoing_bytes=limits.max_outgoing_bytes,
+            control_characters=config.mqtt.control_characters,
             max_uncommitted_bytes=limits.max_uncommitted_bytes,
         )
         self.router.retained.most = limits.max_retained_messages

@@ -39,7 +39,7 @@ class Sessions:
         return self._add(Session(self._turn, number, client_id, persistent=True, shared=True))
 
     def restore(self, number: int, client_id: bytes, *, level: int) -> Session:
-        """A session that the store knows, empty, whose records are to be applied."""
+        """A session from the store, still empty; its records follow."""
         self._last_number = max(self._last_number, number)
         return self._add(Session(self._turn, number, client_id, persistent=True, level=level, restoring=True))
 

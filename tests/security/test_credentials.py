@@ -89,7 +89,7 @@ def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
 
 
 def test_a_queue_of_work_is_bounded() -> None:
-    pool = WorkPool("test", threads=1, most_waiting=3)
+    pool = WorkPool("test", threads=1, max_waiting=3)
     go = threading.Event()
 
     async def flood() -> list[object]:

@@ -119,7 +119,7 @@ def test_the_command(passwd: Passwd, tmp_path: Path) -> None:
 def test_the_command_refuses_what_it_cannot_do(passwd: Passwd, tmp_path: Path) -> None:
     path = tmp_path / "passwords"
     for arguments, stdin, words in (
-        ([path], "x\n", "a user is wanted"),
+        ([path], "x\n", "a user is missing"),
         ([path, "a:b"], "x\n", "without colons"),
         ([path, "ada"], "\n", "a password has 1 to"),
         ([path, "ada", "--delete"], "", "has no user 'ada'"),
