@@ -7,6 +7,8 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
+from _speedups.base.array cimport array_reserve
+
 cdef enum:
     BLOCK_SMALLEST = 1024      # bytes; a block of class k has BLOCK_SMALLEST << k bytes
     BLOCK_CLASSES = 8          # so pooled blocks have 1 KiB to 128 KiB
@@ -131,15 +133,8 @@ cdef inline void buffer_free(Buffer* b, Pool* pool) noexcept nogil:
 
 
 cdef inline int pointers_push(Pointers* p, void* item) noexcept nogil:
-    cdef Py_ssize_t capacity
-    cdef void** items
-    if p.count == p.capacity:
-        capacity = p.capacity * 2 if p.capacity else 16
-        items = <void**>realloc(p.items, capacity * sizeof(void*))
-        if items == NULL:
-            return -1
-        p.items = items
-        p.capacity = capacity
+    if array_reserve(<void**>&p.items, p.count + 1, &p.capacity, sizeof(void*)) < 0:
+        return -1
     p.items[p.count] = item
     p.count += 1
     return 0

@@ -28,7 +28,7 @@ cdef class SubscriptionTree:
     cdef Py_ssize_t topic_length
     cdef Node** frontier       # nodes reached at a level, while matching
     cdef Node** beyond         # nodes reached at the next
-    cdef Py_ssize_t frontier_capacity, beyond_capacity
+    cdef Py_ssize_t frontier_capacity, beyond_capacity, receiver_capacity
     cdef readonly uint64_t generation
     cdef uint64_t mark         # stamps the sessions that the plan being made has
     cdef readonly uint64_t count       # subscriptions

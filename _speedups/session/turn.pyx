@@ -11,9 +11,10 @@ callbacks that waited for it are let go, in the order they were made. With store
 from collections import deque
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from _speedups.base.array cimport array_reserve
 from _speedups.base.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
                                 pool_free)
 from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
@@ -124,15 +125,8 @@ cdef class Commit:
         free(self.acks)
 
     cdef int hold(self, Outlet outlet, uint8_t first_byte, uint16_t packet_id) except -1:
-        cdef Py_ssize_t capacity
-        cdef HeldAck* acks
-        if self.ack_count == self.ack_capacity:
-            capacity = self.ack_capacity * 2 if self.ack_capacity else 64
-            acks = <HeldAck*>realloc(self.acks, capacity * sizeof(HeldAck))
-            if acks == NULL:
-                raise MemoryError
-            self.acks = acks
-            self.ack_capacity = capacity
+        if array_reserve(<void**>&self.acks, self.ack_count + 1, &self.ack_capacity, sizeof(HeldAck)) < 0:
+            raise MemoryError
         Py_INCREF(outlet)
         self.acks[self.ack_count] = HeldAck(<void*>outlet, first_byte, packet_id)
         self.ack_count += 1
