@@ -37,7 +37,7 @@ def test_a_process_that_was_suspended_does_not_catch_up() -> None:
     async def run() -> None:
         clock = Clock(asyncio.get_running_loop(), lambda passed, late: ticks.append(passed), ())
         clock.start()
-        time.sleep(1.6)
+        time.sleep(1.6)  # noqa: ASYNC251 - the whole process is suspended
         await asyncio.sleep(0.05)
         clock.stop()
 
