@@ -255,9 +255,9 @@ cdef class Channel(Outlet):
         if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may leave.
             return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind())
-        if self.session.awaiting_count >= self.turn.limits.max_awaiting_release or (
-                self.session.awaiting_count
-                and self.session.awaiting_bytes + topic_length + size > self.turn.limits.max_queued_bytes):
+        if self.session.incoming.count >= self.turn.limits.max_awaiting_release or (
+                self.session.incoming.count
+                and self.session.incoming.bytes + topic_length + size > self.turn.limits.max_queued_bytes):
             return self.protocol_error("too many QoS 2 messages wait for PUBREL")
         message = message_new(topic, topic_length, payload, size, 2, first_byte & 1)
         if message == NULL:

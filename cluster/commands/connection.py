@@ -1,4 +1,4 @@
-"""What commands that ask Redis share: the flags, the client, its errors in one line."""
+"""Common to commands that use Redis: the flags, the client, its errors in one line."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ class Cluster(NamedTuple):
 
 
 def add_redis_options(parser: Parser) -> None:
-    """Which Redis, how the answer is written, and help."""
+    """Add the options for Redis, the output and help."""
     group = parser.add_argument_group("options (flags win over FLOCKMQ_CLUSTER_ variables, those over the file)")
     group.add_argument("--redis", metavar="URL", help="the cluster's Redis, as for `flockmq serve`")
-    group.add_argument("--prefix", metavar="PREFIX", help="what its keys begin with [mq:]")
+    group.add_argument("--prefix", metavar="PREFIX", help="of its keys [mq:]")
     group.add_argument("--config", metavar="FILE", help="the nodes' configuration file")
     group.add_argument("--json", action="store_true", help="for machines")
     parser.add_general_help(group)
@@ -40,7 +40,7 @@ def connected(args: Namespace) -> Iterator[Cluster]:
 
     Raises:
         UsageError: none is named, or the library is missing.
-        FlockError: Redis doesn't answer, or not as it should.
+        FlockError: Redis is unreachable, or replies with an error.
     """
     named = {"cluster.redis": args.redis, "cluster.prefix": args.prefix}
     settings = load({key: text for key, text in named.items() if text is not None}, file=args.config).cluster

@@ -1,4 +1,4 @@
-"""`flockmq replay`: publishes logged messages again, in order, at their pace or faster; or tells which there are."""
+"""`flockmq replay`: publishes logged messages again, in order, at their pace or faster; or lists them."""
 
 import asyncio
 import os
@@ -37,11 +37,11 @@ exit status: 0 published (QoS 1 and 2: acknowledged), 1 not all published, 2 wro
 
 
 def run(arguments: list[str]) -> int:
-    """Replay what the arguments say; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = make_parser()
     args = parser.parse(arguments)
     if args.since is None:
-        raise UsageError("no --since", 'it says where to begin: --since "10 min ago"')
+        raise UsageError("no --since", 'name the begin of the range: --since "10 min ago"')
     check(args)
     options = client_options(args)
     with connected(args) as cluster:
@@ -95,7 +95,7 @@ def make_parser() -> Parser:
 
 
 def check(args: Namespace) -> None:
-    """Raises UsageError for what makes no sense."""
+    """Raises UsageError for contradictory arguments."""
     for topic_filter in args.filter:
         check_topic_filter(topic_filter, "--filter")
     if args.topic_prefix:
@@ -177,7 +177,7 @@ def client_options(args: Namespace) -> "Options":
 
 
 async def publish(recording: "Recording", args: Namespace, options: "Options") -> int:
-    """Publish everything, tell how far it is and what came of it; returns the exit status."""
+    """Publish everything, with progress and a summary; returns the exit status."""
     from broker.client.client import Client
     from cluster.replay.player import GRACE, Player, Progress
     from cluster.replay.summary import resume_hint, summarize
@@ -214,7 +214,7 @@ async def publish(recording: "Recording", args: Namespace, options: "Options") -
 
 
 async def watch(work: "asyncio.Future[None]", progress: "Progress", recording: "Recording") -> None:
-    """Until the work is done, tell how far it is, if standard error is a terminal."""
+    """Print the progress until the work is done, if standard error is a terminal."""
     from cluster.replay.summary import progress_line
 
     is_terminal = sys.stderr.isatty()

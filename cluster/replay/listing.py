@@ -1,4 +1,4 @@
-"""What a replay would publish: how many messages, or a line for each."""
+"""The messages that a replay would publish: their number, or a line for each."""
 
 import json
 from collections import defaultdict
