@@ -185,7 +185,7 @@ class Node:
     # ---- rejoin ----
 
     def _rejoin(self, reason: str) -> None:
-        """Close all clients, drop all state, and join the cluster again, which went on without this node."""
+        """Close all clients, drop all state, and join the cluster again."""
         self._fenced.set()
         if self._rejoining is None and not self._stopped.is_set():
             log.error("fenced: closing all clients and rejoining the cluster", reason=reason)
@@ -312,7 +312,7 @@ class Node:
 
 
 def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, rejoin: Callable[[str], None]) -> Coordinator:
-    """The coordinator of a node alone, or of a node of a cluster, as the configuration says.
+    """The coordinator of a node alone, or of a node of a cluster, by the configuration.
 
     Args:
         config: of the node.

@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 class _Follower:
-    """A follower, as a node knows it."""
+    """A follower at one node."""
 
     def __init__(self, client: bytes | None, topic: bytes | None) -> None:
         self.client = client
@@ -78,7 +78,7 @@ class Traces:
         self._missed = 0
 
     def steps(self, arguments: Arguments) -> list[object]:
-        """The method "trace": follower, filter, known names -> new steps, and the number of missed ones."""
+        """The method "trace": follower, filter, names -> new steps, and the number of missed ones."""
         name = arguments["follower"]
         if arguments["stop"]:
             self._followers.pop(name, None)

@@ -63,8 +63,8 @@ class AccessControl:
         files = {path: _stamp(path) for listener in listeners for path in _paths(listener.auth)}
         chains = {listener.name: self._chain(listener) for listener in listeners}
         self._config, self._chains, self._files = config, chains, files
-        self._builder.verifier.remember = config.auth.remember
-        self._penalties.first_delay = config.auth.failure_delay
+        self._builder.verifier.configure(config.auth.remember)
+        self._penalties.configure(config.auth.failure_delay)
 
     def _chain(self, listener: ListenerConfig) -> Chain:
         auth = listener.auth

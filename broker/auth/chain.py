@@ -1,6 +1,6 @@
 """The authentication chain of one listener: its methods, tried one after the other, and the access rules.
 
-- A method that doesn't know the user returns None, and the next is tried; any other result is final. So a wrong
+- A method returns None for an unknown user, and the next is tried; any other result is final. So a wrong
   password is never tried elsewhere, and a back end that is unavailable refuses (code 3) instead of falling through.
 - A client without credentials is anonymous, and accepted only if the listener allows it.
 - The refusal of an unknown user takes as long as that of a wrong password.
@@ -91,7 +91,7 @@ class Chain:
         return self._admitted(credentials, answer, method.name)
 
     async def _refuse_unknown(self, credentials: Credentials) -> Verdict:
-        """No method knows the client."""
+        """The user is unknown to all methods."""
         if credentials.username is None and self.anonymous:  # a certificate that no method needs
             return self._admitted(credentials, Verdict(ReturnCode.ACCEPTED, Identity()), "")
         if self._dummy_hash is not None:

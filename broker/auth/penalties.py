@@ -44,7 +44,11 @@ class Penalties:
     def __init__(self) -> None:
         self._records: OrderedDict[str, Record] = OrderedDict()  # the latest failure is last
         self._delayed = 0
-        self.first_delay = 0.0  # seconds
+        self._first_delay = 0.0
+
+    def configure(self, first_delay: float) -> None:
+        """Delay the reply to a first failure by this many seconds; 0 = no delays."""
+        self._first_delay = first_delay
 
     def begin(self, address: str) -> bool:
         """Begin an attempt; False: it is refused. `end` follows unless it is."""
@@ -64,7 +68,7 @@ class Penalties:
 
     def failed(self, address: str) -> float:
         """Record a failure; returns the delay of its reply in seconds. `answered` follows if there is one."""
-        if not self.first_delay:
+        if not self._first_delay:
             return 0.0
         network, now = network_of(address), time.monotonic()
         record = self._records.pop(network, None)
@@ -80,7 +84,7 @@ class Penalties:
         if self._delayed >= MAX_DELAYED:
             return 0.0
         self._delayed += 1
-        return float(min(MAX_DELAY, self.first_delay * 2 ** min(record.failures - 1, 16)))
+        return float(min(MAX_DELAY, self._first_delay * 2 ** min(record.failures - 1, 16)))
 
     def answered(self) -> None:
         """A delayed reply was sent."""

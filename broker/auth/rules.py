@@ -19,7 +19,7 @@ from _speedups.session.rights import PUBLISH, READ, Rights
 
 ACCESS = {"read": READ, "write": PUBLISH, "readwrite": READ | PUBLISH, "deny": READ | PUBLISH}
 KINDS = ("topic", "pattern")
-MAX_LEVELS = 65_536  # of a filter; `limits.max_topic_levels` is what clients may use
+MAX_LEVELS = 65_536  # of a filter; `limits.max_topic_levels` limits clients
 MAX_FILTER = 65_535  # bytes: longer than any topic
 SHARED = 4096  # different Rights that clients with equal rules share
 

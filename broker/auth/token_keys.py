@@ -2,7 +2,7 @@
 
 The key decides over the algorithms, never the token: a public key is never used as a secret, and `none` fits no key
 (RFC 8725). A URL is fetched off the loop, again after an hour, and when a token names an unknown key, but not more
-often than every `REFRESH_SECONDS`. While the URL can't be reached, the known keys stay in use.
+often than every `REFRESH_SECONDS`. While the URL can't be reached, the previous keys stay in use.
 """
 
 import threading

@@ -26,8 +26,12 @@ class Verifier:
         self._pool = WorkPool("passwords", THREADS, MAX_WAITING)
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()  # digest -> until when; the oldest first
-        self.remember = 0.0  # seconds for which a right password is remembered
+        self._remember = 0.0
         self.verifications = 0
+
+    def configure(self, remember: float) -> None:
+        """Remember a right password for this many seconds."""
+        self._remember = remember
 
     def remembers(self, stored: StoredHash, password: bytes | None) -> bool:
         """Whether this password was right lately."""
@@ -43,10 +47,10 @@ class Verifier:
             return True
         self.verifications += 1
         is_right = await self._pool.run(stored.matches, password or b"") and password is not None
-        if is_right and password is not None and self.remember:
+        if is_right and password is not None and self._remember:
             digest = self._digest(stored, password)
             self._right.pop(digest, None)
-            self._right[digest] = time.monotonic() + self.remember
+            self._right[digest] = time.monotonic() + self._remember
             if len(self._right) > MAX_REMEMBERED:
                 self._right.popitem(last=False)
         return is_right

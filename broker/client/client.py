@@ -3,7 +3,7 @@
 Owns the client's side of one session: packet identifiers, the window of outgoing messages, the QoS 2 states of both
 directions, keep alive. Rules:
 - `Client` outlives its connections: `connect` may be called again after a loss. Unacknowledged packets are sent again
-  if the session goes on (clean_start false); their callers got `ConnectionLostError` meanwhile.
+  if the session goes on (clean_start false); their callers get `ConnectionLostError` meanwhile.
 - An incoming message counts as received when it is acknowledged; `receive` acknowledges it unless the caller does.
 - Bounded: above QUEUE_HIGH messages in the queue, the connection is not read.
 """

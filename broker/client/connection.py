@@ -144,7 +144,7 @@ class ClientConnection(asyncio.Protocol):
             raise ClientError(str(error)) from None
 
     def write(self, packet: "Packet", frame: bytes) -> None:
-        """Send a packet whose bytes are known."""
+        """Send a packet that is encoded already."""
         if self._on_packet is not None:
             self._on_packet("sending", packet)
         self._sent_at = asyncio.get_running_loop().time()

@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
 
 
 class Loaded(NamedTuple):
-    """A configuration and, for each key, where its value came from ("default", "file.toml:3", ...)."""
+    """A configuration and, for each key, the origin of its value ("default", "file.toml:3", ...)."""
 
     config: Config
     origins: dict[str, str]

@@ -1,6 +1,6 @@
 """The interface between the handlers of packets and the state of sessions, kept by one node or by a cluster.
 
-The handlers know the protocol. A coordinator knows where state is stored, and which nodes have to agree. It calls back
+The handlers implement the protocol. A coordinator stores state, and gets the agreement of other nodes. It calls back
 when a packet may be sent to a client: `Admission.admit` and `welcome` for CONNECT, `done` for the others.
 """
 

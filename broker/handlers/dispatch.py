@@ -1,4 +1,4 @@
-"""From packet type to handler: the handler of the reactor and its channels. The only place that knows all packets."""
+"""From packet type to handler: the handler of the reactor and its channels. The only place with all packets."""
 
 from collections.abc import Callable
 from typing import Any

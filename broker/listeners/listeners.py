@@ -98,7 +98,7 @@ class Listeners:
             listener = self._listeners[each.name]
             listener.tls = contexts[each.name]
             _limit(listener, each.quotas)
-            self._upgrades[each.name].config = each.websocket
+            self._upgrades[each.name].configure(each.websocket)
             self._states[each.name] = certificates.state(each.tls)
 
     def check_certificates(self, config: Config) -> None:

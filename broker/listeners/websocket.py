@@ -22,11 +22,15 @@ class Upgrade:
     """Responds to the requests of a listener.
 
     Args:
-        config: of the listener; may be replaced.
+        config: of the listener.
     """
 
     def __init__(self, config: WebsocketConfig) -> None:
-        self.config = config
+        self.configure(config)
+
+    def configure(self, config: WebsocketConfig) -> None:
+        """Apply a configuration."""
+        self._config = config
 
     def __call__(self, head: bytes, secure: bool) -> tuple[bytes, str]:
         """The response, and the reason of a refusal, or "".
@@ -50,17 +54,17 @@ class Upgrade:
             return protocol.reject(400, "this is MQTT over WebSocket; that was no HTTP request, or too long a one\n")
         if {"Content-Length", "Transfer-Encoding"} & {name.title() for name in request.headers}:
             return protocol.reject(400, "a request with a body\n")
-        if request.path.partition("?")[0] != self.config.path:
+        if request.path.partition("?")[0] != self._config.path:
             return protocol.reject(404, "there is nothing here\n")
         protocol.origins = self._origins(request, secure)
         return protocol.accept(request)
 
     def _origins(self, request: Request, secure: bool) -> list[Origin | None] | None:
         """The accepted origins; None: all."""
-        if "*" in self.config.origins:
+        if "*" in self._config.origins:
             return None
-        origins: list[Origin | None] = [None, *map(Origin, self.config.origins)]
-        if not self.config.origins:
+        origins: list[Origin | None] = [None, *map(Origin, self._config.origins)]
+        if not self._config.origins:
             hosts, found = request.headers.get_all("Host"), request.headers.get_all("Origin")
             is_own = len(hosts) == len(found) == 1 and found[0].partition("://")[2].lower() == hosts[0].lower()
             if is_own and (secure or _is_address(hosts[0])):

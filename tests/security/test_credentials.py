@@ -78,7 +78,7 @@ def test_a_right_password_is_remembered_and_a_wrong_one_is_not(access: AccessCon
 
 def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
     verifier = Verifier()
-    verifier.remember = 60.0
+    verifier.configure(60.0)
     one, other = hash_password(b"x"), hash_password(b"x")
     assert asyncio.run(verifier.matches(one, b"x")) and verifier.knows(one, b"x")
     assert not verifier.knows(other, b"x") and not verifier.knows(one, b"y") and not verifier.knows(one, None)
@@ -107,7 +107,7 @@ def test_a_queue_of_work_is_bounded() -> None:
 
 def test_wrong_credentials_wait_longer_each_time() -> None:
     penalties = Penalties()
-    penalties.first_delay = 0.5
+    penalties.configure(0.5)
     assert penalties.begin("192.0.2.1:5")
     assert [penalties.failed("192.0.2.1:5") for _ in range(7)] == [0.5, 1, 2, 4, MAX_DELAY, MAX_DELAY, MAX_DELAY]
     assert penalties.failed("192.0.2.2:5") == 0.5
