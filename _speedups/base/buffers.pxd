@@ -10,7 +10,7 @@ from libc.string cimport memcpy, memmove
 cdef enum:
     BLOCK_SMALLEST = 1024      # bytes; a block of class k has BLOCK_SMALLEST << k bytes
     BLOCK_CLASSES = 8          # so pooled blocks have 1 KiB to 128 KiB
-    POOL_MOST = 8388608        # bytes kept in a pool; more than this goes back to malloc
+    POOL_MAX = 8388608        # bytes kept in a pool; more than this goes back to malloc
 
 cdef struct Pool:
     uint8_t* blocks[BLOCK_CLASSES]   # each free block begins with the address of the next
@@ -55,7 +55,7 @@ cdef inline uint8_t* block_take(Pool* pool, Py_ssize_t size, Py_ssize_t* capacit
 
 cdef inline void block_give(Pool* pool, uint8_t* block, Py_ssize_t capacity) noexcept nogil:
     cdef int k = block_class(capacity)
-    if k == BLOCK_CLASSES or pool.kept + capacity > POOL_MOST:
+    if k == BLOCK_CLASSES or pool.kept + capacity > POOL_MAX:
         free(block)
         return
     (<uint8_t**>block)[0] = pool.blocks[k]

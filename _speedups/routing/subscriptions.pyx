@@ -232,13 +232,13 @@ cdef class SubscriptionTree:
         cdef int i
         cdef Py_ssize_t size
         self.match(topic, n)
-        if self.scratch.count > PLAN_MOST or n > PLAN_TOPIC_MOST or (self.tags[slot] | 1) != tag_of(h):
+        if self.scratch.count > PLAN_MAX or n > PLAN_TOPIC_MAX or (self.tags[slot] | 1) != tag_of(h):
             self.tags[slot] = tag_of(h) & ~1u     # the plan that is there is not used any more
             self.scratch.generation = self.generation
             self.scratch.publisher = 0
             self.scratch.log_block = 0
             return &self.scratch
-        if self.kept > PLANS_MOST:
+        if self.kept > PLANS_MAX:
             for i in range(PLAN_SLOTS):
                 free(self.plans[i])
                 self.plans[i] = NULL

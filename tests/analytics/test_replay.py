@@ -19,13 +19,15 @@ from typing import Any
 import pytest
 
 from broker.cli import main
-from broker.client.client import Client, Message, Options
+from broker.client.client import Client, Message
+from broker.client.options import Options
 from cluster.analytics.times import iso
 from tests.analytics.written_logs import WrittenLog, row
 from tests.harness.broker_process import DEADLINE, BrokerProcess, environment, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.logs import logged_rows
-from tests.harness.redis_process import RedisProcess, free_port
+from tests.harness.ports import free_port
+from tests.harness.redis_process import RedisProcess
 from tests.model.log_block import Row
 
 SECOND = 1_000_000

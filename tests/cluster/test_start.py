@@ -2,24 +2,25 @@
 
 import asyncio
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from broker.config.schema import ClusterConfig, Config
-from cluster.coordinator import Cluster
+from cluster.coordinator import ClusterCoordinator
 from tests.conftest import StartCluster, StartRedis
+from tests.harness import nursery
 from tests.harness.broker_process import DEADLINE, environment, until
 from tests.harness.cluster_process import ClusterProcess
-from tests.harness.redis_process import RedisProcess, free_port
+from tests.harness.ports import free_port
+from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 
 
 def refused(directory: Path, url: str, *more: str) -> str:
     """What a node says that gives up."""
-    ended = subprocess.run(
+    ended = nursery.run(
         [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", "--redis", url, *more],
         cwd=directory,
         env=environment(),
@@ -141,5 +142,5 @@ def test_a_node_that_has_not_begun_counts_itself() -> None:
     """/metrics is answered before that."""
     loop = asyncio.new_event_loop()
     config = Config(cluster=ClusterConfig(redis="redis://127.0.0.1"))
-    assert Cluster(config, loop, lambda reason: None).nodes == 1
+    assert ClusterCoordinator(config, loop, lambda reason: None).nodes == 1
     loop.close()

@@ -5,6 +5,7 @@ Nothing runs by itself. `Node.run` works until nothing is left to do; blocks sta
 some moment, so that every moment can be tried, and a failing case shrinks.
 """
 
+import queue
 import select
 import socket
 from collections.abc import Callable, Iterator
@@ -15,13 +16,17 @@ from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect, Packet
 from _speedups.net.listener import Endpoint, Listener
-from broker.auth.authenticator import AllowAll, Authenticator
+from broker.auth.authenticator import Authenticator, Credentials, ReturnCode, Verdict
 from broker.broker import Broker
 from broker.config.schema import Config, LimitsConfig, MqttConfig
 from broker.coordination.standalone import StandaloneCoordinator
+from broker.handlers.dispatch import Dispatcher
 from broker.storage.store import Store
 
 P = TypeVar("P")
+
+
+STORE_DEADLINE = 20.0  # seconds that a store's own thread may take
 
 
 class KeepingStore(Store):
@@ -76,30 +81,48 @@ class KeepingStore(Store):
         return blocks
 
 
+class AllowAll:
+    """Lets everybody in."""
+
+    def authenticate(self, credentials: Credentials) -> Verdict:
+        return Verdict(ReturnCode.ACCEPTED)
+
+
 opened: list["Node"] = []  # those of the test that runs, which ends them: their sockets must not wait for a collector
 
 
 class Node:
-    """The protocol side of a node over a store; `limits` as in the configuration."""
+    """The protocol side of a node over a store; `mqtt` and `limits` as in the configuration.
+
+    A real store that writes in a thread of its own is waited for in `run`.
+    """
 
     def __init__(
         self,
-        store: KeepingStore | None = None,
+        store: Store | None = None,
         *,
         auto: bool = True,
         smallest: int = 1 << 40,
         authenticator: Authenticator | None = None,
+        mqtt: dict[str, Any] | None = None,
         **limits: Any,
     ):
-        self.store = store or KeepingStore()
+        self.store: Any = store or KeepingStore()
         self.auto = auto  # confirm each block at once
         self.limits = limits
-        config = Config(limits=replace(LimitsConfig(), **limits), mqtt=MqttConfig(sys_interval=0.0, retry_interval=5.0))
+        protocol = MqttConfig(**{"sys_interval": 0.0, "retry_interval": 5.0, **(mqtt or {})})
+        config = Config(limits=replace(LimitsConfig(), **limits), mqtt=protocol)
         self.clients: list[Client] = []
         self._again = False
-        coordinator = StandaloneCoordinator(self.store, lambda function, *arguments: function(*arguments))
+        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.SimpleQueue()
+        coordinator = StandaloneCoordinator(self.store, lambda *call: self._calls.put((call[0], call[1:])))
+        self._confirm = coordinator._confirm
         self.broker = Broker(config, coordinator, authenticator or AllowAll(), self._wake)
+        self.reactor, self.router = self.broker.data_plane.reactor, self.broker.data_plane.router
+        self.sessions, self.end_turn = self.broker.data_plane.sessions, self.broker.data_plane.end_turn
+        self.reactor.attach(Dispatcher(self.broker))
         coordinator.restore(smallest=smallest)
+        self._kept = self.store.position  # the first block that the store has not confirmed
         self.compaction = coordinator.compaction
         self.wills = coordinator.wills
         self._listener = socket.socket(socket.AF_UNIX)
@@ -109,10 +132,10 @@ class Node:
         self._listener.setblocking(False)
         self.address = self._listener.getsockname()
         self.listener = Listener()
-        self.broker.reactor.listen(Endpoint(self.listener, self._listener))
+        self.reactor.listen(Endpoint(self.listener, self._listener))
         self._poll = select.poll()
-        self._poll.register(self.broker.reactor.fileno(), select.POLLIN)
-        self.broker.settle()
+        self._poll.register(self.reactor.fileno(), select.POLLIN)
+        self.end_turn()
         self.run()
 
     def _wake(self) -> None:
@@ -120,7 +143,7 @@ class Node:
 
     @property
     def turn(self) -> Any:
-        return self.broker.turn
+        return self.broker.data_plane.turn
 
     def counted(self, name: str) -> int:
         return self.turn.counted()[name]
@@ -129,12 +152,23 @@ class Node:
         """Work until nothing is left to do."""
         for _ in range(100_000):
             self._again = False
-            self.broker.reactor.run()
-            if self.auto and self.unconfirmed:
-                self.confirm()
+            self.reactor.run()
+            if isinstance(self.store, KeepingStore):
+                if self.auto and self.unconfirmed:
+                    self.confirm()
+            else:
+                self._wait_for_store()
             if not self._again and not self._poll.poll(0):
                 return
         raise AssertionError("the node spins")
+
+    def _wait_for_store(self) -> None:
+        """Act on all that a real store has confirmed, until it has confirmed everything."""
+        while self._kept < self.store.position or not self._calls.empty():
+            function, arguments = self._calls.get(timeout=STORE_DEADLINE)
+            if function == self._confirm:
+                self._kept += arguments[0]
+            function(*arguments)
 
     @property
     def unconfirmed(self) -> int:
@@ -150,24 +184,24 @@ class Node:
                 self.store.done += 1
             self.turn.confirm(wanted)
             self.compaction.step()
-            self.broker.settle()
+            self.end_turn()
 
     def advance(self, ticks: int) -> None:
         """Let quarters of a second pass."""
         for _ in range(ticks):
-            self.broker.reactor.advance(1)
+            self.reactor.advance(1)
             self.run()
 
     def close(self) -> None:
         """As if killed: nothing more is stored or sent."""
-        self.broker.reactor.stop_listening()
+        self.reactor.stop_listening()
         for client in self.clients:
             client.socket.close()
-        for connection in self.broker.reactor:
+        for connection in self.reactor:
             connection.claimed = connection.connect = None
             connection.close("the test is over")
         self.clients.clear()
-        self.broker.reactor.close()
+        self.reactor.close()
 
 
 class Client:

@@ -13,12 +13,13 @@ import pytest
 
 from loadtest.compare import aedes, benchmark
 from loadtest.compare.benchmark import Results, is_reached, render
-from loadtest.compare.brokers import BrokerError, find_mosquitto, free_port, start
+from loadtest.compare.brokers import BrokerError, find_mosquitto, start
 from loadtest.compare.cluster import PLACES, start_cluster
 from loadtest.compare.cluster_scenarios import CLUSTER
 from loadtest.compare.scenarios import Goal, Row, Scenario, Table
 from loadtest.generator.runs import LoadError, connect_load, find_faults, publish_load, take_over_load
 from loadtest.generator.target import ReconnectLoad, TakeOverLoad, Target, Workload
+from tests.harness.ports import free_port
 
 CORES = os.sched_getaffinity(0)
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from loadtest.compare.brokers import find_mosquitto, free_port
+from loadtest.compare.brokers import find_mosquitto
 from loadtest.generator.checker import check_sequence
 from loadtest.generator.generator import Generator
 from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load
 from loadtest.generator.settings import Settings
 from loadtest.generator.target import IdleLoad, ReconnectLoad, Target, Workload
+from tests.harness.ports import free_port
 
 MOSQUITTO = find_mosquitto()
 

@@ -14,7 +14,7 @@ import pytest
 from _speedups.codec.packets import Publish
 from loadtest.swarm.scenario import read
 from tests.harness.broker_process import BrokerProcess, until
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
 from tests.harness.tcp_proxy import TcpProxy
 from tests.loadtest.locust_process import LocustProcess
