@@ -32,14 +32,13 @@ from _speedups.net.openssl cimport (
     SSL_CTX_set_read_ahead,
     TLS_client_method,
 )
-from loadtest.generator.checker cimport DUPLICATE, IN_ORDER, Stream, observe
+from loadtest.generator.checker cimport Stream
 from loadtest.generator.client_packets cimport (
     CONNECT_SIZE,
     FILTERS_PER_PACKET,
     PUBLISH_OVERHEAD,
     SUBSCRIBE_SIZE,
     ConnectFields,
-    PayloadHeader,
     put_connect,
     put_subscribe,
 )
@@ -84,6 +83,7 @@ from loadtest.generator.connection cimport (
     write,
 )
 from loadtest.generator.publishing cimport Publishing, activate, outstanding, prepare_publisher, publish
+from loadtest.generator.receiving cimport BUCKETS, Receiving, add_latency, handle_acknowledgement, handle_publish, reply
 from loadtest.generator.shapes cimport (
     FANOUT,
     METRICS,
@@ -93,7 +93,6 @@ from loadtest.generator.shapes cimport (
     count_filters,
     filter_count,
     free_shape,
-    is_subscribed,
     set_prefix,
 )
 from loadtest.generator.takeover cimport (
@@ -121,14 +120,10 @@ cdef extern from "<sys/timerfd.h>" nogil:
 cdef extern from "<time.h>" nogil:
     enum: CLOCK_MONOTONIC
 
-cdef extern from *:
-    int __builtin_clzll(unsigned long long value) noexcept nogil
-
 cdef enum:
     SLACK = 1024                # max. bytes of an expected packet beside its payload
     EVENTS = 512                # of one epoll_wait
     STALL = 20 * 1000000        # ns; a longer turn counts as a stall of this process
-    BUCKETS = 64 * 64           # latency histogram: 64 steps per power of two of ns, each 1.6 % wide
 
 cpdef enum:  # Generator.phase, the argument of `run`
     CONNECTING = 0  # done when every connection is ready or has failed
@@ -139,14 +134,85 @@ cpdef enum:  # Generator.phase, the argument of `run`
     TAKING_OVER = 5  # clients of TAKEOVER connections are taken over
 
 
-cdef inline uint32_t bucket_of(uint64_t value) noexcept nogil:
-    cdef uint32_t power = 57 - <uint32_t>__builtin_clzll(value | 127)
-    return power * 64 + <uint32_t>(value >> power)
-
-
 cdef uint8_t* put_field(uint8_t* p, bytes text):
     """A text after its length."""
     return put_bytes(put_uint16(p, <uint32_t>len(text)), <const char*>text, len(text))
+
+
+cdef object set_network(Network* network, object settings):
+    """Fill in the network; returns the HTTP request of WebSocket, or None."""
+    cdef int which
+    target = settings.target
+    addresses = settings.addresses
+    ports = target.port, target.publish_port or target.port
+    for which in range(2):
+        network.targets[which].sin_family = AF_INET
+        network.targets[which].sin_port = htons(<uint16_t>ports[which])
+        network.targets[which].sin_addr.s_addr = htonl(<uint32_t>addresses[which])
+    network.local = all(address >> 24 == 127 for address in addresses)
+    network.run_id = settings.run_id
+    if target.transport in ("mqtts", "wss"):
+        network.tls = SSL_CTX_new(TLS_client_method())
+        if network.tls == NULL:
+            raise MemoryError
+        SSL_CTX_set_mode(network.tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER)
+        SSL_CTX_set_read_ahead(network.tls, 1)
+    if target.transport in ("ws", "wss"):
+        return (
+            f"GET {target.path} HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+        ).encode()
+    return None
+
+
+cdef object set_fields(ConnectFields* fields, object settings):
+    cdef bytes prefix = settings.client_prefix.encode("ascii")
+    cdef uint8_t* end
+    target = settings.target
+    fields.clean_session = not settings.workload.persistent
+    fields.keep_alive = settings.keep_alive
+    fields.prefix_size = <uint32_t>len(prefix)
+    memcpy(fields.prefix, <const char*>prefix, len(prefix))
+    if target.username:
+        end = put_field(put_field(fields.login, target.username.encode()), target.password.encode())
+        fields.login_size = <uint32_t>(end - fields.login)
+        fields.login_flags = 0xC0
+    return None
+
+
+cdef object set_shape(Shape* shape, object load):
+    cdef bytes prefix = load.topic_prefix.encode("ascii")
+    cdef uint32_t side
+    set_prefix(shape, prefix, len(prefix))
+    shape.kind = SHAPES.index(load.shape)
+    shape.publishers, shape.subscribers, shape.filters = load.publishers, load.subscribers, load.filters
+    if shape.kind != WILD:
+        shape.topics = 1 if shape.kind == FANOUT else shape.publishers
+        return None
+    side = int((load.topics / METRICS) ** 0.5)
+    if not 1 <= load.filters <= side:
+        raise ValueError(f"with {load.topics} topics a subscriber has 1 to {side} filters")
+    shape.sites = shape.devices = side
+    shape.topics = side * side * METRICS
+    if count_filters(shape):
+        raise MemoryError
+    return None
+
+
+cdef object set_publishing(Publishing* publishing, const Shape* shape, object load):
+    publishing.shape = shape
+    publishing.qos, publishing.payload, publishing.batch = load.qos, load.payload, load.batch
+    publishing.window, publishing.backlog = load.window, load.backlog
+    publishing.count, publishing.rate = load.count, load.rate
+    return None
+
+
+cdef object set_receiving(Receiving* receiving, const Shape* shape, object load):
+    receiving.shape = shape
+    receiving.qos, receiving.payload, receiving.window = load.qos, load.payload, load.window
+    receiving.stream_count = 1 if shape.kind == PAIRS else shape.publishers
+    return None
 
 
 cdef class Generator:
@@ -161,22 +227,19 @@ cdef class Generator:
         Network network
         ConnectFields fields
         Publishing publishing
+        Receiving receiving
         TakeOvers take_overs
         int qos, timer, phase
         bytes request               # of WebSocket; network.request points into it
         bint subscribe
-        uint32_t payload, reconnects, parallel, total, stream_count
+        uint32_t payload, reconnects, parallel, total
         Connection* connections     # subscribers, publishers, IDLE, TAKEOVER (two for each client), RECONNECT
         uint32_t next_dial, next_ping
         uint8_t* incoming           # one read, behind the rest of the one before
-        uint8_t* replies            # acknowledgements that one read causes
-        size_t reply_size
         uint64_t started            # ns, of the phase
         uint64_t pinged             # pings since then
         uint64_t last_turn          # ns
         uint64_t may_sleep          # ns, requested in that turn
-        uint64_t latency_from       # ns; messages sent earlier are not in the histogram
-        uint64_t* histogram         # deliveries by latency; take-overs by the time from CONNECT to CONNACK
 
     def __cinit__(self):
         self.network.epoll = self.timer = -1
@@ -189,10 +252,14 @@ cdef class Generator:
         self.subscribe, self.parallel = settings.subscribe, settings.parallel
         self.reconnects, self.total = settings.reconnect, settings.connections
         self.phase = -1
-        self.set_network(settings)
-        self.set_fields(settings)
-        self.set_shape(load)
-        self.set_publishing(load)
+        self.request = set_network(&self.network, settings)
+        if self.request is not None:
+            self.network.request = self.request
+        set_fields(&self.fields, settings)
+        set_shape(&self.shape, load)
+        set_publishing(&self.publishing, &self.shape, load)
+        set_receiving(&self.receiving, &self.shape, load)
+        self.receiving.last_delivery = &self.publishing.last_delivery
         self.make_buffers()
         self.make_connections(settings.idle, settings.take_over)
         self.network.epoll = epoll_create1(EPOLL_CLOEXEC)
@@ -200,88 +267,18 @@ cdef class Generator:
         if self.network.epoll < 0 or self.timer < 0 or not watch(&self.network, self.timer, NULL):
             raise OSError(errno, "cannot create epoll and timer")
 
-    cdef object set_network(self, object settings):
-        cdef Network* network = &self.network
-        cdef int which
-        target = settings.target
-        addresses = settings.addresses
-        ports = target.port, target.publish_port or target.port
-        for which in range(2):
-            network.targets[which].sin_family = AF_INET
-            network.targets[which].sin_port = htons(<uint16_t>ports[which])
-            network.targets[which].sin_addr.s_addr = htonl(<uint32_t>addresses[which])
-        network.local = all(address >> 24 == 127 for address in addresses)
-        network.run_id = settings.run_id
-        if target.transport in ("mqtts", "wss"):
-            network.tls = SSL_CTX_new(TLS_client_method())
-            if network.tls == NULL:
-                raise MemoryError
-            SSL_CTX_set_mode(network.tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER)
-            SSL_CTX_set_read_ahead(network.tls, 1)
-        if target.transport in ("ws", "wss"):
-            self.request = (
-                f"GET {target.path} HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
-                "Sec-WebSocket-Protocol: mqtt\r\n\r\n"
-            ).encode()
-            network.request = self.request
-        return None
-
-    cdef object set_fields(self, object settings):
-        cdef ConnectFields* fields = &self.fields
-        cdef bytes prefix = settings.client_prefix.encode("ascii")
-        cdef uint8_t* end
-        target = settings.target
-        fields.clean_session = not settings.workload.persistent
-        fields.keep_alive = settings.keep_alive
-        fields.prefix_size = <uint32_t>len(prefix)
-        memcpy(fields.prefix, <const char*>prefix, len(prefix))
-        if target.username:
-            end = put_field(put_field(fields.login, target.username.encode()), target.password.encode())
-            fields.login_size = <uint32_t>(end - fields.login)
-            fields.login_flags = 0xC0
-        return None
-
-    cdef object set_shape(self, object load):
-        cdef Shape* shape = &self.shape
-        cdef bytes prefix = load.topic_prefix.encode("ascii")
-        cdef uint32_t side
-        set_prefix(shape, prefix, len(prefix))
-        shape.kind = SHAPES.index(load.shape)
-        shape.publishers, shape.subscribers, shape.filters = load.publishers, load.subscribers, load.filters
-        self.stream_count = 1 if shape.kind == PAIRS else shape.publishers
-        if shape.kind != WILD:
-            shape.topics = 1 if shape.kind == FANOUT else shape.publishers
-            return None
-        side = int((load.topics / METRICS) ** 0.5)
-        if not 1 <= load.filters <= side:
-            raise ValueError(f"with {load.topics} topics a subscriber has 1 to {side} filters")
-        shape.sites = shape.devices = side
-        shape.topics = side * side * METRICS
-        if count_filters(shape):
-            raise MemoryError
-        return None
-
-    cdef object set_publishing(self, object load):
-        cdef Publishing* publishing = &self.publishing
-        publishing.shape = &self.shape
-        publishing.qos, publishing.payload, publishing.batch = load.qos, load.payload, load.batch
-        publishing.window, publishing.backlog = load.window, load.backlog
-        publishing.count, publishing.rate = load.count, load.rate
-        return None
-
     cdef object make_buffers(self):
         cdef Publishing* load = &self.publishing
         cdef uint32_t i
         self.incoming = <uint8_t*>malloc(READ_SIZE + self.payload + SLACK)
-        self.replies = <uint8_t*>malloc(READ_SIZE + self.payload + SLACK)  # no reply is longer than its cause
+        self.receiving.replies = <uint8_t*>malloc(READ_SIZE + self.payload + SLACK)  # no reply is longer than its cause
         load.outgoing = <uint8_t*>malloc(<size_t>load.batch * (self.payload + PUBLISH_OVERHEAD))
         load.filler = <uint8_t*>malloc(self.payload)
-        self.histogram = <uint64_t*>calloc(BUCKETS, sizeof(uint64_t))
+        self.receiving.histogram = <uint64_t*>calloc(BUCKETS, sizeof(uint64_t))
         load.active = <Connection**>calloc(self.shape.publishers + 1, sizeof(void*))
         if (
-            self.incoming == NULL or self.replies == NULL or load.outgoing == NULL or load.filler == NULL
-            or self.histogram == NULL or load.active == NULL
+            self.incoming == NULL or self.receiving.replies == NULL or load.outgoing == NULL or load.filler == NULL
+            or self.receiving.histogram == NULL or load.active == NULL
         ):
             raise MemoryError
         for i in range(self.payload):
@@ -321,7 +318,7 @@ cdef class Generator:
                 index //= 2
             connection.index = index
             if connection.role == SUBSCRIBER:
-                connection.streams = <Stream*>calloc(self.stream_count, sizeof(Stream))
+                connection.streams = <Stream*>calloc(self.receiving.stream_count, sizeof(Stream))
                 if connection.streams == NULL:
                     raise MemoryError
             elif connection.role == PUBLISHER:
@@ -342,9 +339,9 @@ cdef class Generator:
         free(self.publishing.active)
         free(self.incoming)
         free(self.publishing.outgoing)
-        free(self.replies)
+        free(self.receiving.replies)
         free(self.publishing.filler)
-        free(self.histogram)
+        free(self.receiving.histogram)
         free(self.network.framed)
         SSL_CTX_free(self.network.tls)
         free_shape(&self.shape)
@@ -376,17 +373,18 @@ cdef class Generator:
 
     def forget_latencies(self):
         """Leave out of the latencies all messages sent up to now."""
-        self.latency_from = monotonic_ns()
-        memset(self.histogram, 0, BUCKETS * sizeof(uint64_t))
+        self.receiving.latency_from = monotonic_ns()
+        memset(self.receiving.histogram, 0, BUCKETS * sizeof(uint64_t))
 
     def latencies(self):
         """Return the deliveries since then by their latency: nanoseconds (the middle of a bucket) -> number."""
         cdef int bucket, power
         found = {}
         for bucket in range(BUCKETS):
-            if self.histogram[bucket]:
+            if self.receiving.histogram[bucket]:
                 power = bucket // 64 - 1
-                found[float(bucket) if bucket < 128 else (bucket - power * 64 + 0.5) * 2.0 ** power] = self.histogram[bucket]
+                middle = float(bucket) if bucket < 128 else (bucket - power * 64 + 0.5) * 2.0 ** power
+                found[middle] = self.receiving.histogram[bucket]
         return found
 
     def disconnect(self):
@@ -558,7 +556,7 @@ cdef class Generator:
             now = monotonic_ns()
             p = self.incoming
             end = p + connection.tail_size + count
-            self.reply_size = 0
+            self.receiving.reply_size = 0
             while True:
                 whole = get_frame(p, end, &header, &body)
                 if whole != 1:
@@ -576,8 +574,8 @@ cdef class Generator:
                     fail(&self.network, connection, "out of memory", errno)
                     return
                 memcpy(connection.tail, p, connection.tail_size)
-            if self.reply_size:
-                write(&self.network, connection, self.replies, self.reply_size)
+            if self.receiving.reply_size:
+                write(&self.network, connection, self.receiving.replies, self.receiving.reply_size)
                 if connection.fd < 0:
                     return
             if raw < READ_SIZE and not to_the_end:
@@ -601,11 +599,11 @@ cdef class Generator:
         cdef uint32_t kind = first >> 4
         cdef uint32_t packet_id = get_uint16(body) if size >= 2 else 0
         if kind == PUBLISH:
-            self.handle_publish(connection, first, body, size, now)
+            handle_publish(&self.network, &self.receiving, connection, first, body, size, now)
         elif kind == PUBACK or kind == PUBREC or kind == PUBCOMP:
-            self.handle_acknowledgement(connection, kind, packet_id)
+            handle_acknowledgement(&self.network, &self.receiving, connection, kind, packet_id)
         elif kind == PUBREL and size == 2:
-            self.reply(PUBCOMP << 4, packet_id)
+            reply(&self.receiving, PUBCOMP << 4, packet_id)
         elif kind == CONNACK:
             self.handle_connack(connection, body, size)
         elif kind == SUBACK:
@@ -614,13 +612,6 @@ cdef class Generator:
             self.network.counters.pongs += 1
         else:
             self.network.counters.malformed += 1
-
-    cdef void reply(self, uint32_t first, uint32_t packet_id) noexcept nogil:
-        cdef uint8_t* p = self.replies + self.reply_size
-        p[0] = <uint8_t>first
-        p[1] = 2
-        put_uint16(p + 2, packet_id)
-        self.reply_size += 4
 
     cdef void handle_connack(self, Connection* connection, const uint8_t* body, uint32_t size) noexcept nogil:
         cdef uint32_t filters
@@ -634,7 +625,7 @@ cdef class Generator:
             return
         if connection.role == TAKEOVER and connection.taking_over:
             self.network.counters.cycles += 1
-            self.histogram[bucket_of(monotonic_ns() - connection.dialed)] += 1
+            add_latency(&self.receiving, monotonic_ns() - connection.dialed)
         if connection.role == SUBSCRIBER or (
             self.subscribe and (connection.role == IDLE or connection.role == TAKEOVER and not body[0] & 1)
         ):
@@ -657,50 +648,3 @@ cdef class Generator:
         connection.subacks_due -= 1
         if connection.subacks_due == 0:
             become_ready(&self.network, connection)
-
-    cdef void handle_publish(
-        self, Connection* connection, uint8_t first, const uint8_t* body, uint32_t size, uint64_t now
-    ) noexcept nogil:
-        cdef PayloadHeader header
-        cdef Stream* stream
-        cdef int result
-        cdef uint32_t qos = first >> 1 & 3
-        cdef uint32_t at = 2 + (get_uint16(body) if size >= 2 else size)
-        if qos and at + 2 <= size:
-            self.reply((PUBACK if qos == 1 else PUBREC) << 4, get_uint16(body + at))
-            at += 2
-        if at + self.payload != size or qos != <uint32_t>self.qos or connection.streams == NULL:
-            self.network.counters.malformed += 1
-            return
-        memcpy(&header, body + at, sizeof(header))
-        if header.run != self.network.run_id or header.publisher >= self.shape.publishers or header.sequence == 0:
-            self.network.counters.foreign += 1
-            return
-        if not is_subscribed(&self.shape, connection.index, header.topic):
-            self.network.counters.misrouted += 1
-            return
-        stream = connection.streams if self.stream_count == 1 else connection.streams + header.publisher
-        result = observe(stream, header.sequence)
-        if result == DUPLICATE:
-            self.network.counters.duplicates += 1
-            return
-        if result != IN_ORDER:
-            self.network.counters.reordered += 1
-        self.network.counters.received += 1
-        self.publishing.last_delivery = now
-        if header.sent >= self.latency_from:
-            self.histogram[bucket_of(now - header.sent)] += 1
-
-    cdef void handle_acknowledgement(self, Connection* connection, uint32_t kind, uint32_t packet_id) noexcept nogil:
-        if (
-            connection.in_flight == NULL or not 1 <= packet_id <= self.publishing.window or connection.in_flight[packet_id] == 0
-            or (kind == PUBACK) != (self.qos == 1)
-        ):
-            self.network.counters.malformed += 1
-        elif kind == PUBREC:
-            self.reply(PUBREL << 4 | 2, packet_id)
-        else:
-            connection.in_flight[packet_id] = 0
-            connection.free_ids[connection.free_count] = <uint16_t>packet_id
-            connection.free_count += 1
-            self.network.counters.acknowledged += 1

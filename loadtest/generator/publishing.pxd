@@ -71,7 +71,7 @@ cdef inline void activate(Publishing* load, Connection* connection) noexcept nog
 
 
 cdef inline bint must_wait(Network* network, Publishing* load) noexcept nogil:
-    """Whether the backlog is full. A broker may drop messages: WRITE_OFF after the last delivery they are written off."""
+    """Whether the backlog is full. Missing messages are written off WRITE_OFF after the last delivery."""
     cdef uint64_t now
     if (
         load.backlog == 0 or network.counters.expected

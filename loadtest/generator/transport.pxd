@@ -1,7 +1,7 @@
 # The layers between a client's socket and its MQTT: TLS by OpenSSL, then WebSocket. Without the GIL.
 #
-# `raw_read` and `transport_send` are like read(2) and send(2): -1 with EAGAIN when the socket is not ready. The masks of
-# WebSocket frames are zeros, which is allowed and costs nothing: the broker is to be measured.
+# `raw_read` and `transport_send` are like read(2) and send(2): -1 with EAGAIN when the socket is not ready. The masks
+# of WebSocket frames are zeros, which is allowed and costs nothing: the broker is to be measured.
 
 from libc.errno cimport EAGAIN, EPROTO, errno
 from libc.stdint cimport uint8_t, uint64_t

@@ -50,7 +50,7 @@ cdef inline uint8_t* put_decimal(uint8_t* p, uint32_t value) noexcept nogil:
 
 
 cdef inline int get_frame(const uint8_t* p, const uint8_t* end, uint32_t* header, uint32_t* body) noexcept nogil:
-    """The sizes of fixed header and rest. Returns 1, 0 while the frame is incomplete, or -1 if its length is malformed."""
+    """The sizes of fixed header and rest. Returns 1, 0 if the frame is incomplete, or -1 if its length is malformed."""
     cdef Cursor cursor
     cdef uint8_t first_byte
     cdef int result
