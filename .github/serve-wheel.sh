@@ -1,19 +1,21 @@
 #!/bin/sh
-# Installs the wheel of this Python from a directory, where nothing can be compiled, and serves with it.
+# Installs the wheel for this Python from a directory, without a compiler, starts a node and delivers a message.
 #
 #   serve-wheel.sh DIRECTORY CONSTRAINTS
 set -eu
 wheels=$1
 constraints=$2
 
-if command -v cc gcc clang; then
-    echo "there is a compiler here: this proves nothing" >&2
-    exit 1
-fi
+for compiler in cc gcc clang; do
+    if command -v $compiler; then
+        echo "a compiler is installed: this run would prove nothing" >&2
+        exit 1
+    fi
+done
 place=$(mktemp -d)
 python3 -m venv "$place/venv"
 "$place/venv/bin/pip" install --quiet --no-index --no-deps --find-links "$wheels" flockmq
-"$place/venv/bin/pip" install --quiet --only-binary :all: -c "$constraints" flockmq  # what it depends on
+"$place/venv/bin/pip" install --quiet --only-binary :all: -c "$constraints" flockmq  # its dependencies
 PATH=$place/venv/bin:$PATH
 cd "$place"
 python -c 'import _speedups.net.tls, loadtest.generator.generator'  # the modules that are linked to OpenSSL

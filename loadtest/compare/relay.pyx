@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 from posix.unistd cimport close, read
 
-from loadtest.generator.wire cimport (
+from _speedups.codec.tables cimport (
     CONNACK,
     CONNECT,
     DISCONNECT,
@@ -21,9 +21,8 @@ from loadtest.generator.wire cimport (
     PUBLISH,
     SUBACK,
     SUBSCRIBE,
-    get_frame,
-    get_uint16,
 )
+from loadtest.generator.wire cimport get_frame, get_uint16
 
 import socket
 

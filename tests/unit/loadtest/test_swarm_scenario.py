@@ -108,5 +108,5 @@ def test_hosts() -> None:
 def test_sources() -> None:
     assert hosts.sources("") == []
     assert hosts.sources("127.0.0.5, 127.1.0.0/30") == ["127.0.0.5", "127.1.0.1", "127.1.0.2"]
-    with pytest.raises(ValueError, match="'localhost' is no address"):
+    with pytest.raises(ValueError, match="'localhost' is not an address"):
         hosts.sources("localhost")
