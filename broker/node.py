@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from _speedups.protocol import close_reasons
 from broker import logs
 from broker.admin.exporters.otel import Exporter
 from broker.admin.exporters.sys_topics import SysTopics
@@ -192,8 +193,8 @@ class Node:
             reactor = self.broker.data_plane.reactor
             self._loop.remove_reader(reactor.fileno())
             for connection in reactor:
-                connection.unsettled = True  # other nodes publish its will, even if it just sends DISCONNECT
-                connection.close("the node rejoins the cluster")
+                connection.reset_on_close = True  # other nodes publish its will, even if it just sends DISCONNECT
+                connection.close(close_reasons.NODE_REJOINS)
             self._rejoining = self._loop.create_task(self._join_again())
 
     async def _join_again(self) -> None:

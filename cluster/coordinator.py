@@ -16,6 +16,7 @@ from typing import Any
 from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
+from _speedups.protocol import close_reasons
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS
@@ -168,7 +169,7 @@ class ClusterCoordinator(Coordinator):
             link=self._link,
             on_fenced=self._on_fenced,
         )
-        plane.reactor.overdue = self._on_lease_expired
+        plane.reactor.on_lease_expired = self._on_lease_expired
         self._cleanup = Cleanup(self._link, lambda: self._config.mqtt.session_expiry)
         self._heartbeat = Heartbeat(
             self._link,
@@ -274,7 +275,7 @@ class ClusterCoordinator(Coordinator):
         step = max(1, -(-len(connections) // DRAIN_STEPS))
         for start in range(0, len(connections), step):
             for connection in connections[start : start + step]:
-                connection.close("the node stops")
+                connection.close(close_reasons.NODE_STOPS)
             self.data_plane.end_turn()
             if start + step < len(connections) and len(connections) > 100:
                 await asyncio.sleep(DRAIN_STEP_SECONDS)

@@ -363,7 +363,7 @@ cdef class ClusterJournal(Journal):
                 client_id = session.client_id
                 put_array(b, &self.packing, 2 + counts[i])
                 put_text(b, &self.packing, client_id, len(client_id))
-                put_number(b, &self.packing, session.number)
+                put_number(b, &self.packing, session.session_id)
                 for j in range(total, total + counts[i]):
                     put_number(b, &self.packing, self.pushes.items[j].number + 1)
                 total += counts[i]
@@ -435,7 +435,7 @@ cdef class ClusterJournal(Journal):
             client_id = session.client_id
             put_array(b, &self.packing, 4 if kind == AWAITING else 3)
             put_text(b, &self.packing, client_id, len(client_id))
-            put_number(b, &self.packing, session.number)
+            put_number(b, &self.packing, session.session_id)
             put_number(b, &self.packing, item.number & 0xFFFF)
             if kind == AWAITING:
                 put_number(b, &self.packing, (item.number >> 16) + 1)
@@ -462,7 +462,7 @@ cdef class ClusterJournal(Journal):
                     received += self.acks.items[j].kind == RECEIVED
                 put_array(&b, &self.packing, 4)
                 put_text(&b, &self.packing, client_id, len(client_id))
-                put_number(&b, &self.packing, session.number)
+                put_number(&b, &self.packing, session.session_id)
                 put_array(&b, &self.packing, counts[i] - received)
                 for j in range(total, total + counts[i]):
                     if self.acks.items[j].kind == DONE:

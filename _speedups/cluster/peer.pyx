@@ -54,7 +54,7 @@ cdef class Peer(Subscriber):
 
     def __init__(self, Turn turn not None, uint64_t number, bytes node not None, send):
         self.turn = turn
-        self.number = number
+        self.session_id = number
         self.client_id = node
         self.kind = PEER
         self.outlet = PeerOutlet(turn, send)

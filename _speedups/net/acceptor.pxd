@@ -11,7 +11,7 @@ cdef enum:
 
 
 cdef class Acceptor(Loop):
-    cdef dict entrances                # fd -> Endpoint
+    cdef dict endpoints                # fd -> Endpoint
     cdef readonly dict listeners       # name -> Listener, of the endpoints that are or were there
     cdef set paused                    # fds of endpoints that are not asked for new connections
     cdef uint32_t paused_at            # tick
@@ -24,4 +24,4 @@ cdef class Acceptor(Loop):
     cdef int resume_accepting(self) except -1
     cdef bint has_room(self) except -1
     cdef int accept(self, int listener) except -1
-    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Endpoint entrance)
+    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Endpoint endpoint)

@@ -19,6 +19,7 @@ from _speedups.session.counters cimport ACCEPT_PAUSES, CONNECT_TIMEOUTS, CONNECT
 import os
 import socket
 from ipaddress import ip_address
+from _speedups.protocol import close_reasons
 
 cdef enum:
     ACCEPTS_MAX = 128          # connections accepted from one endpoint in one turn
@@ -35,7 +36,7 @@ cdef class Acceptor(Loop):
 
     def __init__(self, Router router not None, handler):
         Loop.__init__(self, router, handler)
-        self.entrances = {}
+        self.endpoints = {}
         self.listeners = {}
         self.paused = set()
         self.max_connections = <uint32_t>-1
@@ -46,19 +47,19 @@ cdef class Acceptor(Loop):
         """When the first certificate expires, in seconds since 1970; 0 without TLS."""
         return min([each.tls.expires for each in self.listeners.values() if each.tls is not None], default=0)
 
-    def listen(self, Endpoint entrance not None):
-        """Accept connections from the entrance's socket."""
-        fd = entrance.socket.fileno()
-        self.entrances[fd] = entrance
-        self.listeners[entrance.listener.name] = entrance.listener
+    def listen(self, Endpoint endpoint not None):
+        """Accept connections from the endpoint's socket."""
+        fd = endpoint.socket.fileno()
+        self.endpoints[fd] = endpoint
+        self.listeners[endpoint.listener.name] = endpoint.listener
         self.watch(fd)
 
-    def adopt(self, connected not None, Endpoint entrance not None, str address=""):
+    def adopt(self, connected not None, Endpoint endpoint not None, str address=""):
         """Serve a connected socket that was accepted elsewhere, and take it over.
 
         Args:
             connected: a socket.
-            entrance: that counts as the one that accepted it.
+            endpoint: that counts as the one that accepted it.
             address: HOST:PORT of the client, if it isn't the socket's peer.
 
         Returns:
@@ -69,11 +70,11 @@ cdef class Acceptor(Loop):
         memset(peer, 0, sizeof(peer))
         peer[0] = <uint8_t>connected.family
         connected.setblocking(False)
-        self.listeners[entrance.listener.name] = entrance.listener
+        self.listeners[endpoint.listener.name] = endpoint.listener
         if not self.has_room():
             connected.close()
             return None
-        c = self.open(connected.detach(), peer, sizeof(peer), entrance)
+        c = self.open(connected.detach(), peer, sizeof(peer), endpoint)
         if c is not None and address:
             host, _, port = address.rpartition(":")
             at = ip_address(host.strip("[]"))
@@ -82,10 +83,10 @@ cdef class Acceptor(Loop):
 
     def stop_listening(self):
         """Close all listeners."""
-        cdef Endpoint entrance
-        for entrance in self.entrances.values():
-            entrance.socket.close()
-        self.entrances.clear()
+        cdef Endpoint endpoint
+        for endpoint in self.endpoints.values():
+            endpoint.socket.close()
+        self.endpoints.clear()
         self.paused.clear()
 
     cdef object watch(self, int fd):
@@ -125,11 +126,11 @@ cdef class Acceptor(Loop):
         if self.turn.tick - oldest.last_seen < CONNECT_PATIENCE_TICKS:
             return False
         self.turn.counters[CONNECT_TIMEOUTS] += 1
-        oldest.end("no CONNECT, and others wait")
+        oldest.end(close_reasons.CONNECT_EVICTED)
         return True
 
     cdef int accept(self, int listener) except -1:
-        cdef Endpoint entrance = self.entrances[listener]
+        cdef Endpoint endpoint = self.endpoints[listener]
         cdef int64_t began = now()
         cdef uint8_t peer[28]
         cdef uint32_t size
@@ -137,7 +138,7 @@ cdef class Acceptor(Loop):
         for i in range(ACCEPTS_MAX):
             if not self.has_room():
                 return self.pause(listener, True)
-            if not has_rate(&entrance.listener.accepted_lately, entrance.listener.connects, self.turn.tick):
+            if not has_rate(&endpoint.listener.accepted_lately, endpoint.listener.connects, self.turn.tick):
                 return self.pause(listener, False)
             size = sizeof(peer)
             fd = accept4(listener, <sockaddr*>peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
@@ -147,25 +148,25 @@ cdef class Acceptor(Loop):
                 if errno == ECONNABORTED or errno == EINTR:
                     continue
                 return 0
-            charge_rate(&entrance.listener.accepted_lately, entrance.listener.connects, 1, self.turn.tick)
-            if entrance.listener.connections >= entrance.listener.max_connections:
+            charge_rate(&endpoint.listener.accepted_lately, endpoint.listener.connects, 1, self.turn.tick)
+            if endpoint.listener.connections >= endpoint.listener.max_connections:
                 close(fd)
-                entrance.listener.refused += 1
+                endpoint.listener.refused += 1
                 self.turn.counters[CONNECTIONS_REFUSED] += 1
                 continue
-            self.open(fd, peer, size, entrance)
+            self.open(fd, peer, size, endpoint)
             if i & 15 == 15 and now() - began > ACCEPT_TIME:
                 break
         return 0
 
-    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Endpoint entrance):
+    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Endpoint endpoint):
         """A connection on this socket, which is its own from now on; None if it can't be."""
         cdef Connection c = Connection(self.router, self.handler)
         cdef epoll_event event
         cdef int[3] credentials                    # process, user, group: struct ucred
         c.loop = self
         c.fd = fd
-        c.entrance = entrance
+        c.endpoint = endpoint
         memcpy(c.peer, peer, min(size, sizeof(c.peer)))
         if c.peer[0] == AF_UNIX:
             size = sizeof(credentials)
@@ -183,16 +184,16 @@ cdef class Acceptor(Loop):
             self.at_capacity = False
             self.handler.accepting(True)
         self.turn.counters[CONNECTIONS_OPENED] += 1
-        entrance.listener.accepted += 1
-        entrance.listener.connections += 1
+        endpoint.listener.accepted += 1
+        endpoint.listener.connections += 1
         c.restart_timer()
-        if entrance.websocket:
+        if endpoint.websocket:
             c.websocket = WebSocket()
-        c.metered = entrance.listener.metered()
-        c.in_proxy_header = entrance.trusts is not None
-        c.in_preamble = c.in_proxy_header or entrance.secure
-        if c.in_proxy_header and not entrance.trusts(c.address):
-            c.protocol_error("not from a trusted proxy")
+        c.metered = endpoint.listener.metered()
+        c.in_proxy_header = endpoint.trusts is not None
+        c.in_preamble = c.in_proxy_header or endpoint.secure
+        if c.in_proxy_header and not endpoint.trusts(c.address):
+            c.protocol_error(close_reasons.UNTRUSTED_PROXY)
             c.end(c.fault)                         # at once: it takes no pending place
         elif not c.in_proxy_header and not c.count_address():
             c.end(c.fault)

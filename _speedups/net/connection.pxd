@@ -16,7 +16,7 @@ cdef class Connection(Channel):
     # What every flush looks at stands together: a thousand receivers are a thousand times as many lines of cache.
     cdef int fd                        # -1 when closed
     cdef uint32_t interest             # epoll events asked for
-    cdef readonly Endpoint entrance    # that accepted it
+    cdef readonly Endpoint endpoint    # that accepted it
     cdef Tls tls                       # None: in plain text
     cdef WebSocket websocket           # None: no frames
     cdef readonly bint lingering       # all is sent; waits for the client to close
@@ -24,7 +24,7 @@ cdef class Connection(Channel):
     cdef Buffer incoming               # bytes of an incomplete packet, or that may not be handled yet
     cdef Timer timer                   # of CONNECT, then of keep alive
     cdef bint awaits_connect           # counts among those that have not sent CONNECT
-    cdef public bint unsettled         # it ends with a reset: a clean end would tell the client of what is not stored yet
+    cdef public bint reset_on_close         # it ends with a reset: a clean end would tell the client of what is not stored yet
     cdef str reason                    # of the end
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6, or only the family
     cdef readonly str certificate      # subject of the certificate that the client showed, as configured, or None

@@ -2,8 +2,8 @@ from _speedups.net.listener import Endpoint
 from _speedups.protocol.channel import Channel
 
 class Connection(Channel):
-    unsettled: bool
-    entrance: Endpoint
+    reset_on_close: bool
+    endpoint: Endpoint
     certificate: str | None
     @property
     def listener(self) -> str: ...

@@ -33,6 +33,7 @@ from _speedups.session.counters cimport (
 from _speedups.session.session cimport Session
 
 import socket
+from _speedups.protocol import close_reasons
 
 cdef enum:
     LINGER_TICKS = 8           # how long a refused client may take to read why
@@ -59,12 +60,12 @@ cdef class Connection(Channel):
     @property
     def listener(self):
         """The name of the listener that the client came to."""
-        return self.entrance.listener.name
+        return self.endpoint.listener.name
 
     @property
     def transport(self):
         """What it speaks MQTT over: "mqtt" (plain TCP), "mqtts", "ws", "wss" or "unix"."""
-        return self.entrance.transport
+        return self.endpoint.transport
 
     @property
     def secure(self):
@@ -100,7 +101,7 @@ cdef class Connection(Channel):
         event.events = interest
         event.data.u64 = <uint64_t><uintptr_t><void*>self
         if epoll_ctl(self.loop.pending_epoll if self.is_pending else self.loop.epoll, EPOLL_CTL_MOD, self.fd, &event) < 0:
-            return self.close_soon("epoll failed")
+            return self.close_soon(close_reasons.EPOLL_FAILED)
         self.interest = interest
         return 0
 
@@ -114,7 +115,7 @@ cdef class Connection(Channel):
         event.data.u64 = <uint64_t><uintptr_t><void*>self
         if (epoll_ctl(self.loop.pending_epoll, EPOLL_CTL_DEL, self.fd, NULL) < 0
                 or epoll_ctl(self.loop.epoll, EPOLL_CTL_ADD, self.fd, &event) < 0):
-            return self.close_soon("epoll failed")
+            return self.close_soon(close_reasons.EPOLL_FAILED)
         return 0
 
     cdef bytes origin(self):
@@ -128,15 +129,15 @@ cdef class Connection(Channel):
 
     cdef bint count_address(self) except -1:
         """Count the connection among those of its address; False if there are too many, which refuses it."""
-        cdef uint32_t limit = self.entrance.listener.max_per_address
+        cdef uint32_t limit = self.endpoint.listener.max_per_address
         cdef bytes origin = self.origin() if limit else b""
         if not origin:
             return True
         known = self.loop.addresses.get(origin, 0)
         if known >= limit:
-            self.entrance.listener.refused += 1
+            self.endpoint.listener.refused += 1
             self.turn.counters[CONNECTIONS_REFUSED] += 1
-            self.protocol_error("too many connections from its address")
+            self.protocol_error(close_reasons.TOO_MANY_FROM_ADDRESS)
             return False
         self.loop.addresses[origin] = known + 1
         self.counted = True
@@ -154,7 +155,7 @@ cdef class Connection(Channel):
     # ---- rates ----
 
     cdef int charge(self, bint is_publish, Py_ssize_t size) except -1:
-        cdef Listener listener = self.entrance.listener
+        cdef Listener listener = self.endpoint.listener
         cdef uint32_t tick = self.turn.tick
         charge_rate(&self.messages, listener.client_messages, is_publish, tick)
         charge_rate(&self.volume, listener.client_bytes, size, tick)
@@ -176,11 +177,11 @@ cdef class Connection(Channel):
             return self.open_gate(RATE_LIMITED)    # may limit it once more: it then comes after the others
         except Exception as error:                 # a fault of ours: the others are to go on
             self.handler.failed(self, error)
-            return self.close_soon("a fault of the broker; see its log")
+            return self.close_soon(close_reasons.INTERNAL_ERROR)
 
     cdef bint within_rate(self) noexcept:
         """Whether its rates and those of its listener allow another packet."""
-        cdef Listener listener = self.entrance.listener
+        cdef Listener listener = self.endpoint.listener
         cdef uint32_t tick = self.turn.tick
         return (has_rate(&self.messages, listener.client_messages, tick)
                 and has_rate(&self.volume, listener.client_bytes, tick)
@@ -204,7 +205,7 @@ cdef class Connection(Channel):
                     return self.close_soon(strerror(errno).decode())
                 sent = 0
             self.turn.counters[BYTES_SENT] += sent
-            self.entrance.listener.bytes_sent += sent
+            self.endpoint.listener.bytes_sent += sent
             self.out.start += sent
             if sent < size:
                 self.blocked = True
@@ -242,7 +243,7 @@ cdef class Connection(Channel):
             if sent < 0:
                 return False
             self.turn.counters[BYTES_SENT] += sent
-            self.entrance.listener.bytes_sent += sent
+            self.endpoint.listener.bytes_sent += sent
             self.out.start += sent
             size -= sent
         return True
@@ -264,7 +265,7 @@ cdef class Connection(Channel):
         if self.tls is None:
             self.close_soon(strerror(errno).decode())
         else:
-            self.close_soon(self.tls.fault if sent == FAILED else "closed by the client")
+            self.close_soon(self.tls.fault if sent == FAILED else close_reasons.CLOSED_BY_CLIENT)
         return FAILED
 
     cdef Py_ssize_t push_frame(self, const uint8_t* p, Py_ssize_t size) except -4:
@@ -335,7 +336,7 @@ cdef class Connection(Channel):
     cdef bint on_read_error(self, Py_ssize_t result) except -1:
         """Reading returned no bytes: the client has closed, there is a fault, or it is to be tried again. False."""
         if result == 0:
-            self.close_soon(self.fault if self.lingering else "closed by the client")
+            self.close_soon(self.fault if self.lingering else close_reasons.CLOSED_BY_CLIENT)
         elif self.tls is None:
             if errno != EAGAIN and errno != EINTR:
                 self.close_soon(strerror(errno).decode())
@@ -394,7 +395,7 @@ cdef class Connection(Channel):
         cdef linger reset
         if self.closed:
             return 0
-        if not self.unsettled and not self.lingering:
+        if not self.reset_on_close and not self.lingering:
             self.send_close_notices()
         self.closed = True
         self.phase = ENDED
@@ -403,13 +404,13 @@ cdef class Connection(Channel):
         timer_stop(&self.loop.wheel, &self.timer)
         del self.loop.connections[self.fd]
         self.loop.closed_this_turn.append(self)
-        if self.unsettled:
+        if self.reset_on_close:
             reset = linger(1, 0)
             setsockopt(self.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset))
         close(self.fd)                             # leaves the epoll set with it
         self.fd = -1
         self.turn.counters[CONNECTIONS_CLOSED] += 1
-        self.entrance.listener.connections -= 1
+        self.endpoint.listener.connections -= 1
         self.uncount_address()
         try:
             self.handler.ended(self, reason)
@@ -445,7 +446,7 @@ cdef class Connection(Channel):
             return self.close_soon(self.fault)
         if self.phase == EXPECTING:
             self.turn.counters[CONNECT_TIMEOUTS] += 1
-            return self.close_soon("no CONNECT in time")
+            return self.close_soon(close_reasons.CONNECT_TIMEOUT)
         if self.phase == OPEN:
             if self.keep_alive_ticks and self.turn.tick - self.last_seen >= self.keep_alive_ticks and (
                     recv(self.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 or self.gate & PARSE_GATE):
@@ -453,7 +454,7 @@ cdef class Connection(Channel):
                 self.last_seen = self.turn.tick
             if self.keep_alive_ticks and self.turn.tick - self.last_seen >= self.keep_alive_ticks:
                 self.turn.counters[KEEP_ALIVE_TIMEOUTS] += 1
-                return self.close_soon("keep alive ran out [MQTT-3.1.2-24]")
+                return self.close_soon(close_reasons.KEEP_ALIVE_TIMEOUT)
             if self.loop.retry_ticks and self.level == 3:
                 self.session.resend_if_older(self.loop.retry_ticks)
         return self.restart_timer()

@@ -1,4 +1,4 @@
-"""Where connections come in: a listener has a name, limits and figures; each of its addresses is an entrance."""
+"""Where connections come in: a listener has a name, limits and figures; each of its addresses is an endpoint."""
 
 
 cdef class Listener:

@@ -10,6 +10,7 @@ from _speedups.net.tls cimport FAILED, Tls
 from _speedups.session.counters cimport BYTES_RECEIVED, TLS_FAILURES, TLS_HANDSHAKES, WEBSOCKET_FAILURES
 
 from _speedups.net.proxy_header import HEADER_MAX, read_proxy_header as parse_proxy_header
+from _speedups.protocol import close_reasons
 
 cdef enum:
     REQUEST_MAX = 8192         # bytes of the HTTP request that a WebSocket begins with
@@ -19,7 +20,7 @@ cdef bint read_preamble(Connection c) except -1:
     """Read what comes before the first byte of MQTT or HTTP; returns whether all of it has come."""
     if c.in_proxy_header and not read_proxy_header(c):
         return False
-    if c.entrance.secure and not tls_handshake(c):
+    if c.endpoint.secure and not tls_handshake(c):
         return False
     c.in_preamble = False
     return True
@@ -46,7 +47,7 @@ cdef bint read_proxy_header(Connection c) except -1:
     c.turn.counters[BYTES_RECEIVED] += got
     if not size:                               # incomplete, so all that has come belongs to it
         if buffer_append(&c.incoming, &c.turn.pool, shared + have, got) < 0:
-            c.close_soon("out of memory")
+            c.close_soon(close_reasons.OUT_OF_MEMORY)
         return False
     buffer_free(&c.incoming, &c.turn.pool)
     c.in_proxy_header = False
@@ -63,7 +64,7 @@ cdef bint tls_handshake(Connection c) except -1:
     """A step of TLS's handshake; returns whether it is done. It takes the time of its own cryptography."""
     cdef Py_ssize_t result
     if c.tls is None:
-        c.tls = Tls(c.entrance.listener.tls, c.fd)
+        c.tls = Tls(c.endpoint.listener.tls, c.fd)
     result = c.tls.handshake()
     if result == 1:
         c.turn.counters[TLS_HANDSHAKES] += 1
@@ -85,7 +86,7 @@ cdef Py_ssize_t upgrade_websocket(Connection c, Py_ssize_t n) except -1:
     cdef Py_ssize_t size = end + 4 - shared if end != NULL else 0
     if not size and n < REQUEST_MAX and shared[0] == c'G':
         return 0
-    answer, fault = c.entrance.upgrade(shared[:size], c.tls is not None)
+    answer, fault = c.endpoint.upgrade(shared[:size], c.tls is not None)
     c.send(answer)
     c.websocket.framed = len(answer)           # these bytes go without a frame
     if not fault:
@@ -102,7 +103,7 @@ cdef int after_frames(Connection c) except -1:
     if c.websocket.code == 0:
         return c.flush() if c.websocket.answer_size else 0
     if c.websocket.fault is None:
-        return c.close_soon("closed by the client")
+        return c.close_soon(close_reasons.CLOSED_BY_CLIENT)
     if c.fault is None:
         c.turn.counters[WEBSOCKET_FAILURES] += 1
         c.protocol_error(c.websocket.fault)

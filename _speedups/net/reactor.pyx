@@ -31,6 +31,8 @@ from _speedups.protocol.read_gate cimport OUTPUT_FULL, PARSE_GATE
 from _speedups.routing.router cimport Router
 from _speedups.session.counters cimport BYTES_RECEIVED, PACKETS_RECEIVED, READ_PAUSES
 
+from _speedups.protocol import close_reasons
+
 
 cdef class Reactor(Acceptor):
     """The sockets of a node.
@@ -51,9 +53,9 @@ cdef class Reactor(Acceptor):
 
     # ---- a turn ----
 
-    def valid_for(self, double seconds):
-        """Serve nobody after this time, but call `overdue`; 0 = there is no such time."""
-        self.valid_until = now() + <int64_t>(seconds * 1e9) if seconds else 0
+    def set_lease(self, double seconds):
+        """Serve nobody after this time, but call `on_lease_expired`; 0 = there is no such time."""
+        self.lease_deadline = now() + <int64_t>(seconds * 1e9) if seconds else 0
 
     def run(self):
         """One turn: everything that is readable now, and its consequences."""
@@ -62,8 +64,8 @@ cdef class Reactor(Acceptor):
         cdef uint64_t tag
         cdef bint pending = False
         cdef uint64_t packets_before
-        if self.valid_until and now() > self.valid_until:
-            self.overdue()
+        if self.lease_deadline and now() > self.lease_deadline:
+            self.on_lease_expired()
             return
         coalesce_wakeups(&self.wakeup, self.soon)
         packets_before = self.turn.counters[PACKETS_RECEIVED]
@@ -75,7 +77,7 @@ cdef class Reactor(Acceptor):
             if tag & 1:                            # odd: not the address of a Connection, but a file descriptor
                 if <int>(tag >> 1) == self.pending_epoll:
                     pending = True
-                elif <int>(tag >> 1) in self.entrances:
+                elif <int>(tag >> 1) in self.endpoints:
                     self.accept(<int>(tag >> 1))
                 continue
             self.serve(<Connection><void*><uintptr_t>tag, events[i].events)
@@ -83,10 +85,10 @@ cdef class Reactor(Acceptor):
             self.serve_pending()
         if self.read_again:
             self.serve_read_again()
-        self.settle()
+        self.end_turn()
         note_turn(&self.wakeup, self.turn.counters[PACKETS_RECEIVED] - packets_before)
 
-    def settle(self):
+    def end_turn(self):
         """End a turn: end connections that are to be closed, store, write. To be called after changes outside `run`."""
         self.close_pending()
         again = self.turn.end()
@@ -138,7 +140,7 @@ cdef class Reactor(Acceptor):
                 self.readable(c)
         except Exception as error:                    # a fault of ours: it must not cost the others their turn
             self.handler.failed(c, error)
-            c.close_soon("a fault of the broker; see its log")
+            c.close_soon(close_reasons.INTERNAL_ERROR)
         return 0
 
     cdef int readable(self, Connection c) except -1:
@@ -163,7 +165,7 @@ cdef class Reactor(Acceptor):
             room = min(room, max(have, TAIL_MAX * 16), DIRECT_MAX) if room > 0 else TAIL_MAX
             p = buffer_reserve(&c.incoming, &self.turn.pool, room)
             if p == NULL:
-                return c.close_soon("out of memory")
+                return c.close_soon(close_reasons.OUT_OF_MEMORY)
         else:
             p = self.shared + have
             room = READ_MAX + TAIL_MAX - have
@@ -174,7 +176,7 @@ cdef class Reactor(Acceptor):
             c.on_read_error(got)
             return 0
         self.turn.counters[BYTES_RECEIVED] += got
-        c.entrance.listener.bytes_received += got
+        c.endpoint.listener.bytes_received += got
         if c.tls is not None and c.tls.more:
             c.queue_read_again()
         if c.lingering:
@@ -209,7 +211,7 @@ cdef class Reactor(Acceptor):
             used += c.feed(self.shared + used, n - used)
             c.connect_received()
         if used < n and not c.closed and buffer_append(&c.incoming, &self.turn.pool, self.shared + used, n - used) < 0:
-            return c.close_soon("out of memory")
+            return c.close_soon(close_reasons.OUT_OF_MEMORY)
         return 0
 
     cdef int close_pending(self) except -1:
@@ -241,7 +243,7 @@ cdef class Reactor(Acceptor):
             self.resume_accepting()
         self.resume_rate_limited()
         self.turn.seal()                           # records that nobody waits for
-        self.settle()
+        self.end_turn()
 
     cdef int resume_rate_limited(self) except -1:
         """Read on from connections whose rates allow it again; those that waited longest are first."""
@@ -258,8 +260,8 @@ cdef class Reactor(Acceptor):
         self.rate_limited = waiting + self.rate_limited
         return 0
 
-    def meter(self):
+    def apply_rate_limits(self):
         """Rates of listeners have changed: they are in force for all connections from now on."""
         cdef Connection c
         for c in self.connections.values():
-            c.metered = c.entrance.listener.metered()
+            c.metered = c.endpoint.listener.metered()

@@ -6,7 +6,7 @@ socket closes it. Knows no socket, no clock (the turn's tick is its time), no co
 
 The handler is any object with `packet(channel, packet)`, called for CONNECT, SUBSCRIBE, UNSUBSCRIBE and DISCONNECT, and
 `denied(channel, topic)`, called when the client first publishes what it may not. With hooks for PUBLISH, also
-`publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `publish_for_nobody`.
+`publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `drop_publish`.
 """
 
 from _speedups.base.buffers cimport buffer_size
@@ -29,6 +29,7 @@ from _speedups.session.counters cimport (
 from _speedups.session.turn cimport Outlet
 
 from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
+from _speedups.protocol import close_reasons
 
 cdef enum:
     CONNECT_MAX = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
@@ -123,7 +124,7 @@ cdef class Channel(Outlet):
             limit = self.turn.limits.max_packet_size
             if self.phase == EXPECTING:
                 if p[0] >> 4 != CONNECT:
-                    self.protocol_error("the first packet is not CONNECT [MQTT-3.1.0-1]")
+                    self.protocol_error(close_reasons.NOT_CONNECT)
                     return n
                 if limit > CONNECT_MAX:
                     limit = CONNECT_MAX
@@ -132,7 +133,7 @@ cdef class Channel(Outlet):
             if found == 0:
                 break                                  # the header is incomplete
             if found < 0:
-                self.protocol_error("the Remaining Length has more than four bytes [MQTT-2.2.3]")
+                self.protocol_error(close_reasons.REMAINING_LENGTH)
                 return n
             q = at.p
             if remaining + (q - p) > limit:
@@ -160,7 +161,7 @@ cdef class Channel(Outlet):
             self.handle_acknowledgement(first_byte, body, n)
         elif kind == PINGREQ:
             if n or (self.level > 3 and first_byte & 15):
-                return self.protocol_error("PINGREQ with flags or a body [MQTT-2.2.2-2]")
+                return self.protocol_error(close_reasons.PINGREQ_FORM)
             p = self.reserve(2)
             p[0] = 0xD0
             p[1] = 0
@@ -186,22 +187,22 @@ cdef class Channel(Outlet):
         cdef uint16_t packet_id = 0
         cdef int fault
         if qos == 3:
-            return self.protocol_error("PUBLISH with QoS 3 [MQTT-3.3.1-4]")
+            return self.protocol_error(close_reasons.PUBLISH_QOS_3)
         if qos == 0 and first_byte & 8 and self.level > 3:
-            return self.protocol_error("PUBLISH with QoS 0 and DUP [MQTT-3.3.1-2]")
+            return self.protocol_error(close_reasons.PUBLISH_DUP)
         if n < 2 + 2 * (qos > 0):
-            return self.protocol_error("PUBLISH is too short")
+            return self.protocol_error(close_reasons.PUBLISH_SHORT)
         topic_length = body[0] << 8 | body[1]
         payload = topic + topic_length
         if payload + 2 * (qos > 0) > end:
-            return self.protocol_error("the topic name of PUBLISH is longer than the packet")
+            return self.protocol_error(close_reasons.PUBLISH_TOPIC_LENGTH)
         fault = self.router.check_topic(topic, topic_length, self.level)
         if fault:
             return self.protocol_error(f"PUBLISH: {fault_text(fault)}")
         if qos:
             packet_id = payload[0] << 8 | payload[1]
             if packet_id == 0:
-                return self.protocol_error("PUBLISH with packet identifier 0 [MQTT-2.3.1-1]")
+                return self.protocol_error(close_reasons.PUBLISH_PACKET_ID)
             payload += 2
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += end - payload
@@ -218,7 +219,7 @@ cdef class Channel(Outlet):
                 self.handler.denied(self, topic[:topic_length])
             return self.acknowledge_and_drop(qos, packet_id, topic, topic_length, payload, end - payload,
                                         "the client may not publish there")
-        if self.turn.hears_publish and not (qos == 2 and self.session.awaits(packet_id)):
+        if self.turn.has_publish_hook and not (qos == 2 and self.session.awaits(packet_id)):
             self.handler.publish(self, topic[:topic_length], payload[:end - payload], qos, first_byte & 1, packet_id,
                                  first_byte & 8)
             return 0
@@ -258,7 +259,7 @@ cdef class Channel(Outlet):
         if self.session.incoming.count >= self.turn.limits.max_awaiting_release or (
                 self.session.incoming.count
                 and self.session.incoming.bytes + topic_length + size > self.turn.limits.max_queued_bytes):
-            return self.protocol_error("too many QoS 2 messages wait for PUBREL")
+            return self.protocol_error(close_reasons.TOO_MANY_UNRELEASED)
         message = message_new(topic, topic_length, payload, size, 2, first_byte & 1)
         if message == NULL:
             raise MemoryError
@@ -279,12 +280,12 @@ cdef class Channel(Outlet):
         cdef uint16_t packet_id
         cdef bint fits = True
         if self.level > 3 and first_byte & 15 != (2 if kind == PUBREL else 0):
-            return self.protocol_error("an acknowledgement with wrong flags [MQTT-2.2.2-2]")
+            return self.protocol_error(close_reasons.ACK_FLAGS)
         if n != 2:
-            return self.protocol_error("an acknowledgement that is not two bytes long")
+            return self.protocol_error(close_reasons.ACK_SIZE)
         packet_id = body[0] << 8 | body[1]
         if packet_id == 0:
-            return self.protocol_error("an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]")
+            return self.protocol_error(close_reasons.ACK_PACKET_ID)
         if kind == PUBACK:
             fits = self.session.puback(packet_id)
         elif kind == PUBREC:
@@ -294,7 +295,7 @@ cdef class Channel(Outlet):
         else:
             return self.handle_pubrel(packet_id)
         if not fits:
-            return self.protocol_error("an acknowledgement that doesn't fit the QoS or the state of its PUBLISH")
+            return self.protocol_error(close_reasons.ACK_STATE)
         return 0
 
     cdef int handle_pubrel(self, uint16_t packet_id) except -1:
@@ -320,7 +321,7 @@ cdef class Channel(Outlet):
     cdef int dispatch(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
         """Decode a packet that is not hot and give it to the handler."""
         if self.phase == OPEN and first_byte >> 4 == CONNECT:
-            return self.protocol_error("a second CONNECT [MQTT-3.1.0-2]")
+            return self.protocol_error(close_reasons.SECOND_CONNECT)
         try:
             packet = decode_body(first_byte, body, n, self.level or 4)
         except UnacceptableProtocol:
@@ -348,7 +349,7 @@ cdef class Channel(Outlet):
         self.accept_publish(<uint8_t>(0x30 | dup << 3 | qos << 1 | retain), NULL, 0, topic, len(topic), payload,
                             len(payload), <uint16_t>packet_id)
 
-    def publish_for_nobody(self, bytes topic not None, bytes payload not None, int qos, int packet_id,
+    def drop_publish(self, bytes topic not None, bytes payload not None, int qos, int packet_id,
                            str reason not None):
         """For the handler: acknowledge what came, and publish nothing."""
         self.acknowledge_and_drop(<uint8_t>qos, <uint16_t>packet_id, topic, len(topic), payload, len(payload), reason)

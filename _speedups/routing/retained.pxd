@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.session.message cimport Message
-from _speedups.session.session cimport Session, Source
+from _speedups.session.session cimport Session, MessageSource
 from _speedups.routing.topic_tree cimport Node
 from _speedups.session.turn cimport Turn
 
@@ -12,19 +12,19 @@ cdef class RetainedTree:
     cdef Node* root                    # a node's value is a Message, one reference owned
     cdef readonly uint64_t count       # messages
     cdef readonly uint64_t size        # bytes of their topic names and payloads
-    cdef public uint64_t most          # messages that may be kept
-    cdef public uint64_t most_size     # bytes that may be kept
+    cdef public uint64_t max_messages          # messages that may be kept
+    cdef public uint64_t max_bytes     # bytes that may be kept
 
     cdef bint has_room(self, Message* message) except -1
     cdef int put(self, Message* message, bint always=*) except -1
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1
 
 
-cdef class RetainedSearch(Source):
+cdef class RetainedSearch(MessageSource):
     cdef RetainedTree tree
     cdef bytes topic_filter
     cdef list levels                   # of the filter: bytes
-    cdef Py_ssize_t depth_most         # levels, without the '#'
+    cdef Py_ssize_t filter_depth         # levels, without the '#'
     cdef bint all_below                # it ends in '#'
     cdef uint8_t qos                   # granted
     cdef Node* at                      # pinned; NULL when the search is over

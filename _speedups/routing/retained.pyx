@@ -9,7 +9,7 @@ from libc.stdlib cimport free
 
 from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
 from _speedups.session.message cimport Message, message_hold, message_new, message_release
-from _speedups.session.session cimport Restored, Session, Source
+from _speedups.session.session cimport Restored, Session, MessageSource
 from _speedups.routing.topic_tree cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
 from _speedups.session.counters cimport PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT
 from _speedups.session.turn cimport Outlet
@@ -26,7 +26,7 @@ cdef class RetainedTree:
         self.root = node_new(NULL, b"", 0, 0)
         if self.root == NULL:
             raise MemoryError
-        self.most = self.most_size = <uint64_t>-1
+        self.max_messages = self.max_bytes = <uint64_t>-1
 
     def __dealloc__(self):
         tree_free(self.root, drop_message)
@@ -35,7 +35,7 @@ cdef class RetainedTree:
         """Whether the message may be kept: the limits allow one more, or it replaces one that is no smaller."""
         cdef Node* node
         cdef uint64_t size = message.topic_length + message.payload_length
-        if self.count < self.most and self.size + size <= self.most_size:
+        if self.count < self.max_messages and self.size + size <= self.max_bytes:
             return True
         node = node_at(self.root, message.data, message.topic_length, False)
         return (node != NULL and node.value != NULL
@@ -96,7 +96,7 @@ cdef class RetainedTree:
         self.put(message.message)
 
     def search(self, bytes topic_filter not None, int qos=2):
-        """A search for what matches the filter, for `Session.draw_from`, or None if there is surely nothing.
+        """A search for what matches the filter, for `Session.pull_from`, or None if there is surely nothing.
 
         `qos` is what was granted.
         """
@@ -123,11 +123,11 @@ cdef class RetainedTree:
             node = node.next
         return found
 
-    def children(self, bytes parent, bytes after, int most, int count_most):
-        """What is one level below `parent` (None: the first levels), in the order it came, `most` of it.
+    def children(self, bytes parent, bytes after, int limit, int count_limit):
+        """What is one level below `parent` (None: the first levels), in the order it came, `limit` of it.
 
         Returns a list of (level, bytes of its own message or -1, messages further below, counted among the first
-        `count_most` nodes there).
+        `count_limit` nodes there).
 
         Raises:
             KeyError: there is no `parent`, or no `after` below it, from which to go on (None: from the beginning).
@@ -148,10 +148,10 @@ cdef class RetainedTree:
             if node == NULL:
                 raise KeyError(after)
             node = node.next
-        while node != NULL and len(found) < most:
+        while node != NULL and len(found) < limit:
             found.append((node.level[:node.length],
                           (<Message*>node.value).payload_length if node.value != NULL else -1,
-                          messages_below(node, count_most)))
+                          messages_below(node, count_limit)))
             node = node.next
         return found
 
@@ -183,7 +183,7 @@ cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:
     return count
 
 
-cdef class RetainedSearch(Source):
+cdef class RetainedSearch(MessageSource):
     """A walk over the retained messages that match a filter."""
 
     def __init__(self, RetainedTree tree not None, bytes topic_filter not None, int qos):
@@ -191,7 +191,7 @@ cdef class RetainedSearch(Source):
         self.topic_filter = topic_filter
         self.levels = topic_filter.split(b"/")
         self.all_below = self.levels[len(self.levels) - 1] == b"#"
-        self.depth_most = len(self.levels) - self.all_below
+        self.filter_depth = len(self.levels) - self.all_below
         self.qos = <uint8_t>qos
         self.stand(tree.root, 0)
 
@@ -221,7 +221,7 @@ cdef class RetainedSearch(Source):
         cdef const uint8_t* p
         if node == NULL:
             return 0
-        if depth < self.depth_most:
+        if depth < self.filter_depth:
             level = self.levels[depth]
             if level == b"+":
                 child = node.child
@@ -242,7 +242,7 @@ cdef class RetainedSearch(Source):
         return node != NULL
 
     cdef bint wild_at(self, Py_ssize_t depth):
-        return depth >= self.depth_most or self.levels[depth] == b"+"
+        return depth >= self.filter_depth or self.levels[depth] == b"+"
 
     cdef Node* beside(self, Node* node, Py_ssize_t* depth):
         """The next sibling, or that of the nearest ancestor where the filter leaves a choice."""
@@ -255,11 +255,11 @@ cdef class RetainedSearch(Source):
 
     cdef Message* found(self) noexcept:
         """The message where the search stands, if it matches."""
-        if self.at == NULL or self.depth < self.depth_most or (self.depth > self.depth_most and not self.all_below):
+        if self.at == NULL or self.depth < self.filter_depth or (self.depth > self.filter_depth and not self.all_below):
             return NULL
         return <Message*>self.at.value
 
-    cdef bint draw(self, Session session) except -1:
+    cdef bint pull(self, Session session) except -1:
         cdef Message* m
         cdef Outlet outlet = session.outlet
         cdef uint32_t remaining

@@ -112,7 +112,7 @@ cdef class Router:
                     if tracer is not None:                # QoS 0 is not kept for the absent
                         trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and not connected")
                     continue
-                if self.turn.hears_deliver is not None and not self.may_deliver(subscriber, publication, tracer):
+                if self.turn.deliver_hook is not None and not self.may_deliver(subscriber, publication, tracer):
                     continue
                 if publication.packet == NULL:
                     self.encode(publication)
@@ -136,7 +136,7 @@ cdef class Router:
 
     cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1:
         """Whether a hook lets a QoS 0 message through to the client; counts."""
-        if self.turn.hears_deliver(subscriber, publication.topic[:publication.topic_length],
+        if self.turn.deliver_hook(subscriber, publication.topic[:publication.topic_length],
                                    publication.payload[:publication.payload_length], 0, False):
             return True
         self.turn.counters[DELIVERY_DENIED] += 1

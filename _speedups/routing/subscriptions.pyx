@@ -103,7 +103,7 @@ cdef class SubscriptionTree:
             i = subscriber.subscriptions[at].position
             (<SubscriptionEntry*>node.value)[i].options = options
             if subscriber.kind == LOCAL and subscriber.recorded():
-                subscriber.turn.journal.text(SUBSCRIBED, subscriber.number, options, path, n)
+                subscriber.turn.journal.text(SUBSCRIBED, subscriber.session_id, options, path, n)
             return False
         if array_reserve_tight(&node.value, node.count + 1, &node.capacity, sizeof(SubscriptionEntry)) < 0:
             node_prune(node)
@@ -117,7 +117,7 @@ cdef class SubscriptionTree:
         subscriber.subscription_count += 1
         self.count += 1
         if subscriber.kind == LOCAL and subscriber.recorded():
-            subscriber.turn.journal.text(SUBSCRIBED, subscriber.number, options, path, n)
+            subscriber.turn.journal.text(SUBSCRIBED, subscriber.session_id, options, path, n)
         return True
 
     def unsubscribe(self, Subscriber subscriber not None, bytes topic_filter not None):
@@ -131,7 +131,7 @@ cdef class SubscriptionTree:
         self.forget(path, n)
         self.cancel(subscriber, <uint32_t>at)
         if subscriber.kind == LOCAL and subscriber.recorded():
-            subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.number, 0, path, n)
+            subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, 0, path, n)
         return True
 
     def unsubscribe_all(self, Subscriber subscriber not None):
@@ -388,7 +388,7 @@ cdef class SubscriptionTree:
                 node = <Node*>subscriber.subscriptions[i].node
                 path = path_of(node)
                 subscriber.turn.journal.text(
-                    SUBSCRIBED, subscriber.number,
+                    SUBSCRIBED, subscriber.session_id,
                     (<SubscriptionEntry*>node.value)[subscriber.subscriptions[i].position].options, path, len(path))
 
     def filters(self):

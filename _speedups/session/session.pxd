@@ -7,9 +7,9 @@ from _speedups.session.message cimport Message
 from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue
 from _speedups.session.subscriber cimport Subscriber
 
-cdef class Source:
-    # Messages that the session draws when it has room: retained messages after SUBSCRIBE.
-    cdef bint draw(self, Session session) except -1
+cdef class MessageSource:
+    # Messages that the session pulls when it has room: retained messages after SUBSCRIBE.
+    cdef bint pull(self, Session session) except -1
 
 
 cdef class Session(Subscriber):
@@ -21,7 +21,7 @@ cdef class Session(Subscriber):
     cdef readonly uint8_t level        # protocol level of the last connection
     cdef OutgoingQueue queue           # `tail` is the next queue number to give
     cdef IncomingQos2 incoming         # QoS 2 messages from the client
-    cdef list sources                  # of Source, in the order they came; None when empty
+    cdef list sources                  # of MessageSource, in the order they came; None when empty
 
     cdef void clear(self) noexcept
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1

@@ -43,10 +43,10 @@ cdef enum:
     PULLS_MAX = 4096           # steps of a source in one turn
 
 
-cdef class Source:
-    """Messages that a session draws when it has room."""
+cdef class MessageSource:
+    """Messages that a session pulls when it has room."""
 
-    cdef bint draw(self, Session session) except -1:
+    cdef bint pull(self, Session session) except -1:
         """Enqueue or send one more; False when there are no more."""
         return False
 
@@ -81,7 +81,7 @@ cdef class Session(Subscriber):
     def __init__(self, Turn turn not None, uint64_t number, bytes client_id not None, *, bint persistent, int level=4,
                  bint restoring=False, bint shared=False):
         self.turn = turn
-        self.number = number
+        self.session_id = number
         self.client_id = client_id
         self.persistent = persistent
         self.kind = SHARED if shared else LOCAL
@@ -137,7 +137,7 @@ cdef class Session(Subscriber):
 
     @property
     def sources_waiting(self):
-        """How many sources it still draws from."""
+        """How many sources it still pulls from."""
         return len(self.sources) if self.sources is not None else 0
 
     def entries(self):
@@ -215,7 +215,7 @@ cdef class Session(Subscriber):
                 and buffer_size(&self.outlet.out) == 0):
             self.resend()
 
-    def draw_from(self, Source source not None):
+    def pull_from(self, MessageSource source not None):
         """Send the messages of `source` too, as there is room."""
         if self.sources is None:
             self.sources = []
@@ -233,15 +233,15 @@ cdef class Session(Subscriber):
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1:
         """Queue a message; `qos` is what it will be sent with. At the limits the policy decides what is dropped.
 
-        `retain`: it is a retained one, drawn from a source.
+        `retain`: it is a retained one, pulled from a source.
         """
         cdef Entry* e
         cdef uint64_t size = <uint64_t>message_size(message)
         if self.kind == SHARED:
             self.pending += self.outlet is not None
             self.trace("queued", message, qos, "in Redis")
-            return self.turn.journal.queued(self, self.number, 0, message, qos | retain << 2)
-        # A retained message was drawn because there is room; that it fits exactly is not asked, or it would be lost.
+            return self.turn.journal.queued(self, self.session_id, 0, message, qos | retain << 2)
+        # A retained message was pulled because there is room; that it fits exactly is not asked, or it would be lost.
         while not retain and (
                 self.queue.queued >= self.turn.limits.max_queued_messages
                 or (self.queue.queued and self.queue.queued_bytes + size > self.turn.limits.max_queued_bytes)):
@@ -259,7 +259,7 @@ cdef class Session(Subscriber):
         e.retain = retain
         self.trace("queued", message, qos, "" if self.outlet is not None else "until the client is back")
         if self.recorded():
-            self.turn.journal.queued(self, self.number, self.tail, message, qos | retain << 2)
+            self.turn.journal.queued(self, self.session_id, self.tail, message, qos | retain << 2)
             self.turn.await_commit(self)
         self.tail += 1
         count_queued(self, 1, size)
@@ -316,7 +316,7 @@ cdef class Session(Subscriber):
         if not self.restoring:                    # then others that are before it may still come
             queue_skip_acked(&self.queue, self.tail)
         if self.recorded():
-            self.turn.journal.entry(j.DONE, self, self.number, n)
+            self.turn.journal.entry(j.DONE, self, self.session_id, n)
         return 0
 
     cdef int send_pending(self) except -1:
@@ -324,7 +324,7 @@ cdef class Session(Subscriber):
         cdef Outlet outlet = self.outlet
         cdef Entry* e
         cdef uint64_t n
-        cdef int draws = 0
+        cdef int pulls = 0
         if outlet is None or outlet.closed:
             return 0
         while True:
@@ -335,10 +335,10 @@ cdef class Session(Subscriber):
                     and self.tail - self.queue.next + self.pending < self.turn.limits.max_inflight
                     and self.queue.queued + self.pending < self.turn.limits.max_queued_messages
                     and self.queue.queued_bytes < self.turn.limits.max_queued_bytes):
-                draws += 1
-                if draws > PULLS_MAX:                # a long search must not hold up the others
+                pulls += 1
+                if pulls > PULLS_MAX:                # a long search must not hold up the others
                     return self.turn.schedule_send(self)
-                if not (<Source>self.sources[0]).draw(self):
+                if not (<MessageSource>self.sources[0]).pull(self):
                     self.sources.pop(0)
                     if not self.sources:
                         self.sources = None
@@ -362,7 +362,7 @@ cdef class Session(Subscriber):
         """Whether it is not for this client; counts. Hooks are asked when it is about to be sent, not before."""
         if self.rights is not None and not self.rights.may(m.data, m.topic_length, MAY_READ):
             self.trace("dropped", m, m.qos, "the client may not read it")
-        elif sends and self.turn.hears_deliver is not None and not self.turn.hears_deliver(
+        elif sends and self.turn.deliver_hook is not None and not self.turn.deliver_hook(
                 self, m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos, m.retain):
             self.trace("dropped", m, m.qos, "a hook keeps it from the client")
         else:
@@ -422,7 +422,7 @@ cdef class Session(Subscriber):
             e.message = NULL
             e.sent_tick = self.turn.tick
             if self.recorded():
-                self.turn.journal.entry(j.RECEIVED, self, self.number, n)
+                self.turn.journal.entry(j.RECEIVED, self, self.session_id, n)
         # An unknown identifier is answered too: the client can then complete its half [MQTT-4.3.3-1].
         self.outlet.acknowledge(PUBREL, packet_id, fresh and self.recorded())
         return True
@@ -452,14 +452,14 @@ cdef class Session(Subscriber):
         if incoming_add(&self.incoming, packet_id, message) < 0:
             raise MemoryError
         if self.recorded():
-            self.turn.journal.awaiting(self, self.number, packet_id, message)
+            self.turn.journal.awaiting(self, self.session_id, packet_id, message)
         return 0
 
     cdef Message* release(self, uint16_t packet_id) except? NULL:
         """PUBREL has come: the message, whose reference is then the caller's, or NULL if none waits."""
         cdef Message* message = incoming_remove(&self.incoming, packet_id)
         if message != NULL and self.recorded():
-            self.turn.journal.entry(j.RELEASED, self, self.number, packet_id)
+            self.turn.journal.entry(j.RELEASED, self, self.session_id, packet_id)
         return message
 
     # ---- store ----
@@ -469,15 +469,15 @@ cdef class Session(Subscriber):
         cdef bytes data
         if self.kind == LOCAL and self.recorded():
             data = struct.pack("<QQ", self.queue.head, max(self.queue.sent, self.queue.next)) + self.client_id
-            self.turn.journal.text(j.SESSION, self.number, self.level | connected << 7, data, len(data))
+            self.turn.journal.text(j.SESSION, self.session_id, self.level | connected << 7, data, len(data))
             if self.user is not None:
                 data = self.user
-                self.turn.journal.text(j.SESSION_USER, self.number, 0, data, len(data))
+                self.turn.journal.text(j.SESSION_USER, self.session_id, 0, data, len(data))
 
     def record_gone(self):
         """Write into the journal that the session has ended."""
         if self.kind == LOCAL and self.recorded():
-            self.turn.journal.number(j.SESSION_GONE, self.number)
+            self.turn.journal.number(j.SESSION_GONE, self.session_id)
 
     def record_messages(self):
         """Write the queue and the QoS 2 states into the journal once more."""
@@ -489,13 +489,13 @@ cdef class Session(Subscriber):
         while n < self.tail:
             e = queue_entry(&self.queue, n)
             if e.message != NULL:
-                self.turn.journal.queued(self, self.number, n, e.message, e.qos | e.retain << 2)
+                self.turn.journal.queued(self, self.session_id, n, e.message, e.qos | e.retain << 2)
             elif e.state == GOT_PUBREC:
-                self.turn.journal.entry(j.RECEIVED, self, self.number, n)
+                self.turn.journal.entry(j.RECEIVED, self, self.session_id, n)
             n += 1
         for i in range(incoming_places(&self.incoming)):
             if self.incoming.items[i].message != NULL:
-                self.turn.journal.awaiting(self, self.number, self.incoming.items[i].packet_id, self.incoming.items[i].message)
+                self.turn.journal.awaiting(self, self.session_id, self.incoming.items[i].packet_id, self.incoming.items[i].message)
 
     @property
     def loading(self):

@@ -44,7 +44,7 @@ cdef struct Plan:
 
 cdef class Subscriber(Sender):
     cdef Turn turn
-    cdef readonly uint64_t number      # its name in the journal
+    cdef readonly uint64_t session_id  # its name in the journal
     cdef readonly object client_id     # bytes; of a peer the id of its node
     cdef readonly Rights rights        # of the client; None = may publish and read everything
     cdef Outlet outlet                 # of the live connection, or None

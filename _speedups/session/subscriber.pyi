@@ -10,7 +10,7 @@ class SessionKind(IntEnum):
     LOG = 3
 
 class Subscriber(Sender):
-    number: int
+    session_id: int
     client_id: bytes
     rights: Rights | None
     kind: SessionKind

@@ -20,8 +20,8 @@ class Turn:
     sealed: int
     committed: int
     tick: int
-    hears_publish: bool
-    hears_deliver: Callable[[Session, bytes, bytes, int, bool], bool] | None
+    has_publish_hook: bool
+    deliver_hook: Callable[[Session, bytes, bytes, int, bool], bool] | None
     tracer: Tracer | None
     uncommitted: int
     queued: int

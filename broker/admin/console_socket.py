@@ -61,8 +61,8 @@ class ConsoleSocket:
     async def _connect(self, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The other end is a connection of the node's default listener."""
         ours, theirs = socket.socketpair()
-        entrance = Endpoint(self._node.listeners.of("default"))
-        self._node.broker.data_plane.reactor.adopt(theirs, entrance, f"[{host}]:0" if ":" in host else f"{host}:0")
+        endpoint = Endpoint(self._node.listeners.of("default"))
+        self._node.broker.data_plane.reactor.adopt(theirs, endpoint, f"[{host}]:0" if ":" in host else f"{host}:0")
         return await asyncio.open_connection(sock=ours)
 
     async def _carry(

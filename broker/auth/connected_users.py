@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from _speedups.net.connection import Connection
+from _speedups.protocol import close_reasons
 from _speedups.session.rights import Rights
 from broker import logs
 from broker.auth.authenticator import Identity
@@ -96,7 +97,7 @@ class ConnectedUsers:
             connection = heapq.heappop(self._expiring)[2]
             if connection.closed:
                 continue
-            connection.close("its credentials have expired")
+            connection.close(close_reasons.CREDENTIALS_EXPIRED)
             ended += 1
             if ended % CLOSE_BATCH == 0:
                 self._data_plane.end_turn()
@@ -133,7 +134,7 @@ class ConnectedUsers:
         found = renewed(identity)
         if found is None:
             connection.identity = replace(identity, rights=NOTHING)  # its will is not published either
-            connection.close("its user may not connect any more")
+            connection.close(close_reasons.USER_REMOVED)
             return False
         connection.identity = found
         session = connection.claimed  # None while it waits for one, which gets the rights with it

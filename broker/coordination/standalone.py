@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
+from _speedups.protocol import close_reasons
 from _speedups.session.counters import TAKEOVERS
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
@@ -101,7 +102,7 @@ class StandaloneCoordinator(Coordinator):
     async def drain(self) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
         for connection in self.data_plane.reactor:
-            connection.close("the broker stops")  # MQTT 3 has no other way; a will is published [MQTT-3.1.2-8]
+            connection.close(close_reasons.BROKER_STOPS)  # MQTT 3 has no other way; a will is published [MQTT-3.1.2-8]
         self.data_plane.end_turn()
 
     async def stop(self) -> None:
@@ -141,7 +142,7 @@ class StandaloneCoordinator(Coordinator):
         recorded = len(self.journal)
         if session is not None and session.owner is not None:
             plane.turn.count(TAKEOVERS)
-            session.owner.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
+            session.owner.close(close_reasons.TAKEN_OVER)  # [MQTT-3.1.4-2]
             session = plane.sessions.get(client_id)
         if session is not None and packet.clean_start:  # [MQTT-3.1.2-6]
             plane.sessions.end(session)
@@ -193,7 +194,7 @@ class StandaloneCoordinator(Coordinator):
         if session is None:
             return False
         if session.owner is not None:
-            session.owner.close("ended by the operator")
+            session.owner.close(close_reasons.ENDED_BY_OPERATOR)
         self._away.pop(client_id, None)
         if self.data_plane.sessions.get(client_id) is session:  # else it was a clean one, and ended with its connection
             self.data_plane.sessions.end(session)

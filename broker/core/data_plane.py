@@ -59,11 +59,11 @@ class DataPlane:
             control_characters=config.mqtt.control_characters,
             max_uncommitted_bytes=limits.max_uncommitted_bytes,
         )
-        self.router.retained.most = limits.max_retained_messages
-        self.router.retained.most_size = limits.max_retained_bytes
+        self.router.retained.max_messages = limits.max_retained_messages
+        self.router.retained.max_bytes = limits.max_retained_bytes
         self.reactor.max_pending = limits.max_pending_connects
         self.reactor.connect_ticks = max(1, round(limits.connect_timeout * TICKS_PER_SECOND))
-        self.reactor.meter()
+        self.reactor.apply_rate_limits()
         self.reactor.retry_ticks = round(config.mqtt.retry_interval * TICKS_PER_SECOND)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -74,7 +74,7 @@ class DataPlane:
 
     def end_turn(self) -> None:
         """End a turn; to be called after a change that was made outside of one."""
-        self.reactor.settle()
+        self.reactor.end_turn()
 
     def when_stored(self, connection: Connection, session: Session, callback: Callable[[], object]) -> None:
         """Call when all recorded changes are stored.

@@ -1,6 +1,7 @@
 """DISCONNECT: an orderly end of the connection, without the will."""
 
 from _speedups.net.connection import Connection
+from _speedups.protocol import close_reasons
 from _speedups.session.turn import Turn
 from broker.coordination.coordinator import Coordinator
 
@@ -24,12 +25,12 @@ class DisconnectHandler:
             self._coordinator.discard_will(connection)
             # An orderly end promises the client that its will is discarded: true only when that is stored.
             connection.ignore()
-            connection.unsettled = True
+            connection.reset_on_close = True
             self._turn.after_commit(lambda: _close(connection))
         else:
-            connection.close("disconnected by the client")
+            connection.close(close_reasons.DISCONNECTED)
 
 
 def _close(connection: Connection) -> None:
-    connection.unsettled = False
-    connection.close("disconnected by the client")
+    connection.reset_on_close = False
+    connection.close(close_reasons.DISCONNECTED)

@@ -75,7 +75,7 @@ class PublishHandler:
 
 
 def _drop(connection: Connection, message: Message, packet_id: int, reason: str) -> None:
-    connection.publish_for_nobody(message.topic.encode(), message.payload, message.qos, packet_id, reason)
+    connection.drop_publish(message.topic.encode(), message.payload, message.qos, packet_id, reason)
 
 
 def _check(found: Message, received: Message, levels: int) -> None:

@@ -114,7 +114,7 @@ class SubscribeHandler:
         for name, qos in granted:
             search = self._data_plane.router.retained.search(name, qos)
             if search is not None:
-                session.draw_from(search)  # for a replaced subscription again [MQTT-3.8.4-3]
+                session.pull_from(search)  # for a replaced subscription again [MQTT-3.8.4-3]
 
 
 def _after_hooks(grant: int | str, found: object) -> int | str:

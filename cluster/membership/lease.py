@@ -55,7 +55,7 @@ class Lease:
     def renew(self, sent_at: float) -> None:
         """Redis has answered a heartbeat that was sent at this time."""
         self.valid_until = sent_at + self.seconds * USED
-        self._reactor.valid_for(self.valid_until - time.monotonic())
+        self._reactor.set_lease(self.valid_until - time.monotonic())
 
     def suspend(self) -> None:
         """The lease has expired: the process stood still. Confirm the membership before serving clients."""
@@ -77,7 +77,7 @@ class Lease:
 
     def link_lost(self) -> None:
         """Redis is away: serve what needs no other node."""
-        self._reactor.valid_for(0)
+        self._reactor.set_lease(0)
         self.resume()
 
     def _decide(self, sent_at: float, reply: Reply) -> bool:

@@ -79,8 +79,8 @@ class Changes:
         """A persistent session has a subscription."""
         sessions = self._plane.sessions
         session = sessions.get(client_id)
-        if session is not None and session.number != incarnation:
-            if session.owner is not None or session.number > incarnation:
+        if session is not None and session.session_id != incarnation:
+            if session.owner is not None or session.session_id > incarnation:
                 return  # late, of an earlier incarnation
             sessions.end(session)
             session = None
@@ -90,7 +90,7 @@ class Changes:
 
     def _apply_unsubscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes) -> None:
         session = self._plane.sessions.get(client_id)
-        if session is not None and session.number == incarnation:
+        if session is not None and session.session_id == incarnation:
             self._plane.router.filters.unsubscribe(session, topic_filter)
             if not session.subscriptions_held and session.owner is None and not session.loading:
                 self._plane.sessions.end(session)
@@ -100,7 +100,7 @@ class Changes:
         if (
             session is not None
             and session.kind == SessionKind.SHARED
-            and session.number == incarnation
+            and session.session_id == incarnation
             and session.owner is None
         ):
             self._plane.sessions.end(session)

@@ -95,7 +95,7 @@ class Claims:
         """Close the connections of all persistent sessions."""
         for claim in self:
             if not claim.packet.clean_start:
-                claim.connection.unsettled = True  # its will may be published, even if it sends DISCONNECT now
+                claim.connection.reset_on_close = True  # its will may be published, even if it sends DISCONNECT now
                 claim.connection.close(reason)
 
     def close_unadmitted(self, reason: str) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 import hiredis
 
 from _speedups.cluster.journal import arrive, decode_message
+from _speedups.protocol import close_reasons
 from _speedups.session.session import Restored, Session
 from broker import logs
 from cluster.peers.node_link import NodeLink
@@ -61,13 +62,13 @@ class Loading:
                 self._restore(claim, session, begins, reply)
         except ValueError as error:
             log.error("unreadable session", client_id=claim.packet.client_id, reason=error)
-            claim.connection.close("its session is unreadable")
+            claim.connection.close(close_reasons.SESSION_UNREADABLE)
         finally:
             self._call()
 
     def _restore(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, hiredis.ReplyError)):
-            claim.connection.close("Redis went away while the session was read")
+            claim.connection.close(close_reasons.REDIS_AWAY)
             return
         head, sent, first, entries, tail, states, awaited = reply
         if begins:

@@ -4,6 +4,7 @@ from functools import partial
 
 import hiredis
 
+from _speedups.protocol import close_reasons
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply
 from cluster.sessions.claim import Claim, Claims
@@ -54,12 +55,12 @@ class Reclaim:
         for epoch in unseen:
             claim = self._claims.with_epoch(epoch)
             if claim is not None:
-                claim.connection.close("Redis has lost its session")
+                claim.connection.close(close_reasons.SESSION_LOST)
         self._wills.publish_missed()
 
     def _granted(self, claim: Claim, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, hiredis.ReplyError)) or len(reply) == 1:
-            claim.connection.close("Redis refused the claim of its session")
+            claim.connection.close(close_reasons.CLAIM_REFUSED)
             return
         epoch, *_, old_will, last = reply
         self._claims.grant(claim, epoch)

@@ -30,7 +30,7 @@ class Subscribing:
         claim = self._claims.get(connection)
         for name, qos in filters:
             if session.kind == SessionKind.SHARED and claim is not None:
-                self._journal.change(("subscribed", session.client_id, session.number, name, qos))
+                self._journal.change(("subscribed", session.client_id, session.session_id, name, qos))
                 if name not in claim.filters:
                     self._routes.add(name, 0)
                 claim.filters[name] = qos
@@ -45,7 +45,7 @@ class Subscribing:
         for name in filters:
             if session.kind == SessionKind.SHARED and claim is not None:
                 if claim.filters.pop(name, None) is not None:
-                    self._journal.change(("unsubscribed", session.client_id, session.number, name))
+                    self._journal.change(("unsubscribed", session.client_id, session.session_id, name))
                     self._routes.remove([name])
             elif self._filters.unsubscribe(session, name):
                 self._routes.remove([name])

@@ -14,6 +14,7 @@ import hiredis
 from _speedups.cluster.journal import ClusterJournal, encode_message
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
+from _speedups.protocol import close_reasons
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS
@@ -148,7 +149,7 @@ class TakeOver:
     def _after_delay(self, claim: Claim) -> None:
         claim.delayed = False
         if claim.overtaken and not claim.connection.closed:
-            claim.connection.close("taken over by a new connection with its client id")
+            claim.connection.close(close_reasons.TAKEN_OVER)
         self._proceed(claim)
         self._plane.end_turn()
 
@@ -159,7 +160,7 @@ class TakeOver:
         self._waiting.discard(claim)
         sessions = self._plane.sessions
         session = sessions.get(claim.client_id)
-        if session is not None and (session.kind == SessionKind.LOCAL or session.number != claim.incarnation):
+        if session is not None and (session.kind == SessionKind.LOCAL or session.session_id != claim.incarnation):
             sessions.end(session)  # of an earlier incarnation
             session = None
         if claim.packet.clean_start:
@@ -201,7 +202,7 @@ class TakeOver:
             and session.kind == SessionKind.LOCAL
         ):
             plane.turn.count(TAKEOVERS)
-            session.owner.close("taken over by a new connection with its client id")
+            session.owner.close(close_reasons.TAKEN_OVER)
             session = plane.sessions.get(claim.client_id)
         if not packet.clean_start or session is not None or packet.will_topic is not None:
             self._claims.remove(claim)
@@ -277,7 +278,7 @@ class TakeOver:
             claim.overtaken = True
         else:
             self._plane.turn.count(TAKEOVERS)
-            claim.connection.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
+            claim.connection.close(close_reasons.TAKEN_OVER)  # [MQTT-3.1.4-2]
 
     def released(self, client_id: bytes, epoch: int) -> None:
         """A node has released an epoch."""

@@ -62,8 +62,8 @@ def topics(client: Connected) -> list[tuple[str, bytes]]:
 def test_no_hook_costs_nothing() -> None:
     node = Node()
     node.broker.use([Hooks()])
-    assert not node.turn.hears_publish
-    assert node.turn.hears_deliver is None
+    assert not node.turn.has_publish_hook
+    assert node.turn.deliver_hook is None
     assert not node.broker.hooks.has(*NAMES)
 
 
@@ -316,7 +316,7 @@ class TakesItsTime(Hooks):
 def test_a_client_that_waits_for_hooks_keeps_to_its_rate_too() -> None:
     async def act(node: Node) -> int:
         node.listener.client_messages = 10
-        node.reactor.meter()
+        node.reactor.apply_rate_limits()
         watcher, device = client_of(node, "watcher", ("t", 0)), client_of(node, "device")
         device.send(*[Publish("t", b"x")] * 100)
         await settle(node)

@@ -23,7 +23,7 @@ def metered(**rates: float) -> Node:
     node = Node()
     for name, rate in rates.items():
         setattr(node.listener, name, rate)
-    node.reactor.meter()
+    node.reactor.apply_rate_limits()
     return node
 
 
@@ -130,11 +130,11 @@ def test_a_new_rate_holds_for_those_that_are_connected() -> None:
     watcher = client_of(node, "watcher", ("t", 0))
     device = client_of(node, "device")
     node.listener.client_messages = 10
-    node.reactor.meter()
+    node.reactor.apply_rate_limits()
     device.send(*numbered(100))
     assert len(payloads(watcher)) == 10
     node.listener.client_messages = 0
-    node.reactor.meter()
+    node.reactor.apply_rate_limits()
     node.advance(1)
     assert len(payloads(watcher)) == 90
 

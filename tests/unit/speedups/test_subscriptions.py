@@ -28,7 +28,7 @@ def new_session(number: int) -> Session:
 
 
 def receivers(tree: SubscriptionTree, topic: str) -> dict[int, int]:
-    found = [(session.number, qos) for session, qos in tree.receivers(topic.encode())]
+    found = [(session.session_id, qos) for session, qos in tree.receivers(topic.encode())]
     assert len({number for number, _ in found}) == len(found), "a session is in the plan twice"
     return dict(found)
 
@@ -160,7 +160,7 @@ def test_plans_larger_than_what_is_kept() -> None:
     tree = SubscriptionTree()
     sessions = [new_session(number) for number in range(70_000)]
     for session in sessions:
-        tree.subscribe(session, b"all", session.number % 3)
+        tree.subscribe(session, b"all", session.session_id % 3)
     for _ in range(2):
         assert receivers(tree, "all") == {number: number % 3 for number in range(70_000)}
     tree.unsubscribe(sessions[5], b"all")
