@@ -205,7 +205,9 @@ def test_more_passwords_than_can_wait_are_refused_at_once(access: AccessControl)
 
 def test_log_injection(files: AccessFiles, tmp_path: Path) -> None:
     """A name with line ends and escapes is one line of the log, whatever it pretends to be."""
-    broker = BrokerProcess(tmp_path, settings=files.settings(), arguments=["--log-format", "text"])
+    broker = BrokerProcess(
+        tmp_path, settings=files.settings(mqtt__control_characters=True), arguments=["--log-format", "text"]
+    )
     broker.spawn()
     try:
         broker.port = int(broker.wait_for_log("is ready")["event"].rpartition(":")[2])
@@ -224,7 +226,7 @@ def test_prometheus_labels_are_not_made_by_clients(files: AccessFiles, start_bro
     broker = files.start(start_broker, auth__allow_anonymous=True)
 
     def series() -> set[str]:
-        address = broker.wait_for_log("over HTTP")["listen"]
+        address = broker.wait_for_log("HTTP server is listening")["listen"]
         with urllib.request.urlopen(f"{address}/metrics", timeout=DEADLINE) as answer:
             return set(re.findall(r"^(flockmq_\S+) ", answer.read().decode(), re.M))
 
