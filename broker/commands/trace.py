@@ -32,8 +32,8 @@ EXAMPLES = """\
   flockmq trace --client pump-12 --url https://broker.example.org:8080 --token-file token
   flockmq trace --topic '#' --json | jq 'select(.step == "dropped")'
 
-A node needs `--http HOST:PORT`; any node of a cluster traces all nodes. Each line: time, node, name of the message (the
-same for the same topic and payload), step, topic, bytes of the payload, QoS."""
+A node needs `--http HOST:PORT`; any node of a cluster traces all nodes. Each line: time, node, name of the message
+(the same for the same topic and payload), step, topic, bytes of the payload, QoS."""
 
 
 def run(arguments: list[str]) -> int:

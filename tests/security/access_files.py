@@ -73,7 +73,7 @@ def refused(broker: Broker, line: str, code: int, client_id: str = "c") -> None:
 
 def counted(broker: Broker, name: str) -> int:
     """A figure of the broker, which was started with `http.listen`."""
-    address = broker.wait_for_log("over HTTP")["listen"]
+    address = broker.wait_for_log("HTTP server is listening")["listen"]
     with urllib.request.urlopen(f"{address}/metrics", timeout=DEADLINE) as answer:
         found = re.search(rf"^flockmq_{name}(?:_total)?(?:{{.*}})? (\S+)$", answer.read().decode(), re.M)
     assert found, name

@@ -57,18 +57,19 @@ def access(tmp_path: Path) -> AccessControl:
 
 def test_timing_an_unknown_user_costs_what_a_wrong_password_costs(access: AccessControl) -> None:
     """The same path: one verification, of a hash of the same kind and cost."""
-    verifier = access._methods.verifier
+    verifier = access._builder.verifier
     for username, password in (("ada", b"wrong"), ("nobody", b"secret"), ("ada", None), ("nobody", None)):
         before = verifier.verifications
         assert attempt(access, username, password).code == ReturnCode.BAD_USERNAME_OR_PASSWORD
         assert verifier.verifications == before + 1, username
     chain = access._chains["default"]
-    assert chain._decoy is not None and chain._decoy.text.split("$")[:4] == hash_password(b"").text.split("$")[:4]
+    dummy = chain._dummy_hash
+    assert dummy is not None and dummy.text.split("$")[:4] == hash_password(b"").text.split("$")[:4]
     access.close()
 
 
 def test_a_right_password_is_remembered_and_a_wrong_one_is_not(access: AccessControl) -> None:
-    verifier = access._methods.verifier
+    verifier = access._builder.verifier
     for password, verifications in ((b"secret", 1), (b"secret", 1), (b"wrong", 2), (b"wrong", 3), (b"secret", 3)):
         attempt(access, "ada", password)
         assert verifier.verifications == verifications
@@ -80,11 +81,12 @@ def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
     verifier = Verifier()
     verifier.configure(60.0)
     one, other = hash_password(b"x"), hash_password(b"x")
-    assert asyncio.run(verifier.matches(one, b"x")) and verifier.knows(one, b"x")
-    assert not verifier.knows(other, b"x") and not verifier.knows(one, b"y") and not verifier.knows(one, None)
+    assert asyncio.run(verifier.matches(one, b"x")) and verifier.remembers(one, b"x")
+    assert not verifier.remembers(other, b"x")
+    assert not verifier.remembers(one, b"y") and not verifier.remembers(one, None)
     (digest,) = verifier._right
     verifier._right[digest] = time.monotonic() - 1
-    assert not verifier.knows(one, b"x")
+    assert not verifier.remembers(one, b"x")
     verifier.close()
 
 
@@ -191,7 +193,7 @@ def test_more_passwords_than_can_wait_are_refused_at_once(access: AccessControl)
         found = await asyncio.gather(*(each for each in answers if not isinstance(each, Verdict)))
         return list(found)
 
-    access._methods.verifier._pool._most = 20
+    access._builder.verifier._pool._max = 20
     codes = [verdict.code for verdict in asyncio.run(rush())]
     assert codes.count(ReturnCode.SERVER_UNAVAILABLE) == 210
     assert codes.count(ReturnCode.BAD_USERNAME_OR_PASSWORD) == 20
@@ -203,7 +205,9 @@ def test_more_passwords_than_can_wait_are_refused_at_once(access: AccessControl)
 
 def test_log_injection(files: AccessFiles, tmp_path: Path) -> None:
     """A name with line ends and escapes is one line of the log, whatever it pretends to be."""
-    broker = BrokerProcess(tmp_path, settings=files.settings(), arguments=["--log-format", "text"])
+    broker = BrokerProcess(
+        tmp_path, settings=files.settings(mqtt__control_characters=True), arguments=["--log-format", "text"]
+    )
     broker.spawn()
     try:
         broker.port = int(broker.wait_for_log("is ready")["event"].rpartition(":")[2])
@@ -222,7 +226,7 @@ def test_prometheus_labels_are_not_made_by_clients(files: AccessFiles, start_bro
     broker = files.start(start_broker, auth__allow_anonymous=True)
 
     def series() -> set[str]:
-        address = broker.wait_for_log("over HTTP")["listen"]
+        address = broker.wait_for_log("HTTP server is listening")["listen"]
         with urllib.request.urlopen(f"{address}/metrics", timeout=DEADLINE) as answer:
             return set(re.findall(r"^(flockmq_\S+) ", answer.read().decode(), re.M))
 

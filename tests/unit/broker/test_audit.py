@@ -140,4 +140,4 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     said = [Finding(**finding) for finding in json.loads(output)]
     assert any(finding.where == str(file) for finding in said) and all(finding.way_out for finding in said)
     assert main(["audit"]) == 0
-    assert capsys.readouterr().out == "nothing weak was found\n"
+    assert capsys.readouterr().out == "no weaknesses found\n"
