@@ -10,7 +10,9 @@ SECONDS ?= 600
 
 help:
 	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883, its web page on http://127.0.0.1:8080"
-	@echo "make test     build, install what tests need, run every check and test (about 25 minutes)"
+	@echo "make check    what each change must pass: ruff, mypy, unit and architecture tests (below two minutes)"
+	@echo "make test     build, install what tests need, run every check and test (at most 15 minutes on two cores)"
+	@echo "make tidy     a report: what is too large, badly named or hard to read; it fails nothing"
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 8 minutes)"
 	@echo "              and a cluster (ONLY=cluster, about 25), and Spark on its log of messages (ONLY=analytics, 3)"
 	@echo "make soak     the long forms: fuzzing, sanitizer, faults, memory; SECONDS=$(SECONDS) each"
@@ -39,13 +41,32 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@$(QUIET) $(PIP) --no-build-isolation -e '.[test]'
 	@touch $@
 
+# Steps that run side by side print what they say when they have ended: `$(call beside,NAME,COMMAND)` starts one, `$(ended)`
+# waits for all and fails if one has failed.
+beside = ( $(2) >build/$(1).log 2>&1 || touch build/$(1).failed; echo "--- $(1)"; cat build/$(1).log ) &
+ended = wait; test -z "$$(ls build/*.failed 2>/dev/null)"
+begin = mkdir -p build; rm -f build/*.failed
+PYTEST := $(PY) -m pytest -q
+
+check: $(VENV)/.installed-test
+	@$(begin); \
+	$(call beside,ruff,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .) \
+	$(call beside,mypy,$(VENV)/bin/mypy) \
+	$(call beside,tests,$(PYTEST) -n 2 --dist worksteal tests/unit tests/architecture) \
+	$(ended)
+
+# Groups of tests, the longest first, are in tests/schedule.py. Lint and fuzzers fill the time in which tests wait.
 test: $(VENV)/.installed-test
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy
-	$(PY) -m pytest -n 4 --dist worksteal -m 'not soak'
-	$(PY) tests/fuzz/fuzz_packets.py --seconds 10
-	$(PY) tests/fuzz/fuzz_connection.py --seconds 20
-	$(PY) tests/fuzz/fuzz_websocket.py --seconds 5
+	@$(begin); \
+	$(call beside,ruff,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .) \
+	$(call beside,mypy,$(VENV)/bin/mypy) \
+	$(call beside,fuzz,nice $(PY) tests/fuzz/fuzz_packets.py --seconds 10 && \
+	    nice $(PY) tests/fuzz/fuzz_connection.py --seconds 20 && nice $(PY) tests/fuzz/fuzz_websocket.py --seconds 5) \
+	$(PYTEST) -n 4 --dist loadgroup --no-loadscope-reorder -m 'not soak' || touch build/tests.failed; \
+	$(ended)
+
+tidy: | $(PY)
+	@$(PY) tests/architecture/tidy.py
 
 bench: $(VENV)/.installed-test
 	@mkdir -p build
@@ -68,4 +89,4 @@ clean:
 	find _speedups loadtest \( -name '*.so' -o -name '*.c' \) -delete
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test bench soak dist clean
+.PHONY: help install run check test tidy bench soak dist clean

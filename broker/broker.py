@@ -1,4 +1,4 @@
-"""The protocol side of one node: data plane, coordinator, authenticator and hooks, put together. Knows no packets."""
+"""The protocol side of one node: data plane, coordinator, authenticator and hooks, put together. Handles no packets."""
 
 from collections.abc import Callable, Iterable
 

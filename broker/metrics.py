@@ -1,6 +1,6 @@
-"""What a node counts and shows. One row a figure: adding one is a row here and an increment where it happens.
+"""The metrics of a node, a row each: a new counter is a name in `_speedups.session.counters` and a row here.
 
-$SYS topics and Prometheus names are derived from the rows.
+$SYS topics, Prometheus and OpenTelemetry names are derived from the rows.
 """
 
 from collections.abc import Callable
@@ -13,17 +13,17 @@ Figures = dict[str, int]
 
 
 class Metric(NamedTuple):
-    """A figure of the node."""
+    """A metric of the node."""
 
     name: str
-    kind: str  # "counter" only grows; "gauge" is what is now
+    kind: str  # "counter" only grows; "gauge" is the present value
     topic: str  # below $SYS/broker/
     help: str
     read: Callable[[Broker, Figures], float]
 
 
 def counter(name: str, topic: str, help: str, *counters: str) -> Metric:  # noqa: A002
-    """A sum of the data path's counters (`_speedups.session.counters`)."""
+    """A sum of counters of the hot path (`_speedups.session.counters`)."""
     names = counters or (name,)
     return Metric(name, "counter", topic, help, lambda _, figures: sum(figures[n] for n in names))
 
@@ -58,7 +58,7 @@ METRICS: tuple[Metric, ...] = (
         "clients_maximum",
         "clients/maximum",
         "Most clients connected at a time.",
-        lambda d: d.sessions.most_connected,
+        lambda d: d.sessions.max_connected,
     ),
     gauge("connections", "connections/open", "Open connections, before CONNECT too.", lambda d: len(d.reactor)),
     gauge(
@@ -92,7 +92,7 @@ METRICS: tuple[Metric, ...] = (
         "Those sent, that wait for an answer.",
         lambda d: d.turn.inflight,
     ),
-    node_gauge("ready", "ready", "1 while new clients are welcome.", lambda b: int(b.ready()[0])),
+    node_gauge("ready", "ready", "1 while new clients are accepted.", lambda b: int(b.ready()[0])),
     node_gauge(
         "cluster_nodes", "cluster/nodes", "Nodes of the cluster, this one included.", lambda b: b.coordinator.nodes
     ),
@@ -139,7 +139,7 @@ METRICS: tuple[Metric, ...] = (
         "dropped_slow", "publish/messages/dropped/slow", "QoS 0 messages dropped for receivers that read too slowly."
     ),
     counter("dropped_queue_full", "publish/messages/dropped/queue full", "Messages dropped because a queue was full."),
-    counter("publish_unrouted", "publish/messages/unrouted", "Messages that nobody had subscribed to."),
+    counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),
     counter("publish_bytes_sent", "publish/bytes/sent", "Payload bytes to clients."),
     counter("redelivered", "publish/messages/redelivered", "PUBLISH packets sent again with DUP."),
@@ -149,7 +149,7 @@ METRICS: tuple[Metric, ...] = (
     counter("connects_refused", "connections/connects refused", "CONNECT packets refused."),
     counter("takeovers", "connections/takeovers", "Connections ended by another with the same client id."),
     counter("connect_timeouts", "connections/connect timeouts", "Connections that sent no CONNECT in time."),
-    counter("keep_alive_timeouts", "connections/keep alive timeouts", "Clients that were silent too long."),
+    counter("keep_alive_timeouts", "connections/keep alive timeouts", "Connections closed by keep alive."),
     counter(
         "malformed_packets", "connections/malformed", "Connections ended because of a packet against the protocol."
     ),
@@ -169,18 +169,18 @@ METRICS: tuple[Metric, ...] = (
         "http_auth_failures",
         "counter",
         "access/http failures",
-        "Wrong tokens shown over HTTP.",
+        "Wrong tokens received over HTTP.",
         lambda b, _: b.http_failures(),
     ),
     counter("connections_refused", "access/connections refused", "Connections closed at once, by a quota."),
-    counter("flapping_refused", "access/flapping refused", "Connections of clients that came back too often."),
+    counter("flapping_refused", "access/flapping refused", "Connections of clients that connected too often."),
     counter("throttled", "access/throttled", "Times that a connection was read later because of its rate."),
     counter("tls_handshakes", "tls/handshakes", "TLS handshakes completed."),
     counter("tls_failures", "tls/failures", "TLS handshakes that failed."),
     counter("websocket_failures", "websocket/failures", "WebSocket handshakes refused and connections at fault."),
 )
 
-# What the load averages are made of: name below $SYS/broker/load/, counter.
+# Load averages: name below $SYS/broker/load/, counter.
 LOADS = (
     ("messages/received", "packets_received"),
     ("messages/sent", "packets_sent"),

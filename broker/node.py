@@ -1,4 +1,4 @@
-"""A node: the composition root. Builds store, broker and listeners; starts, stops and rejoins. Knows no signals.
+"""A node: the composition root. Builds store, broker and listeners; starts, stops and rejoins. Handles no signals.
 
 The loop calls the reactor when a socket is ready, the clock four times a second, and `confirm` when the store has
 stored a block.
@@ -53,7 +53,7 @@ log = logs.get("flockmq.node")
 
 
 class Heap(Protocol):
-    """Told when the state of the node is in memory, and when it is about to be dropped."""
+    """Notified when the state of the node is in memory, and when it is about to be dropped."""
 
     def freeze(self) -> None:
         """The state is complete."""
@@ -185,7 +185,7 @@ class Node:
     # ---- rejoin ----
 
     def _rejoin(self, reason: str) -> None:
-        """Close all clients, drop all state, and join the cluster again, which went on without this node."""
+        """Close all clients, drop all state, and join the cluster again."""
         self._fenced.set()
         if self._rejoining is None and not self._stopped.is_set():
             log.error("fenced: closing all clients and rejoining the cluster", reason=reason)
@@ -312,7 +312,7 @@ class Node:
 
 
 def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, rejoin: Callable[[str], None]) -> Coordinator:
-    """The coordinator of a node alone, or of a node of a cluster, as the configuration says.
+    """The coordinator of a node alone, or of a node of a cluster, by the configuration.
 
     Args:
         config: of the node.

@@ -70,7 +70,7 @@ async def _serve(config: Config, reload: Callable[[], Config]) -> None:
         await node.start()
         if node.serving:
             banner(node)
-            sd_notify.tell("READY=1")
+            sd_notify.notify("READY=1")
         await node.run()
     finally:
         for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once

@@ -15,7 +15,7 @@ from typing import Any
 
 from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS

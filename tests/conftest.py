@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import schedule
 from tests.harness import inprocess
 from tests.harness.balanced_cluster import BalancedCluster
 from tests.harness.cluster_process import KINDS, Broker, ClusterProcess, make_broker
@@ -19,6 +20,7 @@ StartCluster = Callable[..., ClusterProcess]
 StartBalanced = Callable[..., BalancedCluster]
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is about one process, in `tests/unit` or marked `one_process`, is not tried with a cluster."""
 
@@ -32,6 +34,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     config.hook.pytest_deselected(items=[item for item in items if is_about_one(item)])
     items[:] = [item for item in items if not is_about_one(item)]
+    if config.getoption("loadgroup", False):
+        schedule.arrange(items)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The web page: the files of `page/`, read once, by name. What is not among them is not there."""
+"""The web page: the files of `page/`, read once, by name. Other names are not found."""
 
 import gzip
 import hashlib
@@ -22,7 +22,7 @@ WORTH_PACKING = 1000  # bytes
 
 
 class File(NamedTuple):
-    """One of them."""
+    """A file of the page."""
 
     kind: str
     tag: str
@@ -43,7 +43,7 @@ def read() -> dict[str, File]:
 
 
 def routes(authorization: AdminAuthorization) -> list[web.RouteDef]:
-    """/ and each file. The files hold nothing of this broker: they are open to whoever may be let in at all."""
+    """/ and each file. The files hold no data of this broker, so they need no token."""
     return [
         web.get(f"/{'' if name == INDEX else name}", _handler(file, authorization)) for name, file in read().items()
     ]

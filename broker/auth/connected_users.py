@@ -1,7 +1,7 @@
-"""The users behind the connections of a node: how many each has, until when they may stay, what they may do by now.
+"""The users of the open connections of a node: connections per user, expiry of credentials, present rights.
 
-A changed rule, a removed user and the end of a token act on who is connected, at once: rights are replaced where they
-are looked up, subscriptions stay and deliver what may be read.
+A changed rule, a removed user and an expired token take effect on connected clients at once. Rights are replaced where
+they are looked up; subscriptions stay, and deliver the messages that may be read.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.rights import Rights
 from broker import logs
 from broker.auth.authenticator import Identity
@@ -45,13 +45,13 @@ class ConnectedUsers:
         self._expiries = 0  # of connections that are open
 
     def __getitem__(self, username: str) -> int:
-        """How many connections a user has."""
+        """The number of connections of a user."""
         return self._connections[username]
 
-    # ---- connections come and go ----
+    # ---- connections open and close ----
 
     def has_room(self, identity: Identity, client_id: bytes) -> bool:
-        """Whether the user may have one more connection, unless it is in place of another."""
+        """Whether the user may have one more connection, or this one replaces another."""
         limit = self._quotas(identity.listener).max_connections_per_user
         if not limit or identity.username is None or self._connections[identity.username] < limit:
             return True
@@ -60,7 +60,7 @@ class ConnectedUsers:
         return owner is not None and owner.identity.username == identity.username
 
     def on_connected(self, connection: Connection) -> None:
-        """A connection has got its session."""
+        """A connection was admitted."""
         identity: Identity = connection.identity
         if identity.username is not None:
             self._connections[identity.username] += 1
@@ -72,7 +72,7 @@ class ConnectedUsers:
                 heapq.heapify(self._expiring)
 
     def on_disconnected(self, connection: Connection) -> None:
-        """A connection that had got a session is closed."""
+        """An admitted connection has closed."""
         identity: Identity = connection.identity
         self._expiries -= identity.expires is not None
         if identity.username is not None:
@@ -80,14 +80,14 @@ class ConnectedUsers:
             if self._connections[identity.username] <= 0:
                 del self._connections[identity.username]
 
-    # ---- what changes while they are connected ----
+    # ---- changes while they are connected ----
 
     def tick(self) -> None:
-        """End the connections whose time is over; of many some at a time."""
+        """Close the connections whose credentials have expired, in batches."""
         if self._expiring and self._expiring[0][0] <= time.time():
             work = self._ending()
             if next(work, None) is not None:
-                self._data_plane.run(_go_on(work))
+                self._data_plane.run(_continue(work))
 
     def _ending(self) -> Iterator[int]:
         now = time.time()
@@ -104,13 +104,13 @@ class ConnectedUsers:
         self._data_plane.end_turn()
 
     def renew(self, renewed: Renewed, concerns: Callable[[Identity], bool] = lambda identity: True) -> None:
-        """Ask anew who the connected clients are, and what they may; of many some at a time, so that others are served.
+        """Look up identity and rights of the connected clients again, in batches, so that packets are served between.
 
-        Who comes meanwhile is judged by what holds already.
+        Clients that connect meanwhile get their present rights anyway.
         """
         work = self._renewing(list(self._data_plane.reactor), renewed, concerns)
         if next(work, None) is not None:
-            self._data_plane.run(_go_on(work))
+            self._data_plane.run(_continue(work))
 
     def _renewing(
         self, connections: list[Connection], renewed: Renewed, concerns: Callable[[Identity], bool]
@@ -140,6 +140,6 @@ class ConnectedUsers:
         return session is not None and session.set_rights(found.rights) and session.subscriptions_held > 0
 
 
-async def _go_on(work: Iterator[int]) -> None:
+async def _continue(work: Iterator[int]) -> None:
     for _ in work:
         await asyncio.sleep(0)

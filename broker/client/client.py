@@ -3,7 +3,7 @@
 Owns the client's side of one session: packet identifiers, the window of outgoing messages, the QoS 2 states of both
 directions, keep alive. Rules:
 - `Client` outlives its connections: `connect` may be called again after a loss. Unacknowledged packets are sent again
-  if the session goes on (clean_start false); their callers got `ConnectionLostError` meanwhile.
+  if the session goes on (clean_start false); their callers get `ConnectionLostError` meanwhile.
 - An incoming message counts as received when it is acknowledged; `receive` acknowledges it unless the caller does.
 - Bounded: above QUEUE_HIGH messages in the queue, the connection is not read.
 """
@@ -115,7 +115,7 @@ class Client:
     def _start(self, connection: ClientConnection, connack: packets.Connack) -> None:
         """Take the accepted connection into use: forget an ended session, send again what is unacknowledged.
 
-        Runs before the next packet is looked at, which may have come in the same read as CONNACK.
+        Runs before the next packet is handled, which may be in the same read as CONNACK.
         """
         self._connection = connection
         kept = [self._messages.get_nowait() for _ in range(self._messages.qsize())]
@@ -309,7 +309,7 @@ class Client:
         for done in waiting.values():
             if not done.done():
                 done.set_exception(error)
-                done.exception()  # seen: who started it may not wait for it
+                done.exception()  # retrieved: its caller may not wait for it
         self._messages.put_nowait(error)
 
 

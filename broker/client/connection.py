@@ -17,7 +17,7 @@ from broker.errors import ClientError, ConnectError, ConnectionLostError, Connec
 if TYPE_CHECKING:
     from _speedups.codec.packets import Packet
 
-# CONNACK return codes: [MQTT-3.2.2-4..6], table 3.1; the words and what to do.
+# CONNACK return codes: [MQTT-3.2.2-4..6], table 3.1; words and remedies.
 RETURN_CODES = {
     1: ("unacceptable protocol version", "try the other -V"),
     2: ("identifier rejected", "try another client identifier; MQTT 3.1 allows 1 to 23 characters"),
@@ -144,7 +144,7 @@ class ClientConnection(asyncio.Protocol):
             raise ClientError(str(error)) from None
 
     def write(self, packet: "Packet", frame: bytes) -> None:
-        """Send a packet whose bytes are known."""
+        """Send a packet that is encoded already."""
         if self._on_packet is not None:
             self._on_packet("sending", packet)
         self._sent_at = asyncio.get_running_loop().time()

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes if the connection dies."""
+    """The message that the broker publishes if the connection dies."""
 
     topic_name: str
     payload: bytes = b""

@@ -1,4 +1,4 @@
-"""`flockmq check-config`: the effective configuration, and where each value comes from."""
+"""`flockmq check-config`: the effective configuration, and the origin of each value."""
 
 from broker.auth import exposure
 from broker.commands.parser import Parser
@@ -12,7 +12,7 @@ EXAMPLES = """\
 
 
 def run(arguments: list[str]) -> int:
-    """Print the configuration as TOML with origins; a mistake raises ConfigError."""
+    """Print the configuration as TOML with origins; an error raises ConfigError."""
     parser = Parser("check-config", "Check the configuration a node would start with.", "[OPTION...]", EXAMPLES)
     add_settings(parser)
     args = parser.parse(arguments)

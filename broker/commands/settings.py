@@ -1,4 +1,4 @@
-"""The flags that set configuration, shared by `serve` and `check-config`; derived from the keys of `broker.config`."""
+"""The flags that set configuration, shared by `serve` and `check-config`; derived from `broker.config.keys`."""
 
 from argparse import Namespace
 
@@ -46,7 +46,7 @@ def add_settings(parser: Parser) -> None:
 
 
 def metavar(kind: Kind) -> str:
-    """What stands for a value in the help."""
+    """The placeholder of a value in the help."""
     if isinstance(kind, Choice):
         return "|".join(kind.words)
     words: dict[type[Kind], str] = {
@@ -69,7 +69,7 @@ def shown(default: object) -> str:
 
 
 def overrides(args: Namespace) -> dict[str, object]:
-    """What the flags set: key name -> text. Raises UsageError."""
+    """The settings of the flags: key name -> text. Raises UsageError."""
     found = {name: value for name, value in vars(args).items() if name in KEYS and value is not None}
     for setting in args.settings:
         name, equals, value = setting.partition("=")

@@ -21,20 +21,20 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     cluster = config.cluster
     if not cluster.redis and any(listener.auth.redis for listener in config.listeners):
         raise ConfigError(
-            f"auth.redis = true ({origins['auth.redis']}): users are in the cluster's Redis, and there is none",
+            f"auth.redis = true ({origins['auth.redis']}): users are in the cluster's Redis, and none is configured",
             "name one with --redis redis://HOST:PORT, or keep users in a file: `flockmq passwd`",
         )
     if cluster.workers > 1 and not cluster.redis:
         raise ConfigError(
             f"cluster.workers = {cluster.workers} ({origins['cluster.workers']}): "
-            "more than one worker needs a Redis, which holds what they share",
+            "more than one worker needs a Redis, for their shared state",
             "name one with --redis redis://HOST:PORT, or start one worker",
         )
     topics = config.analytics.topics
     if topics and not cluster.redis:
         raise ConfigError(
             f"analytics.topics = {list(topics)} ({origins['analytics.topics']}): "
-            "messages are logged into a Redis, and there is none",
+            "messages are logged into a Redis, and none is configured",
             "name one with --redis redis://HOST:PORT; one node with a Redis is a cluster, too",
         )
 
@@ -56,7 +56,7 @@ def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:
         is_secure = is_secure or any(url.secure for url in urls)
         for section, used in (("tls", any(url.secure for url in urls)), ("websocket", any(u.websocket for u in urls))):
             vain = [key for key in origins if prefix and key.startswith(f"{prefix}{section}.")]
-            if vain and not used:  # what is asked for is not to be left out silently
+            if vain and not used:  # a setting must not be ignored silently
                 raise ConfigError(
                     f"{vain[0]} ({origins[vain[0]]}): no address of this listener is one for it",
                     f"write {'mqtts://HOST:PORT' if section == 'tls' else 'ws://HOST:PORT'} in {prefix}listen",
@@ -73,10 +73,9 @@ def _check_tls(listener: ListenerConfig, prefix: str, used: bool) -> None:
     tls = listener.tls
     wrong = {
         "certificate: mqtts:// and wss:// need one": used and not (tls.certificate and tls.key),
-        "client_ca: whose certificates may clients show?": tls.client_certificate != "none" and not tls.client_ca,
-        "client_crl: clients are asked for no certificate": tls.client_certificate == "none" and tls.client_crl,
-        "username_from: clients are asked for no certificate": tls.client_certificate == "none"
-        and tls.username_from != "none",
+        "client_ca: no authority for client certificates": tls.client_certificate != "none" and not tls.client_ca,
+        "client_crl: clients need no certificate": tls.client_certificate == "none" and tls.client_crl,
+        "username_from: clients need no certificate": tls.client_certificate == "none" and tls.username_from != "none",
     }
     for text, is_wrong in wrong.items():
         if is_wrong:

@@ -1,6 +1,6 @@
 """Configuration keys, derived from the fields of the schema; and how one value is read, wherever it stands.
 
-A wrong value raises `ConfigError` with one line: key, value, where it stood, what was expected.
+A wrong value raises `ConfigError` with one line: key, value, place, and the expected value.
 """
 
 import difflib
@@ -94,10 +94,10 @@ def shorten(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def unknown(what: str, name: str, origin: str, known: Mapping[str, Key]) -> ConfigError:
+def unknown(kind: str, name: str, origin: str, known: Mapping[str, Key]) -> ConfigError:
     """The error for a key or variable that does not exist, with the nearest one that does."""
     near = difflib.get_close_matches(name, known, 1, 0.6)
     if not near:  # The right name in the wrong section, or in none.
         near = [full for full in known if full.rpartition(".")[2] == name.rpartition(".")[2]][:1]
     hint = f"did you mean {near[0]}?" if near else "`flockmq sample-config` shows every key"
-    return ConfigError(f"unknown {what} {shorten(repr(name))[1:-1]} ({origin})", hint)
+    return ConfigError(f"unknown {kind} {shorten(repr(name))[1:-1]} ({origin})", hint)

@@ -27,7 +27,7 @@ from broker.config.schema import Config
 from broker.config.toml_file import TomlFile
 
 FILE_VARIABLE = "FLOCKMQ_CONFIG"
-# Names with our prefix that are not ours to judge: the build's, the tests', and what Kubernetes puts into every
+# Variables with this prefix that are not keys: of the build, of the tests, and those that Kubernetes sets in every
 # container beside a Service called flockmq or flockmq-something.
 FOREIGN_VARIABLE = re.compile(
     r"FLOCKMQ_(CONFIG|SANITIZE|TEST_.*|(.*_)?SERVICE_(HOST|PORT(_.*)?)|(.*_)?PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)"
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
 
 
 class Loaded(NamedTuple):
-    """A configuration and, for each key, where its value came from ("default", "file.toml:3", ...)."""
+    """A configuration and, for each key, the origin of its value ("default", "file.toml:3", ...)."""
 
     config: Config
     origins: dict[str, str]
@@ -62,8 +62,8 @@ def trace(
 ) -> Loaded:
     """As `load`, with the origin of every value.
 
-    `overrides` maps key names to what the flags said (text, or a list of text); `env` is the process's environment
-    unless given; without `file`, FLOCKMQ_CONFIG may name one. Raises ConfigError.
+    `overrides` maps key names to values of flags (text, or a list of text); `env` is the process's environment unless
+    given; without `file`, FLOCKMQ_CONFIG may name one. Raises ConfigError.
     """
     environment = os.environ if env is None else env
     path = file or environment.get(FILE_VARIABLE)

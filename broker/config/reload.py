@@ -1,4 +1,4 @@
-"""A configuration that is read again: what differs, and what a running node applies."""
+"""Reload: the differences between two configurations, and those that a running node applies."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -22,14 +22,14 @@ class Change(NamedTuple):
 
 
 class Diff(NamedTuple):
-    """What differs between two configurations, sorted by whether a running node can follow."""
+    """The differences between two configurations."""
 
     reloadable: tuple[Change, ...]
     needs_restart: tuple[Change, ...]
 
 
 def diff(old: Config, new: Config) -> Diff:
-    """What SIGHUP would change: what the node can follow, and what needs a restart."""
+    """The changes of a reload: those that take effect, and those that need a restart."""
     changes = [Change(key, key.of(old), key.of(new)) for key in KEYS.values() if key.of(old) != key.of(new)]
     changes += _table_changes(dict(old.tables), dict(new.tables))
     return Diff(
@@ -41,7 +41,7 @@ def diff(old: Config, new: Config) -> Diff:
 def _table_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
     for name in dict.fromkeys((*old, *new)):
         before, after = dict(old.get(name, ())), dict(new.get(name, ()))
-        # Of a listener that comes or goes its addresses say enough.
+        # A listener that is added or removed is shown by its addresses.
         for key in LISTENER_KEYS.values() if before and after else (LISTENER_KEYS["listen"],):
             if before.get(key.name) != after.get(key.name):
                 yield Change(key, before.get(key.name), after.get(key.name), name)

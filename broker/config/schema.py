@@ -1,4 +1,4 @@
-"""The schema of the configuration: what can be set, with type, default, one sentence and the kind of value.
+"""The schema of the configuration: every setting with type, default, one sentence and the kind of value.
 
 A key is one field of a dataclass below. Everything else is derived from the fields (keys.py): TOML keys (`[limits]
 max_inflight`), environment variables (`FLOCKMQ_LIMITS_MAX_INFLIGHT`), flags, `--set limits.max_inflight=...`, and the
@@ -47,17 +47,17 @@ def option(default: T, help: str, kind: Kind, *, reloadable: bool = False, flag:
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """Where sessions, queues and retained messages live."""
+    """Where sessions, queues and retained messages are stored."""
 
     url: str = option(
         "sqlite:flockmq.db",
-        "Where state is kept: sqlite:PATH survives the process, memory does not.",
+        "Where state is stored: sqlite:PATH survives the process, memory does not.",
         StoreUrl(),
         flag="--store",
     )
     sync: str = option(
         "full",
-        "When a message counts as kept: full = on the disk, survives loss of power; "
+        "When a message counts as stored: full = on the disk, survives loss of power; "
         "normal = handed to the kernel, survives kill -9.",
         Choice(("full", "normal")),
         flag="--sync",
@@ -66,11 +66,11 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """What the node tells its operator, on standard error."""
+    """The log of the node, on standard error."""
 
     level: str = option(
         "info",
-        "The least important lines that are still written.",
+        "The lowest level that is logged.",
         Choice(("debug", "info", "warning", "error")),
         reloadable=True,
         flag="--log-level",
@@ -85,7 +85,7 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class LimitsConfig:
-    """What one client may cost, so that no client can exhaust the node."""
+    """Limits on the resources of one client, so that no client can exhaust the node."""
 
     max_packet_size: int = option(
         2 * MIB,
@@ -96,7 +96,7 @@ class LimitsConfig:
     max_topic_levels: int = option(200, "Levels a topic name or filter may have.", Integer(1, 65_536), reloadable=True)
     max_inflight: int = option(
         100,
-        "QoS 1 and 2 messages on their way to one session and not yet acknowledged.",
+        "QoS 1 and 2 messages in flight to one session: sent and not yet acknowledged.",
         Integer(1, 65_535),
         reloadable=True,
     )
@@ -108,7 +108,7 @@ class LimitsConfig:
     )
     queue_policy: str = option(
         "drop-new",
-        "What goes when a session's queue is full: drop-new = the message that arrives, drop-old = the oldest.",
+        "Message to drop when the queue of a session is full: drop-new = the arriving one, drop-old = the oldest.",
         Choice(("drop-new", "drop-old")),
         reloadable=True,
     )
@@ -135,7 +135,7 @@ class LimitsConfig:
     )
     max_keep_alive: float = option(
         0.0,
-        "Seconds; a client with a longer keep alive, or none, is held to this one. 0 = no cap.",
+        "Seconds; the limit for clients with a longer keep alive, or none. 0 = no limit.",
         Duration(0, 65_535),
         reloadable=True,
     )
@@ -159,7 +159,7 @@ class LimitsConfig:
     )
     max_uncommitted_bytes: int = option(
         32 * MIB,
-        "Bytes handed to the store and not yet committed; above, publishers are not read.",
+        "Bytes given to the store and not yet committed; above, publishers are not read.",
         Size(64 * 1024, SIZE_MAX),
         reloadable=True,
     )
@@ -167,7 +167,7 @@ class LimitsConfig:
 
 @dataclass(frozen=True)
 class MqttConfig:
-    """Where the standard leaves a choice."""
+    """Choices that the standard leaves open."""
 
     long_client_ids: bool = option(
         False, "Accept client identifiers of more than 23 characters from MQTT 3.1 clients.", Boolean(), reloadable=True
@@ -190,7 +190,7 @@ class MqttConfig:
     )
     session_expiry: float = option(
         0.0,
-        "Seconds; a persistent session whose client stays away this long ends. 0 = never.",
+        "Seconds after which the persistent session of a disconnected client ends. 0 = never.",
         Duration(0, CENTURY),
         reloadable=True,
     )
@@ -198,35 +198,35 @@ class MqttConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Many nodes as one broker: they share nothing but a Redis. Without `redis` the node is alone."""
+    """Many nodes as one broker, which share only a Redis. Without `redis` the node is alone."""
 
     redis: str = option(
         "",
-        "Where the nodes keep state together: redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss:// for TLS, unix:///PATH, "
+        "Where the nodes store shared state: redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss:// for TLS, unix:///PATH, "
         "or redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]; store.url is then unused.",
         RedisUrlKind(),
         flag="--redis",
     )
     node_name: str = option(
         "",
-        "What logs and `flockmq cluster status` call this node; empty = the host's name.",
+        "Name of the node in logs and `flockmq cluster status`; empty = the host's name.",
         Name("[A-Za-z0-9._-]{0,64}", "up to 64 letters, digits, dots, underscores and hyphens"),
         flag="--node-name",
     )
     workers: int = option(
         1,
-        "Nodes to start on this machine, one a core, which share the addresses; more than one needs redis.",
+        "Nodes to start on this machine, one per core, which share the addresses; more than one needs redis.",
         Integer(1, 256),
         flag="--workers",
     )
     prefix: str = option(
         "mq:",
-        "Begins every key and channel in Redis; clusters with different prefixes can share one.",
+        "Prefix of every key and channel in Redis; clusters with different prefixes can share one Redis.",
         Name("[A-Za-z0-9:._/-]{1,64}", "1 to 64 letters, digits and characters of :._/-"),
     )
     lease: float = option(
         6.0,
-        "Seconds without a heartbeat after which the other nodes take a node for dead.",
+        "Seconds without a heartbeat after which the other nodes declare a node dead.",
         Duration(0.5, 600),
     )
     replicas: int = option(
@@ -234,10 +234,10 @@ class ClusterConfig:
         "Replicas of Redis that must have a message before it is acknowledged (WAIT).",
         Integer(0, 16),
     )
-    timeout: float = option(2.0, "Seconds that Redis may be silent before it counts as away.", Duration(0.1, 600))
+    timeout: float = option(2.0, "Seconds without a reply after which Redis counts as unavailable.", Duration(0.1, 600))
     log_bytes: int = option(
         64 * MIB,
-        "Bytes of a node's log in Redis, from which other nodes read what they missed.",
+        "Bytes of the log of a node in Redis, from which other nodes read missed messages.",
         Size(64 * 1024, SIZE_MAX),
     )
     log_seconds: float = option(
@@ -260,7 +260,7 @@ class AnalyticsConfig:
     )
     log_bytes: int = option(
         256 * MIB,
-        "Bytes that the log of messages of a node may take in Redis; the oldest go first, read or not.",
+        "Bytes of the log of messages of a node in Redis; the oldest are dropped first, read or not.",
         Size(1 * MIB, SIZE_MAX),
         reloadable=True,
     )
@@ -272,7 +272,7 @@ class AnalyticsConfig:
     )
     max_waiting_bytes: int = option(
         32 * MIB,
-        "Bytes of the log that may wait for a slow Redis; past it messages of QoS 0 are not logged, and counted.",
+        "Bytes of the log that may wait for a slow Redis; above, messages of QoS 0 are counted instead of logged.",
         Size(64 * 1024, SIZE_MAX),
         reloadable=True,
     )
@@ -280,20 +280,20 @@ class AnalyticsConfig:
 
 @dataclass(frozen=True)
 class HttpConfig:
-    """Over HTTP: /healthz (the process works), /readyz (send it clients), /metrics (for Prometheus), the API below
+    """HTTP: /healthz (the process works), /readyz (the node accepts clients), /metrics (for Prometheus), the API below
     /api/v1 and the web page. API and page are open to this machine only, until there are tokens."""
 
     listen: tuple[str, ...] = option(
         (),
-        "Addresses to answer on, HOST:PORT each, with https:// before it for TLS with the certificate of [tls]; none "
+        "Addresses to listen on, HOST:PORT each, after https:// for TLS with the certificate of [tls]; none "
         "unless given.",
         Addresses(may_be_empty=True, schemes=("http", "https")),
         flag="--http",
     )
     drain: float = option(
         0.0,
-        "Seconds at a stop for which /readyz says no while clients are still served and let in; load balancers that "
-        "look every two seconds need about five.",
+        "Seconds at a stop for which /readyz returns 503 while clients are still accepted and served; load balancers "
+        "that check every two seconds need about five.",
         Duration(0, 3600),
         reloadable=True,
     )
@@ -304,34 +304,34 @@ class HttpConfig:
         "it.",
         FilePath(),
     )
-    metrics_token: bool = option(False, "Whether /metrics takes a token, too.", Boolean(), reloadable=True)
+    metrics_token: bool = option(False, "Whether /metrics needs a token, too.", Boolean(), reloadable=True)
 
 
 @dataclass(frozen=True)
 class ProxyConfig:
-    """Clients that come through a load balancer which tells their addresses by the PROXY protocol, version 1 or 2."""
+    """Clients behind a load balancer that sends their addresses by the PROXY protocol, version 1 or 2."""
 
     listen: tuple[str, ...] = option(
         (),
         "Addresses to accept MQTT from load balancers on, as in `listen`: every connection must begin with a PROXY "
-        "header there. `listen` takes none.",
+        "header there. `listen` accepts none.",
         ListenUrls(may_be_empty=True),
         flag="--proxy-listen",
     )
     trusted: tuple[str, ...] = option(
         ("127.0.0.0/8", "::1/128"),
-        "Networks that the load balancers are in; whoever else connects to `proxy.listen` is closed.",
+        "Networks of the load balancers; other connections to `proxy.listen` are closed.",
         Networks(),
     )
 
 
 @dataclass(frozen=True)
 class OtelConfig:
-    """The figures of /metrics, sent to an OpenTelemetry collector (pip install 'flockmq[otel]')."""
+    """The metrics of /metrics, sent to an OpenTelemetry collector (pip install 'flockmq[otel]')."""
 
     endpoint: str = option(
         "",
-        "Where a collector takes OTLP over HTTP, such as http://collector:4318; empty = nothing is sent.",
+        "Address of a collector for OTLP over HTTP, such as http://collector:4318; empty = nothing is sent.",
         Name(r"(https?://\S+)?", 'a URL such as "http://collector:4318"'),
     )
     interval: float = option(15.0, "Seconds between exports.", Duration(0.1, DAY))
@@ -339,60 +339,58 @@ class OtelConfig:
 
 @dataclass(frozen=True)
 class HooksConfig:
-    """Your own Python, asked about clients and messages: subclasses of `flockmq.hooks.Hooks`."""
+    """Your own Python, called for clients and messages: subclasses of `flockmq.hooks.Hooks`."""
 
     load: tuple[str, ...] = option(
         (),
-        "Hooks as MODULE:OBJECT each, asked in this order; a class is called to make one.",
+        "Hooks as MODULE:OBJECT each, called in this order; a class is called to make one.",
         PythonObjects(),
         flag="--hooks",
     )
     timeout: float = option(
-        5.0, "Seconds that a call of an `async def` may take; then it counts as a refusal.", Duration(0.01, 3600)
+        5.0, "Seconds that a call of an `async def` may take; after that it counts as a refusal.", Duration(0.01, 3600)
     )
 
 
 @dataclass(frozen=True)
 class TlsConfig:
-    """Certificates, for listeners and `http.listen` addresses with TLS. Files are read again on SIGHUP and when they
+    """Certificates, for listeners and `http.listen` addresses with TLS. Files are reloaded on SIGHUP and when they
     change."""
 
     certificate: str = option(
-        "", "PEM file with the certificate, and those that vouch for it after it.", FilePath(), reloadable=True
+        "", "PEM file with the certificate, followed by its intermediate certificates.", FilePath(), reloadable=True
     )
     key: str = option("", "PEM file with its private key, without a password.", FilePath(), reloadable=True)
     certificates: tuple[str, ...] = option(
         (),
-        "Further certificates, chosen by the name that a client asks for: PEM files that have the key too, or "
+        "Further certificates, chosen by the name that a client requests: PEM files that have the key too, or "
         "directories of NAME.pem and NAME.key, or of NAME/fullchain.pem and NAME/privkey.pem as certbot makes them.",
         Texts(r"[^\0]+", "paths of files or directories"),
         reloadable=True,
     )
     client_certificate: str = option(
         "none",
-        "Whether clients show a certificate of `tls.client_ca`.",
+        "Whether clients need a certificate of `tls.client_ca`.",
         Choice(("none", "optional", "required")),
         reloadable=True,
     )
     client_ca: str = option(
-        "", "PEM file with the authorities that sign clients' certificates.", FilePath(), reloadable=True
+        "", "PEM file with the authorities that sign client certificates.", FilePath(), reloadable=True
     )
     client_crl: str = option(
         "",
-        "PEM file with their lists of revoked certificates; once one is named, every authority needs one that is "
-        "not out of date.",
+        "PEM file with their lists of revoked certificates; with it, every authority needs one that is not out of "
+        "date.",
         FilePath(),
         reloadable=True,
     )
     username_from: str = option(
         "none",
-        "What of a client's certificate is its user name: none, cn = its common name, subject = all of its subject.",
+        "Part of a client certificate that is the user name: none, cn = its common name, subject = all of its subject.",
         Choice(("none", "cn", "subject")),
         reloadable=True,
     )
-    min_version: str = option(
-        "1.2", "The oldest version of TLS that is spoken.", Choice(("1.2", "1.3")), reloadable=True
-    )
+    min_version: str = option("1.2", "The oldest accepted version of TLS.", Choice(("1.2", "1.3")), reloadable=True)
 
 
 @dataclass(frozen=True)
@@ -401,7 +399,7 @@ class WebsocketConfig:
 
     path: str = option(
         "/mqtt",
-        "The path that is served; others get 404.",
+        "The path that is served; other paths get 404.",
         Name(r"/[!-~]*", 'a path such as "/mqtt"'),
         reloadable=True,
     )
@@ -416,26 +414,26 @@ class WebsocketConfig:
 
 @dataclass(frozen=True)
 class AuthConfig:
-    """Who may connect, and who may publish and read what. With nothing here everybody on this machine may, and nobody
-    else can."""
+    """Authentication and access rules. Without any of these, all clients of this machine have access, and no others can
+    connect."""
 
     allow_anonymous: bool = option(
         False,
-        "Let clients in that show no credentials. Without it a listener that others can reach needs one of the ways "
-        "to authenticate below.",
+        "Accept clients without credentials. Otherwise a listener that other machines can reach needs one of the "
+        "authentication methods below.",
         Boolean(),
         reloadable=True,
     )
     password_file: str = option(
         "",
-        "File of users and hashes of their passwords: `flockmq passwd FILE USER` writes it; Mosquitto's will do, too.",
+        "File of users and hashes of their passwords: `flockmq passwd FILE USER` writes it; Mosquitto's work, too.",
         FilePath(),
         reloadable=True,
         flag="--password-file",
     )
     acl_file: str = option(
         "",
-        "File of rules of access, in Mosquitto's format: what it does not allow is denied.",
+        "File of access rules, in Mosquitto's format; access that no rule allows is denied.",
         FilePath(),
         reloadable=True,
         flag="--acl-file",
@@ -449,35 +447,35 @@ class AuthConfig:
         FilePath(),
         reloadable=True,
     )
-    jwt_audience: str = option("", "What `aud` of tokens must be; empty = they have none.", Text(), reloadable=True)
-    jwt_issuer: str = option("", "What `iss` of tokens must be; empty = anything.", Text(), reloadable=True)
+    jwt_audience: str = option("", "Required `aud` of tokens; empty = they have none.", Text(), reloadable=True)
+    jwt_issuer: str = option("", "Required `iss` of tokens; empty = any.", Text(), reloadable=True)
     jwt_username_claim: str = option("sub", "The claim of a token that names the user.", Text(), reloadable=True)
     redis: bool = option(
         False,
-        "Let users in that are kept in the cluster's Redis: `flockmq users` makes them.",
+        "Accept users that are stored in the cluster's Redis: `flockmq users` makes them.",
         Boolean(),
         reloadable=True,
     )
     http_url: str = option(
         "",
-        "Where to ask over HTTP who a client is: gets JSON by POST, answers with JSON (deploy/docs/ACCESS.md). Empty = "
-        "nowhere.",
+        "URL of an HTTP back end that authenticates clients: JSON by POST, JSON in return (deploy/docs/ACCESS.md). "
+        "Empty = none.",
         Name(r"(https?://\S+)?", 'a URL such as "https://127.0.0.1:8443/mqtt"'),
         reloadable=True,
     )
-    http_timeout: float = option(2.0, "Seconds that it may take to answer.", Duration(0.05, 30), reloadable=True)
+    http_timeout: float = option(2.0, "Timeout of a request, in seconds.", Duration(0.05, 30), reloadable=True)
     http_remember: float = option(
-        60.0, "Seconds for which a client that it let in is not asked for again.", Duration(0, DAY), reloadable=True
+        60.0, "Seconds for which an accepted client is remembered.", Duration(0, DAY), reloadable=True
     )
     remember: float = option(
         300.0,
-        "Seconds for which a right password is remembered, so that who comes back costs no hashing. 0 = none is.",
+        "Seconds for which a right password is remembered, so that reconnecting costs no hashing. 0 = not at all.",
         Duration(0, DAY),
         reloadable=True,
     )
     failure_delay: float = option(
         0.5,
-        "Seconds until wrong credentials are answered; twice as long for each further one from an address, up to 8. "
+        "Seconds until wrong credentials are answered; doubled for each further failure of an address, up to 8. "
         "0 = at once.",
         Duration(0, 8),
         reloadable=True,
@@ -486,8 +484,7 @@ class AuthConfig:
 
 @dataclass(frozen=True)
 class QuotasConfig:
-    """What clients may use of the node. Who goes past a rate is read later, so that TCP slows it down; nothing is
-    dropped."""
+    """Quotas of clients. A client over its rate is read more slowly (TCP back-pressure); nothing is dropped."""
 
     max_connections: int = option(
         0,
@@ -536,7 +533,7 @@ class QuotasConfig:
     )
     flapping: str = option(
         "",
-        'How often a client may come back: "15 in 60 s"; who does more often is refused for as long. Empty = no limit.',
+        'How often a client may connect: "15 in 60 s"; above, it is refused for that time. Empty = no limit.',
         Rate(),
         reloadable=True,
     )
@@ -544,10 +541,10 @@ class QuotasConfig:
 
 @dataclass(frozen=True)
 class ListenerConfig:
-    """What one listener is: the `[listeners.NAME]` table, over the sections of the same names."""
+    """One listener: the `[listeners.NAME]` table, over the sections of the same names."""
 
     name: str  # "default" for that of `listen`
-    places: tuple[tuple[str, bool], ...]  # addresses, and whether proxies speak there
+    places: tuple[tuple[str, bool], ...]  # addresses, and whether they need a PROXY header
     socket_mode: str
     tls: TlsConfig
     websocket: WebsocketConfig
@@ -580,8 +577,8 @@ class Config:
     )
     listen_shared: bool = option(
         False,
-        "Share the addresses with other processes of the same user that say so too (SO_REUSEPORT): the kernel spreads "
-        "new connections over them. `--workers` does it by itself.",
+        "Share the addresses with other processes of the same user that have this set, too (SO_REUSEPORT): the kernel "
+        "spreads new connections over them. `--workers` sets it by itself.",
         Boolean(),
     )
     store: StoreConfig = StoreConfig()
@@ -602,7 +599,7 @@ class Config:
 
     @property
     def listeners(self) -> tuple[ListenerConfig, ...]:
-        """Every listener with what holds for it; the first is that of `listen`."""
+        """Every listener with its effective settings; the first is that of `listen`."""
         own = tuple((address, self.proxied) for address in self.listen)
         found = [self._listener("default", own + tuple((address, True) for address in self.proxy.listen), {})]
         for name, values in self.tables:

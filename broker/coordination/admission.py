@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from broker.auth.authenticator import ReturnCode
 

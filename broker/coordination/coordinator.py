@@ -1,6 +1,6 @@
 """The interface between the handlers of packets and the state of sessions, kept by one node or by a cluster.
 
-The handlers know the protocol. A coordinator knows where state is stored, and which nodes have to agree. It calls back
+The handlers implement the protocol. A coordinator stores state, and gets the agreement of other nodes. It calls back
 when a packet may be sent to a client: `Admission.admit` and `welcome` for CONNECT, `done` for the others.
 """
 
@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from broker.auth.cluster_users import Source
@@ -23,7 +23,7 @@ Done = Callable[[], object]
 
 
 class Coordinator(ABC):
-    """Owns journal and store; decides which connection has which session."""
+    """Owns journal and store; assigns sessions to connections."""
 
     journal: Journal
     store: Store
@@ -65,11 +65,11 @@ class Coordinator(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Read what is kept. Connections are accepted after this.
+        """Read the stored state. Connections are accepted after this.
 
         Raises:
             NotNow: try again, with another coordinator.
-            FlockError: it can't be read, or the others can't be joined.
+            FlockError: the state can't be read, or the cluster can't be joined.
         """
 
     @abstractmethod
@@ -82,19 +82,19 @@ class Coordinator(ABC):
 
     @abstractmethod
     async def drain(self) -> None:
-        """The node is to stop: nothing more is accepted; let the clients go."""
+        """The node is about to stop and accepts nothing more: close the connections."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """All clients have gone: keep what was said, and let go."""
+        """All connections are closed: store all records, and close the store."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What is kept where, in words for the operator."""
+        """Where state is stored, as a sentence for the operator."""
 
     @abstractmethod
     def ready(self) -> tuple[bool, str]:
-        """Whether new clients are welcome, and why."""
+        """Whether the node accepts new clients, and the reason."""
 
     # ---- connections and sessions ----
 
@@ -104,29 +104,29 @@ class Coordinator(ABC):
 
     @abstractmethod
     def ended(self, connection: Connection, session: Session | None) -> None:
-        """A connection is closed: its will, unless it was discarded, and its session are to be settled.
+        """A connection has closed: settle its session, and its will unless that was discarded.
 
         `session` is None when it had not been admitted yet.
         """
 
     @abstractmethod
     def discard_will(self, connection: Connection) -> None:
-        """The client said DISCONNECT: its will is not to be published [MQTT-3.14.4-3]."""
+        """The client sent DISCONNECT: its will is not published [MQTT-3.14.4-3]."""
 
     @abstractmethod
     def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
-        """Subscribe; `done` when what is published from then on, anywhere, is delivered (G4)."""
+        """Subscribe; `done` when messages published from then on, at any node, are delivered (G4)."""
 
     @abstractmethod
     async def end_session(self, client_id: bytes) -> bool:
         """End a session and the connection that has it, wherever they are; False if there is no such session.
 
         Raises:
-            NotNow: who keeps it does not answer; `stored_session` likewise.
+            NotNow: the store of the session does not reply; `stored_session` likewise.
         """
 
     async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
-        """What waits for a session that is kept elsewhere: `queued_messages`, `queued_bytes`; None if none is."""
+        """The queue of a session that is stored elsewhere: `queued_messages`, `queued_bytes`; None if there is none."""
         return None
 
     @abstractmethod

@@ -1,11 +1,11 @@
-"""One node with its own store: sessions are decided on at once, and survive as the store promises."""
+"""One node with its own store: sessions are assigned at once, and are as durable as the store."""
 
 import asyncio
 import time
 from collections.abc import Callable
 
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.counters import TAKEOVERS
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
@@ -15,11 +15,11 @@ from broker.config.schema import Config
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator, Done
 from broker.core import will
-from broker.storage.compaction import SMALLEST, Compaction
+from broker.storage.compaction import MIN_BYTES, Compaction
 from broker.storage.restore import Restorer
 from broker.storage.store import Store
 
-STOP_SECONDS = 10.0  # that a store may take to keep the last blocks
+STOP_SECONDS = 10.0  # that a store may take for the last blocks
 
 log = logs.get("flockmq.node")
 
@@ -28,7 +28,7 @@ class StandaloneCoordinator(Coordinator):
     """A node that shares nothing.
 
     Args:
-        store: what survives.
+        store: of the journal.
         call: calls a function with arguments on the loop's thread, from any thread.
     """
 
@@ -43,7 +43,7 @@ class StandaloneCoordinator(Coordinator):
     async def start(self) -> None:
         self.restore()
 
-    def restore(self, *, smallest: int = SMALLEST) -> None:
+    def restore(self, *, smallest: int = MIN_BYTES) -> None:
         """Read the store, and publish the wills of clients that were connected when the node died.
 
         Args:
@@ -75,16 +75,16 @@ class StandaloneCoordinator(Coordinator):
         plane.end_turn()
 
     def _confirm(self, blocks: int) -> None:
-        """The store has kept the next blocks."""
+        """The store has stored the next blocks."""
         self.data_plane.turn.confirm(blocks)
         self.compaction.step()
         self.data_plane.end_turn()
 
     def configure(self, config: Config) -> None:
-        pass  # nothing of it is kept here
+        pass  # read where it is used
 
     def tick(self) -> None:
-        """End the sessions whose clients have been away too long. The oldest absence comes first."""
+        """End the sessions whose clients have been disconnected too long; the oldest is first."""
         expiry = self.data_plane.config.mqtt.session_expiry
         now = time.monotonic()
         while expiry and self._away:
@@ -101,7 +101,7 @@ class StandaloneCoordinator(Coordinator):
     async def drain(self) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
         for connection in self.data_plane.reactor:
-            connection.close("the broker stops")  # MQTT 3 has no other word; a will counts [MQTT-3.1.2-8]
+            connection.close("the broker stops")  # MQTT 3 has no other way; a will is published [MQTT-3.1.2-8]
         self.data_plane.end_turn()
 
     async def stop(self) -> None:
@@ -116,7 +116,7 @@ class StandaloneCoordinator(Coordinator):
         try:
             await asyncio.wait_for(done.wait(), STOP_SECONDS)
         except TimeoutError:
-            log.error("the store doesn't answer: what it has not confirmed was not acknowledged and may be lost")
+            log.error("the store doesn't respond: unconfirmed messages were not acknowledged and may be lost")
         self.data_plane.end_turn()
 
     def describe(self) -> str:
@@ -160,7 +160,7 @@ class StandaloneCoordinator(Coordinator):
 
         if known or len(self.journal) > recorded:
             plane.turn.after_commit(welcome)
-        else:  # clean sessions without a will can come in while the store can't write
+        else:  # clean sessions without a will are admitted while the store can't write
             welcome()
 
     def ended(self, connection: Connection, session: Session | None) -> None:

@@ -1,4 +1,4 @@
-"""Calls between nodes: a method has a name and arguments, and returns what JSON can hold.
+"""Calls between nodes: a method has a name and arguments, and returns a value of JSON.
 
 `RpcMethods` maps the name of each method to the function that this node runs for it. A coordinator carries the call to
 all nodes and collects the replies (`Coordinator.call_all`). A node that fails, is silent or returns too much has a
@@ -39,17 +39,17 @@ async def gather(nodes: Mapping[str, asyncio.Future[RpcReply]], seconds: float) 
         return {node: future.result() if future.done() else SILENT for node, future in nodes.items()}
     finally:
         for future in nodes.values():
-            future.cancel()  # nobody waits for it any more
+            future.cancel()  # the caller has returned
 
 
 async def call(methods: RpcMethods, name: str, arguments: Arguments) -> RpcReply:
     """Run a method of this node."""
     method = methods.get(name)
     if method is None:
-        return RpcReply(None, "this node does not know the question: is it of an older version?")
+        return RpcReply(None, "unknown call: the node may run an older version")
     try:
         value = method(arguments)
         return RpcReply(await value if isawaitable(value) else value)
     except Exception:
         log.exception("internal error: a call from a node failed", method=name)
-        return RpcReply(None, "the node failed to answer; its log says why")
+        return RpcReply(None, "the node failed to answer; see its log")

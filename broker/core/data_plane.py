@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from _speedups.net.reactor import Connection, Reactor
+from _speedups.net.connection import Connection
+from _speedups.net.reactor import Reactor
 from _speedups.routing.router import Router
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
@@ -55,6 +56,7 @@ class DataPlane:
             drop_oldest=limits.queue_policy == "drop-old",
             max_awaiting_release=limits.max_awaiting_release,
             max_outgoing_bytes=limits.max_outgoing_bytes,
+            control_characters=config.mqtt.control_characters,
             max_uncommitted_bytes=limits.max_uncommitted_bytes,
         )
         self.router.retained.most = limits.max_retained_messages

@@ -16,7 +16,7 @@ class Sessions:
         self._by_client_id: dict[bytes, Session] = {}
         self._last_number = 0
         self.connected = 0
-        self.most_connected = 0
+        self.max_connected = 0
         self._ended: Callable[[Session], None] | None = None
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class Sessions:
         return self._add(Session(self._turn, number, client_id, persistent=True, shared=True))
 
     def restore(self, number: int, client_id: bytes, *, level: int) -> Session:
-        """A session that the store knows, empty, whose records are to be applied."""
+        """A session from the store, still empty; its records follow."""
         self._last_number = max(self._last_number, number)
         return self._add(Session(self._turn, number, client_id, persistent=True, level=level, restoring=True))
 
@@ -48,7 +48,7 @@ class Sessions:
         return session
 
     def end(self, session: Session) -> None:
-        """Forget the session: its subscriptions, queue and handshakes."""
+        """End a session: its subscriptions, queue and handshakes."""
         self._filters.unsubscribe_all(session)
         session.record_gone()
         del self._by_client_id[session.client_id]
@@ -62,7 +62,7 @@ class Sessions:
     def on_connected(self) -> None:
         """A client has connected."""
         self.connected += 1
-        self.most_connected = max(self.most_connected, self.connected)
+        self.max_connected = max(self.max_connected, self.connected)
 
     def on_disconnected(self) -> None:
         """A client has disconnected."""

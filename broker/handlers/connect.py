@@ -8,8 +8,8 @@ from inspect import isawaitable
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect
-from _speedups.codec.topics import validate_topic_name
-from _speedups.net.reactor import Connection
+from _speedups.codec.topics import has_control_characters, validate_topic_name
+from _speedups.net.connection import Connection
 from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
 from _speedups.session.session import Session
 from broker import logs
@@ -19,7 +19,6 @@ from broker.auth.connected_users import ConnectedUsers
 from broker.auth.flapping import Flapping
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator
-from broker.core.characters import has_control_characters
 from broker.core.data_plane import DataPlane
 from broker.hooks.api import Client
 from broker.hooks.chain import REFUSED, HookChain, Question, client_of
@@ -84,7 +83,7 @@ class ConnectHandler(Admission):
             return
         if self._flapping.refuses(connection.listener, packet.client_id, connection.address):
             self._turn.count(FLAPPING_REFUSED)
-            self.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, "it comes back too often")
+            self.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, "it connects too often")
             return
         credentials = Credentials(
             packet.client_id,

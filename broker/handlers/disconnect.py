@@ -1,6 +1,6 @@
 """DISCONNECT: an orderly end of the connection, without the will."""
 
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.turn import Turn
 from broker.coordination.coordinator import Coordinator
 
@@ -22,7 +22,7 @@ class DisconnectHandler:
         if connection.connect is not None:
             connection.connect = None
             self._coordinator.discard_will(connection)
-            # An orderly end tells the client that its will is discarded: true only when that is stored.
+            # An orderly end promises the client that its will is discarded: true only when that is stored.
             connection.ignore()
             connection.unsettled = True
             self._turn.after_commit(lambda: _close(connection))

@@ -1,10 +1,10 @@
-"""From packet type to handler: the handler of the reactor and its channels. The only place that knows all packets."""
+"""From packet type to handler: the handler of the reactor and its channels. The only place with all packets."""
 
 from collections.abc import Callable
 from typing import Any
 
 from _speedups.codec.packets import Disconnect, Subscribe, Unsubscribe
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from broker import logs
 from broker.broker import Broker
@@ -68,7 +68,7 @@ class Dispatcher:
         """A client may not publish to a topic; called once for its rights, counted each time."""
         session = connection.session
         log.warning(
-            "publishing is denied, by the rules of access; more of it from this client is only counted",
+            "publish denied by access rules; further ones of this client are only counted",
             client_id=session.client_id.decode() if session is not None else "",
             topic=topic.decode(),
         )
@@ -83,7 +83,7 @@ class Dispatcher:
             log.info("accepting connections again", connections=len(self._reactor))
         else:
             log.warning(
-                "accepting no connections for now: at the limit of connections, of pending ones or of file descriptors",
+                "accepting no connections: limit of connections, pending connections or file descriptors reached",
                 connections=len(self._reactor),
                 pending=self._reactor.pending,
             )

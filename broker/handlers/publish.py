@@ -5,7 +5,7 @@ from inspect import isawaitable
 from typing import Any
 
 from _speedups.codec.topics import validate_topic_name
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from broker import logs
 from broker.core.data_plane import DataPlane
 from broker.hooks.api import Client, Message

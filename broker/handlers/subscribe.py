@@ -7,13 +7,12 @@ from typing import Any
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Suback, Subscribe
-from _speedups.codec.topics import validate_topic_filter
-from _speedups.net.reactor import Connection
+from _speedups.codec.topics import has_control_characters, validate_topic_filter
+from _speedups.net.connection import Connection
 from _speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from _speedups.session.session import Session
 from broker import logs
 from broker.coordination.coordinator import Coordinator
-from broker.core.characters import has_control_characters
 from broker.core.data_plane import DataPlane
 from broker.hooks.chain import HookChain, client_of
 
@@ -43,7 +42,7 @@ class SubscribeHandler:
     def handle(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         """Subscribe; SUBACK follows when the subscriptions hold everywhere, and retained messages follow SUBACK."""
         if session.sources_waiting > MAX_SEARCHES:
-            connection.reject("SUBSCRIBE again and again, without reading what is retained")
+            connection.reject("SUBSCRIBE again and again, without reading the retained messages")
             return
         grants: Grants = [self._grant(connection, session, *wanted) for wanted in packet.topic_filters]
         if not self._hooks.has("subscribe", "authorize"):
@@ -98,7 +97,7 @@ class SubscribeHandler:
                 continue
             self._turn.count(SUBSCRIBES_REFUSED)
             log.debug("filter refused", client_id=session.client_id.decode(), topic_filter=topic_filter, reason=grant)
-            if level == 3:  # has no word for it
+            if level == 3:  # has no failure code
                 connection.reject(f"SUBSCRIBE: {grant}")
                 return
         codes = [grant if isinstance(grant, int) else FAILURE for grant in grants]

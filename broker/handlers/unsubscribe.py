@@ -2,7 +2,7 @@
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Unsuback, Unsubscribe
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator
 

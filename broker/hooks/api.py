@@ -17,7 +17,7 @@ from broker.auth.authenticator import Credentials, Verdict
 
 
 class Client(NamedTuple):
-    """A client that has been let in."""
+    """An accepted client."""
 
     client_id: str
     username: str | None  # verified; None = anonymous
@@ -38,10 +38,10 @@ class Hooks:
     """Does nothing; override what you need."""
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict | None] | None:
-        """A client says CONNECT. A verdict, or None: others may know."""
+        """A client sends CONNECT. Return a verdict, or None to let other methods decide."""
 
     def connect(self, client: Client) -> bool | Awaitable[bool | None] | None:
-        """A client is who it says. False refuses it (return code 5)."""
+        """A client is authenticated. False refuses it (return code 5)."""
 
     def authorize(
         self, client: Client, action: Literal["publish", "subscribe"], topic: str
@@ -60,7 +60,7 @@ class Hooks:
         """A client subscribes. Another QoS is granted, False refuses (code 0x80)."""
 
     def connected(self, client: Client) -> Awaitable[None] | None:
-        """A client has got CONNACK."""
+        """CONNACK was sent to a client."""
 
     def disconnected(self, client: Client, reason: str) -> Awaitable[None] | None:
         """Its connection has ended."""

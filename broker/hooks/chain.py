@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from inspect import isawaitable
 from typing import Any, Final, TypeVar, cast
 
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from broker import logs
 from broker.hooks.api import Client, Hooks, Message
 

@@ -14,7 +14,7 @@ class HookUsers:
     """
 
     name = "hooks"
-    decoy = None
+    dummy_hash = None
 
     def __init__(self, hooks: HookChain) -> None:
         self._hooks = hooks

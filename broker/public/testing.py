@@ -32,7 +32,7 @@ class Broker:
 
     Args:
         settings: configuration keys and values, such as {"limits.max_inflight": 5}; `flockmq sample-config` has all.
-        hooks: are asked as those of `--hooks` are.
+        hooks: called like those of `--hooks`.
 
     Raises:
         FlockError: a setting is wrong, or the broker can't start.
@@ -89,7 +89,7 @@ class Broker:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve())
-        except Exception as error:  # it is told to whoever has called `start`
+        except Exception as error:  # `start` raises it
             self._failure = error
         finally:
             self._ready.set()

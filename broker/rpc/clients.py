@@ -15,7 +15,7 @@ Match = Callable[[Session], bool]
 async def find(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
     """Sessions in the order of their client ids: of connected clients, or all.
 
-    Arguments: `connected` (only those), `by` and `search` (a part of client_id or username, the begin of address),
+    Arguments: `connected` (only those), `by` and `search` (a part of client_id or username, the start of address),
     `after` (a client id), `limit`.
     """
     matches, connected = _match(arguments["by"], arguments["search"]), arguments["connected"]
@@ -71,7 +71,7 @@ def filters(data_plane: DataPlane, session: Session) -> Iterator[dict[str, Any]]
 
 
 async def subscriptions(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
-    """Subscriptions in the order of their filters: those that hold `search`, of `client_id` if given, after
+    """Subscriptions in the order of their filters: those that contain `search`, of `client_id` if given, after
     `after` (filter and client id), `limit` of them."""
     wanted, client_id = arguments["search"].encode(), arguments["client_id"].encode()
     session = data_plane.sessions.get(client_id)
@@ -83,7 +83,7 @@ async def subscriptions(data_plane: DataPlane, arguments: Arguments) -> dict[str
     )
     after = tuple(part.encode() for part in arguments["after"])
     found = await first(rows, lambda row: wanted in row[0], lambda row: row[:2], after, arguments["limit"])
-    items = [{"filter": name.decode(), "client_id": who.decode(), "qos": qos} for name, who, qos in found.items]
+    items = [{"filter": name.decode(), "client_id": owner.decode(), "qos": qos} for name, owner, qos in found.items]
     return {"items": items, "total": found.total}
 
 

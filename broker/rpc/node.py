@@ -1,4 +1,4 @@
-"""What a node tells of itself."""
+"""Calls about a node: state, metrics, listeners, log level."""
 
 import os
 import resource
@@ -15,7 +15,7 @@ STARTED = time.time()
 
 
 def describe(node: NodeView, arguments: Arguments) -> dict[str, Any]:
-    """Who it is and how it does."""
+    """Name, version and state of the node."""
     broker = node.broker
     ready, reason = broker.ready()
     return {
@@ -34,23 +34,23 @@ def describe(node: NodeView, arguments: Arguments) -> dict[str, Any]:
 
 
 def figures(node: NodeView, arguments: Arguments) -> dict[str, float]:
-    """All that it counts, by the names of the one table."""
+    """Its metrics, by the names in `broker.metrics`."""
     counted = node.broker.data_plane.turn.counted()
     return {metric.name: metric.read(node.broker, counted) for metric in METRICS}
 
 
 def listeners(node: NodeView, arguments: Arguments) -> list[dict[str, Any]]:
-    """Where it listens."""
-    places = [
+    """The addresses that it listens on."""
+    kinds = [
         ("mqtt", node.listeners.urls()),
         ("proxy", node.listeners.urls(proxied=True)),
         ("http", node.http_addresses),
     ]
-    return [{"kind": kind, "address": address} for kind, addresses in places for address in addresses]
+    return [{"kind": kind, "address": address} for kind, addresses in kinds for address in addresses]
 
 
 def log_level(node: NodeView, arguments: Arguments) -> str:
-    """The least important lines that it writes; first set to `level`, if that is given."""
+    """Its log level; first set to `level`, if that is given."""
     if "level" in arguments:
         logs.set_level(arguments["level"])
     return logs.level()

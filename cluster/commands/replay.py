@@ -10,7 +10,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from broker.commands.client_flags import check_topic_filter, check_topic_name, encoded, number, tell
+from broker.commands.client_flags import check_topic_filter, check_topic_name, encoded, number, warn
 from broker.commands.parser import Parser
 from broker.errors import ClientError, UsageError
 from cluster.commands.connection import add_redis_options, connected
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
         from cluster.replay.recording import Recording
 
         with Connection(RedisAddress.parse(cluster.config.redis), PATIENCE) as connection:
-            recording = Recording(Logs(connection, cluster.config.prefix), selection(args), tell)
+            recording = Recording(Logs(connection, cluster.config.prefix), selection(args), warn)
             if args.count:
                 return listing.count(recording, as_json=args.json)
             if args.dry_run:

@@ -2,10 +2,9 @@
 
 import os
 import socket
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 from broker.core.data_plane import DataPlane
+from broker.version import version
 from cluster.peers.liveness import process_name
 
 
@@ -17,18 +16,10 @@ def describe_node(plane: DataPlane, name: str) -> dict[str, str | int]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "process": process_name(os.getpid()),
-        "version": _version(),
+        "version": version(),
         "clients": plane.sessions.connected,
         "sessions": len(plane.sessions),
         "subscriptions": plane.router.filters.count,
         "publish_received": counted["publish_received"],
         "publish_sent": counted["publish_sent"],
     }
-
-
-@cache  # a heartbeat opens no file: the process may have no descriptor left
-def _version() -> str:
-    try:
-        return version("flockmq")
-    except PackageNotFoundError:
-        return "?"

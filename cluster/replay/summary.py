@@ -2,7 +2,7 @@
 
 import time
 
-from broker.commands.client_flags import tell
+from broker.commands.client_flags import warn
 from broker.commands.output import print_json
 from cluster.analytics.times import iso
 from cluster.replay.player import Progress
@@ -50,11 +50,11 @@ def summarize(progress: Progress, recording: Recording, seconds: float, *, as_js
     if progress.interrupted:
         hint = resume_hint(progress)
         parts.append(f"ended before all was published{f', {hint}' if hint else ''}")
-    tell("; ".join(parts))
+    warn("; ".join(parts))
     tell_lacking(recording)
 
 
 def tell_lacking(recording: Recording) -> None:
     """Report messages that were never logged."""
     if recording.losses.lacking:
-        tell(f"{recording.losses.lacking:,} messages of QoS 0 were never logged: Redis was slow or away")
+        warn(f"{recording.losses.lacking:,} messages of QoS 0 were never logged: Redis was slow or away")

@@ -1,7 +1,7 @@
 """Subscriptions in a cluster: of persistent sessions they are changes for all nodes, of clean ones routes."""
 
 from _speedups.cluster.journal import ClusterJournal
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from broker.core.data_plane import DataPlane

@@ -1,7 +1,6 @@
 """deploy/docs/analytics.md cannot rot: its statements, programs, flags, options and columns are tried."""
 
 import re
-import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +14,7 @@ from cluster.analytics.tables import TABLES
 from cluster.analytics.views import views
 from tests.analytics.result_files import Fleet, write
 from tests.analytics.written_logs import WrittenLog, row
+from tests.harness import nursery
 from tests.harness.broker_process import environment
 from tests.harness.redis_process import RedisProcess
 
@@ -77,7 +77,7 @@ def test_a_program_runs(
 def test_a_command_has_these_flags(command: str) -> None:
     words = command.split()
     name = words[1:3] if words[1] == "analytics" else words[1:2]
-    help_ = subprocess.run(
+    help_ = nursery.run(
         [sys.executable, "-m", "broker.cli", *name, "--help"], capture_output=True, text=True, env=environment()
     )
     assert help_.returncode == 0, help_.stderr

@@ -26,7 +26,8 @@ from tests.analytics.written_logs import WrittenLog, row
 from tests.harness.broker_process import DEADLINE, BrokerProcess, environment, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.logs import logged_rows
-from tests.harness.redis_process import RedisProcess, free_port
+from tests.harness.ports import free_port
+from tests.harness.redis_process import RedisProcess
 from tests.model.log_block import Row
 
 SECOND = 1_000_000

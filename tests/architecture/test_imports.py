@@ -1,50 +1,170 @@
-"""Imports point one way: `_speedups` <- `broker` <- `cluster`; `loadtest` -> `_speedups` only."""
+"""Imports point one way: from a layer to those that stand above it here, never back, never in a circle."""
 
-import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-MAY_IMPORT = {
-    "_speedups": {"_speedups"},
-    "broker": {"_speedups", "broker"},
-    "cluster": {"_speedups", "broker", "cluster"},
-    "loadtest": {"_speedups", "loadtest"},
+from tests.architecture.imports import ROOT, circles, named, read
+
+# A package imports itself and these.
+PACKAGES = {
+    "_speedups": (),
+    "broker": ("_speedups",),
+    "cluster": ("_speedups", "broker"),
+    "loadtest": ("_speedups",),
+    "tests": ("_speedups", "broker", "cluster", "loadtest"),
 }
-CYTHON_IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+([\w.]+)", re.MULTILINE)
+# Folders and modules of a package, from the bottom up; those on one line do not import each other.
+LAYERS: dict[str, list[str]] = {
+    "_speedups": ["base", "codec", "session", "routing", "protocol", "net", "cluster"],
+    "broker": [
+        "errors version",
+        "logs",
+        "config",
+        "sd_notify",
+        "core",
+        "storage",
+        "auth",
+        "hooks",
+        "tracing",
+        "coordination",
+        "broker",
+        "metrics",
+        "handlers",
+        "listeners",
+        "rpc",
+        "admin",
+        "client",
+        "clock",
+        "node",
+        "process",
+        "supervisor audit",
+        "commands",
+        "cli",
+        "public",
+    ],
+    "cluster": [
+        "redis",
+        "peers",
+        "replication",
+        "sessions",
+        "membership",
+        "message_log",
+        "coordinator",
+        "analytics",
+        "replay",
+        "commands",
+    ],
+    "loadtest": ["generator", "compare", "swarm", "bench analytics locustfile", "commands"],
+}
+ANALYTICS = ["log", "compute", "output", "report", "commands"]
+TESTS = ["cases model", "harness"]  # all the rest stands on these
+
+# Imports that point upwards today, as "importer -> imported". The list only shrinks, and ends empty.
+EXCEPTIONS: set[str] = {
+    "cluster.analytics.commands.sql -> cluster.commands.connection",
+    "cluster.peers.rpc -> cluster.coordinator",
+    "cluster.replay.listing -> cluster.commands.connection",
+    "cluster.replay.summary -> cluster.commands.connection",
+    "cluster.replication.users -> cluster.coordinator",
+    "cluster.sessions.takeover -> cluster.coordinator",
+}
+CIRCLES: list[list[str]] = [
+    ["_speedups.session.session", "_speedups.session.subscriber", "_speedups.session.turn"],
+    ["cluster.coordinator", "cluster.peers.rpc", "cluster.replication.users", "cluster.sessions.takeover"],
+    ["loadtest.swarm.client", "loadtest.swarm.timer"],
+]
+
+IMPORTS = read(tuple(PACKAGES))
 
 
-def imported(path: Path) -> set[str]:
-    """Top-level names that a file imports."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix in {".pyx", ".pxd"}:
-        return {name.split(".")[0] for name in CYTHON_IMPORT.findall(text)}
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add((node.module or "").split(".")[0])
-    return names
+def rank(module: str) -> int | None:
+    """The number of a module's layer; None where a package has none for it: its own root, or not listed."""
+    package, *rest = module.split(".")
+    if not rest:
+        return None
+    layers = [line.split() for line in LAYERS.get(package, [])]
+    return next((number for number, names in enumerate(layers) if rest[0] in names), None)
 
 
-@pytest.mark.parametrize("package", MAY_IMPORT)
-def test_imports_point_one_way(package: str) -> None:
-    files = [path for path in (ROOT / package).rglob("*") if path.suffix in {".py", ".pyx", ".pxd", ".pyi"}]
-    for path in files:
-        wrong = (imported(path) & MAY_IMPORT.keys()) - MAY_IMPORT[package]
-        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+def upward() -> set[str]:
+    """Imports within a package from a lower layer to a higher one."""
+    found = set()
+    for module, imported in IMPORTS.items():
+        for other in imported:
+            here, there = rank(module), rank(other)
+            if module.split(".")[0] != other.split(".")[0] or here is None or there is None:
+                continue
+            is_level = here == there and module.split(".")[1] != other.split(".")[1]
+            if there > here or is_level:
+                found.add(f"{module} -> {other}")
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_those_below_them(package: str) -> None:
+    may = {package, *PACKAGES[package]}
+    for module, imported in IMPORTS.items():
+        if module.split(".")[0] == package:
+            wrong = {other for other in imported if other.split(".")[0] not in may}
+            assert not wrong, f"{module} imports {wrong}"
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_every_module_has_a_layer(package: str) -> None:
+    missing = {module for module in IMPORTS if module.startswith(f"{package}.") and rank(module) is None}
+    assert not missing
+
+
+def test_layers_import_those_below_them() -> None:
+    found = upward()
+    assert found <= EXCEPTIONS, "\n".join(sorted(found - EXCEPTIONS))
+
+
+def test_there_is_no_circle() -> None:
+    allowed = [set(circle) for circle in CIRCLES]
+    found = [circle for circle in circles(IMPORTS) if not any(set(circle) <= known for known in allowed)]
+    assert not found, "\n".join(" ".join(circle) for circle in found)
+
+
+def test_folders_of_the_analytics_import_what_they_stand_on() -> None:
+    """Reading the log, computing, writing and showing are folders; the modules beside them are what all use."""
+    order = {name: number for number, name in enumerate(ANALYTICS)}
+    prefix = "cluster.analytics."
+    for module, imported in IMPORTS.items():
+        folder = module.removeprefix(prefix).split(".")[0] if module.startswith(prefix) else ""
+        for other in imported:
+            if folder in order and other.startswith(prefix):
+                of = other.removeprefix(prefix).split(".")[0]
+                assert order.get(of, -1) <= order[folder], f"{module} imports {other}"
+
+
+def test_tests_stand_on_the_harness() -> None:
+    lower = {name: number for number, names in enumerate(TESTS) for name in names.split()}
+    for module, imported in IMPORTS.items():
+        parts = module.split(".")
+        if parts[0] != "tests" or len(parts) < 2 or parts[1] not in lower or parts[-1].startswith("test_"):
+            continue
+        for other in imported:
+            if other.startswith("tests."):
+                assert lower.get(other.split(".")[1], 99) <= lower[parts[1]], f"{module} imports {other}"
 
 
 def test_the_check_sees_an_import(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("def f():\n    from cluster.bus import Bus\n")
-    (tmp_path / "b.pyx").write_text("from broker.node cimport Node\n")
-    assert imported(tmp_path / "a.py") == {"cluster"}
-    assert imported(tmp_path / "b.pyx") == {"broker"}
+    (tmp_path / "a.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from cluster.bus import Bus\n"
+        "def f():\n    from . import b\n"
+    )
+    (tmp_path / "b.pyx").write_text("from broker.node cimport (Node,\n    Other as O)\ncimport x.y, z\n")
+    assert named(tmp_path / "a.py", "p.a") >= {"cluster.bus.Bus", "p.b"}
+    assert named(tmp_path / "b.pyx", "p.b") == {"broker.node.Node", "broker.node.Other", "x.y", "z"}
+    package = tmp_path / "p"
+    package.mkdir()
+    for name, imported in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")):
+        (package / f"{name}.py").write_text(f"import p.{imported}\n")
+    assert circles(read(("p",), tmp_path)) == [["p.a", "p.b", "p.c"]]
 
 
 def test_only_the_configuration_reads_the_environment() -> None:

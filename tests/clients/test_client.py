@@ -19,15 +19,11 @@ from broker.cli import main
 from broker.client.client import Client, Message
 from broker.client.options import Options, Will
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
+from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess
+from tests.harness.ports import free_port
 
 LEVELS = pytest.mark.parametrize("level", [3, 4])
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="module", params=["flockmq", "mosquitto"])
@@ -50,7 +46,7 @@ def mosquitto(directory: Path) -> Iterator[int]:
     port = free_port()
     config = directory / "mosquitto.conf"
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n", "utf-8")
-    process = subprocess.Popen([program, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = nursery.start([program, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 10
         while True:
@@ -430,7 +426,7 @@ class Sub:
     """`flockmq sub` as a process that has subscribed."""
 
     def __init__(self, port: int, *arguments: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = nursery.start(
             command("sub", "-p", str(port), "-h", "127.0.0.1", "-d", *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -449,7 +445,7 @@ class Sub:
 
 
 def pub(port: int, *arguments: str, stdin: bytes | None = None) -> int:
-    done = subprocess.run(
+    done = nursery.run(
         command("pub", "-p", str(port), "-h", "127.0.0.1", *arguments), input=stdin, timeout=20, check=False
     )
     return done.returncode
@@ -503,7 +499,7 @@ def test_sub_prints_as_mosquitto_sub(broker_port: int) -> None:
     ):
         arguments = ["-h", "127.0.0.1", "-p", str(broker_port), "-t", "like/#", "-q", "2", "-C", "3", "-F", template]
         expected, ours = (
-            subprocess.run(program, capture_output=True, timeout=20, check=True).stdout
+            nursery.run(program, capture_output=True, timeout=20, check=True).stdout
             for program in ([other, *arguments], command("sub", *arguments))
         )
         assert ours == expected, template

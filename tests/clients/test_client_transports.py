@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.test_mqttjs import HERE, node_js
+from tests.harness import nursery
 from tests.harness.broker_process import DEADLINE, BrokerProcess, environment
 from tests.harness.certificates import Authority, Pair
 from tests.harness.transports import make_node, ports, tls_settings
@@ -42,7 +43,7 @@ def node(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
+    return nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
 
 
 FLOCKMQ = (sys.executable, "-m", "broker.cli")
@@ -111,7 +112,7 @@ def test_paho(node: BrokerProcess, authority: Authority, scheme: str) -> None:
 @pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
 def test_mqttjs(node_js: str, node: BrokerProcess, authority: Authority, scheme: str) -> None:
     url = f"{scheme}://localhost:{ports(node)[scheme]}/mqtt"
-    done = subprocess.run(
+    done = nursery.run(
         [node_js, str(HERE / "scenarios.js"), url, "4"],
         capture_output=True,
         text=True,

@@ -10,10 +10,12 @@ from typing import IO
 
 import pytest
 
+from tests.harness import nursery
 from tests.harness.broker_process import DEADLINE, environment
 from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
 
+Process = subprocess.Popen[bytes] | nursery.ForkedProcess
 VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311"])
 
 
@@ -24,20 +26,20 @@ class Commands:
         self.pub_command = pub
         self.sub_command = sub
         self.port = 0
-        self.running: list[subprocess.Popen[bytes]] = []
+        self.running: list[Process] = []
 
     def pub(self, *arguments: str, stdin: bytes = b"") -> None:
         command = [*self.pub_command, "-p", str(self.port), "-h", "127.0.0.1", *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=DEADLINE, env=environment())
+        done = nursery.run(command, input=stdin, capture_output=True, timeout=DEADLINE, env=environment())
         assert done.returncode == 0, (command, done.stderr)
 
-    def sub(self, *arguments: str) -> "subprocess.Popen[bytes]":
+    def sub(self, *arguments: str) -> Process:
         command = [*self.sub_command, "-p", str(self.port), "-h", "127.0.0.1", *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+        process = nursery.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
         self.running.append(process)
         return process
 
-    def output(self, process: "subprocess.Popen[bytes]", status: int = 0) -> bytes:
+    def output(self, process: Process, status: int = 0) -> bytes:
         out, err = process.communicate(timeout=DEADLINE)
         assert process.returncode == status, err
         return out

@@ -11,6 +11,7 @@ import pytest
 
 from _speedups.codec.packets import Puback, Publish
 from tests.conftest import StartCluster
+from tests.harness import nursery
 from tests.harness.broker_process import environment
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
@@ -28,7 +29,7 @@ def follow(cluster: ClusterProcess, node: str, *arguments: str) -> Iterator[Iter
     """The steps that `flockmq trace --json` tells at a node; from when it is told that all nodes follow."""
     url = cluster[node].wait_for_log(READY)["listen"]
     command = [sys.executable, "-m", "broker.cli", "trace", "--url", url, "--json", *arguments]
-    with subprocess.Popen(
+    with nursery.start(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:
         assert process.stdout is not None
@@ -97,7 +98,7 @@ def test_what_a_client_publishes_is_found_at_other_nodes(cluster: ClusterProcess
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ((), "follow what?"),
+        ((), "trace needs a client id or a topic filter"),
         (("--topic", "a#"), "refuses: 'a#' can't be followed"),
         (("--topic", "a", "--url", "http://127.0.0.1:1"), "does not answer"),
         (("--topic", "a", "--url", "broker:8080"), "is no HTTP URL"),
@@ -106,7 +107,7 @@ def test_what_a_client_publishes_is_found_at_other_nodes(cluster: ClusterProcess
 def test_what_is_wrong_is_told_in_a_line(cluster: ClusterProcess, arguments: tuple[str, ...], reason: str) -> None:
     url = cluster["a"].wait_for_log(READY)["listen"]
     command = [sys.executable, "-m", "broker.cli", "trace", "--url", url, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+    done = nursery.run(command, capture_output=True, text=True, env=environment(), timeout=60)
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.returncode in (1, 2)

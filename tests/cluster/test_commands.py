@@ -12,7 +12,8 @@ import pytest
 from broker.cli import main
 from cluster.redis.connector import function_library
 from tests.harness.broker_process import environment
-from tests.harness.redis_process import RedisProcess, free_port
+from tests.harness.ports import free_port
+from tests.harness.redis_process import RedisProcess
 
 StartRedis = Callable[..., RedisProcess]
 

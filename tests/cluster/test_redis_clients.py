@@ -12,7 +12,8 @@ import redis
 
 from cluster.redis.clients import RedisAddress
 from tests.harness.broker_process import until
-from tests.harness.redis_process import RedisProcess, free_port
+from tests.harness.ports import free_port
+from tests.harness.redis_process import RedisProcess
 
 StartRedis = Callable[..., RedisProcess]
 

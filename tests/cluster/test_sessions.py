@@ -174,7 +174,7 @@ def test_a_pair_that_fights_for_a_client_id(cluster: ClusterProcess) -> None:
             with SocketClient(cluster[name].port, None) as client:
                 client.send(connect_packet("fighter", False))
                 try:
-                    while client.receive(timeout=20) is not None:
+                    while client.receive() is not None:
                         pass
                 except TimeoutError:
                     continue
@@ -190,7 +190,7 @@ def test_a_pair_that_fights_for_a_client_id(cluster: ClusterProcess) -> None:
     stop.set()
     with SocketClient(cluster["c"].port, None) as last:
         last.send(connect_packet("fighter", False))
-        packet = last.receive(timeout=20)
+        packet = last.receive()
         assert packet is not None
         for fighter in fighters:
             fighter.join(25)

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,15 +10,17 @@ import pytest
 from broker.config.schema import ClusterConfig, Config
 from cluster.coordinator import ClusterCoordinator
 from tests.conftest import StartCluster, StartRedis
+from tests.harness import nursery
 from tests.harness.broker_process import DEADLINE, environment, until
 from tests.harness.cluster_process import ClusterProcess
-from tests.harness.redis_process import RedisProcess, free_port
+from tests.harness.ports import free_port
+from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 
 
 def refused(directory: Path, url: str, *more: str) -> str:
     """What a node says that gives up."""
-    ended = subprocess.run(
+    ended = nursery.run(
         [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", "--redis", url, *more],
         cwd=directory,
         env=environment(),

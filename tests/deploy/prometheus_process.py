@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from tests.harness.broker_process import until
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 

@@ -26,7 +26,7 @@ from tests.deploy.prometheus_process import PrometheusProcess
 from tests.deploy.test_alerts import alerts
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
 
 GRAFANA = Path("deploy/grafana").resolve()

@@ -29,7 +29,7 @@ from broker.config.load import load
 from broker.config.schema import Config
 from cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.harness.broker_process import environment, until
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 
 K8S = Path("deploy/k8s").resolve()
 KUBERNETES = ("1.29", "1.37")  # the oldest and the newest that the objects are judged by

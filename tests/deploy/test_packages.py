@@ -57,7 +57,7 @@ def check_wheel(wheel: Path) -> None:
         "loadtest/locustfile.py",
     }
     assert needed <= set(names)
-    assert any(re.fullmatch(r"_speedups/channel\..*\.so", name) for name in names)
+    assert any(re.fullmatch(r"_speedups/protocol/channel\..*\.so", name) for name in names)
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
 
 

@@ -5,13 +5,13 @@ import os
 import signal
 import socket
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.harness import nursery
 from tests.harness.broker_process import DEADLINE, BrokerProcess, environment
 from tests.protocol.wire import Wire
 
@@ -20,7 +20,7 @@ StartBroker = Callable[..., BrokerProcess]
 
 def refused(*arguments: str, cwd: Path | None = None) -> str:
     """The one line with which `serve` refuses these arguments."""
-    done = subprocess.run(
+    done = nursery.run(
         [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments],
         capture_output=True,
         text=True,
@@ -170,7 +170,7 @@ def test_a_store_in_use(tmp_path: Path) -> None:
 def test_it_listens_on_loopback_only_unless_told(tmp_path: Path) -> None:
     """The default address; its port may be taken on this machine, which is then what it says."""
     command = [sys.executable, "-m", "broker.cli", "check-config"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=tmp_path)
+    done = nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=tmp_path)
     assert "127.0.0.1:1883" in done.stdout
 
 
@@ -213,7 +213,7 @@ def test_several_addresses(start_broker: StartBroker) -> None:
 
 def test_it_says_what_is_kept_where(start_broker: StartBroker, store: str) -> None:
     broker = start_broker()
-    broker.wait_for_log("nothing is kept on disk" if store == "memory" else "flockmq.db")
+    broker.wait_for_log("nothing is stored on disk" if store == "memory" else "flockmq.db")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes")

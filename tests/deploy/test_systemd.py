@@ -16,7 +16,7 @@ from cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.conftest import StartRedis
 from tests.deploy.systemd_process import PLACE, SystemdProcess, unavailable
 from tests.harness.broker_process import BrokerProcess, until
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,14 +174,14 @@ def test_a_state_is_told(abstract: bool, tmp_path: Path, monkeypatch: pytest.Mon
         manager.bind(address)
         manager.settimeout(20)
         monkeypatch.setenv("NOTIFY_SOCKET", address.replace("\0", "@"))
-        sd_notify.tell("READY=1")
+        sd_notify.notify("READY=1")
         assert manager.recv(100) == b"READY=1"
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/notify", "x" * 200])
 def test_nobody_to_tell_is_no_fault(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
-    sd_notify.tell("READY=1")
+    sd_notify.notify("READY=1")
 
 
 def test_a_node_tells_when_it_lets_clients_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ from tests.faults.history import (
 )
 
 UNAVAILABLE = 3  # CONNACK's code of a broker that can't reach its store: come again
-DEADLINE = 30.0  # seconds that anything may take
+DEADLINE = 60.0  # seconds that anything may take
 
 
 @dataclass

@@ -27,7 +27,7 @@ def code_of(cluster: ClusterProcess, name: str, client_id: str, *, clean: bool) 
     """What CONNECT is answered with; None: the connection was closed."""
     with SocketClient(cluster[name].port, None) as client:
         client.send(encode(Connect(client_id=client_id, clean_start=clean, keep_alive=0, protocol_level=4), 4))
-        packet = client.receive(timeout=20)
+        packet = client.receive()
         return None if packet is None else packet.reason_code
 
 
@@ -57,10 +57,10 @@ def test_what_goes_on_without_redis(cluster: ClusterProcess, how: str) -> None:
         publisher.send(Publish("t", b"zero again"))
         assert not [packet for packet in publisher.ping() if isinstance(packet, Puback | Pubrec)]
         (cluster.redis.thaw if how == "frozen" else cluster.redis.start)()
-        assert publisher.receive(timeout=20) == Puback(packet_id=1)
-        assert publisher.receive(timeout=20) == Pubrec(packet_id=2)
+        assert publisher.receive() == Puback(packet_id=1)
+        assert publisher.receive() == Pubrec(packet_id=2)
         while True:
-            packet = far.receive(timeout=20)
+            packet = far.receive()
             assert isinstance(packet, Publish)
             if packet.payload == b"one":
                 break
@@ -112,7 +112,7 @@ def test_publishers_are_held_back_without_redis(start_cluster: StartCluster) -> 
     cluster.redis.thaw()
     publisher.socket.settimeout(20)
     publisher.socket.sendall(data)
-    assert [publisher.receive(timeout=20) for _ in range(count)] == [Puback(packet_id=n + 1) for n in range(count)]
+    assert [publisher.receive() for _ in range(count)] == [Puback(packet_id=n + 1) for n in range(count)]
 
 
 def test_a_redis_that_has_lost_everything(cluster: ClusterProcess) -> None:
@@ -122,7 +122,7 @@ def test_a_redis_that_has_lost_everything(cluster: ClusterProcess) -> None:
         client.send(Publish("kept", b"x", qos=1, packet_id=1, retain=True))
         assert isinstance(client.receive(), Puback)
         cluster.redis.wipe()
-        assert client.receive(timeout=20) is None
+        assert client.receive() is None
     for name in "abc":
         cluster[name].wait_for_log("is ready again")
     until(lambda: cluster.redis.client().hlen("mq:nodes") == 3)
@@ -157,8 +157,8 @@ def test_a_redis_with_no_memory_left(cluster: ClusterProcess) -> None:
             assert cluster.redis.client().hlen("mq:nodes") == 3
             assert publisher.ping() == []
             cluster.redis.set(maxmemory=0)
-            assert publisher.receive(timeout=20) == Puback(packet_id=2)
-            packet = subscriber.receive(timeout=20)
+            assert publisher.receive() == Puback(packet_id=2)
+            packet = subscriber.receive()
             assert isinstance(packet, Publish)
             assert packet.payload == b"during"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.harness.cluster_process import ClusterNode, ClusterProcess
 from tests.harness.haproxy_process import HaproxyProcess
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 
 
 class BalancedCluster:

@@ -17,8 +17,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.harness import nursery
+from tests.harness.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 20.0  # seconds that anything may take on a busy machine
+DEADLINE = 60.0  # seconds that anything may take on a busy machine
+ANY_PORT = "127.0.0.1:0"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -71,7 +75,8 @@ class BrokerProcess:
         store: a key of STORES.
         settings: configuration keys and values, as for `--set`.
         arguments: more of the command line.
-        listen: address; port 0 takes a free port, which later starts take again.
+        listen: address; by default of a free port, which later starts take again.
+        fresh: whether it is an interpreter of its own from the start, not a fork of one that has imported everything.
     """
 
     def __init__(
@@ -80,15 +85,17 @@ class BrokerProcess:
         store: str = "memory",
         settings: Mapping[str, object] | None = None,
         arguments: list[str] | None = None,
-        listen: str = "127.0.0.1:0",
+        listen: str = ANY_PORT,
+        fresh: bool = False,
     ) -> None:
         self.directory = directory
         self.store = store
         self.settings = dict(settings or {})
         self.arguments = list(arguments or [])
         self.listen = listen
+        self.fresh = fresh
         self.port = 0
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | nursery.ForkedProcess | None = None
         self.log: list[dict[str, Any]] = []  # all lines of all starts, as objects
         self._news = threading.Condition()
         self._reader: threading.Thread | None = None
@@ -97,6 +104,8 @@ class BrokerProcess:
     def command(self) -> list[str]:
         """The command line of the next start."""
         command = [sys.executable, "-m", "broker.cli", "serve", "--log-format", "json"]
+        if not self.port and self.listen == ANY_PORT:
+            self.port = free_port()  # later starts take the same one, which must still be free then
         command += ["--listen", f"127.0.0.1:{self.port}" if self.port else self.listen]
         command += self.store_arguments()
         for name, value in self.settings.items():
@@ -118,14 +127,14 @@ class BrokerProcess:
         """Start the process, and don't wait."""
         assert self.process is None, "it runs"
         self._spawned_at = len(self.log)
-        self.process = subprocess.Popen(
+        start = subprocess.Popen if self.fresh or popen else nursery.start
+        self.process = start(
             self.command(),
             cwd=self.directory,
             env=environment(),
+            stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            encoding="utf-8",
-            errors="backslashreplace",
             **popen,
         )
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
@@ -192,7 +201,7 @@ class BrokerProcess:
 
     # ---- what it says ----
 
-    def _read(self, process: "subprocess.Popen[str]") -> None:
+    def _read(self, process: "subprocess.Popen[str] | nursery.ForkedProcess") -> None:
         assert process.stderr is not None
         for text in process.stderr:
             try:

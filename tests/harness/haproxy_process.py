@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.harness.broker_process import DEADLINE, ROOT, environment, until
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 
 CONFIGURATION = ROOT / "deploy" / "haproxy.cfg"
 CONNECTIONS = 8000  # it must be allowed twice as many files

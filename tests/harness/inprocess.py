@@ -5,6 +5,7 @@ Nothing runs by itself. `Node.run` works until nothing is left to do; blocks sta
 some moment, so that every moment can be tried, and a failing case shrinks.
 """
 
+import queue
 import select
 import socket
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ from broker.handlers.dispatch import Dispatcher
 from broker.storage.store import Store
 
 P = TypeVar("P")
+
+
+STORE_DEADLINE = 20.0  # seconds that a store's own thread may take
 
 
 class KeepingStore(Store):
@@ -88,29 +92,37 @@ opened: list["Node"] = []  # those of the test that runs, which ends them: their
 
 
 class Node:
-    """The protocol side of a node over a store; `limits` as in the configuration."""
+    """The protocol side of a node over a store; `mqtt` and `limits` as in the configuration.
+
+    A real store that writes in a thread of its own is waited for in `run`.
+    """
 
     def __init__(
         self,
-        store: KeepingStore | None = None,
+        store: Store | None = None,
         *,
         auto: bool = True,
         smallest: int = 1 << 40,
         authenticator: Authenticator | None = None,
+        mqtt: dict[str, Any] | None = None,
         **limits: Any,
     ):
-        self.store = store or KeepingStore()
+        self.store: Any = store or KeepingStore()
         self.auto = auto  # confirm each block at once
         self.limits = limits
-        config = Config(limits=replace(LimitsConfig(), **limits), mqtt=MqttConfig(sys_interval=0.0, retry_interval=5.0))
+        protocol = MqttConfig(**{"sys_interval": 0.0, "retry_interval": 5.0, **(mqtt or {})})
+        config = Config(limits=replace(LimitsConfig(), **limits), mqtt=protocol)
         self.clients: list[Client] = []
         self._again = False
-        coordinator = StandaloneCoordinator(self.store, lambda function, *arguments: function(*arguments))
+        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.SimpleQueue()
+        coordinator = StandaloneCoordinator(self.store, lambda *call: self._calls.put((call[0], call[1:])))
+        self._confirm = coordinator._confirm
         self.broker = Broker(config, coordinator, authenticator or AllowAll(), self._wake)
         self.reactor, self.router = self.broker.data_plane.reactor, self.broker.data_plane.router
         self.sessions, self.end_turn = self.broker.data_plane.sessions, self.broker.data_plane.end_turn
         self.reactor.attach(Dispatcher(self.broker))
         coordinator.restore(smallest=smallest)
+        self._kept = self.store.position  # the first block that the store has not confirmed
         self.compaction = coordinator.compaction
         self.wills = coordinator.wills
         self._listener = socket.socket(socket.AF_UNIX)
@@ -141,11 +153,22 @@ class Node:
         for _ in range(100_000):
             self._again = False
             self.reactor.run()
-            if self.auto and self.unconfirmed:
-                self.confirm()
+            if isinstance(self.store, KeepingStore):
+                if self.auto and self.unconfirmed:
+                    self.confirm()
+            else:
+                self._wait_for_store()
             if not self._again and not self._poll.poll(0):
                 return
         raise AssertionError("the node spins")
+
+    def _wait_for_store(self) -> None:
+        """Act on all that a real store has confirmed, until it has confirmed everything."""
+        while self._kept < self.store.position or not self._calls.empty():
+            function, arguments = self._calls.get(timeout=STORE_DEADLINE)
+            if function == self._confirm:
+                self._kept += arguments[0]
+            function(*arguments)
 
     @property
     def unconfirmed(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect, Packet, Pingreq, Pingresp, Subscribe
-from tests.harness.broker_process import settle, take_turns
+from tests.harness.broker_process import DEADLINE, settle, take_turns
 
 
 class SocketClient:
@@ -31,7 +31,7 @@ class SocketClient:
         connected: socket.socket | None = None,
         **connect: Any,
     ) -> None:
-        self.socket = connected or socket.create_connection((host, port), timeout=10)
+        self.socket = connected or socket.create_connection((host, port), DEADLINE)
         if self.socket.family != socket.AF_UNIX:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = port
@@ -50,7 +50,7 @@ class SocketClient:
         take_turns(self.port, self)
         self.socket.sendall(b"".join(p if isinstance(p, bytes) else encode(p, self.level) for p in packets))
 
-    def receive(self, timeout: float = 10) -> Packet | None:
+    def receive(self, timeout: float = DEADLINE) -> Packet | None:
         """The next packet; None at the end of the connection.
 
         Raises:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.harness.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.parametrize("store", ["memory"])
+
 
 def test_it_is_ready_when_started_and_keeps_its_port(broker: BrokerProcess) -> None:
     port, pid = broker.port, broker.pid

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.harness.broker_process import ROOT, environment
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 
 LOCUSTFILE = ROOT / "loadtest" / "locustfile.py"
 DEADLINE = 120.0  # seconds for the end of a test

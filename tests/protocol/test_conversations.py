@@ -1,4 +1,6 @@
-"""Plays the conversations of `conversations/*.toml` against a node: each with every store, at each level it names.
+"""Plays the conversations of `conversations/*.toml`: within this process with each store, and with a cluster.
+
+A sample of them is played against a node alone that is a process of its own.
 
 A conversation is an entry with `name`, `statement`, optional `levels`, `settings` of the node, `one_write`, and
 `steps`, one a line:
@@ -8,22 +10,28 @@ A conversation is an entry with `name`, `statement`, optional `levels`, `setting
     a < closed       the node closes a's connection, having sent nothing more
     a nothing        a gets nothing, though the node has acted on and stored all that everybody sent
     a drop | reset   a's network connection ends, by FIN or RST
-    restart          the node is stopped and started again
 
 PACKET is what wire.py's `parse_packet` reads; a client id is the client's name unless given. Conversations of one
 client marked `one_write` are played three times: step by step, byte by byte, and with all that is sent in one write.
 """
 
+import logging
 import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from broker.storage.memory import MemoryStore
+from broker.storage.sqlite import SqliteStore
+from broker.storage.store import Store
 from tests.harness.cluster_process import Broker, make_broker
+from tests.harness.inprocess import Node
+from tests.protocol.local_wire import LocalWire
 from tests.protocol.wire import Wire, parse_packet
 
 HERE = Path(__file__).parent / "conversations"
@@ -52,21 +60,24 @@ def load() -> Iterator[Any]:
                     yield pytest.param(conversation, id=name)
 
 
-@pytest.fixture(scope="session")
+Nodes = Callable[[str, dict[str, Any]], Any]
+
+
+@pytest.fixture(scope="module")
 def nodes() -> Iterator[Callable[[str, dict[str, Any]], Broker]]:
-    """Brokers that conversations share, one for each store and settings; a conversation leaves no traces in them."""
+    """Brokers that conversations share, one for each kind and settings; a conversation leaves no traces in them."""
     running: dict[str, Broker] = {}
     directory = Path(tempfile.mkdtemp(prefix="flockmq-test-"))
 
-    def get(store: str, settings: dict[str, Any]) -> Broker:
-        key = repr((store, sorted(settings.items())))
+    def get(kind: str, settings: dict[str, Any]) -> Broker:
+        key = repr((kind, sorted(settings.items())))
         if key in running and running[key].running:
             return running[key]
         place = directory / f"{len(list(directory.iterdir()))}"
         place.mkdir()
         if key in running:
             running[key].close()
-        running[key] = make_broker(place, store, {"mqtt.sys_interval": 0, **settings}).start()
+        running[key] = make_broker(place, kind, {"mqtt.sys_interval": 0, **settings}).start()
         return running[key]
 
     yield get
@@ -76,12 +87,36 @@ def nodes() -> Iterator[Callable[[str, dict[str, Any]], Broker]]:
     shutil.rmtree(directory)
 
 
-class Stage:
-    """The clients of one conversation."""
+@pytest.fixture
+def local_node(store: str, tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Node]]:
+    """Makes a node within this process, over the store of the parameter `store`."""
+    stores: list[Store] = []
 
-    def __init__(self, conversation: Conversation, node: Broker) -> None:
+    def make(settings: dict[str, Any]) -> Node:
+        path = tmp_path / "flockmq.db"
+        stores.append(SqliteStore(path, sync="normal") if store == "sqlite" else MemoryStore())
+        groups: dict[str, dict[str, Any]] = {"limits": {}, "mqtt": {}}
+        for name, value in settings.items():
+            group, _, key = name.partition(".")
+            groups[group][key] = value
+        return Node(stores[-1], mqtt={"retry_interval": 0.0, **groups["mqtt"]}, **groups["limits"])
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+class Stage:
+    """The clients of one conversation.
+
+    Args:
+        conversation: what is played.
+        open_wire: opens a connection to the node; as Wire, without the port.
+    """
+
+    def __init__(self, conversation: Conversation, open_wire: Callable[..., Wire]) -> None:
         self.conversation = conversation
-        self.node = node
+        self.open_wire = open_wire
         self.clients: dict[str, Wire] = {}
         self.names: set[str] = set()
         self.retained: set[str] = set()
@@ -89,7 +124,7 @@ class Stage:
     def client(self, name: str) -> Wire:
         if name not in self.clients:
             split = self.conversation.way == SPLIT
-            self.clients[name] = Wire(self.node.port, self.conversation.level, name, split=split)
+            self.clients[name] = self.open_wire(self.conversation.level, name, split=split)
             self.names.add(name)
         return self.clients[name]
 
@@ -104,9 +139,7 @@ class Stage:
                 raise AssertionError(f"step {number}, {' '.join(step)}: {error}") from None
 
     def step(self, name: str, what: str = "", rest: str = "") -> None:
-        if name == "restart":
-            self.node.restart()
-        elif what == ">":
+        if what == ">":
             self.note(name, rest)
             self.client(name).send(rest)
         elif what == "<" and rest == "closed":
@@ -152,12 +185,12 @@ class Stage:
         for client in self.clients.values():
             client.drop()
         for name in sorted(self.names):
-            with Wire(self.node.port, name=name[:23]) as client:
+            with self.open_wire(name=name[:23]) as client:
                 client.send(f"connect id={name}")
                 client.receive()
                 if not client.closed:
                     client.close()
-        with Wire(self.node.port, name="cleaner") as client:
+        with self.open_wire(name="cleaner") as client:
             client.connect()
             for topic in sorted(self.retained):
                 client.send(f"publish {topic} retain")
@@ -167,10 +200,41 @@ class Stage:
             client.close()
 
 
-@pytest.mark.parametrize("conversation", list(load()))
-def test_conversation(conversation: Conversation, store: str, nodes: Callable[[str, dict[str, Any]], Broker]) -> None:
-    node = nodes(store, conversation.settings)
-    stage = Stage(conversation, node)
+ALL = list(load())
+RESETS = [param for param in ALL if "reset" in {step[1] for step in param.values[0].steps}]
+LOCAL = [param for param in ALL if param not in RESETS]  # a Unix socket has no RST
+# What a node does byte by byte and at level 3 is the same over a socket and without one.
+OVER_SOCKETS = [param for param in ALL if param.values[0].way == STEP and param.values[0].level == 4]
+SPLIT_OVER_SOCKETS = [param for param in ALL if param.values[0].way == SPLIT][::6]
+# Bytes are cut into packets before anything is asked of other nodes.
+IN_A_CLUSTER = [param for param in ALL if param.values[0].way != SPLIT]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("conversation", LOCAL)
+def test_conversation(
+    conversation: Conversation, local_node: Callable[..., Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = local_node(conversation.settings)
+    stage = Stage(conversation, partial(LocalWire, node))
+    stage.play()
+    stage.clean()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR], caplog.text
+
+
+@pytest.mark.parametrize("conversation", OVER_SOCKETS + SPLIT_OVER_SOCKETS)
+def test_conversation_over_sockets(conversation: Conversation, nodes: Nodes) -> None:
+    play(conversation, nodes("sqlite", conversation.settings))
+
+
+@pytest.mark.parametrize("conversation", IN_A_CLUSTER)
+def test_conversation_with_a_cluster(conversation: Conversation, nodes: Nodes) -> None:
+    play(conversation, nodes("cluster", conversation.settings))
+
+
+def play(conversation: Conversation, node: Broker) -> None:
+    """Play a conversation at a node that others use later; in a cluster, each client at another node."""
+    stage = Stage(conversation, lambda *arguments, **more: Wire(node.port, *arguments, **more))
     try:
         stage.play()
         stage.clean()
@@ -181,6 +245,7 @@ def test_conversation(conversation: Conversation, store: str, nodes: Callable[[s
         raise
 
 
+@pytest.mark.parametrize("store", ["memory"])
 def test_an_expectation_that_fails_is_told(broker: Broker) -> None:
     with Wire(broker.port) as client:
         client.send("connect")

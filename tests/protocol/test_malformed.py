@@ -12,7 +12,7 @@ from _speedups.codec.decode import decode
 from _speedups.codec.errors import MalformedPacket, UnacceptableProtocol
 from broker.metrics import METRICS
 from tests.cases.packets import CASES, Case
-from tests.harness.cluster_process import KINDS, Broker, make_broker
+from tests.harness.cluster_process import Broker, make_broker
 from tests.protocol.wire import Wire, frame_size
 
 MALFORMED_TOPIC = "$SYS/broker/" + next(metric.topic for metric in METRICS if metric.name == "malformed_packets")
@@ -44,7 +44,12 @@ FROM_BROKER = [
 ]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# The nodes of a cluster read packets by the same code as a node alone: a sample shows that the rest is whole, too.
+ALONE = pytest.mark.parametrize("node", ["memory"], indirect=True)
+IN_A_CLUSTER = pytest.mark.parametrize("node", ["cluster"], indirect=True)
+
+
+@pytest.fixture(scope="module", params=["memory", "cluster"])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A node that many cases share."""
     process = make_broker(tmp_path_factory.mktemp("node"), request.param, {"mqtt.sys_interval": 0.1}).start()
@@ -69,8 +74,19 @@ def works(witness: Wire) -> None:
     witness.expect("publish witness still")
 
 
+@ALONE
 @pytest.mark.parametrize(("case", "level"), BAD + FROM_BROKER)
 def test_a_malformed_packet_ends_its_connection_only(case: Case, level: int, node: Broker, witness: Wire) -> None:
+    ends_its_connection_only(case, level, node, witness)
+
+
+@IN_A_CLUSTER
+@pytest.mark.parametrize(("case", "level"), (BAD + FROM_BROKER)[::8])
+def test_it_ends_its_connection_only_in_a_cluster(case: Case, level: int, node: Broker, witness: Wire) -> None:
+    ends_its_connection_only(case, level, node, witness)
+
+
+def ends_its_connection_only(case: Case, level: int, node: Broker, witness: Wire) -> None:
     first = is_connect(case)
     seen = len(node.log)
     with Wire(node.port, level, "sinner") as client:

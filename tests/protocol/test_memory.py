@@ -12,8 +12,8 @@ MOST = 3_000_000  # bytes that a process may grow by, for the allocator's reason
 MEASURE = """
 import gc, itertools, resource
 from pathlib import Path
-from _speedups.packets import *
-from tests.inprocess import Client, Node
+from _speedups.codec.packets import *
+from tests.harness.inprocess import Client, Node
 
 def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -38,8 +38,8 @@ CASES = {
     "filters": (
         2,
         """
-from _speedups.filters import SubscriptionTree
-from tests.unit.test_filters import new_session
+from _speedups.routing.subscriptions import SubscriptionTree
+from tests.unit.speedups.test_subscriptions import new_session
 tree = SubscriptionTree()
 session = new_session(1)
 names = itertools.count()
@@ -55,7 +55,7 @@ def once():
     "retained": (
         2,
         """
-from _speedups.retained import RetainedTree
+from _speedups.routing.retained import RetainedTree
 tree = RetainedTree()
 names = itertools.count()
 def once():

@@ -181,6 +181,11 @@ class Wire:
         return self.frames.popleft()
 
     def _read(self, end: float) -> None:
+        """Take what comes next.
+
+        Raises:
+            AssertionError: nothing comes until `end`.
+        """
         left = end - time.monotonic()
         if left <= 0:
             raise AssertionError(f"{self.name}: nothing came in time")
@@ -194,6 +199,10 @@ class Wire:
         finally:
             with contextlib.suppress(OSError):
                 self._socket.settimeout(DEADLINE)
+        self._cut(data)
+
+    def _cut(self, data: bytes) -> None:
+        """Cut what came into frames; no bytes: the end of the connection."""
         if not data:
             assert not self._rest, f"{self.name}: closed within a frame"
             self.closed = True

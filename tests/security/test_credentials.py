@@ -13,7 +13,7 @@ import pytest
 from broker.auth.access_control import AccessControl
 from broker.auth.authenticator import Credentials, ReturnCode, Verdict
 from broker.auth.passwords import hash_password
-from broker.auth.penalties import ADDRESSES_MOST, ATTEMPTS_MOST, LONGEST, Penalties, network_of
+from broker.auth.penalties import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_DELAY, Penalties, network_of
 from broker.auth.verifier import Verifier
 from broker.auth.work_pool import Busy, WorkPool
 from broker.config.load import load
@@ -78,7 +78,7 @@ def test_a_right_password_is_remembered_and_a_wrong_one_is_not(access: AccessCon
 
 def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
     verifier = Verifier()
-    verifier.remember = 60.0
+    verifier.configure(60.0)
     one, other = hash_password(b"x"), hash_password(b"x")
     assert asyncio.run(verifier.matches(one, b"x")) and verifier.knows(one, b"x")
     assert not verifier.knows(other, b"x") and not verifier.knows(one, b"y") and not verifier.knows(one, None)
@@ -89,7 +89,7 @@ def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
 
 
 def test_a_queue_of_work_is_bounded() -> None:
-    pool = WorkPool("test", threads=1, most_waiting=3)
+    pool = WorkPool("test", threads=1, max_waiting=3)
     go = threading.Event()
 
     async def flood() -> list[object]:
@@ -107,18 +107,18 @@ def test_a_queue_of_work_is_bounded() -> None:
 
 def test_wrong_credentials_wait_longer_each_time() -> None:
     penalties = Penalties()
-    penalties.first_delay = 0.5
+    penalties.configure(0.5)
     assert penalties.begin("192.0.2.1:5")
-    assert [penalties.failed("192.0.2.1:5") for _ in range(7)] == [0.5, 1, 2, 4, LONGEST, LONGEST, LONGEST]
+    assert [penalties.failed("192.0.2.1:5") for _ in range(7)] == [0.5, 1, 2, 4, MAX_DELAY, MAX_DELAY, MAX_DELAY]
     assert penalties.failed("192.0.2.2:5") == 0.5
-    for _ in range(ATTEMPTS_MOST - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         assert penalties.begin("192.0.2.1:77")
     assert not penalties.begin("192.0.2.1:78") and penalties.begin("192.0.2.3:78")
     penalties.end("192.0.2.1:5")
     assert penalties.begin("192.0.2.1:78")
-    for number in range(ADDRESSES_MOST + 10):
+    for number in range(MAX_ADDRESSES + 10):
         penalties.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:1")
-    assert len(penalties._records) == ADDRESSES_MOST
+    assert len(penalties._records) == MAX_ADDRESSES
 
 
 def test_addresses_are_those_of_customers() -> None:

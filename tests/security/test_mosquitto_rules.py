@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.broker_process import BrokerProcess, until
-from tests.harness.redis_process import free_port
+from tests.harness.ports import free_port
 from tests.protocol.wire import Wire
 
 RULES = """\

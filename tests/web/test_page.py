@@ -2,7 +2,6 @@
 
 import json
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from _speedups.codec.packets import Publish
 from broker.admin.http.tokens import add
 from tests.clients.packages import node_modules
+from tests.harness import nursery
 from tests.harness.broker_process import DEADLINE, BrokerProcess, environment
 from tests.harness.chromium import Chromium
 from tests.harness.cluster_process import ClusterProcess
@@ -252,7 +252,7 @@ def test_a_token_is_asked_for(browser: Chromium, start_broker: StartBroker, tmp_
 
 @pytest.mark.parametrize("store", ["memory"])
 def test_the_console_signs_in_as_a_user(browser: Chromium, start_broker: StartBroker, tmp_path: Path) -> None:
-    subprocess.run(
+    nursery.run(
         [sys.executable, "-m", "broker.cli", "passwd", str(tmp_path / "users"), "ann"],
         input="secret\n",
         env=environment(),

@@ -1,4 +1,4 @@
-"""One answer out of those of all nodes."""
+"""One result out of the replies of all nodes."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -12,23 +12,23 @@ from broker.rpc.node_view import NodeView
 Item = dict[str, Any]
 
 
-async def ask(node: NodeView, question: str, **arguments: Any) -> dict[str, RpcReply]:
-    """What all nodes say."""
-    return await node.broker.coordinator.call_all(question, arguments)
+async def call(node: NodeView, method: str, **arguments: Any) -> dict[str, RpcReply]:
+    """The replies of all nodes."""
+    return await node.broker.coordinator.call_all(method, arguments)
 
 
 def failures(answers: dict[str, RpcReply]) -> dict[str, str]:
-    """Who did not answer, and why."""
+    """The nodes without a value, and the reasons."""
     return {name: answer.failure for name, answer in answers.items() if answer.failure}
 
 
 def values(answers: dict[str, RpcReply]) -> dict[str, Any]:
-    """What those say who did."""
+    """The values of the other nodes."""
     return {name: answer.value for name, answer in answers.items() if not answer.failure}
 
 
 def best(items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:
-    """Of items with the same key, one: that of a connected client, since other nodes know its session as offline."""
+    """Of items with the same key, one: that of a connected client, since other nodes show its session as offline."""
     found: dict[Any, Item] = {}
     for item in items:
         if item.get("connected") or key(item) not in found:

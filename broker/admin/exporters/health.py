@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics: for load balancers, orchestrators and Prometheus, which ask often and want little."""
+"""/healthz, /readyz and /metrics: for load balancers, orchestrators and Prometheus."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -18,7 +18,7 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 def check(is_well: Callable[[], tuple[bool, str]]) -> Page:
-    """A page that says 200 or 503, and in one line why or what is missing."""
+    """A page with status 200 or 503, and the reason in one line."""
 
     def answer() -> tuple[HTTPStatus, str, str]:
         good, reason = is_well()
@@ -28,14 +28,14 @@ def check(is_well: Callable[[], tuple[bool, str]]) -> Page:
 
 
 def handler(page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """The page, answered; a fault of ours is told in the log."""
+    """A handler for the page; exceptions are logged."""
 
     async def handle(request: web.Request) -> web.Response:
         try:
             status, text, kind = page()
         except Exception:
             log.exception("internal error: a page failed", path=request.path)
-            status, text, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log says why\n", PLAIN
+            status, text, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; see the log of the node\n", PLAIN
         response = web.Response(status=status, body=text.encode(), headers={**HEADERS, "Content-Type": kind})
         response.force_close()
         return response
@@ -44,7 +44,7 @@ def handler(page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 
 def routes(node: NodeView, authorization: AdminAuthorization) -> list[web.RouteDef]:
-    """The three."""
+    """The three routes."""
     figures = handler(lambda: (HTTPStatus.OK, prometheus.page(node.broker, node.version, node.name), prometheus.KIND))
 
     async def metrics(request: web.Request) -> web.Response:

@@ -1,6 +1,6 @@
-"""The figures of `broker.metrics` by OTLP over HTTP, to an OpenTelemetry collector.
+"""The metrics of `broker.metrics` by OTLP over HTTP, to an OpenTelemetry collector.
 
-The library does the work, in a thread of its own, and nothing of it is imported unless `otel.endpoint` is set.
+The library exports in a thread of its own; it is imported only if `otel.endpoint` is set.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,11 +23,11 @@ log = logs.get("flockmq.otel")
 
 
 class Exporter:
-    """Sends what `broker()` counts, every `interval`.
+    """Exports the metrics of `broker()`, every `interval`.
 
     Args:
-        config: where to, and how often.
-        broker: gives the broker; another one after the node began anew.
+        config: endpoint and interval.
+        broker: returns the broker; another one after a rejoin.
         version: of FlockMQ.
         node: this node's name.
 
@@ -50,11 +50,11 @@ class Exporter:
         yield Observation(metric.read(broker, broker.data_plane.turn.counted()))
 
     def stop(self) -> None:
-        """Send the last figures; blocks for a moment."""
+        """Export the last values; blocks for a moment."""
         try:
             self._provider.shutdown(STOP_MILLISECONDS)
         except Exception as error:
-            log.warning("the last figures could not be exported", reason=error)
+            log.warning("the last metrics could not be exported", reason=error)
 
 
 def _provider(config: OtelConfig, version: str, node: str) -> "MeterProvider":

@@ -1,4 +1,4 @@
-"""/metrics: the figures of `broker.metrics` in Prometheus' text format, and those of the process."""
+"""/metrics: the metrics of `broker.metrics` and of the process, in Prometheus' text format."""
 
 import os
 import resource
@@ -21,10 +21,10 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def page(broker: Broker, version: str, node: str) -> str:
-    """All figures as they are now.
+    """All metrics with their present values.
 
     Args:
-        broker: whose.
+        broker: of the node.
         version: of FlockMQ.
         node: this node's name.
     """
@@ -45,7 +45,7 @@ def _row(name: str, kind: str, text: str, value: float, labels: str = "") -> Ite
 
 
 def _listeners(listeners: list[Listener]) -> Iterator[str]:
-    """What each listener counts: as many as the configuration names."""
+    """The counters of each listener."""
     for name, kind, text in LISTENER_FIGURES:
         full = listener_name(name, kind)
         yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
@@ -53,7 +53,7 @@ def _listeners(listeners: list[Listener]) -> Iterator[str]:
 
 
 def listener_name(figure: str, kind: str) -> str:
-    """What a figure of listeners is called."""
+    """The name of a metric of listeners."""
     return f"flockmq_listener_{figure}{'_total' if kind == 'counter' else ''}"
 
 
@@ -62,7 +62,7 @@ def _labels(version: str, node: str) -> str:
 
 
 def _process() -> Iterator[str]:
-    """What every Prometheus client tells of its process."""
+    """The standard metrics of a process."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # from the third, the state, on
     cpu = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
     booted = int(Path("/proc/stat").read_text().partition("btime ")[2].split()[0])  # seconds since 1970

@@ -1,4 +1,4 @@
-"""The $SYS tree: what the node counts, as retained messages that only the broker publishes."""
+"""The $SYS tree: the metrics of the node, as retained messages that only the broker publishes."""
 
 import math
 
@@ -10,7 +10,7 @@ AVERAGES = {"1min": 60.0, "5min": 300.0, "15min": 900.0}  # seconds
 
 
 class SysTopics:
-    """Publishes the tree; a figure is sent again only when it has changed."""
+    """Publishes the tree; a value is published again only when it has changed."""
 
     def __init__(self, broker: Broker, version: str) -> None:
         self._broker = broker
@@ -20,7 +20,7 @@ class SysTopics:
         self._loads = dict.fromkeys(((name, span) for name, _ in LOADS for span in AVERAGES), 0.0)
 
     def update(self, uptime: float, elapsed: float) -> None:
-        """Publish what has changed.
+        """Publish the values that have changed.
 
         Args:
             uptime: seconds since the start.

@@ -1,16 +1,14 @@
 """`flockmq audit`: each weakness is found, with a way out, and what is good is not blamed."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from broker.audit import SEVERITIES, Finding, audit
 from broker.auth.passwords import hash_password
+from broker.cli import main
 from broker.config.load import load
-from tests.harness.broker_process import environment
 from tests.harness.certificates import Authority
 from tests.security.access_files import quick_hash
 
@@ -130,17 +128,16 @@ def test_the_worst_comes_first() -> None:
     assert order == sorted(order) and order[0] == 0
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "flockmq.toml"
     file.write_text('listen = ["0.0.0.0:1883"]\n[cluster]\nredis = "redis://:secret@10.0.0.5"\n')
     file.chmod(0o644)
-    command = [sys.executable, "-m", "broker.cli", "audit", "--config", str(file)]
     for more in ([], ["--json"]):
-        done = subprocess.run(
-            [*command, *more], env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=60
-        )
-        assert done.returncode == 1 and "secret" not in done.stdout + done.stderr, done.stderr
-    said = [Finding(**finding) for finding in json.loads(done.stdout)]
+        assert main(["audit", "--config", str(file), *more]) == 1
+        output, errors = capsys.readouterr()
+        assert "secret" not in output + errors
+    said = [Finding(**finding) for finding in json.loads(output)]
     assert any(finding.where == str(file) for finding in said) and all(finding.way_out for finding in said)
-    local = subprocess.run([*command[:4]], env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert (local.returncode, local.stdout) == (0, "nothing weak was found\n")
+    assert main(["audit"]) == 0
+    assert capsys.readouterr().out == "nothing weak was found\n"

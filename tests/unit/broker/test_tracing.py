@@ -8,10 +8,10 @@ import pytest
 
 from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
 from _speedups.session.rights import PUBLISH, Rights
-from broker.admin.api.operations.events import told
+from broker.admin.api.operations.events import trace_events
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.errors import UsageError
-from broker.tracing import FORGET_SECONDS, KEPT, NAMES_MOST, check, follow
+from broker.tracing import FORGET_SECONDS, KEPT, MAX_NAMES, check, follow
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 Told = list[tuple[str, str, str]]  # step, client, detail
@@ -229,7 +229,7 @@ def test_what_a_follower_knows_of_a_client_is_bounded() -> None:
         while follower.ask(names=[n])[0]:
             pass
     (known,) = node.broker.traces._followers.values()
-    assert len(known.names) <= KEPT + NAMES_MOST
+    assert len(known.names) <= KEPT + MAX_NAMES
 
 
 def test_a_stream_of_steps_ends_when_the_node_has_begun_anew() -> None:
@@ -238,7 +238,7 @@ def test_a_stream_of_steps_ends_when_the_node_has_begun_anew() -> None:
     async def run() -> int:
         node = SimpleNamespace(broker=Node().broker)
         count = 0
-        async for _ in told(cast(Any, node), None, "t"):
+        async for _ in trace_events(cast(Any, node), None, "t"):
             count += 1
             if count == 2:
                 node.broker = Node().broker

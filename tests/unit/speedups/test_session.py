@@ -403,7 +403,7 @@ class SessionMachine(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def compaction_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SLICE", 1)
-    monkeypatch.setattr(compaction, "RETAINED_AT_ONCE", 1)
+    monkeypatch.setattr(compaction, "RETAINED_BATCH", 1)
 
 
 class TestSessions(SessionMachine.TestCase):  # type: ignore[name-defined, misc]

@@ -15,7 +15,7 @@ ENCODING = text("of the payload", enum=["text", "base64"])
 
 
 async def publish(request: Request) -> dict[str, Any]:
-    """Publish; answered when the message is kept."""
+    """Publish; the response follows when the message is stored."""
     body, broker = request.body, request.node.broker
     topic = body["topic"]
     try:
@@ -45,7 +45,7 @@ def payload_of(body: dict[str, Any]) -> bytes:
 
 
 def shown(payload: bytes) -> dict[str, str]:
-    """A payload for JSON: as text when it is UTF-8 without control characters but those of lines."""
+    """A payload for JSON: as text when it is UTF-8 without other control characters than line ends."""
     try:
         found = payload.decode()
     except UnicodeDecodeError:
@@ -60,7 +60,7 @@ OPERATIONS = (
         "publish",
         "Publish a message.",
         publish,
-        record({"receivers": integer("sessions and other nodes that it goes to from here")}),
+        record({"receivers": integer("receiving sessions and other nodes")}),
         role="admin",
         body=record(
             {"topic": TOPIC},

@@ -1,0 +1,182 @@
+"""`make tidy`: a report of what could be smaller, clearer or better named. It judges nothing and fails nothing.
+
+Sizes are aims, and sentences are found by their words: read the report at the end of a piece of work, and decide.
+"""
+
+import ast
+import re
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("_speedups", "broker", "cluster", "loadtest")
+MAX_FILE, MAX_CLASS, MAX_FUNCTION, MAX_PARAMETERS = 500, 350, 70, 8
+LARGE_BY_NATURE = {"schema.py", "tables.py", "tables.pyx", "externs.pxd", "posix.pxd", "openssl.pxd"}
+WITHOUT_TESTS = {"__init__", "__main__"}
+
+# A clause that begins with a bare "what" or "who" and stands for a thing; questions are none.
+BEFORE = r"(?:^|[.;:,] |\b(?:of|to|by|for|from|with|and|or|that|than|is|are) )"
+BARE = re.compile(BEFORE + r"(what|who|whoever|nobody)\b", re.I)
+# Programs do not do these.
+HUMAN = re.compile(
+    r"\b(tells?|told|says?|said|hears?|heard|feels?|felt|wants?|wanted|knows?|knew|known|comes?|came|goes|went)\b", re.I
+)
+LOG_CALL = re.compile(r"\blog\.(?:debug|info|warning|error|exception)\(\s*\"([^\"]+)\"")
+BLOCK = re.compile(r"^( *)(cdef class|class|cdef|cpdef|def|async def)\b(.*)$")
+
+Found = tuple[str, Path, int, str]  # kind, file, line, what
+
+
+def sources() -> Iterator[Path]:
+    for package in (*PACKAGES, "tests"):
+        for path in sorted((ROOT / package).rglob("*")):
+            if path.suffix in {".py", ".pyx", ".pxd"} and "node_modules" not in path.parts:
+                yield path
+
+
+# ---- sizes ----
+
+
+def sizes(path: Path) -> Iterator[Found]:
+    text = path.read_text("utf-8")
+    lines = text.count("\n")
+    if path.name not in LARGE_BY_NATURE and lines > MAX_FILE:
+        yield "file", path, 1, f"{lines} lines"
+    if path.suffix == ".py":
+        yield from python_sizes(path, ast.parse(text))
+    else:
+        yield from cython_sizes(path, text.splitlines())
+
+
+def python_sizes(path: Path, tree: ast.Module) -> Iterator[Found]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if isinstance(node, ast.ClassDef):
+                if lines > MAX_CLASS:
+                    yield "class", path, node.lineno, f"{node.name}: {lines} lines"
+                continue
+            if lines > MAX_FUNCTION:
+                yield "function", path, node.lineno, f"{node.name}: {lines} lines"
+            given = node.args
+            count = sum(
+                argument.arg not in ("self", "cls") for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)
+            )
+            if count > MAX_PARAMETERS:
+                yield "parameters", path, node.lineno, f"{node.name}: {count}"
+
+
+def cython_sizes(path: Path, lines: list[str]) -> Iterator[Found]:
+    """Blocks by their indentation: one ends before the next line that is not deeper."""
+    for number, line in enumerate(lines):
+        match = BLOCK.match(line)
+        if match is None or ("class" not in match[2] and "(" not in line):
+            continue
+        head = number
+        while head < len(lines) - 1 and not lines[head].split("#")[0].rstrip().endswith(":"):
+            head += 1
+            if lines[head].strip() and len(lines[head]) - len(lines[head].lstrip()) <= len(match[1]):
+                break
+        if not lines[head].split("#")[0].rstrip().endswith(":"):
+            continue
+        end = head + 1
+        while end < len(lines):
+            text = lines[end]
+            if text.strip() and len(text) - len(text.lstrip()) <= len(match[1]):
+                break
+            end += 1
+        while not lines[end - 1].strip():
+            end -= 1
+        size = end - number
+        is_class = "class" in match[2]
+        named = re.search(r"(\w+)\s*[(:]", match[3])
+        name = named[1] if named else match[3].strip()
+        if size > (MAX_CLASS if is_class else MAX_FUNCTION):
+            yield "class" if is_class else "function", path, number + 1, f"{name}: {size} lines"
+        if not is_class:
+            inside = " ".join(lines[number : head + 1]).partition("(")[2].rpartition(")")[0]
+            count = len([word for word in inside.split(",") if word.strip() and word.strip() not in ("self", "*", "/")])
+            if count > MAX_PARAMETERS:
+                yield "parameters", path, number + 1, f"{name}: {count}"
+
+
+# ---- language ----
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings, comments and log events of a source; paragraphs of a document."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".md":
+        plain = re.sub(r"^```.*?^```", lambda code: "\n" * code[0].count("\n"), text, flags=re.M | re.S)
+        yield from ((number, line) for number, line in enumerate(plain.splitlines(), 1) if not line.startswith("    "))
+        return
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                docstring = ast.get_docstring(node)
+                if docstring:
+                    yield getattr(node, "lineno", 1), docstring
+        with path.open("rb") as stream:
+            for token in tokenize.tokenize(stream.readline):
+                if token.type == tokenize.COMMENT:
+                    yield token.start[0], token.string.lstrip("# ")
+    else:
+        for match in re.finditer(r'"""(.*?)"""|#([^\n]*)', text, re.S):
+            yield text.count("\n", 0, match.start()) + 1, (match[1] or match[2] or "").strip()
+    for match in LOG_CALL.finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, match[1]
+
+
+def language(path: Path) -> Iterator[Found]:
+    for line, text in texts(path):
+        for sentence in re.split(r"(?<=[.!?])\s+", text):
+            short = " ".join(sentence.split())[:90]
+            if BARE.search(sentence) and not sentence.rstrip().endswith("?"):
+                yield "rule 2 (bare what, who)", path, line, short
+            elif HUMAN.search(sentence):
+                yield "rule 3 (programs that tell, want, come)", path, line, short
+
+
+# ---- names ----
+
+
+def names() -> Iterator[Found]:
+    for path in sources():
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            for name in set(re.findall(r"\b(?:[A-Z][A-Z0-9_]*_MOST|MOST_[A-Z0-9_]+|MOST)\b", line)):
+                yield "name with MOST", path, number, name
+    tests: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tests[path.name].append(path)
+    for same in tests.values():
+        if len(same) > 1:
+            yield "test files of one name", same[0], 1, " ".join(str(path.relative_to(ROOT)) for path in same)
+    for package in ("_speedups", "broker", "cluster"):
+        for path in sorted((ROOT / package).rglob("*")):
+            if (
+                path.suffix in {".py", ".pyx"}
+                and path.stem not in WITHOUT_TESTS
+                and f"test_{path.stem}.py" not in tests
+            ):
+                yield "module without a test file", path, 1, f"test_{path.stem}.py"
+
+
+def main() -> None:
+    found = [row for path in sources() for row in sizes(path)]
+    written = [path for path in sources() if "tests" not in path.relative_to(ROOT).parts[:1]]
+    documents = [*ROOT.glob("*.md"), *(ROOT / "deploy" / "docs").glob("*.md")]
+    found += [row for path in (*written, *documents) for row in language(path)]
+    found += list(names())
+    if "--totals" not in sys.argv:
+        for kind, path, line, what in found:
+            print(f"{path.relative_to(ROOT)}:{line}: {kind}: {what}")
+        print()
+    for kind, count in Counter(kind for kind, *_ in found).most_common():
+        print(f"{count:6}  {kind}")
+
+
+if __name__ == "__main__":
+    main()
