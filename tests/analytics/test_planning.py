@@ -284,7 +284,7 @@ def test_what_was_trimmed_is_an_error(redis_server: RedisProcess, writers: list[
     a.end()
     expect_loss(query, "n0", read, a.ids[-1], total(a.ids[-1]) - total(read))
     a.forget()
-    with pytest.raises(DataLoss, match=f"n0 was read up to {read} and is gone"):
+    with pytest.raises(DataLoss, match=f"n0 was read up to {read} and is deleted"):
         query.plan()
 
 
