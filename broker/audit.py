@@ -1,8 +1,7 @@
-"""What is weak in a configuration: one finding each, how bad it is, and the way out.
+"""Audit: the weaknesses of a configuration, each with its severity and its remedy.
 
 A check is a function in `CHECKS` that yields findings. It reads the configuration and the files that it names, and
-changes nothing. *bad*: somebody may do what nobody wanted. *weak*: one thing more has to go wrong first. *note*: worth
-knowing.
+changes nothing. *bad*: an attacker has access. *weak*: one more fault gives access. *note*: for information.
 """
 
 import stat
@@ -20,16 +19,16 @@ from broker.config.schema import Config
 from broker.errors import ConfigError
 
 SEVERITIES = ("bad", "weak", "note")
-ITERATIONS_LEAST = 100_000  # of PBKDF2; Mosquitto's default is 101
+MIN_ITERATIONS = 100_000  # of PBKDF2; Mosquitto's default is 101
 EXPIRES_SOON = 30  # days
-KEY_LEAST = 2048  # bits, of RSA
-PACKET_MOST = 16 << 20
-PENDING_SECONDS_MOST = 30.0
+MIN_KEY = 2048  # bits, of RSA
+MAX_PACKET = 16 << 20
+MAX_PENDING_SECONDS = 30.0
 READABLE = ("auth.password_file", "auth.jwt_secret_file", "tls.key")  # secrets in files
 
 
 class Finding(NamedTuple):
-    """Something weak."""
+    """A weakness."""
 
     severity: str
     where: str  # a configuration key, or a file
@@ -41,11 +40,11 @@ Findings = Iterator[Finding]
 
 
 def audit(config: Config, file: str | None = None) -> list[Finding]:
-    """All that is weak, the worst first.
+    """All weaknesses, the worst first.
 
     Args:
         config: the effective configuration.
-        file: that it was read from.
+        file: of the configuration.
     """
     found = [finding for check in CHECKS for finding in check(config)]
     if file is not None and is_readable(file) and has_password(config.cluster.redis):
@@ -53,7 +52,7 @@ def audit(config: Config, file: str | None = None) -> list[Finding]:
             Finding(
                 "bad",
                 file,
-                "has the password of Redis in it, and every user of this machine may read it",
+                "holds the password of Redis, and every user of this machine may read it",
                 f"chmod 640 {file}",
             )
         )
@@ -69,7 +68,7 @@ def is_readable(path: str) -> bool:
 
 
 def has_password(url: str) -> bool:
-    """Whether the URL of a Redis, if there is one, says a password."""
+    """Whether the URL of a Redis, if there is one, has a password."""
     return bool(url) and bool(RedisUrl.parse(url).password)
 
 
@@ -81,7 +80,7 @@ def prefixed(name: str, key: str) -> str:
 # ---- the checks ----
 
 
-def who_may_connect(config: Config) -> Findings:
+def connecting(config: Config) -> Findings:
     try:
         exposure.check(config)
     except ConfigError as error:
@@ -89,19 +88,23 @@ def who_may_connect(config: Config) -> Findings:
     for listener, address in exposure.reachable(config):
         key = prefixed(listener.name, "auth.allow_anonymous")
         if listener.auth.allow_anonymous:
-            may = "what the ACL file lets anonymous clients do" if listener.auth.acl_file else "and do everything"
-            yield Finding("bad", key, f"anybody who reaches {address} may connect, {may}", f"{key} = false")
+            may = (
+                "with the rights of anonymous clients in the ACL file"
+                if listener.auth.acl_file
+                else "and do everything"
+            )
+            yield Finding("bad", key, f"every client that reaches {address} may connect, {may}", f"{key} = false")
         if not exposure.is_encrypted(address):
             where = prefixed(listener.name, "listen")
             yield Finding(
                 "weak",
                 where,
-                f"what passes {address} can be read and changed on its way, passwords too",
+                f"traffic to {address} can be read and changed on its way, passwords too",
                 "listen with TLS, or let only a load balancer that speaks TLS reach it",
             )
 
 
-def what_they_may_do(config: Config) -> Findings:
+def rights(config: Config) -> Findings:
     for listener in config.listeners:
         key, auth = prefixed(listener.name, "auth.acl_file"), listener.auth
         if auth.acl_file:
@@ -114,7 +117,7 @@ def what_they_may_do(config: Config) -> Findings:
                 "weak",
                 key,
                 "users without rules of their own may publish and read everything",
-                "write down who may do what in an ACL file",
+                "write an ACL file",
             )
         if not auth.failure_delay and exposure.authenticates(listener):
             where = prefixed(listener.name, "auth.failure_delay")
@@ -149,10 +152,15 @@ def hashes(config: Config) -> Findings:
             yield Finding("bad", key, f"{error.message}: the node will not start", error.hint)
             continue
         weak = sum(stored.scheme == "sha512" for stored in users)
-        few = sum(stored.scheme == "pbkdf2" and stored.iterations < ITERATIONS_LEAST for stored in users)
-        way_out = "set these passwords anew: `flockmq passwd`"
+        few = sum(stored.scheme == "pbkdf2" and stored.iterations < MIN_ITERATIONS for stored in users)
+        way_out = "set these passwords again: `flockmq passwd`"
         if weak:
-            yield Finding("bad", key, f"{weak} passwords are hashed once (sha512), and soon found by a thief", way_out)
+            yield Finding(
+                "bad",
+                key,
+                f"{weak} passwords are hashed once (sha512): easy to guess",
+                way_out,
+            )
         if few:
             yield Finding("weak", key, f"{few} passwords are hashed with few iterations (PBKDF2)", way_out)
 
@@ -169,7 +177,7 @@ def _certificate(path: str, key: str) -> Findings:
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import rsa
     except ModuleNotFoundError:
-        yield Finding("note", key, "is not looked at: a package is missing", "pip install 'flockmq[auth]'")
+        yield Finding("note", key, "is not checked: a package is missing", "pip install 'flockmq[auth]'")
         return
     try:
         certificate = x509.load_pem_x509_certificate(Path(path).read_bytes())
@@ -180,9 +188,9 @@ def _certificate(path: str, key: str) -> Findings:
     days = (certificate.not_valid_after_utc.timestamp() - time.time()) / 86_400
     if days < EXPIRES_SOON:
         when = "has expired" if days < 0 else f"expires in {days:.0f} days"
-        yield Finding("bad" if days < 0 else "weak", key, f"{path} {when}", "renew it; the node reads it by itself")
-    if isinstance(public, rsa.RSAPublicKey) and public.key_size < KEY_LEAST:
-        yield Finding("bad", key, f"{path} has a key of {public.key_size} bits", f"make one of {KEY_LEAST} or more")
+        yield Finding("bad" if days < 0 else "weak", key, f"{path} {when}", "renew it; the node reloads it by itself")
+    if isinstance(public, rsa.RSAPublicKey) and public.key_size < MIN_KEY:
+        yield Finding("bad", key, f"{path} has a key of {public.key_size} bits", f"make one of {MIN_KEY} or more")
 
 
 def the_cluster(config: Config) -> Findings:
@@ -196,15 +204,15 @@ def the_cluster(config: Config) -> Findings:
         yield Finding(
             "bad",
             key,
-            "Redis asks for no password: who reaches it has all messages and all users",
+            "Redis has no password: every host that reaches it can read all messages and all users",
             "requirepass, and redis://:PASSWORD@HOST or ?password_file=FILE",
         )
     if not url.tls:
         yield Finding(
             "weak",
             key,
-            "what nodes and Redis say to each other is not encrypted",
-            "rediss:// if others are on that network",
+            "traffic between nodes and Redis is not encrypted",
+            "rediss:// if other hosts are on that network",
         )
 
 
@@ -213,7 +221,7 @@ def http(config: Config) -> Findings:
         if is_local(address.rpartition("//")[2]):
             continue
         if not config.http.metrics_token:
-            yield Finding("weak", "http.metrics_token", f"{address} tells figures to everybody who reaches it", "true")
+            yield Finding("weak", "http.metrics_token", f"{address} shows metrics to all hosts that reach it", "true")
         if config.http.tokens_file and not address.startswith("https://"):
             yield Finding("weak", "http.listen", f"tokens can be read on their way to {address}", f"https://{address}")
     if is_readable(config.http.tokens_file):
@@ -237,22 +245,22 @@ def limits(config: Config) -> Findings:
     for listener, _ in exposure.reachable(config):
         where = prefixed(listener.name, "quotas.max_connections_per_address")
         if not listener.quotas.max_connections_per_address:
-            yield Finding("weak", where, "one peer may take all connections", "as many as come from behind one address")
-    if config.limits.connect_timeout > PENDING_SECONDS_MOST:
-        yield Finding("weak", "limits.connect_timeout", "who never says CONNECT is waited for for long", '"10 s"')
-    if config.limits.max_packet_size > PACKET_MOST:
-        yield Finding("weak", "limits.max_packet_size", "every client may make the node hold so much", '"2 MiB"')
+            yield Finding("weak", where, "one peer may take all connections", "the clients behind one address")
+    if config.limits.connect_timeout > MAX_PENDING_SECONDS:
+        yield Finding("weak", "limits.connect_timeout", "connections without CONNECT stay open for long", '"10 s"')
+    if config.limits.max_packet_size > MAX_PACKET:
+        yield Finding("weak", "limits.max_packet_size", "every client may make the node hold such a packet", '"2 MiB"')
     if not config.limits.max_keep_alive:
-        yield Finding("note", "limits.max_keep_alive", "who has no keep alive and is gone is never noticed", '"1 h"')
+        yield Finding("note", "limits.max_keep_alive", "dead clients without keep alive are never noticed", '"1 h"')
     if not config.quotas.flapping:
-        yield Finding("note", "quotas.flapping", "who comes back again and again is not held off", '"15 in 60 s"')
+        yield Finding("note", "quotas.flapping", "clients that reconnect in a loop are not refused", '"15 in 60 s"')
     if not config.mqtt.session_expiry:
-        yield Finding("note", "mqtt.session_expiry", "sessions of who never comes back stay for ever", '"30 d"')
+        yield Finding("note", "mqtt.session_expiry", "abandoned sessions never expire", '"30 d"')
 
 
 CHECKS: tuple[Callable[[Config], Findings], ...] = (
-    who_may_connect,
-    what_they_may_do,
+    connecting,
+    rights,
     secrets_in_files,
     hashes,
     certificates,

@@ -1,32 +1,33 @@
-"""The command `flockmq`: finds the subcommand, runs it, turns our exceptions into one line and an exit status.
+"""The command `flockmq`: finds the subcommand, runs it, turns exceptions into one line and an exit status.
 
-Exit status: 0 done, 1 it could not be done, 2 the command line or the configuration is wrong. Nothing heavy is imported
-here and each subcommand is imported only when called, so that `--help` and mistakes answer at once.
+Exit status: 0 done, 1 failed, 2 the command line or the configuration is wrong. This module imports nothing heavy, and
+each subcommand only when it is called, so that `--help` and mistakes return at once.
 """
 
 import sys
 from importlib import import_module
 
-from broker.errors import ConfigError, FlockError, UsageError
+from broker.errors import ConfigError, FlockError, UsageError, fail
+from broker.version import version
 
 COMMANDS = {
-    "serve": "start a node (what `flockmq` alone does)",
-    "check-config": "print the effective configuration and where each value comes from",
-    "audit": "say what is weak in a configuration",
+    "serve": "start a node (the default command)",
+    "check-config": "print the effective configuration and the origin of each value",
+    "audit": "list the weaknesses of a configuration",
     "passwd": "write a user and the hash of a password into a password file",
     "sample-config": "print a commented configuration file with every key",
     "token": "a token for the HTTP API and the web page",
     "pub": "publish messages, like mosquitto_pub",
     "sub": "subscribe and print messages, like mosquitto_sub",
-    "cluster": "`cluster status`: the nodes of a cluster and what they keep in Redis",
+    "cluster": "`cluster status`: the nodes of a cluster and their state in Redis",
     "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
     "users": "`users add|remove|list|...`: users of a cluster and their rules of access, in Redis",
     "analytics": "`analytics run|sql|report|package`: every message, queryable with Spark SQL",
     "replay": "publish logged messages again",
-    "trace": "where did my message go? Each step of it, over all nodes",
-    "bench": "how fast is a broker, and does it lose anything?",
+    "trace": "follow a message: each step of it, over all nodes",
+    "bench": "measure a broker: speed, and loss of messages",
 }
-# Commands of other packages, which this one doesn't import but by name: they need what one node doesn't.
+# Commands of other packages, imported by name only: they need libraries that one node doesn't.
 ELSEWHERE = {
     "cluster": "cluster",
     "session": "cluster",
@@ -38,7 +39,7 @@ ELSEWHERE = {
 HELP = """\
 usage: flockmq [COMMAND] [OPTION...]
 
-An MQTT 3.1 and 3.1.1 broker, the two clients one wants beside it, and a load generator.
+An MQTT 3.1 and 3.1.1 broker, two clients, and a load generator.
 
 commands:
 {commands}
@@ -49,12 +50,12 @@ commands:
 examples:
   flockmq                                      listen on 127.0.0.1:1883, keep state in ./flockmq.db
   flockmq passwd passwords ada                 make a user
-  flockmq serve --listen 0.0.0.0:1883 --password-file passwords    be reachable from other machines
+  flockmq serve --listen 0.0.0.0:1883 --password-file passwords    accept other machines
   flockmq sub -t 'sensors/#' -v                watch a subtree
   flockmq pub -t sensors/1 -m 21.5 -q 1 -r     publish a retained message
   flockmq sample-config > flockmq.toml         start a configuration file
   flockmq serve --config flockmq.toml          and use it
-  flockmq cluster status --redis redis://host  who is there
+  flockmq cluster status --redis redis://host  list the nodes
 """
 
 
@@ -63,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         status = run(arguments)
-        sys.stdout.flush()  # here, where a reader who has left is no traceback
+        sys.stdout.flush()  # here, where a closed pipe causes no traceback
         return status
     except (UsageError, ConfigError) as error:
         return fail(error, 2)
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         return fail(error, 1)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # Who read our output has left: `flockmq sub ... | head`.
+    except BrokenPipeError:  # The reader of the output has ended: `flockmq sub ... | head`.
         silence_stdout()
         return 141
     except SystemExit as stop:  # argparse ends --help this way.
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """Do what `arguments` say; raises what `main` turns into words."""
+    """Run the command line; raises the errors that `main` prints."""
     first = arguments[0] if arguments else "serve"
     if first in ("--help", "help"):
         width = max(map(len, COMMANDS))
@@ -95,7 +96,7 @@ def run(arguments: list[str]) -> int:
         from difflib import get_close_matches
 
         near = get_close_matches(first, COMMANDS, 1)
-        hint = f"did you mean {near[0]}?" if near else "`flockmq --help` lists them"
+        hint = f"did you mean {near[0]}?" if near else "`flockmq --help` lists the commands"
         raise UsageError(f"unknown command {first!r}", hint)
     name, *rest = arguments or ["serve"]
     package = ELSEWHERE.get(name, "broker")
@@ -103,25 +104,8 @@ def run(arguments: list[str]) -> int:
     return int(module.run(rest))
 
 
-def version() -> str:
-    """The version of the installed package."""
-    from importlib import metadata  # late: costs as much as all the rest of a mistake's answer
-
-    try:
-        return metadata.version("flockmq")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-def fail(error: FlockError, status: int) -> int:
-    """Say on one line of standard error what went wrong."""
-    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
-    print(f"flockmq: error: {line}", file=sys.stderr)
-    return status
-
-
 def silence_stdout() -> None:
-    """Point standard output at nothing, so that the interpreter's last flush cannot fail."""
+    """Point standard output at /dev/null, so that the interpreter's last flush cannot fail."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

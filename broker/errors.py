@@ -1,23 +1,25 @@
-"""Every exception FlockMQ raises for a fault on our side of the wire.
+"""Every exception FlockMQ raises for a fault on its own side of the wire.
 
-    FlockError                what every command catches: a message, and a hint what to do next
-    ├── UsageError            the command line makes no sense (exit status 2)
+    FlockError                caught by every command: a message, and a hint how to go on
+    ├── UsageError            the command line is wrong (exit status 2)
     ├── ConfigError           a key, a value or the file of the configuration is wrong (exit status 2)
     ├── ListenError           a listener cannot be opened
     ├── StoreError            the store cannot be opened, read or written
-    ├── NotNow                what is needed to start is not there yet: wait, and try again
-    └── ClientError           `flockmq pub` or `flockmq sub` could not do what was asked
+    ├── NotNow                a service needed to start is not available yet: wait, and try again
+    └── ClientError           `flockmq pub` or `flockmq sub` failed
         ├── ConnectError        no network connection to the broker: name, route, refused, time
-        ├── ConnectRefusedError the broker answered CONNECT with a return code other than 0
+        ├── ConnectRefusedError CONNACK had a return code other than 0
         └── ConnectionLostError the connection ended before the work was done
 
-A peer's fault is not here: `_speedups.packets` owns `MalformedPacket` and `ProtocolError`, and such a fault ends one
-connection, never a command or a node.
+Faults of a peer are elsewhere: `_speedups.codec.errors` has `MalformedPacket` and `ProtocolError`. Such a fault ends
+one connection, never a command or a node.
 """
+
+import sys
 
 
 class FlockError(Exception):
-    """A fault told to the operator in one line; `hint` says what to do next when we know it."""
+    """A fault, printed in one line; `hint` is the remedy, if there is one."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -29,7 +31,7 @@ class FlockError(Exception):
 
 
 class UsageError(FlockError):
-    """The command line makes no sense."""
+    """The command line is wrong."""
 
 
 class ConfigError(FlockError):
@@ -45,11 +47,11 @@ class StoreError(FlockError):
 
 
 class NotNow(FlockError):
-    """What is needed to start is not there yet: wait, and try again."""
+    """A service needed to start is not available yet: wait, and try again."""
 
 
 class ClientError(FlockError):
-    """A client command could not do what was asked."""
+    """A client command failed."""
 
 
 class ConnectError(ClientError):
@@ -57,7 +59,7 @@ class ConnectError(ClientError):
 
 
 class ConnectRefusedError(ClientError):
-    """The broker refused the CONNECT packet; `return_code` is what CONNACK said."""
+    """The broker refused the CONNECT packet; `return_code` is that of CONNACK."""
 
     def __init__(self, message: str, hint: str = "", *, return_code: int) -> None:
         super().__init__(message, hint)
@@ -66,3 +68,10 @@ class ConnectRefusedError(ClientError):
 
 class ConnectionLostError(ClientError):
     """The connection ended before the work was done."""
+
+
+def fail(error: FlockError, status: int) -> int:
+    """Print an error on one line of standard error; returns the exit status."""
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
+    print(f"flockmq: error: {line}", file=sys.stderr)
+    return status

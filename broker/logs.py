@@ -1,9 +1,9 @@
 """Structured logging on the standard library: an event, then named values.
 
 Text for people (time, level, event, key=value; colour only on a terminal) or one JSON object a line. Rules:
-- One record is one line (as text, a traceback follows it indented), whatever a client put into its client identifier:
-  what is not printable (CR, LF, ESC, direction marks) is escaped everywhere, and long values are cut.
-- Nothing is built for a line nobody reads: ask `enabled` first where arguments cost something.
+- One record is one line (as text, an indented traceback follows), whatever a client identifier holds: unprintable
+  characters (CR, LF, ESC, direction marks) are escaped everywhere, and long values are cut.
+- Nothing is built for a line below the level: check `enabled` first where arguments are expensive.
 - Records of other libraries go through the same handler, from level warning up.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, TextIO
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 ROOT = "flockmq"
-VALUE_MAX = 1000  # characters of one value that are shown
+MAX_VALUE = 1000  # characters of one value that are shown
 LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
 COLOURS = {DEBUG: "\x1b[2m", INFO: "\x1b[32m", WARNING: "\x1b[33m", ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
 RESET = "\x1b[0m"
@@ -54,12 +54,12 @@ class Log:
 
 
 def get(name: str) -> Log:
-    """The log of one part; names start with "flockmq." to follow the configured level."""
+    """A logger; names start with "flockmq." to follow the configured level."""
     return Log(logging.getLogger(name))
 
 
 def configure(level: str, style: str, stream: TextIO | None = None) -> logging.Handler:
-    """Send all records to `stream` (standard error) as "text" or "json"; replaces what an earlier call set up."""
+    """Send all records to `stream` (standard error) as "text" or "json"; replaces the handler of an earlier call."""
     handler = logging.StreamHandler(stream or sys.stderr)
     formatter = JsonFormatter() if style == "json" else TextFormatter(colour=handler.stream.isatty())
     handler.setFormatter(formatter)
@@ -73,12 +73,12 @@ def configure(level: str, style: str, stream: TextIO | None = None) -> logging.H
 
 
 def set_level(level: str) -> None:
-    """Change at run time what is written: debug, info, warning or error."""
+    """Change the level at run time: debug, info, warning or error."""
     logging.getLogger(ROOT).setLevel(LEVELS[level])
 
 
 def level() -> str:
-    """What `set_level` set last."""
+    """The present level."""
     found = logging.getLogger(ROOT).getEffectiveLevel()
     return next(name for name, number in LEVELS.items() if number == found)
 
@@ -125,7 +125,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def plain(value: object) -> object:
-    """`value` as JSON can hold it: numbers stay numbers, the rest becomes text of bounded length."""
+    """`value` in the types of JSON: numbers stay numbers, the rest becomes text of bounded length."""
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return cut(as_text(value))
@@ -146,8 +146,8 @@ def as_text(value: object) -> str:
 
 
 def cut(text: str) -> str:
-    """At most VALUE_MAX characters of `text`, and how many there were."""
-    return text if len(text) <= VALUE_MAX else f"{text[:VALUE_MAX]}... ({len(text)} characters)"
+    """At most MAX_VALUE characters of `text`, and their number."""
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}... ({len(text)} characters)"
 
 
 def escaped(text: str) -> str:

@@ -1,74 +1,102 @@
-"""What a node counts and shows. One row a figure: adding one is a row here and an increment where it happens.
+"""The metrics of a node, a row each: a new counter is a name in `_speedups.session.counters` and a row here.
 
-$SYS topics and Prometheus names are derived from the rows.
+$SYS topics, Prometheus and OpenTelemetry names are derived from the rows.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
+from broker.broker import Broker
+from broker.core.data_plane import DataPlane
 
 Figures = dict[str, int]
 
 
 class Metric(NamedTuple):
-    """A figure of the node."""
+    """A metric of the node."""
 
     name: str
-    kind: str  # "counter" only grows; "gauge" is what is now
+    kind: str  # "counter" only grows; "gauge" is the present value
     topic: str  # below $SYS/broker/
     help: str
-    read: Callable[["Broker", Figures], float]
+    read: Callable[[Broker, Figures], float]
 
 
 def counter(name: str, topic: str, help: str, *counters: str) -> Metric:  # noqa: A002
-    """A sum of the data path's counters (`_speedups.turn.COUNTERS`)."""
+    """A sum of counters of the hot path (`_speedups.session.counters`)."""
     names = counters or (name,)
     return Metric(name, "counter", topic, help, lambda _, figures: sum(figures[n] for n in names))
 
 
-def gauge(name: str, topic: str, help: str, read: Callable[["Broker"], float]) -> Metric:  # noqa: A002
-    """Something that can be looked up at any time."""
+def gauge(name: str, topic: str, help: str, read: Callable[[DataPlane], float]) -> Metric:  # noqa: A002
+    """A value of the data plane that can be read at any time."""
+    return Metric(name, "gauge", topic, help, lambda broker, _: read(broker.data_plane))
+
+
+def node_gauge(name: str, topic: str, help: str, read: Callable[[Broker], float]) -> Metric:  # noqa: A002
+    """Any other value of the node."""
     return Metric(name, "gauge", topic, help, lambda broker, _: read(broker))
 
 
 DROPPED = ("dropped_slow", "dropped_queue_full")
 
 METRICS: tuple[Metric, ...] = (
-    gauge("clients_connected", "clients/connected", "Clients that are connected.", lambda b: b.sessions.connected),
+    gauge(
+        "clients_connected",
+        "clients/connected",
+        "Clients that are connected.",
+        lambda d: d.sessions.connected,
+    ),
     gauge(
         "clients_disconnected",
         "clients/disconnected",
         "Persistent sessions whose client is not at this node.",
-        lambda b: len(b.sessions) - b.sessions.connected,
+        lambda d: len(d.sessions) - d.sessions.connected,
     ),
-    gauge("sessions", "clients/total", "Sessions, connected or not.", lambda b: len(b.sessions)),
+    gauge("sessions", "clients/total", "Sessions, connected or not.", lambda d: len(d.sessions)),
     gauge(
-        "clients_maximum", "clients/maximum", "Most clients connected at a time.", lambda b: b.sessions.most_connected
+        "clients_maximum",
+        "clients/maximum",
+        "Most clients connected at a time.",
+        lambda d: d.sessions.max_connected,
     ),
-    gauge("connections", "connections/open", "Open connections, before CONNECT too.", lambda b: len(b.reactor)),
-    gauge("subscriptions", "subscriptions/count", "Subscriptions of all sessions.", lambda b: b.router.filters.count),
+    gauge("connections", "connections/open", "Open connections, before CONNECT too.", lambda d: len(d.reactor)),
     gauge(
-        "retained", "retained messages/count", "Retained messages, $SYS included.", lambda b: b.router.retained.count
+        "subscriptions",
+        "subscriptions/count",
+        "Subscriptions of all sessions.",
+        lambda d: d.router.filters.count,
+    ),
+    gauge(
+        "retained",
+        "retained messages/count",
+        "Retained messages, $SYS included.",
+        lambda d: d.router.retained.count,
     ),
     gauge(
         "retained_bytes",
         "retained messages/bytes",
         "Bytes of their topics and payloads.",
-        lambda b: b.router.retained.size,
+        lambda d: d.router.retained.size,
     ),
     gauge(
         "queued_messages",
         "queues/messages",
         "QoS 1 and 2 messages that clients have not acknowledged, sent or not.",
-        lambda b: b.turn.queued,
+        lambda d: d.turn.queued,
     ),
-    gauge("queued_bytes", "queues/bytes", "Bytes of their topics and payloads.", lambda b: b.turn.queued_bytes),
-    gauge("inflight_messages", "queues/in flight", "Those sent, that wait for an answer.", lambda b: b.turn.inflight),
-    gauge("ready", "ready", "1 while new clients are welcome.", lambda b: int(b.ready()[0])),
-    gauge("cluster_nodes", "cluster/nodes", "Nodes of the cluster, this one included.", lambda b: b.coordinator.nodes),
+    gauge("queued_bytes", "queues/bytes", "Bytes of their topics and payloads.", lambda d: d.turn.queued_bytes),
     gauge(
+        "inflight_messages",
+        "queues/in flight",
+        "Those sent, that wait for an answer.",
+        lambda d: d.turn.inflight,
+    ),
+    node_gauge("ready", "ready", "1 while new clients are accepted.", lambda b: int(b.ready()[0])),
+    node_gauge(
+        "cluster_nodes", "cluster/nodes", "Nodes of the cluster, this one included.", lambda b: b.coordinator.nodes
+    ),
+    node_gauge(
         "redis_connected",
         "cluster/redis connected",
         "1 while the cluster's Redis answers; of a node alone, always.",
@@ -78,25 +106,25 @@ METRICS: tuple[Metric, ...] = (
         "store_waiting_bytes",
         "store/waiting bytes",
         "Bytes given to the store and not yet confirmed.",
-        lambda b: b.turn.uncommitted,
+        lambda d: d.turn.uncommitted,
     ),
-    gauge(
+    node_gauge(
         "store_latency_seconds",
         "store/latency",
         "The longest that the store took to keep something, of the last 15 seconds.",
-        lambda b: b.vitals.store_latency.read(),
+        lambda b: b.monitor.store_latency.read(),
     ),
-    gauge(
+    node_gauge(
         "loop_lag_seconds",
         "loop lag",
         "The longest that the node was busy when its clock was due, of the last 15 seconds.",
-        lambda b: b.vitals.loop_lag.read(),
+        lambda b: b.monitor.loop_lag.read(),
     ),
     gauge(
         "tls_certificate_expires",
         "tls/certificate expires",
         "When the first certificate expires, in seconds since 1970; 0 without TLS.",
-        lambda b: b.reactor.certificate_expires,
+        lambda d: d.reactor.certificate_expires,
     ),
     counter("bytes_received", "bytes/received", "Bytes read from clients."),
     counter("bytes_sent", "bytes/sent", "Bytes written to clients."),
@@ -111,7 +139,7 @@ METRICS: tuple[Metric, ...] = (
         "dropped_slow", "publish/messages/dropped/slow", "QoS 0 messages dropped for receivers that read too slowly."
     ),
     counter("dropped_queue_full", "publish/messages/dropped/queue full", "Messages dropped because a queue was full."),
-    counter("publish_unrouted", "publish/messages/unrouted", "Messages that nobody had subscribed to."),
+    counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),
     counter("publish_bytes_sent", "publish/bytes/sent", "Payload bytes to clients."),
     counter("redelivered", "publish/messages/redelivered", "PUBLISH packets sent again with DUP."),
@@ -121,7 +149,7 @@ METRICS: tuple[Metric, ...] = (
     counter("connects_refused", "connections/connects refused", "CONNECT packets refused."),
     counter("takeovers", "connections/takeovers", "Connections ended by another with the same client id."),
     counter("connect_timeouts", "connections/connect timeouts", "Connections that sent no CONNECT in time."),
-    counter("keep_alive_timeouts", "connections/keep alive timeouts", "Clients that were silent too long."),
+    counter("keep_alive_timeouts", "connections/keep alive timeouts", "Connections closed by keep alive."),
     counter(
         "malformed_packets", "connections/malformed", "Connections ended because of a packet against the protocol."
     ),
@@ -141,18 +169,18 @@ METRICS: tuple[Metric, ...] = (
         "http_auth_failures",
         "counter",
         "access/http failures",
-        "Wrong tokens shown over HTTP.",
+        "Wrong tokens received over HTTP.",
         lambda b, _: b.http_failures(),
     ),
     counter("connections_refused", "access/connections refused", "Connections closed at once, by a quota."),
-    counter("flapping_refused", "access/flapping refused", "Connections of clients that came back too often."),
+    counter("flapping_refused", "access/flapping refused", "Connections of clients that connected too often."),
     counter("throttled", "access/throttled", "Times that a connection was read later because of its rate."),
     counter("tls_handshakes", "tls/handshakes", "TLS handshakes completed."),
     counter("tls_failures", "tls/failures", "TLS handshakes that failed."),
     counter("websocket_failures", "websocket/failures", "WebSocket handshakes refused and connections at fault."),
 )
 
-# What the load averages are made of: name below $SYS/broker/load/, counter.
+# Load averages: name below $SYS/broker/load/, counter.
 LOADS = (
     ("messages/received", "packets_received"),
     ("messages/sent", "packets_sent"),

@@ -1,68 +1,75 @@
-"""A node: the composition root. Builds store, broker and listeners, starts and stops them; nothing else.
+"""A node: the composition root. Builds store, broker and listeners; starts, stops and rejoins. Handles no signals.
 
-The loop does four things: it calls the reactor when a socket is ready, the clock four times a second, `confirm` when
-the store has kept a block, and the signal handlers.
+The loop calls the reactor when a socket is ready, the clock four times a second, and `confirm` when the store has
+stored a block.
 """
 
 import asyncio
 import contextlib
-import gc
 import random
 import resource
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-import uvloop
-
-from broker import logs, sd_notify
+from broker import logs
 from broker.admin.exporters.otel import Exporter
 from broker.admin.exporters.sys_topics import SysTopics
-from broker.auth.access_control import Access
+from broker.auth.access_control import AccessControl
 from broker.auth.chain import Method
 from broker.auth.cluster_users import ClusterUsers
-from broker.broker import TICKS_PER_SECOND, Broker
-from broker.config import schema as configuration
+from broker.broker import Broker
+from broker.clock import EVERY_TICK, Clock, Job
+from broker.config.reload import diff, follow
 from broker.config.schema import Config
 from broker.coordination.coordinator import Coordinator
 from broker.coordination.standalone import StandaloneCoordinator
-from broker.errors import ConfigError, FlockError, NotNow, UsageError
-from broker.hooks import api
+from broker.errors import ConfigError, NotNow, UsageError
+from broker.handlers.dispatch import Dispatcher
+from broker.hooks.api import Hooks
+from broker.hooks.chain import HookChain
+from broker.hooks.load import load
 from broker.hooks.users import HookUsers
-from broker.listeners.bind import host_name, is_loopback
-from broker.listeners.listeners import Listeners
-from broker.rpc.methods import questions
+from broker.listeners.bind import host_name
+from broker.listeners.listeners import CERTIFICATE_SECONDS, Listeners
+from broker.rpc.methods import methods
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
+from broker.version import version
 
 if TYPE_CHECKING:
     from broker.admin.http.server import HttpServer
 
-GC_THRESHOLDS = (2_000, 20, 40)  # of the three generations
 SPARE_FILES = 64  # descriptors that clients may not take: store, logs, listeners
-WAIT_SECONDS = 0.1  # until starting is tried again; twice as long each time ...
-WAIT_SECONDS_MOST = 2.0  # ... up to this
-COMPLAIN_SECONDS = 60.0  # between lines in the log about it
-FILES_SECONDS = 2.0  # between looks whether files of users and rules have changed
-TICKS_AT_ONCE = TICKS_PER_SECOND  # a process that was stopped must not find all its clients timed out
+RETRY_SECONDS = 0.1  # until a failed start is tried again; twice as long each time ...
+MAX_RETRY_SECONDS = 2.0  # ... up to this
+LOG_SECONDS = 60.0  # between lines in the log about it
+FILES_SECONDS = 2.0  # between checks whether files of users and rules have changed
 
 log = logs.get("flockmq.node")
 
 
+class Heap(Protocol):
+    """Notified when the state of the node is in memory, and when it is about to be dropped."""
+
+    def freeze(self) -> None:
+        """The state is complete."""
+
+    def unfreeze(self) -> None:
+        """The state is about to be dropped."""
+
+
 class Node:
-    """One broker process.
+    """One broker.
 
     Args:
         config: of the node.
         reload: reads the configuration again.
-        more_hooks: are asked after those of the configuration.
-        embedded: it is not alone in its process, whose signals and memory are others' concern.
+        more_hooks: called after those of the configuration.
+        heap: of the process, if the node has the process for itself.
     """
 
     def __init__(
@@ -70,65 +77,66 @@ class Node:
         config: Config,
         reload: Callable[[], Config],
         *,
-        more_hooks: Iterable[api.Hooks] = (),
-        embedded: bool = False,
+        more_hooks: Iterable[Hooks] = (),
+        heap: Heap | None = None,
     ) -> None:
         self.config = config
         self._reload = reload
-        self._embedded = embedded
+        self._heap = heap
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self.listeners = Listeners()
-        self.serving = False  # clients are let in
-        self._hurried = asyncio.Event()  # it begins anew: there is nobody to serve until load balancers have noticed
-        self._restarting: asyncio.Task[None] | None = None
-        self._failure: Exception | None = None  # why the node can't begin anew
-        self._hooks = [*api.load(config.hooks.load), *more_hooks]
+        self.serving = False  # clients are accepted
+        self._fenced = asyncio.Event()  # it rejoins: no clients are left, so a stop need not wait for load balancers
+        self._rejoining: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None  # why the node can't rejoin
+        self._hooks = [*load(config.hooks.load), *more_hooks]
         self.name = config.cluster.node_name or host_name()
-        self.version = package_version()
+        self.version = version()
         self.http: HttpServer | None = None
-        self.access_failures: Callable[[], int] = int  # wrong tokens that were shown over HTTP
         self._exporter: Exporter | None = None
-        self.access = Access(config, users=lambda: self.coordinator.users, first=self._first_methods())
+        self._access = AccessControl(config, users=lambda: self.coordinator.users, first=self._first_methods())
+        self._clock = Clock(self._loop, self._tick, self._jobs())
         self._build()
 
     def _build(self) -> None:
-        self.coordinator = make_coordinator(self.config, self._loop, self._restart)
-        self.broker = Broker(self.config, self.coordinator, self.access, self._wake)
+        self.coordinator = make_coordinator(self.config, self._loop, self._rejoin)
+        self.broker = Broker(self.config, self.coordinator, self._access, self._wake, self._http_failures)
         self.broker.use(self._hooks, self.config.hooks.timeout)
+        self.broker.add_methods(methods(self))
+        self.broker.data_plane.reactor.attach(Dispatcher(self.broker))
         if self.coordinator.users is not None:
-            self.coordinator.users.changed = self._users_changed
-        self.sys_topics = SysTopics(self.broker, self.version)
-        self.broker.questions |= questions(self)
-        self.broker.http_failures = lambda: self.access_failures()
+            self.coordinator.users.attach(self._users_changed)
+        self._sys_topics = SysTopics(self.broker, self.version)
 
     def _first_methods(self) -> list[Method]:
-        chain = api.HookChain(self._hooks, self.config.hooks.timeout)
-        return [HookUsers(chain)] if chain.hears("authenticate") else []
+        chain = HookChain(self._hooks, self.config.hooks.timeout)
+        return [HookUsers(chain)] if chain.has("authenticate") else []
 
     @property
     def http_addresses(self) -> list[str]:
-        """Where it answers over HTTP."""
+        """Addresses of the HTTP server."""
         return self.http.addresses if self.http is not None else []
+
+    def _http_failures(self) -> int:
+        return self.http.failures() if self.http is not None else 0
 
     # ---- start ----
 
     async def start(self) -> None:
-        """Read what is kept, publish the wills of a crash, listen.
+        """Read the stored state, publish the wills of a crash, listen.
 
         Raises:
             FlockError: the store can't be used, the cluster can't be joined, or an address can't be listened on.
         """
-        self.listeners.bind(self.config)  # a taken port is told before a long read
+        self.listeners.bind(self.config)  # a taken port is reported before a long read
         if self.config.http.listen:
-            # By name, since its library takes a while to load: only who serves HTTP waits for it.
+            # By name, since its library takes a while to load: only a node that serves HTTP waits for it.
             self.http = import_module("broker.admin.app").make_server(self)
             await self.http.start(self.config.http.listen, shared=self.config.listen_shared)
         if self.config.otel.endpoint:
             self._exporter = Exporter(self.config.otel, lambda: self.broker, self.version, self.name)
-        if not self._embedded:
-            self._handle_signals()
-        starting = asyncio.ensure_future(self._begin())
+        starting = asyncio.ensure_future(self._start_coordinator())
         stopped = asyncio.ensure_future(self._stopped.wait())
         await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -138,135 +146,115 @@ class Node:
         starting.result()
         self.listeners.listen()
         self.serving = True
-        self._started = self._last_tick = self._last_sys = self._last_look = time.monotonic()
+        self._started = time.monotonic()
         self._open()
-        self._set_clock()
-        self._freeze()
+        self._clock.start()
 
-    def _handle_signals(self) -> None:
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(signum, self._stopped.set)
-        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
-
-    def _freeze(self) -> None:
-        """What was read lives long: collections need not look at it again, and at what comes less often.
-
-        With Python's thresholds ten thousand new clients cost a dozen collections of everything, each a pause.
-        """
-        if not self._embedded:
-            gc.set_threshold(*GC_THRESHOLDS)
-            gc.collect()
-            gc.freeze()
-
-    async def _begin(self) -> None:
-        """Read what is kept, or wait until that can be done."""
-        complain_at = 0.0
-        wait = WAIT_SECONDS
+    async def _start_coordinator(self) -> None:
+        """Read the stored state, or wait until that is possible."""
+        log_at = 0.0
+        wait = RETRY_SECONDS
         while True:
             try:
                 await self.coordinator.start()
                 return
             except NotNow as error:
-                if time.monotonic() >= complain_at:
+                if time.monotonic() >= log_at:
                     log.warning("not started yet: waiting", reason=error)
-                    complain_at = time.monotonic() + COMPLAIN_SECONDS
+                    log_at = time.monotonic() + LOG_SECONDS
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
-            wait = min(wait * 2, WAIT_SECONDS_MOST)
+            wait = min(wait * 2, MAX_RETRY_SECONDS)
             self._build()
 
     def _open(self) -> None:
-        """Let clients in."""
+        """Accept clients."""
         self.broker.bans.refresh()
-        self.broker.reactor.max_connections = self._connection_limit()
-        self._loop.add_reader(self.broker.reactor.fileno(), self.broker.reactor.run)
-        self.listeners.open(self.broker.reactor, self.config.proxy.trusted)
+        reactor = self.broker.data_plane.reactor
+        reactor.max_connections = self._max_connections()
+        self._loop.add_reader(reactor.fileno(), reactor.run)
+        self.listeners.open(reactor, self.config.proxy.trusted)
         self._update_sys(0.0)
+        if self._heap is not None:
+            self._heap.freeze()
 
-    def _restart(self, reason: str) -> None:
-        """Close all clients, forget all state, and begin anew: the cluster goes on without what this node knew."""
-        self._hurried.set()
-        if self._restarting is None and not self._stopped.is_set():
-            log.error("all clients are closed, and the node starts anew", reason=reason)
-            self._loop.remove_reader(self.broker.reactor.fileno())
-            for connection in self.broker.reactor:
-                connection.unsettled = True  # its will is published by others, even if it just says DISCONNECT
-                connection.close("the node starts anew")
-            self._restarting = self._loop.create_task(self._begin_anew())
+    def _max_connections(self) -> int:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        possible = 2**31 if files == resource.RLIM_INFINITY else max(1, files - SPARE_FILES)
+        return min(possible, self.config.limits.max_connections or possible)
 
-    async def _begin_anew(self) -> None:
-        gc.unfreeze()  # or what is forgotten would stay
+    # ---- rejoin ----
+
+    def _rejoin(self, reason: str) -> None:
+        """Close all clients, drop all state, and join the cluster again."""
+        self._fenced.set()
+        if self._rejoining is None and not self._stopped.is_set():
+            log.error("fenced: closing all clients and rejoining the cluster", reason=reason)
+            reactor = self.broker.data_plane.reactor
+            self._loop.remove_reader(reactor.fileno())
+            for connection in reactor:
+                connection.unsettled = True  # other nodes publish its will, even if it just sends DISCONNECT
+                connection.close("the node rejoins the cluster")
+            self._rejoining = self._loop.create_task(self._join_again())
+
+    async def _join_again(self) -> None:
+        if self._heap is not None:
+            self._heap.unfreeze()
         self._build()
         try:
-            await self._begin()
+            await self._start_coordinator()
         except Exception as error:
             self._failure = error
             self._stopped.set()
             return
         self._open()
-        self._freeze()
-        self._restarting = None
-        self._hurried.clear()
-        log.info("the node is ready again")
-
-    def _connection_limit(self) -> int:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft < hard:
-            with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        possible = 2**31 if files == resource.RLIM_INFINITY else max(1, files - SPARE_FILES)
-        return min(possible, self.config.limits.max_connections or possible)
+        self._rejoining = None
+        self._fenced.clear()
+        log.info("rejoined the cluster: the node is ready again")
 
     # ---- run ----
 
     def _wake(self) -> None:
-        self._loop.call_soon(self.broker.reactor.run)
+        self._loop.call_soon(self.broker.data_plane.reactor.run)
 
-    def _tick(self) -> None:
-        now = time.monotonic()
-        self.broker.vitals.tick(now - self._due)
-        ticks = int((now - self._last_tick) * TICKS_PER_SECOND)
+    def _tick(self, ticks: int, late: float) -> None:
+        self.broker.monitor.tick(late)
         if ticks:
-            self._last_tick += ticks / TICKS_PER_SECOND
-            self.broker.reactor.advance(min(ticks, TICKS_AT_ONCE))
-        self.coordinator.tick()
-        self.broker.traces.forget()
-        self.broker.principals.tick()
-        if now - self._last_look >= FILES_SECONDS:
-            self._last_look = now
-            if self.access.changed():
-                self.broker.principals.renew(self.access.renewed)
-        self.broker.bans.tick()
-        self.listeners.look(self.config, now)
-        interval = self.config.mqtt.sys_interval
-        if interval and now - self._last_sys >= interval:
-            self._update_sys(now - self._last_sys)
-            self._last_sys = now
-        self._set_clock()
+            self.broker.data_plane.reactor.advance(ticks)
 
-    def _set_clock(self) -> None:
-        now = time.monotonic()
-        self._due = max(now + 0.001, self._last_tick + 1 / TICKS_PER_SECOND)
-        self._clock = self._loop.call_later(self._due - now, self._tick)
+    def _jobs(self) -> tuple[Job, ...]:
+        return (
+            Job(EVERY_TICK, lambda _: self.coordinator.tick()),
+            Job(EVERY_TICK, lambda _: self.broker.traces.forget()),
+            Job(EVERY_TICK, lambda _: self.broker.connected_users.tick()),
+            Job(FILES_SECONDS, lambda _: self._check_files()),
+            Job(EVERY_TICK, lambda _: self.broker.bans.tick()),
+            Job(CERTIFICATE_SECONDS, lambda _: self.listeners.check_certificates(self.config)),
+            Job(lambda: self.config.mqtt.sys_interval, self._update_sys),
+        )
+
+    def _check_files(self) -> None:
+        """Apply files of users and rules that have changed."""
+        if self._access.changed():
+            self.broker.connected_users.renew(self._access.renewed)
+
+    def _users_changed(self, names: set[str]) -> None:
+        """Users that the cluster stores have changed."""
+        self.broker.connected_users.renew(
+            self._access.renewed, lambda identity: identity.method == ClusterUsers.name and identity.username in names
+        )
 
     def _update_sys(self, elapsed: float) -> None:
         if self.config.mqtt.sys_interval:
-            self.sys_topics.update(time.monotonic() - self._started, elapsed)
-            self.broker.settle()
-
-    def _users_changed(self, names: set[str]) -> None:
-        """Users that the cluster keeps are not what they were."""
-        self.broker.principals.renew(
-            self.access.renewed, lambda identity: identity.method == ClusterUsers.name and identity.username in names
-        )
+            self._sys_topics.update(time.monotonic() - self._started, elapsed)
+            self.broker.data_plane.end_turn()
 
     def reload(self) -> None:
         """Read the configuration again; a wrong one changes nothing."""
         try:
-            changes = configuration.diff(self.config, self._reload())
-            config = configuration.follow(self.config, changes)
+            changes = diff(self.config, self._reload())
+            config = follow(self.config, changes)
             certificates = self.listeners.prepare(config)
-            self.access.configure(config)
+            self._access.configure(config)
         except ConfigError as error:
             log.error("configuration not changed", error=error)
             return
@@ -277,14 +265,18 @@ class Node:
         logs.set_level(self.config.log.level)
         self.broker.configure(self.config)
         self.coordinator.configure(self.config)
-        self.broker.principals.renew(self.access.renewed)
+        self.broker.connected_users.renew(self._access.renewed)
         log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
 
+    def request_stop(self) -> None:
+        """Let `start` or `run` return."""
+        self._stopped.set()
+
     async def run(self) -> None:
-        """Serve until a signal says stop.
+        """Serve until `request_stop`.
 
         Raises:
-            FlockError: the node had to begin anew, and can't.
+            FlockError: the node had to rejoin the cluster, and can't.
         """
         await self._stopped.wait()
         if self._failure is not None:
@@ -293,41 +285,39 @@ class Node:
     # ---- stop ----
 
     async def stop(self) -> None:
-        """Accept nothing more, keep what was taken, publish the wills, close."""
+        """Accept nothing more, store all that was received, publish the wills, close."""
         if self.serving:
-            log.info("stopping", clients=self.broker.sessions.connected)
-        if not self._embedded:
-            for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
-                self._loop.remove_signal_handler(signum)
-        if self._restarting is not None:
-            self._restarting.cancel()
-        self.broker.draining = True
+            log.info("stopping", clients=self.broker.data_plane.sessions.connected)
+        if self._rejoining is not None:
+            self._rejoining.cancel()
+        self.broker.drain()
         if self.serving and self.config.http.drain:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurried.wait(), self.config.http.drain)
-        self.broker.reactor.stop_listening()
+                await asyncio.wait_for(self._fenced.wait(), self.config.http.drain)
+        reactor = self.broker.data_plane.reactor
+        reactor.stop_listening()
         if self.serving:
-            self._clock.cancel()
+            self._clock.stop()
             await self.coordinator.drain()
-            self._loop.remove_reader(self.broker.reactor.fileno())
+            self._loop.remove_reader(reactor.fileno())
         self.listeners.close()
         await self.coordinator.stop()
         if self.http is not None:
             await self.http.close()
-        self.access.close()
+        self._access.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
         if self.serving:
             log.info("stopped")
 
 
-def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, restart: Callable[[str], None]) -> Coordinator:
-    """A node alone, or one of a cluster, as the configuration says.
+def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, rejoin: Callable[[str], None]) -> Coordinator:
+    """The coordinator of a node alone, or of a node of a cluster, by the configuration.
 
     Args:
         config: of the node.
         loop: of the node.
-        restart: called when the node has lost its place in the cluster, with the reason.
+        rejoin: called with the reason when the node has lost its place in the cluster.
     """
     if config.cluster.redis:
         # By name, since `broker` works without `cluster` and without redis-py.
@@ -335,7 +325,7 @@ def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, restart: C
             module = import_module("cluster.coordinator")
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
-        return cast(Coordinator, module.Cluster(config, loop, restart))
+        return cast(Coordinator, module.ClusterCoordinator(config, loop, rejoin))
     return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe)
 
 
@@ -343,55 +333,3 @@ def make_store(config: Config) -> Store:
     """The store that the configuration names."""
     kind, _, path = config.store.url.partition(":")
     return MemoryStore() if kind == "memory" else SqliteStore(Path(path), sync=config.store.sync)
-
-
-def package_version() -> str:
-    """The version that is installed."""
-    try:
-        return version("flockmq")
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
-def banner(node: Node) -> None:
-    """Say where to connect and what is kept."""
-    plain, proxied = node.listeners.urls(), node.listeners.urls(proxied=True)
-    log.info(f"FlockMQ {package_version()} is ready", listen=", ".join(plain or proxied))
-    log.info(node.coordinator.describe())
-    if proxied:
-        log.info("load balancers that speak the PROXY protocol connect here", listen=", ".join(proxied))
-    for name, _ in node.config.tables:
-        log.info("listener", name=name, listen=", ".join(node.listeners.urls_of(name)))
-    if node.http_addresses:
-        log.info("API, web page, health and figures are told over HTTP", listen=", ".join(node.http_addresses))
-    if all(is_loopback(address) for address in plain + proxied):
-        log.info("only this machine can connect; `flockmq passwd` makes users, --listen 0.0.0.0:1883 lets others in")
-
-
-async def _serve(config: Config, reload: Callable[[], Config]) -> None:
-    node = Node(config, reload)
-    try:
-        await node.start()
-        if node.serving:
-            banner(node)
-            sd_notify.tell("READY=1")
-        await node.run()
-    finally:
-        await node.stop()
-
-
-def serve(config: Config, *, reload: Callable[[], Config]) -> int:
-    """Run a node until it is told to stop; returns the exit status.
-
-    Args:
-        config: what to do.
-        reload: reads the configuration again, for SIGHUP.
-    """
-    logs.configure(config.log.level, config.log.format)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, reload))
-    except FlockError as error:
-        print(f"flockmq: error: {error}", file=sys.stderr)
-        return 2
-    return 0

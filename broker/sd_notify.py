@@ -1,16 +1,16 @@
-"""What a node tells the service manager that started it: systemd (units of Type=notify), or what speaks as it does.
+"""Notifications to the service manager that started the node: systemd (units of Type=notify), or a compatible one.
 
-The manager names a datagram socket in NOTIFY_SOCKET; without it there is nobody to tell. See sd_notify(3).
+The manager names a datagram socket in NOTIFY_SOCKET; without it nothing is sent. See sd_notify(3).
 """
 
 import contextlib
 import socket
 
-from broker.config.schema import environment
+from broker.config.load import environment
 
 
-def tell(state: str) -> None:
-    """Send a state such as "READY=1". A manager that can't be reached is no reason to stop."""
+def notify(state: str) -> None:
+    """Send a state such as "READY=1". An unreachable manager is ignored."""
     address = environment().get("NOTIFY_SOCKET", "")
     if address:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Makes the passwords of docker-compose.yml at its first run; then there is nothing to do. Each is in a volume of its
-# own, readable by its owner only. How to change one: deploy/docs/COMPOSE.md.
+# Generates the passwords of docker-compose.yml at the first run; later runs change nothing. Each is in a separate
+# volume, readable by its owner only. How to change one: deploy/docs/COMPOSE.md.
 set -eu
 umask 277
 
-# Standard input becomes a file: whole, or not at all.
+# Write standard input to a file: completely, or not at all.
 keep() {
     rm -f "$1.new"
     cat >"$1.new"
@@ -18,7 +18,7 @@ grafana=/volumes/grafana-password
 mqtt=/volumes/mqtt-password
 [ -e $redis/password ] || new_password | keep $redis/password
 [ -e $redis/redis.conf ] || sed 's/^/requirepass /' $redis/password | keep $redis/redis.conf
-# The user `flockmq`; more users: deploy/docs/COMPOSE.md.
+# The user `flockmq`; how to add users: deploy/docs/COMPOSE.md.
 [ -e $mqtt/password ] || new_password | keep $mqtt/password
 [ -e $mqtt/passwords ] || flockmq passwd $mqtt/passwords flockmq <$mqtt/password
 [ -e $grafana/password ] || new_password | keep $grafana/password

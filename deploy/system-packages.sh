@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what pip cannot: `system-packages.sh build` for building and running, `test` for the tests as well.
-# Says nothing and is done at once when nothing is missing. Debian and Ubuntu; elsewhere it says what is needed.
+# Installs packages that pip cannot: `system-packages.sh build` for building and running, `test` for the tests as well.
+# Prints nothing if none is missing. On systems other than Debian and Ubuntu it prints what is missing.
 set -eu
 
 what=${1:-}
@@ -17,8 +17,8 @@ missing=
 need() { missing="$missing $1"; }
 has() { PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v "$1" >/dev/null 2>&1; }
 
-# What counts is whether it works: Python may come from elsewhere than from packages.
-# `ensurepip` is what python3-venv brings, Python.h what python3-dev brings.
+# Features are tested, not packages: Python may be installed in another way. `ensurepip` is part of python3-venv,
+# Python.h of python3-dev.
 if has "$python"; then
     lacks=$("$python" - <<'END'
 import importlib.util, os, sys, sysconfig
@@ -37,14 +37,14 @@ else
     need python3-dev
 fi
 if has gcc; then
-    # A compiler without the C library's headers compiles nothing.
+    # A compiler needs the C library's headers.
     echo '#include <stdio.h>' | gcc -E -o /dev/null - 2>/dev/null || need libc6-dev
 else
     need gcc
     need libc6-dev
 fi
 has make || need make
-# TLS is spoken by calling OpenSSL directly.
+# TLS calls OpenSSL directly.
 if has gcc; then
     echo '#include <openssl/ssl.h>' | gcc -E -o /dev/null - 2>/dev/null || need libssl-dev
 else
@@ -61,7 +61,7 @@ if [ "$what" = test ]; then
     has haproxy || need haproxy
     { has prometheus && has promtool; } || need prometheus
     { [ -x /lib/systemd/systemd ] && has systemd-analyze; } || need systemd
-    # What is deployed in containers is tried with a Docker engine of the tests' own, which only root can start.
+    # Tests of containers use a Docker engine of their own, which only root can start.
     if [ "$(id -u)" = 0 ]; then
         has dockerd || need docker.io
         has docker-compose || need docker-compose
@@ -92,8 +92,8 @@ else
     exit 1
 fi
 
-# Debian starts a package's daemon when it is installed; a mosquitto on port 1883 would be in the way of ours. Packages ask
-# policy-rc.d first, and 101 means "do not start". An administrator's own policy stays, and so do daemons that ran before.
+# Debian starts a package's daemon at installation; a mosquitto on port 1883 would block ours. Packages call policy-rc.d
+# first, and 101 means "do not start". An administrator's own policy stays, and so do daemons that are already running.
 policy=/usr/sbin/policy-rc.d
 placed=
 forget_policy() { [ -z "$placed" ] || $root rm -f "$policy"; }
@@ -115,7 +115,7 @@ if ! { $root apt-get update && $root env DEBIAN_FRONTEND=noninteractive $command
 fi
 rm -f "$log"
 
-# Not started now, and not at the next boot either: the tests start their own. PACKAGE:UNIT where the names differ.
+# Disabled at boot too: the tests start their own. PACKAGE:UNIT where the names differ.
 for daemon in mosquitto redis-server redis-sentinel haproxy prometheus prometheus-node-exporter \
     docker.io:docker.service docker.io:docker.socket docker.io:containerd; do
     case "$missing " in

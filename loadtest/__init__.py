@@ -1,1 +1,1 @@
-"""Load generator, yardstick relay, micro-benchmarks, report; only `swarm` needs more than `_speedups`: locust."""
+"""Load generator, baseline relay, micro-benchmarks, reports; `swarm` needs locust, the rest only `_speedups`."""

@@ -7,10 +7,12 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
+from _speedups.base.array cimport array_reserve
+
 cdef enum:
     BLOCK_SMALLEST = 1024      # bytes; a block of class k has BLOCK_SMALLEST << k bytes
     BLOCK_CLASSES = 8          # so pooled blocks have 1 KiB to 128 KiB
-    POOL_MOST = 8388608        # bytes kept in a pool; more than this goes back to malloc
+    POOL_MAX = 8388608        # bytes kept in a pool; more than this goes back to malloc
 
 cdef struct Pool:
     uint8_t* blocks[BLOCK_CLASSES]   # each free block begins with the address of the next
@@ -55,7 +57,7 @@ cdef inline uint8_t* block_take(Pool* pool, Py_ssize_t size, Py_ssize_t* capacit
 
 cdef inline void block_give(Pool* pool, uint8_t* block, Py_ssize_t capacity) noexcept nogil:
     cdef int k = block_class(capacity)
-    if k == BLOCK_CLASSES or pool.kept + capacity > POOL_MOST:
+    if k == BLOCK_CLASSES or pool.kept + capacity > POOL_MAX:
         free(block)
         return
     (<uint8_t**>block)[0] = pool.blocks[k]
@@ -131,15 +133,8 @@ cdef inline void buffer_free(Buffer* b, Pool* pool) noexcept nogil:
 
 
 cdef inline int pointers_push(Pointers* p, void* item) noexcept nogil:
-    cdef Py_ssize_t capacity
-    cdef void** items
-    if p.count == p.capacity:
-        capacity = p.capacity * 2 if p.capacity else 16
-        items = <void**>realloc(p.items, capacity * sizeof(void*))
-        if items == NULL:
-            return -1
-        p.items = items
-        p.capacity = capacity
+    if array_reserve(<void**>&p.items, p.count + 1, &p.capacity, sizeof(void*)) < 0:
+        return -1
     p.items[p.count] = item
     p.count += 1
     return 0

@@ -3,27 +3,27 @@
 from libc.stdint cimport uint32_t
 
 cdef enum:
-    METER_TICKS = 4            # a second
+    TICKS_PER_SECOND = 4            # a second
 
-cdef struct Meter:
+cdef struct RateLimit:
     double used                # of what a second brings; above `rate` nothing more is to be used
     uint32_t tick              # of the last use
 
 
-cdef inline bint meter_has(Meter* m, double rate, uint32_t tick) noexcept nogil:
+cdef inline bint has_rate(RateLimit* limit, double rate, uint32_t tick) noexcept nogil:
     """Whether something may be used; 0 = there is no limit."""
     if rate == 0:
         return True
-    if tick != m.tick:
-        m.used = max(0.0, m.used - rate * (tick - m.tick) / METER_TICKS)
-        m.tick = tick
-    return m.used < max(rate, 1.0)
+    if tick != limit.tick:
+        limit.used = max(0.0, limit.used - rate * (tick - limit.tick) / TICKS_PER_SECOND)
+        limit.tick = tick
+    return limit.used < max(rate, 1.0)
 
 
-cdef inline bint meter_use(Meter* m, double rate, double amount, uint32_t tick) noexcept nogil:
+cdef inline bint charge_rate(RateLimit* limit, double rate, double amount, uint32_t tick) noexcept nogil:
     """Use so much, whether it may be used or not; returns whether more may be. Without a limit nothing is noted."""
     if rate == 0:
         return True
-    meter_has(m, rate, tick)
-    m.used += amount
-    return meter_has(m, rate, tick)
+    has_rate(limit, rate, tick)
+    limit.used += amount
+    return has_rate(limit, rate, tick)

@@ -13,9 +13,10 @@ PUBLISH packets as MQTT 3.1.1 encodes them, with packet identifier 0.
 """
 
 from libc.stdint cimport uint16_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+from _speedups.base.array cimport array_reserve
 from _speedups.base.buffers cimport buffer_free, buffer_size, pool_free
 from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
@@ -31,15 +32,8 @@ cdef enum:
 
 
 cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number) except -1:
-    cdef Py_ssize_t capacity
-    cdef Item* items
-    if list.count == list.capacity:
-        capacity = list.capacity * 2 if list.capacity else 64
-        items = <Item*>realloc(list.items, capacity * sizeof(Item))
-        if items == NULL:
-            raise MemoryError
-        list.items = items
-        list.capacity = capacity
+    if array_reserve(<void**>&list.items, list.count + 1, &list.capacity, sizeof(Item)) < 0:
+        raise MemoryError
     list.items[list.count] = Item(session, kind, number)
     list.count += 1
     return 0
@@ -243,21 +237,14 @@ cdef class ClusterJournal(Journal):
 
     cdef uint64_t place(self, Message* m, uint8_t flags) except? 0:
         """Where the block has the message; the same one goes into many queues, with QoS 1 or 2."""
-        cdef Py_ssize_t capacity
-        cdef Queued* messages
         cdef int shift = 32 if flags == 2 else 0
         if m.stored_epoch != <uint32_t>self.block:
             m.stored_epoch = <uint32_t>self.block
             m.stored_id = 0
         if flags <= 2 and m.stored_id >> shift & 0xFFFFFFFF:
             return (m.stored_id >> shift & 0xFFFFFFFF) - 1
-        if self.message_count == self.message_capacity:
-            capacity = self.message_capacity * 2 if self.message_capacity else 64
-            messages = <Queued*>realloc(self.messages, capacity * sizeof(Queued))
-            if messages == NULL:
-                raise MemoryError
-            self.messages = messages
-            self.message_capacity = capacity
+        if array_reserve(<void**>&self.messages, self.message_count + 1, &self.message_capacity, sizeof(Queued)) < 0:
+            raise MemoryError
         self.messages[self.message_count] = Queued(message_hold(m), flags)
         self.weight += message_size(m)
         self.message_count += 1
@@ -289,15 +276,8 @@ cdef class ClusterJournal(Journal):
         return 0
 
     cdef int forward(self, object peer, Message* m) except -1:
-        cdef Py_ssize_t capacity
-        cdef Forward* forwards
-        if self.forward_count == self.forward_capacity:
-            capacity = self.forward_capacity * 2 if self.forward_capacity else 64
-            forwards = <Forward*>realloc(self.forwards, capacity * sizeof(Forward))
-            if forwards == NULL:
-                raise MemoryError
-            self.forwards = forwards
-            self.forward_capacity = capacity
+        if array_reserve(<void**>&self.forwards, self.forward_count + 1, &self.forward_capacity, sizeof(Forward)) < 0:
+            raise MemoryError
         self.forwards[self.forward_count] = Forward(self.index(<Subscriber>peer), message_hold(m))
         self.forward_count += 1
         self.weight += message_size(m)

@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from _speedups.base.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pool_free
-from _speedups.session.journal cimport BLOCK_MOST
+from _speedups.session.journal cimport BLOCK_MAX
 from _speedups.session.message cimport Publication
 from _speedups.session.subscriber cimport LOG, Plan, Receiver, Subscriber
 from _speedups.session.counters cimport LOGGED, NOT_LOGGED
@@ -26,7 +26,7 @@ cdef enum:
     HEADER = 48                # bytes
     ROWS_ENOUGH = 2048         # rows, or ...
     BYTES_ENOUGH = 262144      # ... bytes of payloads, with which a block is full at the end of a turn
-    BYTES_MOST = 1048576       # with which it is full at once
+    BYTES_MAX = 1048576       # with which it is full at once
 
 cdef int64_t microseconds() noexcept:
     cdef timespec t
@@ -95,7 +95,7 @@ cdef class MessageLog(Subscriber):
             self.turn.counters[NOT_LOGGED] += 1
             return 0
         if self.now == 0:
-            self.turn.pump(self)                  # at the end of the turn
+            self.turn.schedule_send(self)                  # at the end of the turn
             self.now = self.last = max(microseconds(), self.last)
         row = <Row*>buffer_reserve(&self.rows, &self.pool, sizeof(Row))
         if row == NULL or buffer_append(
@@ -111,10 +111,10 @@ cdef class MessageLog(Subscriber):
         if needed:
             self.required = True
             return self.turn.journal.logged(publication.topic_length + publication.payload_length)
-        if buffer_size(&self.payloads) > BYTES_MOST:
+        if buffer_size(&self.payloads) > BYTES_MAX:
             if not self.required:
                 self.close()
-            elif buffer_size(&self.payloads) > BLOCK_MOST:
+            elif buffer_size(&self.payloads) > BLOCK_MAX:
                 self.turn.seal()                  # the commit takes it now: a turn may bring more than Redis takes
         return 0
 
@@ -144,7 +144,7 @@ cdef class MessageLog(Subscriber):
             plan.log_index = <uint32_t>(buffer_size(&self.topic_ends) // sizeof(end)) - 1
         return <int32_t>plan.log_index
 
-    cdef int pump(self) except -1:
+    cdef int send_pending(self) except -1:
         """The end of a turn."""
         self.now = 0
         if self.required or buffer_size(&self.rows) == 0:

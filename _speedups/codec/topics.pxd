@@ -16,8 +16,10 @@ cdef enum TopicFault:
     TOPIC_WILDCARD_IN_NAME            # [MQTT-3.3.2-2]
     TOPIC_MISPLACED_HASH              # [MQTT-4.7.1-2]
     TOPIC_MISPLACED_PLUS              # [MQTT-4.7.1-3]
+    TOPIC_CONTROL_CHARACTER           # [MQTT-1.5.3], unless the configuration accepts them
 
 cdef int check_utf8(const uint8_t* p, Py_ssize_t n) noexcept nogil
+cdef bint holds_control_character(const uint8_t* p, Py_ssize_t n) noexcept nogil
 cdef int check_topic_name(const uint8_t* p, Py_ssize_t n, int level, int max_levels) noexcept nogil
 cdef int check_topic_filter(const uint8_t* p, Py_ssize_t n, int level, int max_levels) noexcept nogil
 cdef object fault_text(int fault)

@@ -9,7 +9,7 @@ Invalid filters:  (empty)   a#   a/#/b   #/a   a+   a/+b   ++
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 # Eight bytes are judged at once: ONES * c repeats the byte c, and a byte of HIGH marks a hit. They are C macros
@@ -143,6 +143,40 @@ cdef int check_topic_name(const uint8_t* p, Py_ssize_t n, int level, int max_lev
     return fault
 
 
+cdef bint holds_control_character(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    """Whether well-formed UTF-8 holds U+0001 to U+001F, U+007F to U+009F or a non-character, as [MQTT-1.5.3] advises
+    against."""
+    cdef uint64_t block
+    cdef uint32_t character
+    while n > 0:
+        block = load(p, n)
+        if not ((block & HIGH) or ((block - ONES * 0x20) & HIGH) or equal(block, 0x7F)):
+            p += 8
+            n -= 8
+        elif p[0] < 0x80:
+            if p[0] < 0x20 or p[0] == 0x7F:
+                return True
+            p += 1
+            n -= 1
+        elif p[0] < 0xE0:
+            if p[0] == 0xC2 and p[1] < 0xA0:                         # U+0080 to U+009F
+                return True
+            p += 2
+            n -= 2
+        elif p[0] < 0xF0:
+            character = <uint32_t>(p[0] & 15) << 12 | (p[1] & 63) << 6 | (p[2] & 63)
+            if 0xFDD0 <= character <= 0xFDEF or character >= 0xFFFE:
+                return True
+            p += 3
+            n -= 3
+        else:
+            if p[1] & 15 == 15 and p[2] == 0xBF and p[3] >= 0xBE:    # the last two of a plane
+                return True
+            p += 4
+            n -= 4
+    return False
+
+
 cdef int check_topic_filter(const uint8_t* p, Py_ssize_t n, int level, int max_levels) noexcept nogil:
     """Whether `n` bytes at `p` are a topic filter at protocol `level` of at most `max_levels` levels: a TopicFault."""
     cdef bint wildcard = False
@@ -205,6 +239,7 @@ cdef tuple FAULT_TEXTS = (
     "a topic name holds a wildcard [MQTT-3.3.2-2]",
     "'#' must be a level of its own, and the last [MQTT-4.7.1-2]",
     "'+' must be a level of its own [MQTT-4.7.1-3]",
+    "it holds a control character or a non-character [MQTT-1.5.3]; mqtt.control_characters accepts them",
 )
 
 
@@ -256,6 +291,16 @@ def validate_topic_filter(topic not None, int level=4, int max_levels=TOPIC_LEVE
     )
     if fault:
         raise InvalidTopic(f"topic filter: {fault_text(fault)}", 0x8F)
+
+
+def has_control_characters(str text not None):
+    """Whether a text holds U+0001 to U+001F, U+007F to U+009F, or a non-character.
+
+    Raises:
+        UnicodeEncodeError: it holds a lone surrogate.
+    """
+    cdef bytes data = text.encode()
+    return holds_control_character(<const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 
 def matches(topic_filter not None, topic_name not None):

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from _speedups.base.rate_limit cimport Meter
+from _speedups.base.rate_limit cimport RateLimit
 from _speedups.net.tls cimport TlsContext
 
 
@@ -16,7 +16,7 @@ cdef class Listener:
     cdef public double client_bytes    # ... and bytes of its packets
     cdef public double total_messages  # from all clients of the listener
     cdef public double total_bytes
-    cdef Meter accepted_lately, messages, volume
+    cdef RateLimit accepted_lately, messages, volume
     cdef readonly uint32_t connections
     cdef readonly uint64_t accepted
     cdef readonly uint64_t refused     # closed at once, because there were max_connections

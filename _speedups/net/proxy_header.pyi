@@ -1,3 +1,3 @@
-HEADER_MOST: int
+HEADER_MAX: int
 
 def read_proxy_header(data: bytes) -> tuple[int, tuple[int, bytes, int] | None]: ...

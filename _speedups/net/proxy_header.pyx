@@ -9,8 +9,8 @@ import socket
 import struct
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"         # of version 2
-HEADER_MOST = 4096                            # bytes, not more than reactor.pxd's TAIL_MOST; room for many TLVs
-LINE_MOST = 107                               # bytes of a header of version 1, CRLF included
+HEADER_MAX = 4096                            # bytes, not more than reactor.pxd's TAIL_MAX; room for many TLVs
+LINE_MAX = 107                               # bytes of a header of version 1, CRLF included
 FIXED = 16                                    # bytes of version 2 before the addresses: signature, command, family, size
 LINE = re.compile(rb"PROXY (TCP[46]) (\S+) (\S+) (\d{1,5}) (\d{1,5})")
 LOCAL, PROXY = 0x20, 0x21                     # version and command: the balancer itself speaks, or for a client
@@ -45,7 +45,7 @@ cdef _read_binary(bytes data):
     size = FIXED + length
     if command not in (LOCAL, PROXY):
         raise ValueError(f"PROXY protocol version and command {command:#04x}")
-    if size > HEADER_MOST:
+    if size > HEADER_MAX:
         raise ValueError(f"a PROXY protocol header of {size} bytes")
     if len(data) < size:
         return 0, None
@@ -59,9 +59,9 @@ cdef _read_binary(bytes data):
 
 
 cdef _read_line(bytes data):
-    end = data.find(b"\r\n", 0, LINE_MOST)
+    end = data.find(b"\r\n", 0, LINE_MAX)
     if end < 0:
-        if len(data) >= LINE_MOST:
+        if len(data) >= LINE_MAX:
             raise ValueError("a PROXY protocol line without an end")
         return 0, None
     if data[:end].split(b" ", 2)[1] == b"UNKNOWN":

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t
 from _speedups.net.openssl cimport SSL, SSL_CTX
 
 cdef enum:
-    RECORD_MOST = 16384        # bytes of payload in one record
+    RECORD_MAX = 16384        # bytes of payload in one record
     READ_AHEAD = 65536         # bytes that OpenSSL asks the socket for at once, after the handshake
     # What reading, writing and shaking hands return if it isn't a number of bytes.
     WANTS_READ = -1            # go on when the socket can be read

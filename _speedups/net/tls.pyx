@@ -210,7 +210,7 @@ cdef class Tls:
         """Send one record; returns how many bytes it took. After WANTS_WRITE the same bytes must come again."""
         cdef int sent
         ERR_clear_error()
-        sent = SSL_write(self.ssl, p, <int>min(n, <Py_ssize_t>RECORD_MOST))
+        sent = SSL_write(self.ssl, p, <int>min(n, <Py_ssize_t>RECORD_MAX))
         return sent if sent > 0 else self.explain(sent)
 
     cdef Py_ssize_t explain(self, int result) except -4:

@@ -3,9 +3,9 @@
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
 cdef enum:
-    HEAD_MOST = 14             # bytes of a frame before its payload
-    CONTROL_MOST = 125         # bytes of payload of a control frame
-    PREFIX_MOST = 153          # bytes: a control frame and the head of what follows it, twice a head to spare
+    HEAD_MAX = 14             # bytes of a frame before its payload
+    CONTROL_MAX = 125         # bytes of payload of a control frame
+    PREFIX_MAX = 153          # bytes: a control frame and the head of what follows it, twice a head to spare
 
 # Opcodes [RFC 6455, 5.2].
 cdef enum:
@@ -27,21 +27,21 @@ cdef class WebSocket:
     cdef bint client                   # it is we who mask
     cdef bint ready                    # the HTTP request has been answered
     # What comes.
-    cdef uint8_t head[HEAD_MOST]       # of a frame whose head is incomplete
+    cdef uint8_t head[HEAD_MAX]       # of a frame whose head is incomplete
     cdef uint8_t head_size
     cdef uint8_t opcode                # of the frame whose payload comes
     cdef uint64_t left                 # bytes of it that have not come
     cdef uint8_t mask[8]               # four bytes, twice; begins with the one for the next byte
     cdef bint inside                   # a frame's payload comes
     cdef bint fragmented               # the message goes on in another frame
-    cdef uint8_t control[CONTROL_MOST]
+    cdef uint8_t control[CONTROL_MAX]
     cdef uint8_t control_size
     cdef readonly uint16_t code        # why it is to end; 0 = it goes on
     cdef readonly str fault            # in words; None if the other end just closes
     # What goes.
-    cdef uint8_t answer[CONTROL_MOST + 6]  # a control frame that waits for the end of the frame that is being sent
+    cdef uint8_t answer[CONTROL_MAX + 6]  # a control frame that waits for the end of the frame that is being sent
     cdef uint8_t answer_size
-    cdef uint8_t prefix[PREFIX_MOST]   # what goes before the next bytes of payload
+    cdef uint8_t prefix[PREFIX_MAX]   # what goes before the next bytes of payload
     cdef uint8_t prefix_start, prefix_end
     cdef Py_ssize_t framed             # bytes of payload that the last head speaks of and that have not been sent
 

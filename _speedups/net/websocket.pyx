@@ -104,7 +104,7 @@ cdef class WebSocket:
         if (head[1] & 0x80 == 0) != self.client:
             return self.refuse(PROTOCOL_ERROR, "a frame without a mask" if not self.client else "a frame with a mask")
         if self.opcode & 8:
-            if self.opcode > PONG or head[0] < 0x80 or length > CONTROL_MOST:
+            if self.opcode > PONG or head[0] < 0x80 or length > CONTROL_MAX:
                 return self.refuse(PROTOCOL_ERROR, "a control frame that is unknown, fragmented or too long")
         elif self.opcode == TEXT:
             return self.refuse(UNSUPPORTED_DATA, "a text frame [MQTT-6.0.0-1]")

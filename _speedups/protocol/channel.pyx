@@ -11,7 +11,7 @@ The handler is any object with `packet(channel, packet)`, called for CONNECT, SU
 
 from _speedups.base.buffers cimport buffer_size
 from _speedups.base.cursor cimport Cursor, read_header, varint_size
-from _speedups.session.journal cimport BLOCK_MOST
+from _speedups.session.journal cimport BLOCK_MAX
 from _speedups.session.message cimport (
     Message, Publication, message_new, message_payload, message_release, publication_of,
 )
@@ -19,6 +19,7 @@ from _speedups.codec.decode cimport decode_body
 from _speedups.codec.publish cimport FLAG_DUP, PUBLISH_QOS_0, is_sys
 from _speedups.codec.tables cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
                                      UNSUBSCRIBE)
+from _speedups.protocol.read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
 from _speedups.routing.router cimport Router
 from _speedups.session.session cimport Session
 from _speedups.codec.topics cimport fault_text
@@ -30,7 +31,7 @@ from _speedups.session.turn cimport Outlet
 from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
 
 cdef enum:
-    CONNECT_MOST = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
+    CONNECT_MAX = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
 
 
 cdef class Channel(Outlet):
@@ -45,7 +46,6 @@ cdef class Channel(Outlet):
         self.router = router
         self.turn = router.turn
         self.handler = handler
-        self.parsing = True
         self.last_seen = self.turn.tick
 
     @property
@@ -65,7 +65,7 @@ cdef class Channel(Outlet):
         self.session = session
         self.phase = OPEN
         # One and a half times the period [MQTT-3.1.2-24], in ticks, none of which counts until it is over.
-        self.patience = <uint32_t>(keep_alive * 6 + 1.999) if keep_alive else 0
+        self.keep_alive_ticks = <uint32_t>(keep_alive * 6 + 1.999) if keep_alive else 0
         session.attach(self, level)
 
     def detach(self):
@@ -77,10 +77,10 @@ cdef class Channel(Outlet):
 
     cdef int drained(self) except -1:
         if self.session is not None:
-            self.turn.pump(self.session)
+            self.turn.schedule_send(self.session)
         return 0
 
-    cdef int refuse(self, str reason) except -1:
+    cdef int protocol_error(self, str reason) except -1:
         """The client broke the protocol: the connection is to end."""
         if self.fault is None:
             self.fault = reason
@@ -88,7 +88,21 @@ cdef class Channel(Outlet):
         self.phase = ENDED
         return 0
 
-    cdef int spend(self, bint is_publish, Py_ssize_t size) except -1:
+    cdef int close_gate(self, uint8_t reason) noexcept:
+        """Handle no more packets, or read no more, for this reason."""
+        self.gate |= reason
+        return 0
+
+    cdef int open_gate(self, uint8_t reason) except -1:
+        """The reason holds no longer; if none is left that keeps packets from being handled, go on."""
+        self.gate &= ~reason
+        return 0 if self.gate & PARSE_GATE else self.gate_opened()
+
+    cdef int gate_opened(self) except -1:
+        """Packets may be handled again: the owner of the socket handles those that came meanwhile, and reads on."""
+        return 0
+
+    cdef int charge(self, bint is_publish, Py_ssize_t size) except -1:
         """A packet was taken: whoever knows the client's rate may say that the next has to wait."""
         return 0
 
@@ -103,67 +117,67 @@ cdef class Channel(Outlet):
         cdef int found
         at.end = end
         self.need = 0
-        while p < end and self.parsing:
+        while p < end and not self.gate & PARSE_GATE:
             if self.phase == ENDED:
                 return n
             limit = self.turn.limits.max_packet_size
             if self.phase == EXPECTING:
                 if p[0] >> 4 != CONNECT:
-                    self.refuse("the first packet is not CONNECT [MQTT-3.1.0-1]")
+                    self.protocol_error("the first packet is not CONNECT [MQTT-3.1.0-1]")
                     return n
-                if limit > CONNECT_MOST:
-                    limit = CONNECT_MOST
+                if limit > CONNECT_MAX:
+                    limit = CONNECT_MAX
             at.p = p
             found = read_header(&at, &first_byte, &remaining)
             if found == 0:
                 break                                  # the header is incomplete
             if found < 0:
-                self.refuse("the Remaining Length has more than four bytes [MQTT-2.2.3]")
+                self.protocol_error("the Remaining Length has more than four bytes [MQTT-2.2.3]")
                 return n
             q = at.p
             if remaining + (q - p) > limit:
-                self.refuse(f"a packet of {remaining + (q - p)} bytes, {limit} are allowed")
+                self.protocol_error(f"a packet of {remaining + (q - p)} bytes, {limit} are allowed")
                 return n
             if end - q < <Py_ssize_t>remaining:
                 self.need = remaining + <uint32_t>(q - p)
                 break
             self.turn.counters[PACKETS_RECEIVED] += 1
-            self.take(p[0], p, q, remaining)
+            self.handle_packet(p[0], p, q, remaining)
             if self.metered:
-                self.spend(p[0] >> 4 == PUBLISH, remaining + (q - p))
+                self.charge(p[0] >> 4 == PUBLISH, remaining + (q - p))
             p = q + remaining
         return n if self.phase == ENDED else p - data
 
-    cdef int take(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
+    cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
         """Act on one packet."""
         cdef int kind = first_byte >> 4
         cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
         cdef bint adds
         cdef uint8_t* p
         if kind == PUBLISH:
-            self.take_publish(first_byte, packet, body, n)
+            self.handle_publish(first_byte, packet, body, n)
         elif PUBACK <= kind <= PUBCOMP:
-            self.take_acknowledgement(first_byte, body, n)
+            self.handle_acknowledgement(first_byte, body, n)
         elif kind == PINGREQ:
             if n or (self.level > 3 and first_byte & 15):
-                return self.refuse("PINGREQ with flags or a body [MQTT-2.2.2-2]")
+                return self.protocol_error("PINGREQ with flags or a body [MQTT-2.2.2-2]")
             p = self.reserve(2)
             p[0] = 0xD0
             p[1] = 0
             self.turn.counters[PACKETS_SENT] += 1
             return 0
         else:
-            self.hand_up(first_byte, body, n)
+            self.dispatch(first_byte, body, n)
         # Whoever gives a store that is behind more to do, or to remember, is not read until it has caught up.
         adds = buffer_size(&self.turn.journal.records) > before or self.held > self.turn.committed
-        if self.parsing and (adds or kind in (SUBSCRIBE, UNSUBSCRIBE)) and self.turn.overloaded():
-            self.parsing = False
-            self.turn.hold_back(self)
-        elif adds and self.turn.journal.weight > BLOCK_MOST:
+        if (adds or kind in (SUBSCRIBE, UNSUBSCRIBE)) and not self.gate & PARSE_GATE and self.turn.overloaded():
+            self.close_gate(STORE_BEHIND)
+            self.turn.await_store(self)
+        elif adds and self.turn.journal.weight > BLOCK_MAX:
             self.turn.seal()
         return 0
 
-    cdef int take_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
+    cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
         cdef uint8_t qos = first_byte >> 1 & 3
         cdef const uint8_t* topic = body + 2
         cdef const uint8_t* payload
@@ -172,22 +186,22 @@ cdef class Channel(Outlet):
         cdef uint16_t packet_id = 0
         cdef int fault
         if qos == 3:
-            return self.refuse("PUBLISH with QoS 3 [MQTT-3.3.1-4]")
+            return self.protocol_error("PUBLISH with QoS 3 [MQTT-3.3.1-4]")
         if qos == 0 and first_byte & 8 and self.level > 3:
-            return self.refuse("PUBLISH with QoS 0 and DUP [MQTT-3.3.1-2]")
+            return self.protocol_error("PUBLISH with QoS 0 and DUP [MQTT-3.3.1-2]")
         if n < 2 + 2 * (qos > 0):
-            return self.refuse("PUBLISH is too short")
+            return self.protocol_error("PUBLISH is too short")
         topic_length = body[0] << 8 | body[1]
         payload = topic + topic_length
         if payload + 2 * (qos > 0) > end:
-            return self.refuse("the topic name of PUBLISH is longer than the packet")
+            return self.protocol_error("the topic name of PUBLISH is longer than the packet")
         fault = self.router.check_topic(topic, topic_length, self.level)
         if fault:
-            return self.refuse(f"PUBLISH: {fault_text(fault)}")
+            return self.protocol_error(f"PUBLISH: {fault_text(fault)}")
         if qos:
             packet_id = payload[0] << 8 | payload[1]
             if packet_id == 0:
-                return self.refuse("PUBLISH with packet identifier 0 [MQTT-2.3.1-1]")
+                return self.protocol_error("PUBLISH with packet identifier 0 [MQTT-2.3.1-1]")
             payload += 2
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += end - payload
@@ -196,13 +210,13 @@ cdef class Channel(Outlet):
                                       packet_id, first_byte & 8 != 0)
         if is_sys(topic, topic_length):
             # Only the broker publishes there [MQTT-4.7.2-1]; level 4 has no way to say so but to acknowledge.
-            return self.take_for_nobody(qos, packet_id, topic, topic_length, payload, end - payload,
+            return self.acknowledge_and_drop(qos, packet_id, topic, topic_length, payload, end - payload,
                                         "only the broker publishes there")
         if self.session.rights is not None and not self.router.may_publish(self.session.rights, topic, topic_length):
             self.turn.counters[PUBLISH_DENIED] += 1
             if self.session.rights.first_denial():
                 self.handler.denied(self, topic[:topic_length])
-            return self.take_for_nobody(qos, packet_id, topic, topic_length, payload, end - payload,
+            return self.acknowledge_and_drop(qos, packet_id, topic, topic_length, payload, end - payload,
                                         "the client may not publish there")
         if self.turn.hears_publish and not (qos == 2 and self.session.awaits(packet_id)):
             self.handler.publish(self, topic[:topic_length], payload[:end - payload], qos, first_byte & 1, packet_id,
@@ -241,17 +255,17 @@ cdef class Channel(Outlet):
         if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may leave.
             return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind())
-        if self.session.awaiting_count >= self.turn.limits.max_awaiting_release or (
-                self.session.awaiting_count
-                and self.session.awaiting_bytes + topic_length + size > self.turn.limits.max_queued_bytes):
-            return self.refuse("too many QoS 2 messages wait for PUBREL")
+        if self.session.incoming.count >= self.turn.limits.max_awaiting_release or (
+                self.session.incoming.count
+                and self.session.incoming.bytes + topic_length + size > self.turn.limits.max_queued_bytes):
+            return self.protocol_error("too many QoS 2 messages wait for PUBREL")
         message = message_new(topic, topic_length, payload, size, 2, first_byte & 1)
         if message == NULL:
             raise MemoryError
         self.session.await_release(packet_id, message)
         return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded())
 
-    cdef int take_for_nobody(self, uint8_t qos, uint16_t packet_id, const uint8_t* topic, Py_ssize_t topic_length,
+    cdef int acknowledge_and_drop(self, uint8_t qos, uint16_t packet_id, const uint8_t* topic, Py_ssize_t topic_length,
                              const uint8_t* payload, Py_ssize_t size, str reason) except -1:
         """Acknowledge a message that goes nowhere: below level 5 there is no word for a refusal [MQTT-3.3.5-2]."""
         if self.turn.tracer is not None:
@@ -260,17 +274,17 @@ cdef class Channel(Outlet):
             return 0
         return self.acknowledge((PUBACK if qos == 1 else PUBREC) << 4, packet_id, False)
 
-    cdef int take_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
+    cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
         cdef int kind = first_byte >> 4
         cdef uint16_t packet_id
         cdef bint fits = True
         if self.level > 3 and first_byte & 15 != (2 if kind == PUBREL else 0):
-            return self.refuse("an acknowledgement with wrong flags [MQTT-2.2.2-2]")
+            return self.protocol_error("an acknowledgement with wrong flags [MQTT-2.2.2-2]")
         if n != 2:
-            return self.refuse("an acknowledgement that is not two bytes long")
+            return self.protocol_error("an acknowledgement that is not two bytes long")
         packet_id = body[0] << 8 | body[1]
         if packet_id == 0:
-            return self.refuse("an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]")
+            return self.protocol_error("an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]")
         if kind == PUBACK:
             fits = self.session.puback(packet_id)
         elif kind == PUBREC:
@@ -278,12 +292,12 @@ cdef class Channel(Outlet):
         elif kind == PUBCOMP:
             fits = self.session.pubcomp(packet_id)
         else:
-            return self.take_pubrel(packet_id)
+            return self.handle_pubrel(packet_id)
         if not fits:
-            return self.refuse("an acknowledgement that doesn't fit the QoS or the state of its PUBLISH")
+            return self.protocol_error("an acknowledgement that doesn't fit the QoS or the state of its PUBLISH")
         return 0
 
-    cdef int take_pubrel(self, uint16_t packet_id) except -1:
+    cdef int handle_pubrel(self, uint16_t packet_id) except -1:
         """Make the message available, exactly once; PUBCOMP for an unknown identifier too [MQTT-4.3.3-2]."""
         cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
         cdef Message* message = self.session.release(packet_id)
@@ -303,32 +317,31 @@ cdef class Channel(Outlet):
             wait = self.session.recorded() and self.turn.behind()
         return self.acknowledge(PUBCOMP << 4, packet_id, wait)
 
-    cdef int hand_up(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
+    cdef int dispatch(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
         """Decode a packet that is not hot and give it to the handler."""
         if self.phase == OPEN and first_byte >> 4 == CONNECT:
-            return self.refuse("a second CONNECT [MQTT-3.1.0-2]")
+            return self.protocol_error("a second CONNECT [MQTT-3.1.0-2]")
         try:
             packet = decode_body(first_byte, body, n, self.level or 4)
         except UnacceptableProtocol:
             packet = None
         except (MalformedPacket, ProtocolError) as fault:
-            return self.refuse(str(fault))
+            return self.protocol_error(str(fault))
         if self.phase == EXPECTING:
             self.phase = CONNECTING
-            self.parsing = False
+            self.close_gate(CONNECT_PENDING)
         self.handing_up = True
         try:
             self.handler.packet(self, packet)
         finally:
             self.handing_up = False
-        if self.phase == OPEN and not self.paused:
-            self.parsing = True
+        if self.phase == OPEN:
+            self.gate &= ~CONNECT_PENDING
         return 0
 
     def pause(self):
         """For the handler: take no more packets until it is told to go on."""
-        self.paused = True
-        self.parsing = False
+        self.close_gate(HANDLER_BUSY)
 
     def publish_as(self, bytes topic not None, bytes payload not None, int qos, bint retain, int packet_id, bint dup):
         """For the handler: publish what came, or what became of it, under a valid topic name; and acknowledge it."""
@@ -338,7 +351,7 @@ cdef class Channel(Outlet):
     def publish_for_nobody(self, bytes topic not None, bytes payload not None, int qos, int packet_id,
                            str reason not None):
         """For the handler: acknowledge what came, and publish nothing."""
-        self.take_for_nobody(<uint8_t>qos, <uint16_t>packet_id, topic, len(topic), payload, len(payload), reason)
+        self.acknowledge_and_drop(<uint8_t>qos, <uint16_t>packet_id, topic, len(topic), payload, len(payload), reason)
 
     def ignore(self):
         """For the handler: what still comes is not for us; the connection is to be closed soon."""
@@ -346,4 +359,4 @@ cdef class Channel(Outlet):
 
     def reject(self, str reason not None):
         """For the handler: the packet breaks the protocol, and the connection is to end."""
-        self.refuse(reason)
+        self.protocol_error(reason)

@@ -12,7 +12,7 @@ from _speedups.codec.publish cimport (
     FLAG_DUP, PUBLISH_QOS_0, is_sys, publish_remaining, publish_size, write_publish,
 )
 from _speedups.codec.tables cimport PUBLISH
-from _speedups.codec.topics cimport check_topic_name
+from _speedups.codec.topics cimport TOPIC_CONTROL_CHARACTER, check_topic_name, holds_control_character
 from _speedups.routing.retained cimport RetainedSearch, RetainedTree
 from _speedups.routing.subscriptions cimport SubscriptionTree
 from _speedups.session.counters cimport (
@@ -42,12 +42,16 @@ cdef class Router:
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1:
         """0, or the TopicFault of a topic name. One that has a delivery plan was found valid before."""
+        cdef int fault
         self.looked_up = 0 < n <= LONG_NAME
         if self.looked_up:
             self.plan = self.filters.known(topic, n, &self.topic_hash)
             if self.plan != NULL:
                 return 0
-        return check_topic_name(topic, n, level, self.turn.limits.max_topic_levels)
+        fault = check_topic_name(topic, n, level, self.turn.limits.max_topic_levels)
+        if not fault and not self.turn.limits.control_characters and holds_control_character(topic, n):
+            return TOPIC_CONTROL_CHARACTER
+        return fault
 
     cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1:
         """Whether a client with these rights may publish to the topic name that was checked just before.

@@ -7,9 +7,9 @@ from _speedups.routing.topic_tree cimport Node
 
 cdef enum:
     PLAN_SLOTS = 8192          # delivery plans kept, by hash of the topic name: a power of two
-    PLAN_MOST = 65536          # receivers in a plan that is kept; larger ones are made anew each time
-    PLAN_TOPIC_MOST = 1024     # bytes of the topic name of a plan that is kept
-    PLANS_MOST = 2000000       # receivers in all kept plans; past it all are forgotten
+    PLAN_MAX = 65536          # receivers in a plan that is kept; larger ones are made anew each time
+    PLAN_TOPIC_MAX = 1024     # bytes of the topic name of a plan that is kept
+    PLANS_MAX = 2000000       # receivers in all kept plans; past it all are forgotten
 
 # One end of a subscription; the other is Subscription in session/subscriber.pxd.
 cdef struct SubscriptionEntry:
@@ -28,7 +28,7 @@ cdef class SubscriptionTree:
     cdef Py_ssize_t topic_length
     cdef Node** frontier       # nodes reached at a level, while matching
     cdef Node** beyond         # nodes reached at the next
-    cdef Py_ssize_t frontier_capacity, beyond_capacity
+    cdef Py_ssize_t frontier_capacity, beyond_capacity, receiver_capacity
     cdef readonly uint64_t generation
     cdef uint64_t mark         # stamps the sessions that the plan being made has
     cdef readonly uint64_t count       # subscriptions

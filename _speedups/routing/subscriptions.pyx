@@ -10,9 +10,10 @@ filter without wildcards forgets the plan of that one topic name; any other chan
 A plan is used only within the call that asked for it: nothing that is called meanwhile changes subscriptions.
 """
 
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
+from _speedups.base.array cimport array_reserve, array_reserve_tight
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.journal cimport SUBSCRIBED, UNSUBSCRIBED
 from _speedups.session.subscriber cimport LOCAL, Plan, Receiver, Subscriber, Subscription
@@ -92,9 +93,7 @@ cdef class SubscriptionTree:
         cdef const uint8_t* path = topic_filter
         cdef Py_ssize_t n = len(topic_filter)
         cdef Node* node = node_at(self.root, path, n, True)
-        cdef SubscriptionEntry* subscribers
-        cdef Subscription* subscriptions
-        cdef uint32_t i, capacity
+        cdef uint32_t i
         cdef Py_ssize_t at
         if node == NULL:
             raise MemoryError
@@ -106,21 +105,12 @@ cdef class SubscriptionTree:
             if subscriber.kind == LOCAL and subscriber.recorded():
                 subscriber.turn.journal.text(SUBSCRIBED, subscriber.number, options, path, n)
             return False
-        if node.count == node.capacity:
-            capacity = node.capacity + (node.capacity >> 1) + 1
-            subscribers = <SubscriptionEntry*>realloc(node.value, capacity * sizeof(SubscriptionEntry))
-            if subscribers == NULL:
-                node_prune(node)
-                raise MemoryError
-            node.value = subscribers
-            node.capacity = capacity
-        if subscriber.subscription_count == subscriber.subscription_capacity:
-            capacity = subscriber.subscription_capacity + (subscriber.subscription_capacity >> 1) + 1
-            subscriptions = <Subscription*>realloc(subscriber.subscriptions, capacity * sizeof(Subscription))
-            if subscriptions == NULL:
-                raise MemoryError
-            subscriber.subscriptions = subscriptions
-            subscriber.subscription_capacity = capacity
+        if array_reserve_tight(&node.value, node.count + 1, &node.capacity, sizeof(SubscriptionEntry)) < 0:
+            node_prune(node)
+            raise MemoryError
+        if array_reserve_tight(<void**>&subscriber.subscriptions, subscriber.subscription_count + 1,
+                               &subscriber.subscription_capacity, sizeof(Subscription)) < 0:
+            raise MemoryError
         subscriber.subscriptions[subscriber.subscription_count] = Subscription(<void*>node, node.count)
         (<SubscriptionEntry*>node.value)[node.count] = SubscriptionEntry(<void*>subscriber, subscriber.subscription_count, options)
         node.count += 1
@@ -232,13 +222,13 @@ cdef class SubscriptionTree:
         cdef int i
         cdef Py_ssize_t size
         self.match(topic, n)
-        if self.scratch.count > PLAN_MOST or n > PLAN_TOPIC_MOST or (self.tags[slot] | 1) != tag_of(h):
+        if self.scratch.count > PLAN_MAX or n > PLAN_TOPIC_MAX or (self.tags[slot] | 1) != tag_of(h):
             self.tags[slot] = tag_of(h) & ~1u     # the plan that is there is not used any more
             self.scratch.generation = self.generation
             self.scratch.publisher = 0
             self.scratch.log_block = 0
             return &self.scratch
-        if self.kept > PLANS_MOST:
+        if self.kept > PLANS_MAX:
             for i in range(PLAN_SLOTS):
                 free(self.plans[i])
                 self.plans[i] = NULL
@@ -323,18 +313,9 @@ cdef class SubscriptionTree:
 
     cdef int widen(self, Py_ssize_t n) except -1:
         """Room for `n` nodes on either side."""
-        cdef Node** nodes
-        if n > self.beyond_capacity:
-            nodes = <Node**>realloc(self.beyond, n * 2 * sizeof(Node*))
-            if nodes == NULL:
-                raise MemoryError
-            self.beyond = nodes
-            self.beyond_capacity = n * 2
-        if self.frontier == NULL:
-            self.frontier = <Node**>malloc(n * 2 * sizeof(Node*))
-            if self.frontier == NULL:
-                raise MemoryError
-            self.frontier_capacity = n * 2
+        if (array_reserve(<void**>&self.beyond, n, &self.beyond_capacity, sizeof(Node*)) < 0
+                or array_reserve(<void**>&self.frontier, n, &self.frontier_capacity, sizeof(Node*)) < 0):
+            raise MemoryError
         return 0
 
     cdef int collect(self, Node* node) except -1:
@@ -342,16 +323,10 @@ cdef class SubscriptionTree:
         cdef SubscriptionEntry* s = <SubscriptionEntry*>node.value
         cdef SubscriptionEntry* end = s + node.count
         cdef Subscriber subscriber
-        cdef Receiver* receivers
-        cdef uint32_t wanted
         cdef uint8_t qos
-        if self.scratch.count + node.count > self.scratch.capacity:
-            wanted = (self.scratch.count + node.count) * 2
-            receivers = <Receiver*>realloc(self.scratch.receivers, wanted * sizeof(Receiver))
-            if receivers == NULL:
-                raise MemoryError
-            self.scratch.receivers = receivers
-            self.scratch.capacity = wanted
+        if array_reserve(<void**>&self.scratch.receivers, self.scratch.count + node.count, &self.receiver_capacity,
+                         sizeof(Receiver)) < 0:
+            raise MemoryError
         while s < end:
             subscriber = <Subscriber>s.subscriber
             qos = s.options & 3

@@ -8,7 +8,7 @@ from _speedups.session.message cimport Message
 
 cdef enum:
     LAYOUT = 1                 # version of the records; raise it when one changes
-    BLOCK_MOST = 16777216      # bytes that a turn's block may refer to: past it another is begun
+    BLOCK_MAX = 16777216      # bytes that a turn's block may refer to: past it another is begun
 
 cdef enum RecordKind:
     MESSAGE = 1

@@ -5,12 +5,11 @@ clock (the turn's tick is its time). What of it must survive is recorded in the 
 
 Queue numbers are packet identifiers: the n-th message of a session (from 1) is always sent with packet identifier
 (n - 1) mod 65535 + 1, so identifiers, order and DUP survive any death of the node without further state. An entry
-leaves the queue when it is acknowledged; one acknowledged out of order waits as GONE for those before it. Since
+leaves the queue when it is acknowledged; one acknowledged out of order waits as ACKED for those before it. Since
 never more than 65534 entries lie between the oldest unacknowledged and the newest sent, identifiers are unique.
 """
 
 cimport cython
-from libc.stdlib cimport calloc, free, realloc
 
 import struct
 
@@ -18,11 +17,18 @@ from _speedups.session cimport journal as j
 from _speedups.session.rights cimport MAY_READ, Rights
 from _speedups.base.buffers cimport buffer_size
 from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
+from _speedups.session.incoming_qos2 cimport (
+    Awaiting, incoming_add, incoming_clear, incoming_find, incoming_places, incoming_remove,
+)
 from _speedups.session.message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_release, message_size,
 )
 from _speedups.session.counters cimport (
     DELIVERY_DENIED, DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED,
+)
+from _speedups.session.outgoing_queue cimport (
+    ACKED, GOT_PUBREC, PACKET_IDS, SENT, WAITING, Entry, packet_id_of, queue_clear, queue_entry, queue_grow,
+    queue_in_flight, queue_skip_acked,
 )
 from _speedups.session.subscriber cimport LOCAL, SHARED, Plan, Receiver, Subscriber
 from _speedups.session.turn cimport Outlet, Sender, Turn
@@ -31,12 +37,10 @@ from _speedups.session.journal import DamagedBlock
 
 cdef enum:
     PUBREL = 0x62              # first byte
-    PACKET_IDS = 65535
-    PUMP_BYTES = 131072        # how much a session puts into its connection's output in one turn
-    GAP_MOST = 1 << 24         # queue numbers that a store may leave out
-    GONE_MOST = PACKET_IDS     # entries that may wait as GONE
-    CAPACITY_KEPT = 1024       # entries of an empty queue whose memory is not returned
-    DRAWS_MOST = 4096          # steps of a source in one turn
+    SEND_BYTES = 131072        # bytes of output up to which a session sends in one turn
+    GAP_MAX = 1 << 24          # queue numbers that a store may leave out
+    ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED
+    PULLS_MAX = 4096           # steps of a source in one turn
 
 
 cdef class Source:
@@ -47,21 +51,17 @@ cdef class Source:
         return False
 
 
-cdef inline uint16_t packet_id_of(uint64_t n) noexcept nogil:
-    return <uint16_t>((n - 1) % PACKET_IDS + 1)
-
-
 cdef inline void count_queued(Session session, int64_t messages, int64_t size) noexcept:
     """The session's queue has so many more messages, and bytes of them; the node's totals follow."""
-    session.queued += <uint32_t>messages
-    session.queued_bytes += <uint64_t>size
+    session.queue.queued += <uint32_t>messages
+    session.queue.queued_bytes += <uint64_t>size
     session.turn.queued += messages
     session.turn.queued_bytes += size
 
 
 cdef inline void count_inflight(Session session, int64_t messages) noexcept:
     """So many more have been sent to the session and are not acknowledged."""
-    session.inflight += <uint32_t>messages
+    session.queue.inflight += <uint32_t>messages
     session.turn.inflight += messages
 
 
@@ -87,7 +87,7 @@ cdef class Session(Subscriber):
         self.kind = SHARED if shared else LOCAL
         self.level = level
         self.restoring = restoring
-        self.head = self.next = self.tail = self.sent = 1     # message identifiers start at 1
+        self.queue.head = self.queue.next = self.tail = self.queue.sent = 1     # message identifiers start at 1
         self.committed = 1 if self.kind == LOCAL and self.recorded() else <uint64_t>-1
 
     def __dealloc__(self):
@@ -95,27 +95,12 @@ cdef class Session(Subscriber):
 
     cdef void clear(self) noexcept:
         """Let go of the queue and of the messages that wait for PUBREL."""
-        cdef uint64_t n = self.head
-        cdef uint32_t i
-        while n < self.tail:
-            if self.queue[n & self.mask].message != NULL:
-                message_release(self.queue[n & self.mask].message)
-            n += 1
-        free(self.queue)
-        self.queue = NULL
-        if self.awaiting != NULL:
-            for i in range(self.awaiting_mask + 1):
-                if self.awaiting[i].message != NULL:
-                    message_release(self.awaiting[i].message)
-        free(self.awaiting)
-        self.awaiting = NULL
-        self.awaiting_mask = self.awaiting_count = 0
-        self.awaiting_bytes = 0
+        queue_clear(&self.queue, self.tail)
+        incoming_clear(&self.incoming)
         if self.turn is not None:                 # else `__init__` has failed
-            count_queued(self, -<int64_t>self.queued, -<int64_t>self.queued_bytes)
-            count_inflight(self, -<int64_t>self.inflight)
-        self.mask = self.pending = 0
-        self.droppable = 0
+            count_queued(self, -<int64_t>self.queue.queued, -<int64_t>self.queue.queued_bytes)
+            count_inflight(self, -<int64_t>self.queue.inflight)
+        self.pending = 0
 
     cdef bint recorded(self) noexcept:
         """Whether changes go into the journal."""
@@ -138,17 +123,17 @@ cdef class Session(Subscriber):
     @property
     def queue_length(self):
         """QoS 1 and 2 messages that the client has not acknowledged."""
-        return self.queued
+        return self.queue.queued
 
     @property
     def queue_capacity(self):
         """How many entries it has memory for."""
-        return self.mask + 1 if self.queue != NULL else 0
+        return self.queue.mask + 1 if self.queue.entries != NULL else 0
 
     @property
     def queue_bytes(self):
         """Bytes of their topic names and payloads."""
-        return self.queued_bytes
+        return self.queue.queued_bytes
 
     @property
     def sources_waiting(self):
@@ -161,14 +146,14 @@ cdef class Session(Subscriber):
         A list of (queue number, state, QoS, DUP, RETAIN, topic name, payload). The state is "waiting", "sent", or
         "pubrec" when PUBREC has come; the message is then gone, topic name and payload are None.
         """
-        cdef uint64_t n = self.head
+        cdef uint64_t n = self.queue.head
         cdef Entry* e
         cdef Message* m
         cdef list found = []
         while n < self.tail:
-            e = &self.queue[n & self.mask]
+            e = queue_entry(&self.queue, n)
             m = e.message
-            if e.state != GONE:
+            if e.state != ACKED:
                 found.append((
                     n, ("waiting", "sent", "pubrec")[e.state], e.qos, bool(e.dup), bool(e.retain),
                     None if m == NULL else m.data[:m.topic_length],
@@ -181,11 +166,11 @@ cdef class Session(Subscriber):
         cdef uint32_t i
         cdef Message* m
         cdef list found = []
-        for i in range(self.awaiting_mask + 1 if self.awaiting != NULL else 0):
-            m = self.awaiting[i].message
+        for i in range(incoming_places(&self.incoming)):
+            m = self.incoming.items[i].message
             if m == NULL:
                 continue
-            found.append((self.awaiting[i].packet_id, m.data[:m.topic_length],
+            found.append((self.incoming.items[i].packet_id, m.data[:m.topic_length],
                           message_payload(m)[:<Py_ssize_t>m.payload_length]))
         return found
 
@@ -208,25 +193,25 @@ cdef class Session(Subscriber):
 
     def resend(self):
         """Send everything again that was sent and is not acknowledged."""
-        cdef uint64_t n = self.head
+        cdef uint64_t n = self.queue.head
         cdef Entry* e
-        while n < self.next:
-            e = &self.queue[n & self.mask]
+        while n < self.queue.next:
+            e = queue_entry(&self.queue, n)
             if e.state == SENT:
                 e.state = WAITING
                 e.dup = True
             n += 1
-        self.sent = max(self.sent, self.next)
-        self.next = self.head
-        count_inflight(self, -<int64_t>self.inflight)
-        self.turn.pump(self)
+        self.queue.sent = max(self.queue.sent, self.queue.next)
+        self.queue.next = self.queue.head
+        count_inflight(self, -<int64_t>self.queue.inflight)
+        self.turn.schedule_send(self)
 
     def resend_if_older(self, uint32_t ticks):
         """As level 3 asks: send again when the oldest packet in flight was sent at least `ticks` ago.
 
         Not while the client has yet to read what was sent: more of it would not help.
         """
-        if (self.inflight and self.turn.tick - self.queue[self.head & self.mask].sent_tick >= ticks
+        if (self.queue.inflight and self.turn.tick - queue_entry(&self.queue, self.queue.head).sent_tick >= ticks
                 and buffer_size(&self.outlet.out) == 0):
             self.resend()
 
@@ -235,23 +220,9 @@ cdef class Session(Subscriber):
         if self.sources is None:
             self.sources = []
         self.sources.append(source)
-        self.turn.pump(self)
+        self.turn.schedule_send(self)
 
     # ---- messages to the client ----
-
-    cdef int grow(self) except -1:
-        cdef uint32_t capacity = (self.mask + 1) * 2 if self.queue != NULL else 8
-        cdef Entry* queue = <Entry*>calloc(capacity, sizeof(Entry))
-        cdef uint64_t n = self.head
-        if queue == NULL:
-            raise MemoryError
-        while n < self.tail:
-            queue[n & (capacity - 1)] = self.queue[n & self.mask]
-            n += 1
-        free(self.queue)
-        self.queue = queue
-        self.mask = capacity - 1
-        return 0
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
         if publication.forwarded and self.kind == SHARED:
@@ -272,15 +243,15 @@ cdef class Session(Subscriber):
             return self.turn.journal.queued(self, self.number, 0, message, qos | retain << 2)
         # A retained message was drawn because there is room; that it fits exactly is not asked, or it would be lost.
         while not retain and (
-                self.queued >= self.turn.limits.max_queued_messages
-                or (self.queued and self.queued_bytes + size > self.turn.limits.max_queued_bytes)):
-            self.turn.counters[DROPPED_QUEUE_FULL] += 1
+                self.queue.queued >= self.turn.limits.max_queued_messages
+                or (self.queue.queued and self.queue.queued_bytes + size > self.turn.limits.max_queued_bytes)):
+            self.turn.queue_is_full(self.client_id)
             if not self.turn.limits.drop_oldest or not self.drop_one():
                 self.trace("dropped", message, qos, "the queue is full")
                 return 0
-        if self.queue == NULL or self.tail - self.head > self.mask:
-            self.grow()
-        e = &self.queue[self.tail & self.mask]
+        if queue_grow(&self.queue, self.tail) < 0:
+            raise MemoryError
+        e = queue_entry(&self.queue, self.tail)
         e.message = message_hold(message)
         e.qos = qos
         e.state = WAITING
@@ -289,76 +260,66 @@ cdef class Session(Subscriber):
         self.trace("queued", message, qos, "" if self.outlet is not None else "until the client is back")
         if self.recorded():
             self.turn.journal.queued(self, self.number, self.tail, message, qos | retain << 2)
-            self.turn.touch(self)
+            self.turn.await_commit(self)
         self.tail += 1
         count_queued(self, 1, size)
         if self.outlet is not None:
-            self.turn.pump(self)
+            self.turn.schedule_send(self)
         return 0
 
     cdef int arrive(self, uint64_t n, Message* message, uint8_t flags) except -1:
         """The message has got queue number `n`; `flags` are QoS | RETAIN << 2. A number that is known is ignored."""
         cdef Entry* e
         # From the first piece of its queue that was read until its client goes: CONNACK may still be on its way.
-        if self.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
+        if self.queue.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
             return 0
-        if n < self.tail and not (self.restoring and n >= self.head and self.queue[n & self.mask].message == NULL):
+        if n < self.tail and not (self.restoring and n >= self.queue.head and queue_entry(&self.queue, n).message == NULL):
             return 0
         e = self.restored_entry(n)
         e[0] = Entry(message_hold(message), 0, flags & 3, WAITING, False, flags >> 2 & 1)
         count_queued(self, 1, message_size(message))
         if self.turn.limits.drop_oldest and not self.restoring:
-            while (self.queued > self.turn.limits.max_queued_messages
-                   or (self.queued > 1 and self.queued_bytes > self.turn.limits.max_queued_bytes)):
+            while (self.queue.queued > self.turn.limits.max_queued_messages
+                   or (self.queue.queued > 1 and self.queue.queued_bytes > self.turn.limits.max_queued_bytes)):
                 self.turn.counters[DROPPED_QUEUE_FULL] += 1
                 if not self.drop_one():
                     break
-        return self.turn.pump(self)
+        return self.turn.schedule_send(self)
 
     cdef bint drop_one(self) except -1:
         """Drop the oldest message that has never been sent; False when there is none."""
-        cdef uint64_t n = max(self.next, self.droppable)
-        while n < self.tail and (self.queue[n & self.mask].state != WAITING or self.queue[n & self.mask].dup):
+        cdef uint64_t n = max(self.queue.next, self.queue.droppable)
+        while n < self.tail and (queue_entry(&self.queue, n).state != WAITING or queue_entry(&self.queue, n).dup):
             n += 1
-        self.droppable = n                        # what comes before will never be again
+        self.queue.droppable = n                        # what comes before will never be again
         if n == self.tail:
             return False
-        self.trace("dropped", self.queue[n & self.mask].message, self.queue[n & self.mask].qos,
+        self.trace("dropped", queue_entry(&self.queue, n).message, queue_entry(&self.queue, n).qos,
                    "the queue is full, and it was the oldest")
         self.finish(n)
-        # Those dropped wait as GONE for what is in flight. If that is never acknowledged it has to go in the end.
-        while self.tail - self.head > GONE_MOST + <uint64_t>self.queued:
-            self.turn.counters[DROPPED_QUEUE_FULL] += 1
-            count_inflight(self, -<int64_t>(self.head < self.next))
-            self.finish(self.head)
+        # Those dropped wait as ACKED for what is in flight. If that is never acknowledged it has to go in the end.
+        while self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued:
+            self.turn.queue_is_full(self.client_id)
+            count_inflight(self, -<int64_t>(self.queue.head < self.queue.next))
+            self.finish(self.queue.head)
         return True
 
     cdef int finish(self, uint64_t n) except -1:
         """Entry n needs no more attention."""
-        cdef Entry* e = &self.queue[n & self.mask]
+        cdef Entry* e = queue_entry(&self.queue, n)
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
             e.message = NULL
-        e.state = GONE
+        e.state = ACKED
         count_queued(self, -1, 0)
         if not self.restoring:                    # then others that are before it may still come
-            self.skip_gone()
+            queue_skip_acked(&self.queue, self.tail)
         if self.recorded():
             self.turn.journal.entry(j.DONE, self, self.number, n)
         return 0
 
-    cdef void skip_gone(self) noexcept:
-        while self.head < self.tail and self.queue[self.head & self.mask].state == GONE:
-            self.head += 1
-        if self.next < self.head:
-            self.next = self.head
-        if self.head == self.tail and self.mask >= CAPACITY_KEPT:
-            free(self.queue)
-            self.queue = NULL
-            self.mask = 0
-
-    cdef int pump(self) except -1:
+    cdef int send_pending(self) except -1:
         """Send what the window, the store and the connection's output allow."""
         cdef Outlet outlet = self.outlet
         cdef Entry* e
@@ -367,27 +328,27 @@ cdef class Session(Subscriber):
         if outlet is None or outlet.closed:
             return 0
         while True:
-            if buffer_size(&outlet.out) > PUMP_BYTES:
+            if buffer_size(&outlet.out) > SEND_BYTES:
                 outlet.wants_room = True
                 return 0
             if (self.sources is not None
-                    and self.tail - self.next + self.pending < self.turn.limits.max_inflight
-                    and self.queued + self.pending < self.turn.limits.max_queued_messages
-                    and self.queued_bytes < self.turn.limits.max_queued_bytes):
+                    and self.tail - self.queue.next + self.pending < self.turn.limits.max_inflight
+                    and self.queue.queued + self.pending < self.turn.limits.max_queued_messages
+                    and self.queue.queued_bytes < self.turn.limits.max_queued_bytes):
                 draws += 1
-                if draws > DRAWS_MOST:                # a long search must not hold up the others
-                    return self.turn.pump(self)
+                if draws > PULLS_MAX:                # a long search must not hold up the others
+                    return self.turn.schedule_send(self)
                 if not (<Source>self.sources[0]).draw(self):
                     self.sources.pop(0)
                     if not self.sources:
                         self.sources = None
                 continue
-            n = self.next
-            if (n >= self.tail or n >= self.committed or self.inflight >= self.turn.limits.max_inflight
-                    or n - self.head >= PACKET_IDS - 1):
+            n = self.queue.next
+            if (n >= self.tail or n >= self.committed or self.queue.inflight >= self.turn.limits.max_inflight
+                    or n - self.queue.head >= PACKET_IDS - 1):
                 return 0
-            self.next = n + 1
-            e = &self.queue[n & self.mask]
+            self.queue.next = n + 1
+            e = queue_entry(&self.queue, n)
             if e.state == WAITING:
                 if self.may_not_read(e.message):
                     self.finish(n)
@@ -432,42 +393,24 @@ cdef class Session(Subscriber):
         self.turn.counters[PUBLISH_BYTES_SENT] += m.payload_length
         return 0
 
-    cdef Entry* inflight_entry(self, uint16_t packet_id, uint64_t* n) noexcept:
-        """The entry that the client may acknowledge with this packet identifier, or NULL.
-
-        Also one that is about to be sent again (`resend`): the answer to what was sent before may be on its way.
-        """
-        cdef uint64_t distance
-        cdef Entry* e
-        if packet_id == 0:
-            return NULL
-        distance = (<uint64_t>packet_id + PACKET_IDS - packet_id_of(self.head)) % PACKET_IDS
-        n[0] = self.head + distance
-        if n[0] >= self.tail:
-            return NULL
-        e = &self.queue[n[0] & self.mask]
-        if e.state == GONE or (e.state == WAITING and not e.dup):
-            return NULL
-        return e
-
     cdef bint puback(self, uint16_t packet_id) except -1:
         """PUBACK has come. False when it answers a QoS 2 message, which is a protocol error."""
         cdef uint64_t n
-        cdef Entry* e = self.inflight_entry(packet_id, &n)
+        cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
         if e == NULL:
             return True                           # late or repeated: harmless
         if e.qos != 1:
             return False
         self.trace("acknowledged", e.message, 1, "PUBACK")
-        count_inflight(self, -<int64_t>(n < self.next))
+        count_inflight(self, -<int64_t>(n < self.queue.next))
         self.finish(n)
-        self.turn.pump(self)
+        self.turn.schedule_send(self)
         return True
 
     cdef bint pubrec(self, uint16_t packet_id) except -1:
         """PUBREC has come: PUBREL follows when that is stored. False when it answers a QoS 1 message."""
         cdef uint64_t n
-        cdef Entry* e = self.inflight_entry(packet_id, &n)
+        cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
         cdef bint fresh = e != NULL and e.state != GOT_PUBREC
         if fresh:
             if e.qos != 2:
@@ -487,76 +430,35 @@ cdef class Session(Subscriber):
     cdef bint pubcomp(self, uint16_t packet_id) except -1:
         """PUBCOMP has come. False when no PUBREC came before it."""
         cdef uint64_t n
-        cdef Entry* e = self.inflight_entry(packet_id, &n)
+        cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
         if e == NULL or e.state == WAITING:
             return True
         if e.state != GOT_PUBREC:
             return False
-        count_inflight(self, -<int64_t>(n < self.next))
+        count_inflight(self, -<int64_t>(n < self.queue.next))
         self.finish(n)
-        self.turn.pump(self)
+        self.turn.schedule_send(self)
         return True
 
     # ---- QoS 2 messages from the client ----
 
-    cdef Awaiting* find_awaiting(self, uint16_t packet_id) noexcept:
-        """Where the identifier is, or the empty place where it would go; NULL only if there is no table yet."""
-        cdef uint32_t i = packet_id & self.awaiting_mask
-        if self.awaiting == NULL:
-            return NULL
-        while self.awaiting[i].message != NULL and self.awaiting[i].packet_id != packet_id:
-            i = (i + 1) & self.awaiting_mask
-        return &self.awaiting[i]
-
     cdef bint awaits(self, uint16_t packet_id) noexcept:
         """Whether a message with this packet identifier waits for PUBREL."""
-        cdef Awaiting* found = self.find_awaiting(packet_id)
+        cdef Awaiting* found = incoming_find(&self.incoming, packet_id)
         return found != NULL and found.message != NULL
 
     cdef int await_release(self, uint16_t packet_id, Message* message) except -1:
         """Keep a QoS 2 message until its PUBREL comes; takes over the caller's reference."""
-        cdef Awaiting* before = self.awaiting
-        cdef uint32_t capacity = self.awaiting_mask + 1 if before != NULL else 0
-        cdef uint32_t i
-        if self.awaiting_count * 2 >= capacity:
-            self.awaiting = <Awaiting*>calloc(capacity * 2 if capacity else 8, sizeof(Awaiting))
-            if self.awaiting == NULL:
-                self.awaiting = before
-                raise MemoryError
-            self.awaiting_mask = (capacity * 2 if capacity else 8) - 1
-            for i in range(capacity):
-                if before[i].message != NULL:
-                    self.find_awaiting(before[i].packet_id)[0] = before[i]
-            free(before)
-        self.find_awaiting(packet_id)[0] = Awaiting(message, packet_id)
-        self.awaiting_count += 1
-        self.awaiting_bytes += message_size(message)
+        if incoming_add(&self.incoming, packet_id, message) < 0:
+            raise MemoryError
         if self.recorded():
             self.turn.journal.awaiting(self, self.number, packet_id, message)
         return 0
 
     cdef Message* release(self, uint16_t packet_id) except? NULL:
         """PUBREL has come: the message, whose reference is then the caller's, or NULL if none waits."""
-        cdef Awaiting* found = self.find_awaiting(packet_id)
-        cdef Message* message
-        cdef uint32_t i, k, home
-        if found == NULL or found.message == NULL:
-            return NULL
-        message = found.message
-        self.awaiting_count -= 1
-        self.awaiting_bytes -= message_size(message)
-        # Move back those that had been pushed on past this place.
-        i = k = <uint32_t>(found - self.awaiting)
-        while True:
-            k = (k + 1) & self.awaiting_mask
-            if self.awaiting[k].message == NULL:
-                break
-            home = self.awaiting[k].packet_id & self.awaiting_mask
-            if ((k - home) & self.awaiting_mask) >= ((k - i) & self.awaiting_mask):
-                self.awaiting[i] = self.awaiting[k]
-                i = k
-        self.awaiting[i].message = NULL
-        if self.recorded():
+        cdef Message* message = incoming_remove(&self.incoming, packet_id)
+        if message != NULL and self.recorded():
             self.turn.journal.entry(j.RELEASED, self, self.number, packet_id)
         return message
 
@@ -566,7 +468,7 @@ cdef class Session(Subscriber):
         """Write into the journal that the session exists, its level, whose it is, and whether it is connected."""
         cdef bytes data
         if self.kind == LOCAL and self.recorded():
-            data = struct.pack("<QQ", self.head, max(self.sent, self.next)) + self.client_id
+            data = struct.pack("<QQ", self.queue.head, max(self.queue.sent, self.queue.next)) + self.client_id
             self.turn.journal.text(j.SESSION, self.number, self.level | connected << 7, data, len(data))
             if self.user is not None:
                 data = self.user
@@ -579,21 +481,21 @@ cdef class Session(Subscriber):
 
     def record_messages(self):
         """Write the queue and the QoS 2 states into the journal once more."""
-        cdef uint64_t n = self.head
+        cdef uint64_t n = self.queue.head
         cdef uint32_t i
         cdef Entry* e
         if not self.recorded():
             return
         while n < self.tail:
-            e = &self.queue[n & self.mask]
+            e = queue_entry(&self.queue, n)
             if e.message != NULL:
                 self.turn.journal.queued(self, self.number, n, e.message, e.qos | e.retain << 2)
             elif e.state == GOT_PUBREC:
                 self.turn.journal.entry(j.RECEIVED, self, self.number, n)
             n += 1
-        for i in range(self.awaiting_mask + 1 if self.awaiting != NULL else 0):
-            if self.awaiting[i].message != NULL:
-                self.turn.journal.awaiting(self, self.number, self.awaiting[i].packet_id, self.awaiting[i].message)
+        for i in range(incoming_places(&self.incoming)):
+            if self.incoming.items[i].message != NULL:
+                self.turn.journal.awaiting(self, self.number, self.incoming.items[i].packet_id, self.incoming.items[i].message)
 
     @property
     def loading(self):
@@ -611,68 +513,68 @@ cdef class Session(Subscriber):
         What arrives before that was in the queue when it was read.
         """
         self.clear()
-        self.head = self.next = self.tail = self.sent = 0
+        self.queue.head = self.queue.next = self.tail = self.queue.sent = 0
         self.restoring = True
 
     def unload(self):
         """Its client has left this node. Returns the queue number below which all may have been sent."""
-        cdef uint64_t sent = max(self.sent, self.next)
+        cdef uint64_t sent = max(self.queue.sent, self.queue.next)
         self.clear()
-        self.head = self.next = self.tail = self.sent = 1
+        self.queue.head = self.queue.next = self.tail = self.queue.sent = 1
         self.restoring = False
         return sent
 
     cdef Entry* restored_entry(self, uint64_t n) except NULL:
         """The entry n, made if need be; those before it that are not known yet may still come."""
-        if n >= self.tail and n - self.tail > GAP_MOST:
+        if n >= self.tail and n - self.tail > GAP_MAX:
             raise DamagedBlock("a queue number that can't be")
         while self.tail <= n:
-            if self.queue == NULL or self.tail - self.head > self.mask:
-                self.grow()
-            self.queue[self.tail & self.mask] = Entry(NULL, 0, 2, GONE, False, False)
+            if queue_grow(&self.queue, self.tail) < 0:
+                raise MemoryError
+            queue_entry(&self.queue, self.tail)[0] = Entry(NULL, 0, 2, ACKED, False, False)
             self.tail += 1
-        return &self.queue[n & self.mask]
+        return queue_entry(&self.queue, n)
 
     def restore(self, uint64_t first, uint64_t sent):
         """Take a SESSION record back: all before `first` is done, all before `sent` has been sent."""
-        cdef uint64_t n = self.head
-        if first == 0 or sent > max(first, self.tail) + GAP_MOST:
+        cdef uint64_t n = self.queue.head
+        if first == 0 or sent > max(first, self.tail) + GAP_MAX:
             raise DamagedBlock("queue numbers that can't be")
         while n < first and n < self.tail:
             self.restore_done(n)                  # unless a DONE record said so before
             n += 1
-        while self.head < first and self.head < self.tail:
-            self.head += 1
-        if self.head < first:
-            self.head = self.tail = first
-        self.next = self.head
-        self.sent = max(self.sent, sent)
+        while self.queue.head < first and self.queue.head < self.tail:
+            self.queue.head += 1
+        if self.queue.head < first:
+            self.queue.head = self.tail = first
+        self.queue.next = self.queue.head
+        self.queue.sent = max(self.queue.sent, sent)
 
     def restore_queued(self, uint64_t n, Restored message, uint8_t qos, bint retain):
         """Take a QUEUED record back; one that is known already is skipped."""
         cdef Entry* e
         if not 1 <= qos <= 2:
             raise DamagedBlock("a queued message of QoS 0 or 3")
-        if n < self.head:
+        if n < self.queue.head:
             return
         e = self.restored_entry(n)
-        if e.state != GONE:
+        if e.state != ACKED:
             return
         e[0] = Entry(message_hold(message.message), 0, qos, WAITING, False, retain)
         count_queued(self, 1, message_size(e.message))
 
     def restore_done(self, uint64_t n):
         """Take a DONE record back."""
-        if self.head <= n < self.tail and self.queue[n & self.mask].state != GONE:
+        if self.queue.head <= n < self.tail and queue_entry(&self.queue, n).state != ACKED:
             self.finish(n)
 
     def restore_received(self, uint64_t n):
         """Take a RECEIVED record back: PUBREL is what is owed to the client."""
         cdef Entry* e
-        if n < self.head:
+        if n < self.queue.head:
             return
         e = self.restored_entry(n)
-        if e.state == GONE:
+        if e.state == ACKED:
             count_queued(self, 1, 0)
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))
@@ -696,19 +598,19 @@ cdef class Session(Subscriber):
         That is all, if it was connected: acknowledgements that the store had not yet may have let any number follow.
         """
         cdef uint64_t n
-        cdef uint64_t sent = self.tail if connected else self.sent
-        if self.tail < self.sent:                 # the newest were acknowledged; their numbers are not given again
-            self.restored_entry(self.sent - 1)
+        cdef uint64_t sent = self.tail if connected else self.queue.sent
+        if self.tail < self.queue.sent:                 # the newest were acknowledged; their numbers are not given again
+            self.restored_entry(self.queue.sent - 1)
         self.restoring = False
         self.committed = self.tail if self.kind == LOCAL and self.recorded() else <uint64_t>-1
-        self.skip_gone()
-        n = self.head
+        queue_skip_acked(&self.queue, self.tail)
+        n = self.queue.head
         while n < sent:
-            if self.queue[n & self.mask].state == WAITING:
-                self.queue[n & self.mask].dup = True
+            if queue_entry(&self.queue, n).state == WAITING:
+                queue_entry(&self.queue, n).dup = True
             n += 1
-        self.sent = max(self.sent, sent)
-        self.next = self.head
+        self.queue.sent = max(self.queue.sent, sent)
+        self.queue.next = self.queue.head
 
 
 cdef class Restored:

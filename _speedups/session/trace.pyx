@@ -14,8 +14,8 @@ from _speedups.codec.topics cimport match_topic
 STEPS = ("received", "stored", "answered", "retained", "forwarded", "queued", "sent", "acknowledged", "dropped")
 
 cdef enum:
-    EVENTS_MOST = 20000        # that wait to be taken
-    UNANSWERED_MOST = 20000    # PUBLISH packets remembered until they are answered
+    EVENTS_MAX = 20000        # that wait to be taken
+    UNANSWERED_MAX = 20000    # PUBLISH packets remembered until they are answered
 
 
 cdef class Tracer:
@@ -58,7 +58,7 @@ cdef class Tracer:
         """A step of a message, if it is followed."""
         if not self.follows(topic, n):
             return 0
-        if len(self.events) >= EVENTS_MOST:
+        if len(self.events) >= EVENTS_MAX:
             self.missed += 1
             return 0
         name = topic[:n]
@@ -73,7 +73,7 @@ cdef class Tracer:
                       const uint8_t* payload, Py_ssize_t size, int qos, uint16_t packet_id, bint dup) except -1:
         """A PUBLISH has come; its answer is awaited, if it gets one."""
         if (self.note("received", client_id, topic, n, payload, size, qos, "DUP" if dup else "")
-                and qos and len(self.unanswered) < UNANSWERED_MOST):
+                and qos and len(self.unanswered) < UNANSWERED_MAX):
             self.unanswered[id(outlet), packet_id] = self.events[len(self.events) - 1]
         elif qos:                                  # what is known may be of a connection that was there before
             self.unanswered.pop((id(outlet), packet_id), None)
@@ -87,7 +87,7 @@ cdef class Tracer:
             return 0
         if kind != 5:
             del self.unanswered[id(outlet), packet_id]
-        if len(self.events) >= EVENTS_MOST - 1:
+        if len(self.events) >= EVENTS_MAX - 1:
             self.missed += 1
             return 0
         rest = event[2:7]

@@ -16,6 +16,7 @@ cdef struct Limits:
     bint drop_oldest                  # what a full queue does: drop its oldest unsent message, or the new one
     uint32_t max_awaiting_release     # QoS 2 messages of a session that wait for PUBREL
     Py_ssize_t max_outgoing_bytes     # unsent bytes of one connection; above it QoS 0 is dropped and QoS 1, 2 wait
+    bint control_characters           # they may stand in topic names
     Py_ssize_t max_uncommitted_bytes  # of blocks that the store has not confirmed; above it publishers are not read
 
 # An acknowledgement that leaves when the store has the block it depends on.
@@ -30,14 +31,14 @@ cdef class Outlet:
     cdef Buffer out                   # encoded packets that are not yet sent
     cdef uint64_t held                # the commit that this connection's acknowledgements wait for
     cdef uint8_t level                # protocol level, 0 before CONNECT
-    cdef bint dirty                   # is in turn.dirty
+    cdef bint unflushed                   # is in turn.unflushed
     cdef bint blocked                 # the socket takes no more for now
     cdef readonly bint closed
     cdef bint wants_room              # `drained` is to be called when all has been sent
 
     cdef int flush(self) except -1
     cdef int drained(self) except -1
-    cdef int resume_reading(self) except -1
+    cdef int store_caught_up(self) except -1
     cdef uint8_t* reserve(self, Py_ssize_t n) except NULL
     cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait) except -1
 
@@ -45,14 +46,14 @@ cdef class Outlet:
 cdef class Sender:
     cdef uint64_t tail                # queue number that the next message gets
     cdef uint64_t committed           # queue numbers below this may be sent
-    cdef bint waiting                 # is in turn.touched
-    cdef bint pumping                 # is in turn.pump
+    cdef bint waiting                 # is in turn.awaiting_commit
+    cdef bint is_scheduled                 # is in turn.pump
 
-    cdef int pump(self) except -1
+    cdef int send_pending(self) except -1
 
 
 cdef class Commit:
-    cdef Pointers touched             # Senders (owned references) ...
+    cdef Pointers awaiting_commit             # Senders (owned references) ...
     cdef uint64_t* tails              # ... and up to where each may send
     cdef HeldAck* acks
     cdef Py_ssize_t ack_count, ack_capacity
@@ -66,10 +67,10 @@ cdef class Turn:
     cdef Limits limits
     cdef Pool pool                    # blocks for outgoing and incoming buffers
     cdef readonly Journal journal
-    cdef Pointers dirty               # Outlets with something to send (owned references)
-    cdef Pointers pumped              # Senders that may have something to send (owned references)
-    cdef Pointers touched             # Senders with entries in the block being written (owned references)
-    cdef Pointers held_back           # Outlets that are not read until the store has caught up (owned references)
+    cdef Pointers unflushed               # Outlets with something to send (owned references)
+    cdef Pointers to_send              # Senders that may have something to send (owned references)
+    cdef Pointers awaiting_commit             # Senders with entries in the block being written (owned references)
+    cdef Pointers awaiting_store           # Outlets that are not read until the store has caught up (owned references)
     cdef Commit writing               # what waits for the block being written
     cdef Commit newest                # of `commits`; None before the first
     cdef object commits               # deque of Commit: blocks that the store has not confirmed, in order
@@ -83,15 +84,17 @@ cdef class Turn:
     cdef public Tracer tracer         # None while nobody follows messages
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running
     cdef uint64_t counters[COUNTER_COUNT]
+    cdef dict full_queues             # client id -> messages dropped at its full queue since they were last asked for
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
     cdef readonly int64_t queued_bytes  # ... bytes of them ...
     cdef readonly int64_t inflight      # ... and how many of them were sent and are not acknowledged
 
-    cdef int touch(self, Sender sender) except -1
-    cdef int pump(self, Sender sender) except -1
+    cdef int await_commit(self, Sender sender) except -1
+    cdef int schedule_send(self, Sender sender) except -1
+    cdef int queue_is_full(self, object client_id) except -1
     cdef bint overloaded(self) noexcept
     cdef bint behind(self) noexcept
-    cdef int hold_back(self, Outlet outlet) except -1
-    cdef int resume_held_back(self) except -1
+    cdef int await_store(self, Outlet outlet) except -1
+    cdef int resume_store_behind(self) except -1
     cpdef int seal(self) except -1
     cpdef bint end(self) except -1

@@ -11,12 +11,13 @@ callbacks that waited for it are let go, in the order they were made. With store
 from collections import deque
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from _speedups.base.array cimport array_reserve
 from _speedups.base.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
                                 pool_free)
-from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, PACKETS_SENT, READ_PAUSES
+from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
 from _speedups.session.journal cimport Journal
 from _speedups.session.trace cimport Tracer
 
@@ -26,7 +27,7 @@ COUNTERS = counter_names()
 
 cdef enum:
     CALLBACK_SIZE = 512    # bytes that a callback with what it refers to counts as
-    LAZY_MOST = 65536      # bytes of records nobody waits for (DONE) that may be kept from the store for a moment
+    LAZY_MAX = 65536      # bytes of records nobody waits for (DONE) that may be kept from the store for a moment
 
 
 cdef class Outlet:
@@ -44,7 +45,7 @@ cdef class Outlet:
         """All has been sent, and somebody had waited for that."""
         return 0
 
-    cdef int resume_reading(self) except -1:
+    cdef int store_caught_up(self) except -1:
         """The store has caught up."""
         return 0
 
@@ -54,11 +55,11 @@ cdef class Outlet:
         if p == NULL:
             raise MemoryError
         self.out.end += n
-        if not self.dirty:
-            if pointers_push(&self.turn.dirty, <void*>self) < 0:
+        if not self.unflushed:
+            if pointers_push(&self.turn.unflushed, <void*>self) < 0:
                 raise MemoryError
             Py_INCREF(self)
-            self.dirty = True
+            self.unflushed = True
         return p
 
     cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait) except -1:
@@ -102,7 +103,7 @@ cdef class Outlet:
 cdef class Sender:
     """What has numbered messages to send, some of which wait for the store."""
 
-    cdef int pump(self) except -1:
+    cdef int send_pending(self) except -1:
         """Send what may be sent now."""
         return 0
 
@@ -115,24 +116,17 @@ cdef class Commit:
 
     def __dealloc__(self):
         cdef Py_ssize_t i
-        for i in range(self.touched.count):
-            Py_DECREF(<object>self.touched.items[i])
+        for i in range(self.awaiting_commit.count):
+            Py_DECREF(<object>self.awaiting_commit.items[i])
         for i in range(self.ack_count):
             Py_DECREF(<object>self.acks[i].outlet)
-        pointers_free(&self.touched)
+        pointers_free(&self.awaiting_commit)
         free(self.tails)
         free(self.acks)
 
     cdef int hold(self, Outlet outlet, uint8_t first_byte, uint16_t packet_id) except -1:
-        cdef Py_ssize_t capacity
-        cdef HeldAck* acks
-        if self.ack_count == self.ack_capacity:
-            capacity = self.ack_capacity * 2 if self.ack_capacity else 64
-            acks = <HeldAck*>realloc(self.acks, capacity * sizeof(HeldAck))
-            if acks == NULL:
-                raise MemoryError
-            self.acks = acks
-            self.ack_capacity = capacity
+        if array_reserve(<void**>&self.acks, self.ack_count + 1, &self.ack_capacity, sizeof(HeldAck)) < 0:
+            raise MemoryError
         Py_INCREF(outlet)
         self.acks[self.ack_count] = HeldAck(<void*>outlet, first_byte, packet_id)
         self.ack_count += 1
@@ -155,31 +149,33 @@ cdef class Turn:
         self.report = report
         self.store = store
         self.commits = deque()
+        self.full_queues = {}
         self.writing = Commit()
 
     def __dealloc__(self):
         cdef Py_ssize_t i
-        for i in range(self.dirty.count):
-            Py_DECREF(<object>self.dirty.items[i])
-        for i in range(self.pumped.count):
-            Py_DECREF(<object>self.pumped.items[i])
-        for i in range(self.touched.count):
-            Py_DECREF(<object>self.touched.items[i])
-        for i in range(self.held_back.count):
-            Py_DECREF(<object>self.held_back.items[i])
-        pointers_free(&self.dirty)
-        pointers_free(&self.pumped)
-        pointers_free(&self.touched)
-        pointers_free(&self.held_back)
+        for i in range(self.unflushed.count):
+            Py_DECREF(<object>self.unflushed.items[i])
+        for i in range(self.to_send.count):
+            Py_DECREF(<object>self.to_send.items[i])
+        for i in range(self.awaiting_commit.count):
+            Py_DECREF(<object>self.awaiting_commit.items[i])
+        for i in range(self.awaiting_store.count):
+            Py_DECREF(<object>self.awaiting_store.items[i])
+        pointers_free(&self.unflushed)
+        pointers_free(&self.to_send)
+        pointers_free(&self.awaiting_commit)
+        pointers_free(&self.awaiting_store)
         pool_free(&self.pool)
 
     def set_limits(self, *, uint32_t max_packet_size, int max_topic_levels, uint32_t max_inflight,
                    uint32_t max_queued_messages, uint64_t max_queued_bytes, bint drop_oldest,
-                   uint32_t max_awaiting_release, Py_ssize_t max_outgoing_bytes, Py_ssize_t max_uncommitted_bytes):
+                   uint32_t max_awaiting_release, Py_ssize_t max_outgoing_bytes, Py_ssize_t max_uncommitted_bytes,
+                   bint control_characters=False):
         """The limits of the configuration, which see; bytes and counts."""
         self.limits = Limits(
             max_packet_size, max_topic_levels, min(max_inflight, 65535), max_queued_messages, max_queued_bytes,
-            drop_oldest, max_awaiting_release, max_outgoing_bytes, max_uncommitted_bytes)
+            drop_oldest, max_awaiting_release, max_outgoing_bytes, control_characters, max_uncommitted_bytes)
 
     def count(self, int counter, uint64_t n=1):
         """Add `n` to a counter, given by its index in COUNTERS."""
@@ -188,6 +184,17 @@ cdef class Turn:
     def counted(self):
         """All counters, by name."""
         return {name: self.counters[i] for i, name in enumerate(COUNTERS)}
+
+    cdef int queue_is_full(self, object client_id) except -1:
+        """A message for a session was dropped, because of the limits of its queue."""
+        self.counters[DROPPED_QUEUE_FULL] += 1
+        self.full_queues[client_id] = self.full_queues.get(client_id, 0) + 1
+        return 0
+
+    def take_full_queues(self):
+        """Client id -> messages that were dropped at its full queue since the last call."""
+        dropped, self.full_queues = self.full_queues, {}
+        return dropped
 
     def advance(self, uint32_t ticks):
         """Let `ticks` quarters of a second pass."""
@@ -205,22 +212,22 @@ cdef class Turn:
         commit.size += CALLBACK_SIZE
         self.uncommitted += CALLBACK_SIZE
 
-    cdef int touch(self, Sender sender) except -1:
+    cdef int await_commit(self, Sender sender) except -1:
         """The sender has entries in the block being written."""
         if not sender.waiting:
-            if pointers_push(&self.touched, <void*>sender) < 0:
+            if pointers_push(&self.awaiting_commit, <void*>sender) < 0:
                 raise MemoryError
             Py_INCREF(sender)
             sender.waiting = True
         return 0
 
-    cdef int pump(self, Sender sender) except -1:
+    cdef int schedule_send(self, Sender sender) except -1:
         """The sender may have something to send: ask it at the end of the turn."""
-        if not sender.pumping:
-            if pointers_push(&self.pumped, <void*>sender) < 0:
+        if not sender.is_scheduled:
+            if pointers_push(&self.to_send, <void*>sender) < 0:
                 raise MemoryError
             Py_INCREF(sender)
-            sender.pumping = True
+            sender.is_scheduled = True
         return 0
 
     cdef bint overloaded(self) noexcept:
@@ -231,9 +238,9 @@ cdef class Turn:
         """Whether the store has yet to confirm something that was recorded."""
         return self.journal.urgent or self.sealed > self.committed
 
-    cdef int hold_back(self, Outlet outlet) except -1:
+    cdef int await_store(self, Outlet outlet) except -1:
         """Resume reading from the connection when the store has caught up."""
-        if pointers_push(&self.held_back, <void*>outlet) < 0:
+        if pointers_push(&self.awaiting_store, <void*>outlet) < 0:
             raise MemoryError
         Py_INCREF(outlet)
         self.counters[READ_PAUSES] += 1
@@ -246,16 +253,16 @@ cdef class Turn:
         cdef Py_ssize_t i
         if buffer_size(&self.journal.records) == 0:
             return 0
-        if self.touched.count:
-            commit.tails = <uint64_t*>malloc(self.touched.count * sizeof(uint64_t))
+        if self.awaiting_commit.count:
+            commit.tails = <uint64_t*>malloc(self.awaiting_commit.count * sizeof(uint64_t))
             if commit.tails == NULL:
                 raise MemoryError
-        for i in range(self.touched.count):
-            sender = <Sender>self.touched.items[i]
+        for i in range(self.awaiting_commit.count):
+            sender = <Sender>self.awaiting_commit.items[i]
             sender.waiting = False
             commit.tails[i] = sender.tail
-        commit.touched = self.touched
-        self.touched = Pointers(NULL, 0, 0)
+        commit.awaiting_commit = self.awaiting_commit
+        self.awaiting_commit = Pointers(NULL, 0, 0)
         block = self.journal.take()
         commit.size += len(block)
         self.uncommitted += len(block)
@@ -279,10 +286,10 @@ cdef class Turn:
             commit = self.commits.popleft()
             self.committed += 1
             self.uncommitted -= commit.size
-            for i in range(commit.touched.count):
-                sender = <Sender>commit.touched.items[i]
+            for i in range(commit.awaiting_commit.count):
+                sender = <Sender>commit.awaiting_commit.items[i]
                 sender.committed = commit.tails[i]
-                self.pump(sender)
+                self.schedule_send(sender)
             for i in range(commit.ack_count):
                 outlet = <Outlet>commit.acks[i].outlet
                 if not outlet.closed:
@@ -292,29 +299,29 @@ cdef class Turn:
                     callback()
                 except Exception as error:
                     self.report(error)
-        if self.held_back.count and not self.overloaded():
-            self.resume_held_back()
+        if self.awaiting_store.count and not self.overloaded():
+            self.resume_store_behind()
 
-    cdef int resume_held_back(self) except -1:
+    cdef int resume_store_behind(self) except -1:
         """Read on from those who waited longest, until they wait again: they then come after the others."""
-        cdef Pointers held = self.held_back
+        cdef Pointers held = self.awaiting_store
         cdef Pointers again
         cdef Outlet outlet
         cdef Py_ssize_t i = 0
-        self.held_back = Pointers(NULL, 0, 0)
+        self.awaiting_store = Pointers(NULL, 0, 0)
         while i < held.count and not self.overloaded():
             outlet = <Outlet>held.items[i]
             i += 1
-            outlet.resume_reading()                # may hold it back once more
+            outlet.store_caught_up()                # may hold it back once more
             Py_DECREF(outlet)
-        again = self.held_back
-        self.held_back = Pointers(NULL, 0, 0)
+        again = self.awaiting_store
+        self.awaiting_store = Pointers(NULL, 0, 0)
         while i < held.count:
-            if pointers_push(&self.held_back, held.items[i]) < 0:
+            if pointers_push(&self.awaiting_store, held.items[i]) < 0:
                 raise MemoryError
             i += 1
         for i in range(again.count):
-            if pointers_push(&self.held_back, again.items[i]) < 0:
+            if pointers_push(&self.awaiting_store, again.items[i]) < 0:
                 raise MemoryError
         pointers_free(&held)
         pointers_free(&again)
@@ -322,28 +329,28 @@ cdef class Turn:
 
     cpdef bint end(self) except -1:
         """Store, pump, send. True when senders already have more, so that another turn should follow soon."""
-        cdef Pointers pumped = self.pumped
+        cdef Pointers to_send = self.to_send
         cdef Sender sender
         cdef Outlet outlet
         cdef Py_ssize_t i
-        self.pumped = Pointers(NULL, 0, 0)
-        for i in range(pumped.count):
-            sender = <Sender>pumped.items[i]
-            sender.pumping = False
-            sender.pump()
+        self.to_send = Pointers(NULL, 0, 0)
+        for i in range(to_send.count):
+            sender = <Sender>to_send.items[i]
+            sender.is_scheduled = False
+            sender.send_pending()
             Py_DECREF(sender)
-        pointers_free(&pumped)
-        if self.journal.urgent or buffer_size(&self.journal.records) > LAZY_MOST:
+        pointers_free(&to_send)
+        if self.journal.urgent or buffer_size(&self.journal.records) > LAZY_MAX:
             self.seal()
         # The newest first: those are deliveries, and they are more urgent than acknowledgements.
-        while self.dirty.count:
-            self.dirty.count -= 1
-            outlet = <Outlet>self.dirty.items[self.dirty.count]
-            outlet.dirty = False
+        while self.unflushed.count:
+            self.unflushed.count -= 1
+            outlet = <Outlet>self.unflushed.items[self.unflushed.count]
+            outlet.unflushed = False
             if not outlet.closed:
                 outlet.flush()
             Py_DECREF(outlet)
-        return self.pumped.count > 0
+        return self.to_send.count > 0
 
 
 cdef int put_acknowledgement(Outlet outlet, uint8_t first_byte, uint16_t packet_id, bint was_held) except -1:

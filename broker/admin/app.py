@@ -1,43 +1,39 @@
-"""All that a node says over HTTP: health and figures, the API, the web page, and MQTT for the page's console."""
-
-from typing import TYPE_CHECKING
+"""The HTTP application of a node: health, metrics, API, web page, and MQTT for the console of the page."""
 
 from aiohttp import web
 
 from broker.admin import page_files
-from broker.admin.api.api import Api, told_as_problems
-from broker.admin.api.figures_stream import Pulse
-from broker.admin.api.operations.events import PULSE, STREAMS
-from broker.admin.console_socket import Relay
+from broker.admin.api.api import Api, errors_as_problems
+from broker.admin.api.figures_stream import FiguresStream
+from broker.admin.api.operations.events import FIGURES, STREAMS
+from broker.admin.console_socket import ConsoleSocket
 from broker.admin.exporters import health
-from broker.admin.http.authorization import Access
+from broker.admin.http.authorization import AdminAuthorization
 from broker.admin.http.headers import HEADERS
 from broker.admin.http.https import Https
-from broker.admin.http.server import BODY_MAX, HttpServer, in_time
+from broker.admin.http.server import MAX_BODY, HttpServer, in_time
 from broker.admin.http.tokens import Tokens
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 
-def make_server(node: "Node") -> HttpServer:
+def make_server(node: NodeView) -> HttpServer:
     """The server of a node.
 
     Raises:
         ConfigError: the file of tokens, or the certificate, can't be used.
     """
     config = node.config.http
-    access = Access(Tokens(config.tokens_file))
-    node.access_failures = lambda: access.failures.count
-    app = web.Application(middlewares=[told_as_problems, in_time], client_max_size=BODY_MAX)
-    app[PULSE], app[STREAMS] = Pulse(node), set()
-    app.add_routes(health.routes(node, access))
-    app.add_routes(Api(node, access, node.version, tokens=bool(config.tokens_file)).routes())
-    app.add_routes(page_files.routes(access))
-    app.add_routes([web.get("/mqtt", Relay(node, access).handle, allow_head=False)])
+    authorization = AdminAuthorization(Tokens(config.tokens_file))
+    app = web.Application(middlewares=[errors_as_problems, in_time], client_max_size=MAX_BODY)
+    app[FIGURES], app[STREAMS] = FiguresStream(node), set()
+    app.add_routes(health.routes(node, authorization))
+    app.add_routes(Api(node, authorization, node.version, tokens=bool(config.tokens_file)).routes())
+    app.add_routes(page_files.routes(authorization))
+    app.add_routes([web.get("/mqtt", ConsoleSocket(node, authorization).handle, allow_head=False)])
     app.on_response_prepare.append(_secure)
     needs_tls = any(address.startswith("https://") for address in config.listen)
-    return HttpServer(app, Https(lambda: node.config.tls).context if needs_tls else None)
+    tls = Https(lambda: node.config.tls).context if needs_tls else None
+    return HttpServer(app, tls, lambda: authorization.failures.count)
 
 
 async def _secure(request: web.Request, response: web.StreamResponse) -> None:

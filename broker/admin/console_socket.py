@@ -1,49 +1,46 @@
 """/mqtt: MQTT over WebSocket for the page's console, from the page's own origin only.
 
-The library frames; bytes go to and from one end of a socket pair whose other end is a client's connection like any
-other, so that it is authenticated, limited and counted like any other. To come as far takes the role admin, by a token
-among the subprotocols, where tokens are used at all.
+The library handles frames. Bytes pass through a socket pair whose other end is an ordinary client connection:
+authenticated, limited and counted like any other. The request needs the role admin, by a token among the subprotocols,
+if the node uses tokens.
 """
 
 import asyncio
 import contextlib
 import socket
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from aiohttp import WSMsgType, web
 
 from _speedups.net.listener import Endpoint
-from broker.admin.http.authorization import SUBPROTOCOL, Access
+from broker.admin.http.authorization import SUBPROTOCOL, AdminAuthorization
 from broker.admin.http.problems import Problem
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 PROTOCOL = "mqtt"  # [MQTT-6.0.0-3]
 CHUNK = 65_536
-CONSOLES_MOST = 32
+MAX_CONSOLES = 32
 CLOSE_SECONDS = 2.0
 
 
-class Relay:
+class ConsoleSocket:
     """Carries bytes between consoles and the node.
 
     Args:
-        node: whose clients they are.
-        access: judges who asks.
+        node: of the consoles.
+        authorization: of requests.
     """
 
-    def __init__(self, node: "Node", access: Access) -> None:
+    def __init__(self, node: NodeView, authorization: AdminAuthorization) -> None:
         self._node = node
-        self._access = access
+        self._authorization = authorization
         self._open = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """A console connects."""
-        self._access.judge(request, "admin", is_socket=True)
-        if self._open >= CONSOLES_MOST or not self._node.serving:
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "there are too many consoles, or the node is starting")
+        self._authorization.judge(request, "admin", is_socket=True)
+        if self._open >= MAX_CONSOLES or not self._node.serving:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many consoles are open, or the node is starting")
         messages = web.WebSocketResponse(
             protocols=(PROTOCOL,),
             max_msg_size=self._node.config.limits.max_packet_size,
@@ -65,7 +62,7 @@ class Relay:
         """The other end is a connection of the node's default listener."""
         ours, theirs = socket.socketpair()
         entrance = Endpoint(self._node.listeners.of("default"))
-        self._node.broker.reactor.adopt(theirs, entrance, f"[{host}]:0" if ":" in host else f"{host}:0")
+        self._node.broker.data_plane.reactor.adopt(theirs, entrance, f"[{host}]:0" if ":" in host else f"{host}:0")
         return await asyncio.open_connection(sock=ours)
 
     async def _carry(
@@ -79,7 +76,7 @@ class Relay:
                 writer.write(message.data)
                 await writer.drain()
         except ConnectionError:
-            pass  # the node has closed it
+            pass  # the node has closed the connection
         finally:
             writer.close()
             await sending

@@ -1,4 +1,4 @@
-"""The web page: the files of `page/`, read once, by name. What is not among them is not there."""
+"""The web page: the files of `page/`, read once, by name. Other names are not found."""
 
 import gzip
 import hashlib
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from broker.admin.http.authorization import Access
+from broker.admin.http.authorization import AdminAuthorization
 
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -22,7 +22,7 @@ WORTH_PACKING = 1000  # bytes
 
 
 class File(NamedTuple):
-    """One of them."""
+    """A file of the page."""
 
     kind: str
     tag: str
@@ -42,14 +42,16 @@ def read() -> dict[str, File]:
     return found
 
 
-def routes(access: Access) -> list[web.RouteDef]:
-    """/ and each file. The files hold nothing of this broker: they are open to whoever may be let in at all."""
-    return [web.get(f"/{'' if name == INDEX else name}", _handler(file, access)) for name, file in read().items()]
+def routes(authorization: AdminAuthorization) -> list[web.RouteDef]:
+    """/ and each file. The files hold no data of this broker, so they need no token."""
+    return [
+        web.get(f"/{'' if name == INDEX else name}", _handler(file, authorization)) for name, file in read().items()
+    ]
 
 
-def _handler(file: File, access: Access) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _handler(file: File, authorization: AdminAuthorization) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        access.judge_page(request)
+        authorization.judge_page(request)
         headers = {"ETag": file.tag, "Cache-Control": "no-cache", "Content-Type": file.kind, "Vary": "Accept-Encoding"}
         if request.headers.get("If-None-Match") == file.tag:
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)

@@ -1,15 +1,15 @@
-"""The ACL file, in Mosquitto's format: rules of access for anonymous clients, for users, and for everybody.
+"""The ACL file, in Mosquitto's format: access rules for anonymous clients, for users, and for all clients.
 
     # Rules before the first `user` are for clients without a user name.
     topic read public/#
     user Ada Lovelace
     topic readwrite engine/#
     topic deny engine/secret
-    # Patterns are for everybody, wherever they stand.
+    # Patterns are for all clients, wherever they stand.
     pattern write devices/%c/#
 
-What no rule allows is denied, so a file without rules denies everything (CVE-2018-12550). A line that can't be read
-makes the whole file unusable: it is never followed in part.
+Access that no rule allows is denied, so a file without rules denies everything (CVE-2018-12550). One invalid line makes
+the whole file unusable: it is never applied in part.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from _speedups.session.rights import Rights
 from broker.auth.rules import Rule, Rules, parse_rule, rights_of
 from broker.errors import ConfigError
 
-READ_MOST = 64 << 20  # bytes of a file
+MAX_BYTES = 64 << 20  # bytes of a file
 
 
 class AclFile:
@@ -40,12 +40,12 @@ class AclFile:
             if not line or line.startswith("#"):
                 continue
             try:
-                user = self._take(line, user)
+                user = self._add(line, user)
             except ValueError as error:
                 raise ConfigError(f"{path}:{number}: expected {error}", "deploy/docs/ACCESS.md has examples") from None
 
-    def _take(self, line: str, user: str | None) -> str | None:
-        """Take a line; returns whose the following rules are."""
+    def _add(self, line: str, user: str | None) -> str | None:
+        """Add a line; returns the user of the lines that follow."""
         line = line.replace("\t", " ")
         word, _, name = line.partition(" ")
         if word == "user":
@@ -60,7 +60,7 @@ class AclFile:
         return user
 
     def rights(self, username: str | None, client_id: str, own: Rules = ()) -> Rights:
-        """What a client may do by the file, and by rules of its own."""
+        """The rights of a client by the file, and by rules of its own."""
         return rights_of([*self._patterns, *self._by_user.get(username, ()), *own], username, client_id)
 
 
@@ -72,9 +72,9 @@ def read_text(path: str, key: str) -> str:
     """
     try:
         with Path(path).open("rb") as file:
-            data = file.read(READ_MOST + 1)
-        if len(data) > READ_MOST:
-            raise ConfigError(f"{key} = {path!r} is larger than {READ_MOST >> 20} MiB")
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"{key} = {path!r} is larger than {MAX_BYTES >> 20} MiB")
         return data.decode()
     except OSError as error:
         raise ConfigError(f"{key} = {path!r} can't be read: {error.strerror}", "check path and permissions") from error

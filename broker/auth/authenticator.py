@@ -1,4 +1,4 @@
-"""Who may connect: what a client shows, who it is found to be, and the interface of whoever decides."""
+"""Authentication: credentials of a client, its verified identity, and the interface of an authenticator."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -22,29 +22,29 @@ class ReturnCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client says of itself in CONNECT, and where it comes from."""
+    """The credentials in CONNECT, and the origin of the connection."""
 
     client_id: str
     username: str | None
     password: bytes | None
     address: str
     protocol_level: int
-    listener: str = "default"  # name of the listener that it came to
-    certificate: str | None = None  # subject of the certificate that it showed and that was verified
+    listener: str = "default"  # name of the listener
+    certificate: str | None = None  # subject of the verified client certificate
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a client was found to be: its session, its rights and its quotas are bound to it."""
+    """The verified identity of a client: its session, its rights and its quotas are bound to it."""
 
     username: str | None = None  # verified; None = anonymous
     rights: Rights | None = None  # None = may publish and read everything
     expires: float | None = None  # seconds since 1970 at which the connection ends
-    rules: Rules | None = None  # of access, that came with the user; None = none did
-    granted: Rights | None = None  # what whoever verified it gave as `rights`, instead of rules
-    method: str = ""  # name of the way in which it was verified; empty = not at all
-    listener: str = "default"  # that it came to
-    client_id: str = ""  # in whose name it was verified
+    rules: Rules | None = None  # access rules of the user; None = it has none
+    granted: Rights | None = None  # rights that an authenticator set, instead of rules
+    method: str = ""  # name of the authentication method; empty = not verified
+    listener: str = "default"  # name of the listener
+    client_id: str = ""  # client id that was verified
 
 
 ANYBODY = Identity()
@@ -52,25 +52,15 @@ ANYBODY = Identity()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an authenticator says of a CONNECT."""
+    """The decision of an authenticator."""
 
     code: ReturnCode
     identity: Identity = ANYBODY
     reason: str = ""  # for the log, when it is refused
 
 
-WELCOME = Verdict(ReturnCode.ACCEPTED)
-
-
 class Authenticator(Protocol):
-    """Decides over each CONNECT. May answer later; the connection's other packets wait. An exception refuses."""
+    """Decides over each CONNECT, at once or later; other packets of the connection wait. An exception refuses."""
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
-        """Whether the client may come in, and who it is."""
-
-
-class AllowAll:
-    """Lets everybody in."""
-
-    def authenticate(self, credentials: Credentials) -> Verdict:
-        return WELCOME
+        """Whether the client is accepted, and its identity."""

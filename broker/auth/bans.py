@@ -1,9 +1,9 @@
-"""Who is not to come in: client identifiers, user names and networks, each for a time or for good.
+"""Bans of client identifiers, user names and networks, each until a time or forever.
 
-A ban is kept as a retained message of a topic name that no client can say: it begins with $, so that no wildcard finds
-it, and has a NUL, which no packet may hold [MQTT-1.5.3-2]. So the store keeps it, and in a cluster every node knows it,
-like any other retained message. What is kept is read again when a node says that it has changed one, and from time to
-time, in case nobody could; who is connected and banned then is closed.
+A ban is stored as a retained message of a topic name that no client can use. The name begins with $, so that no
+wildcard matches it, and has a NUL, which no packet may hold [MQTT-1.5.3-2]. So the store and all nodes of a cluster
+have it, like any other retained message. Bans are read again when a node reports a change, and periodically. Connected
+clients that are banned then are closed.
 """
 
 import asyncio
@@ -12,17 +12,16 @@ import json
 import time
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from broker import logs
 from broker.config.kinds import split_address
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
+from broker.core.calls import Arguments, CallAll
+from broker.core.data_plane import DataPlane
 
 ROOT = b"$\x00flockmq/bans/"
 KINDS = ("client_id", "username", "address")
-MOST = 10_000
+MAX_BANS = 10_000
 MAPPED = 96  # bits before an IPv4 address that is written as IPv6's
 REFRESH_SECONDS = 5.0
 SLICE = 500  # connections looked at in one go
@@ -32,18 +31,18 @@ log = logs.get("flockmq.bans")
 
 
 class Ban(NamedTuple):
-    """One of them."""
+    """A ban."""
 
     kind: str
     value: str  # of an address: its network
     reason: str
     since: float  # seconds since 1970
-    until: float | None  # None = for good
-    by: str  # who said so
+    until: float | None  # None = forever
+    by: str  # name of the token
 
     @property
     def key(self) -> bytes:
-        """What it is kept by."""
+        """Topic name of its retained message."""
         return key(self.kind, self.value)
 
     @property
@@ -53,12 +52,12 @@ class Ban(NamedTuple):
 
 
 def key(kind: str, value: str) -> bytes:
-    """What a ban of this value is kept by."""
+    """Topic name of the retained message of a ban."""
     return ROOT + kind.encode() + b"/" + hashlib.sha256(value.encode()).hexdigest().encode()
 
 
 def network(address: str) -> str:
-    """An address or network in the one form in which it is kept.
+    """The canonical form of an address or network.
 
     Raises:
         ValueError: it is neither.
@@ -70,15 +69,17 @@ def network(address: str) -> str:
 
 
 class Bans:
-    """Those that hold.
+    """The bans in force.
 
     Args:
-        broker: of the node.
+        data_plane: of the node.
+        call_all: calls a method of all nodes.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._kept: dict[bytes, bytes] = {}  # as it was read last
+    def __init__(self, data_plane: DataPlane, call_all: CallAll) -> None:
+        self._data_plane = data_plane
+        self._call_all = call_all
+        self._kept: dict[bytes, bytes] = {}  # as read last
         self._bans: dict[bytes, Ban] = {}
         self._networks: Networks = {}
         self._refresh_at = 0.0
@@ -89,10 +90,10 @@ class Bans:
     def __iter__(self) -> Any:
         return iter(sorted(ban for ban in self._bans.values() if not ban.is_over))
 
-    # ---- asking ----
+    # ---- lookup ----
 
     def covering(self, client_id: str, username: str | None, address: str) -> Ban | None:
-        """What keeps this client out, if anything does."""
+        """The ban of this client, if there is one."""
         if not self._bans:
             return None
         for kind, value in (("client_id", client_id), ("username", username)):
@@ -116,39 +117,39 @@ class Bans:
     # ---- changing ----
 
     async def add(self, ban: Ban) -> None:
-        """Keep a ban, in place of an earlier one of the same value, and tell all nodes."""
-        await self._keep(ban.key, json.dumps(ban._asdict()).encode())
+        """Store a ban, in place of an earlier one of the same value, and notify all nodes."""
+        await self._store(ban.key, json.dumps(ban._asdict()).encode())
 
     async def remove(self, kind: str, value: str) -> bool:
-        """Forget a ban; whether there was one."""
+        """Remove a ban; whether there was one."""
         known = key(kind, value) in self._kept
         if known:
-            await self._keep(key(kind, value), b"")
+            await self._store(key(kind, value), b"")
         return known
 
-    async def _keep(self, topic: bytes, payload: bytes) -> None:
+    async def _store(self, topic: bytes, payload: bytes) -> None:
         stored = asyncio.Event()
-        self._broker.router.publish(topic, payload, 0, True)
-        self._broker.turn.after_commit(stored.set)
-        self._broker.settle()
+        self._data_plane.router.publish(topic, payload, 0, True)
+        self._data_plane.turn.after_commit(stored.set)
+        self._data_plane.end_turn()
         await stored.wait()
-        await self._broker.coordinator.ask_all("bans", {})
+        await self._call_all("bans", {})
 
-    # ---- following ----
+    # ---- refreshing ----
 
-    def asked(self, arguments: dict[str, Any]) -> None:
-        """A node has changed one."""
+    def on_changed(self, arguments: Arguments) -> None:
+        """A node has added or removed a ban."""
         self.refresh()
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Called periodically."""
         if time.monotonic() >= self._refresh_at:
             self.refresh()
 
     def refresh(self) -> None:
-        """Read what is kept; close who is connected and banned by what is new."""
+        """Read the stored bans; close connected clients that a new one covers."""
         self._refresh_at = time.monotonic() + REFRESH_SECONDS
-        kept = {topic: payload for topic, payload, _ in self._broker.router.retained.matching(ROOT + b"#")}
+        kept = {topic: payload for topic, payload, _ in self._data_plane.router.retained.matching(ROOT + b"#")}
         new = {topic for topic, payload in kept.items() if self._kept.get(topic) != payload}
         if kept != self._kept:
             bans = {topic: self._bans[topic] if topic not in new else read(kept[topic]) for topic in kept}
@@ -156,12 +157,12 @@ class Bans:
             self._networks = _networks(ban.value for ban in self._bans.values() if ban.kind == KINDS[2])
         for topic, ban in self._bans.items():
             if ban.is_over:
-                self._broker.router.publish(topic, b"", 0, True)
+                self._data_plane.router.publish(topic, b"", 0, True)
         if new:
-            self._broker.run(self._close())
+            self._data_plane.run(self._close())
 
     async def _close(self) -> None:
-        connections = list(self._broker.reactor)
+        connections = list(self._data_plane.reactor)
         for start in range(0, len(connections), SLICE):
             for connection in connections[start : start + SLICE]:
                 session = connection.claimed
@@ -171,7 +172,7 @@ class Bans:
                 ban = self.covering(session.client_id.decode(), username, connection.address)
                 if ban is not None:
                     connection.close(f"banned by {ban.kind}")
-            self._broker.settle()
+            self._data_plane.end_turn()
             await asyncio.sleep(0)
 
 
@@ -185,12 +186,12 @@ def _networks(values: Iterable[str]) -> Networks:
 
 
 def read(payload: bytes) -> Ban | None:
-    """A ban as it was kept; None when it can't be read."""
+    """A stored ban; None if it is invalid."""
     try:
         ban = Ban(**json.loads(payload))
         if ban.kind == KINDS[2]:
             ip_network(ban.value)
     except (ValueError, TypeError) as error:
-        log.error("a ban can't be read", reason=error)
+        log.error("a stored ban is invalid", reason=error)
         return None
     return ban

@@ -1,17 +1,17 @@
-"""A verified client certificate is a login: its subject, as `tls.username_from` says, is the user.
+"""Authentication by client certificate: the user is its subject, as `tls.username_from` configures.
 
-A user name in CONNECT is then not looked at, as with Mosquitto's `use_identity_as_username`: nobody becomes another by
-asking for it.
+A user name in CONNECT is then ignored, as with Mosquitto's `use_identity_as_username`: a client can't take the name of
+another user.
 """
 
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 
 
 class CertificateUsers:
-    """Lets clients with a verified certificate in."""
+    """Accepts clients with a verified certificate."""
 
     name = "certificate"
-    decoy = None
+    dummy_hash = None
 
     def authenticate(self, credentials: Credentials) -> Verdict | None:
         """None: there is no certificate."""

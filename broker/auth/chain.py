@@ -1,9 +1,9 @@
-"""The chain of one listener: the ways to authenticate, asked one after the other, and the rules of access.
+"""The authentication chain of one listener: its methods, tried one after the other, and the access rules.
 
-- A way that doesn't know the user says None, and the next is asked; whatever else it says is final. So a wrong password
-  is never tried elsewhere, and a back end that is away refuses (code 3) instead of falling through.
-- Who shows nothing is anonymous, and let in only if the listener says so.
-- Nobody knows the user: that takes as long as a wrong password.
+- A method returns None for an unknown user, and the next is tried; any other result is final. So a wrong
+  password is never tried elsewhere, and a back end that is unavailable refuses (code 3) instead of falling through.
+- A client without credentials is anonymous, and accepted only if the listener allows it.
+- The refusal of an unknown user takes as long as that of a wrong password.
 """
 
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
@@ -17,7 +17,7 @@ from broker.auth.passwords import StoredHash
 from broker.auth.rules import rights_of
 from broker.auth.verifier import Verifier
 
-NEEDS_CREDENTIALS = Verdict(ReturnCode.NOT_AUTHORIZED, reason="it shows no credentials")
+NEEDS_CREDENTIALS = Verdict(ReturnCode.NOT_AUTHORIZED, reason="it sent no credentials")
 UNKNOWN = Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason="unknown user")
 
 
@@ -27,24 +27,24 @@ class Method(Protocol):
     name: str
 
     @property
-    def decoy(self) -> StoredHash | None:
-        """What is verified in place of the password of nobody; None: it has no passwords."""
+    def dummy_hash(self) -> StoredHash | None:
+        """The hash to verify for an unknown user; None: the method has no passwords."""
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict | None] | None:
-        """Who it is; None: not known here, ask the next."""
+        """The verdict; None: the user is unknown here."""
 
     def renew(self, identity: Identity) -> Identity | None:
-        """Who somebody that it let in is by now; None: nobody any more."""
+        """The present identity of a client that it has accepted; None: it would be refused now."""
 
 
 class Chain:
-    """What one listener asks of its clients.
+    """Authenticates the clients of one listener.
 
     Args:
-        methods: the ways to authenticate, in their order.
+        methods: of authentication, in their order.
         verifier: compares passwords.
-        anonymous: whether clients without credentials are let in.
-        acl: rules of access; None: those that come with the user count alone.
+        anonymous: whether clients without credentials are accepted.
+        acl: access rules; None: only those of the user apply.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Chain:
         self.acl = acl
         self.anonymous = anonymous
         self._verifier = verifier
-        self._decoy = next((method.decoy for method in methods if method.decoy is not None), None)
+        self._dummy_hash = next((method.dummy_hash for method in methods if method.dummy_hash is not None), None)
 
     def authenticate(self, credentials: Credentials) -> Verdict | Coroutine[Any, Any, Verdict]:
-        """Who the client is, with its rights; at once if nobody has to wait for it."""
-        shows = credentials.username is not None or credentials.certificate is not None
-        if self.methods and shows:
+        """The verdict with the rights of the client, at once unless a method has to wait."""
+        has_credentials = credentials.username is not None or credentials.certificate is not None
+        if self.methods and has_credentials:
             rest = iter(self.methods)
             for method in rest:
                 answer = method.authenticate(credentials)
@@ -72,7 +72,7 @@ class Chain:
                     return self._admitted(credentials, answer, method.name)
                 if answer is not None:
                     return self._ask(credentials, method, answer, rest)
-            return self._nobody(credentials)
+            return self._refuse_unknown(credentials)
         if not self.anonymous:
             return NEEDS_CREDENTIALS
         return self._admitted(credentials, Verdict(ReturnCode.ACCEPTED, Identity()), "")
@@ -84,18 +84,18 @@ class Chain:
         while answer is None:
             following = next(rest, None)
             if following is None:
-                return await self._nobody(credentials)
+                return await self._refuse_unknown(credentials)
             method = following
             found = method.authenticate(credentials)
             answer = await found if isinstance(found, Awaitable) else found
         return self._admitted(credentials, answer, method.name)
 
-    async def _nobody(self, credentials: Credentials) -> Verdict:
-        """No way knows the client."""
-        if credentials.username is None and self.anonymous:  # a certificate that nobody asked for
+    async def _refuse_unknown(self, credentials: Credentials) -> Verdict:
+        """The user is unknown to all methods."""
+        if credentials.username is None and self.anonymous:  # a certificate that no method needs
             return self._admitted(credentials, Verdict(ReturnCode.ACCEPTED, Identity()), "")
-        if self._decoy is not None:
-            await self._verifier.matches(self._decoy, credentials.password)
+        if self._dummy_hash is not None:
+            await self._verifier.matches(self._dummy_hash, credentials.password)
         return UNKNOWN
 
     def _admitted(self, credentials: Credentials, verdict: Verdict, method: str) -> Verdict:
@@ -105,10 +105,10 @@ class Chain:
         identity = replace(
             found, granted=found.rights, method=method, listener=credentials.listener, client_id=credentials.client_id
         )
-        return replace(verdict, identity=self._judged(identity))
+        return replace(verdict, identity=self._with_rights(identity))
 
-    def _judged(self, identity: Identity) -> Identity:
-        """With the rights that it has by now."""
+    def _with_rights(self, identity: Identity) -> Identity:
+        """The identity with its present rights."""
         return replace(identity, rights=self._rights(identity))
 
     def _rights(self, identity: Identity) -> Rights | None:
@@ -121,11 +121,11 @@ class Chain:
         return None
 
     def renewed(self, identity: Identity) -> Identity | None:
-        """Who a connected client is by now, and what it may; None: it would not be let in any more."""
+        """The present identity and rights of a connected client; None: it would be refused now."""
         if not identity.method:
-            return self._judged(identity) if self.anonymous else None
+            return self._with_rights(identity) if self.anonymous else None
         for method in self.methods:
             if method.name == identity.method:
                 found = method.renew(identity)
-                return None if found is None else self._judged(found)
+                return None if found is None else self._with_rights(found)
         return None

@@ -1,7 +1,7 @@
-"""Makes the ways to authenticate of a listener, as its configuration says, and owns the threads that they share.
+"""Builds the authentication methods of a listener from its configuration, and owns the threads that they share.
 
-Their order is fixed, the cheapest first: certificate, token, password file, users in Redis, HTTP back end. What has to
-be asked of others is kept when the configuration is read again, unless it changed.
+Their order is fixed, the cheapest first: certificate, token, password file, users in Redis, HTTP back end. Methods that
+request other hosts are kept at a reload, unless their configuration changed.
 """
 
 from collections.abc import Callable
@@ -19,22 +19,22 @@ from broker.config.schema import AuthConfig, ListenerConfig
 from broker.errors import ConfigError
 
 
-class Methods:
-    """Makes them.
+class ChainBuilder:
+    """Builds authentication methods.
 
     Args:
-        users: gives the users that the cluster keeps; None: it keeps none.
+        users: returns the users of the cluster; None: there are none.
     """
 
     def __init__(self, users: Callable[[], Source | None]) -> None:
         self.verifier = Verifier()
-        self._tokens = WorkPool("tokens", threads=2, most_waiting=500)
-        self._http = WorkPool("http", threads=16, most_waiting=500)
+        self._tokens = WorkPool("tokens", threads=2, max_waiting=500)
+        self._http = WorkPool("http", threads=16, max_waiting=500)
         self._users = users
         self._kept: dict[tuple[Any, ...], Any] = {}
 
     def of(self, listener: ListenerConfig) -> list[Method]:
-        """Those of a listener.
+        """The methods of a listener.
 
         Raises:
             ConfigError: a file can't be used, or a package is missing.
@@ -50,9 +50,9 @@ class Methods:
         if auth.redis:
             made.append(ClusterUsers(self._users, self.verifier))
         if auth.http_url:
-            asked = (auth.http_url, auth.http_timeout, auth.http_remember)
+            settings = (auth.http_url, auth.http_timeout, auth.http_remember)
             module = _late("broker.auth.http_users", "auth.http_url needs")
-            made.append(self._keep(asked, lambda: module.HttpUsers(*asked, self._http)))
+            made.append(self._keep(settings, lambda: module.HttpUsers(*settings, self._http)))
         return made
 
     def _token_users(self, auth: AuthConfig) -> Method:
@@ -67,10 +67,10 @@ class Methods:
         made: Method = _late("broker.auth.tokens", "tokens need").TokenUsers(auth, keys, self._tokens)
         return made
 
-    def _keep(self, what: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        if what not in self._kept:
-            self._kept[what] = make()
-        return self._kept[what]
+    def _keep(self, settings: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        if settings not in self._kept:
+            self._kept[settings] = make()
+        return self._kept[settings]
 
     def close(self) -> None:
         """End the threads."""

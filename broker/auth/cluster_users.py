@@ -1,7 +1,7 @@
-"""Users that the cluster keeps for all its nodes: passwords, rules of access, and whether they are let in at all.
+"""Users of a cluster, stored for all its nodes: password hash, access rules, and whether they are disabled.
 
-A user is JSON: {"hash": "$argon2id$...", "rules": ["topic read a/#", ...] or null, "disabled": false}. Here is what it
-means; `cluster/replication/users.py` has it from Redis and hears of changes, `flockmq users` writes it.
+A user is JSON: {"hash": "$argon2id$...", "rules": ["topic read a/#", ...] or null, "disabled": false}. This
+module reads it; `cluster/replication/users.py` gets it and its changes from Redis; `flockmq users` writes it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,11 +23,11 @@ log = logs.get("flockmq.auth")
 
 
 class Away(Exception):
-    """It can't be said who the user is."""
+    """The user can't be looked up for now."""
 
 
 class User(NamedTuple):
-    """What is kept of a user."""
+    """A stored user."""
 
     stored: StoredHash
     rules: Rules | None
@@ -35,7 +35,7 @@ class User(NamedTuple):
 
     @classmethod
     def parse(cls, data: bytes) -> "User":
-        """Raises ValueError: it is not what we write."""
+        """Raises ValueError: it is not a user as `flockmq users` writes it."""
         document = read_json(data)
         if not isinstance(document, dict) or not isinstance(document.get("disabled", False), bool):
             raise ValueError('expected {"hash": "...", "rules": [...], "disabled": false}')
@@ -44,19 +44,20 @@ class User(NamedTuple):
 
 
 class Source(Protocol):
-    """Where users are kept."""
+    """A store of users."""
 
-    changed: Callable[[set[str]], object]  # called with the names of users that are not what they were
+    def attach(self, changed: Callable[[set[str]], object]) -> None:
+        """Call `changed` with the names of users that have changed."""
 
     async def find(self, username: str) -> bytes | None:
         """The JSON of a user; None: there is none. Raises Away."""
 
     def known(self, username: str) -> bytes | None:
-        """As `find`, of users whom it has found before; for others, None."""
+        """As `find`, for users that were found before; None for others."""
 
 
 class ClusterUsers:
-    """Lets users that the cluster keeps in.
+    """Accepts users of the cluster.
 
     Args:
         source: gives the source; None: there is none.
@@ -68,10 +69,10 @@ class ClusterUsers:
     def __init__(self, source: Callable[[], Source | None], verifier: Verifier) -> None:
         self._source = source
         self._verifier = verifier
-        self.decoy: StoredHash | None = _decoy()
+        self.dummy_hash: StoredHash | None = _dummy_hash()
 
     def authenticate(self, credentials: Credentials) -> Awaitable[Verdict | None] | None:
-        """None: it doesn't know the user."""
+        """None: the user is unknown."""
         return self._authenticate(credentials, credentials.username) if credentials.username else None
 
     async def _authenticate(self, credentials: Credentials, username: str) -> Verdict | None:
@@ -87,7 +88,7 @@ class ClusterUsers:
         try:
             user = User.parse(data)
         except ValueError as error:
-            log.error("what is kept of a user can't be read", username=username, error=error)
+            log.error("a stored user is invalid", username=username, error=error)
             return AWAY
         if not await self._verifier.matches(user.stored, credentials.password):
             return WRONG
@@ -96,7 +97,7 @@ class ClusterUsers:
         return DISABLED if user.disabled else Verdict(ReturnCode.ACCEPTED, Identity(username, rules=user.rules))
 
     def renew(self, identity: Identity) -> Identity | None:
-        """With the rules that the user has by now."""
+        """The identity with the present rules of the user."""
         source = self._source()
         data = source.known(identity.username or "") if source is not None else None
         try:
@@ -107,5 +108,5 @@ class ClusterUsers:
 
 
 @cache
-def _decoy() -> StoredHash:
-    return hash_password(b"").decoy()
+def _dummy_hash() -> StoredHash:
+    return hash_password(b"").dummy()

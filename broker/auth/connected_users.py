@@ -1,87 +1,66 @@
-"""The users behind the connections of a node: how many each has, until when they may stay, what they may do by now.
+"""The users of the open connections of a node: connections per user, expiry of credentials, present rights.
 
-A changed rule, a removed user and the end of a token act on who is connected, at once: rights are replaced where they
-are looked up, subscriptions stay and deliver what may be read.
+A changed rule, a removed user and an expired token take effect on connected clients at once. Rights are replaced where
+they are looked up; subscriptions stay, and deliver the messages that may be read.
 """
 
 import asyncio
 import heapq
 import itertools
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.rights import Rights
 from broker import logs
 from broker.auth.authenticator import Identity
-from broker.auth.penalties import network_of
-from broker.config.kinds import rate
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
+from broker.config.schema import QuotasConfig
+from broker.core.data_plane import DataPlane
 
 Renewed = Callable[[Identity], Identity | None]
-FLAPPING_MOST = 20_000  # clients of whom it is known how often they came
 NOTHING = Rights(())
-RENEWED_AT_ONCE = 500  # some 20 ms
-ENDED_AT_ONCE = 500
+RENEW_BATCH = 500  # some 20 ms
+CLOSE_BATCH = 500
 STALE_FREE = 1024  # entries of connections that have ended meanwhile
 
 log = logs.get("flockmq.auth")
 
 
 class ConnectedUsers:
-    """Knows who is connected.
+    """The users of the open connections.
 
     Args:
-        broker: whose connections they are.
+        data_plane: of the node.
+        quotas: those of a listener, by its name.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, data_plane: DataPlane, quotas: Callable[[str], QuotasConfig]) -> None:
+        self._data_plane = data_plane
+        self._quotas = quotas
         self._connections: Counter[str] = Counter()  # by user
         self._expiring: list[tuple[float, int, Connection]] = []  # a heap; also of connections that have ended
         self._numbers = itertools.count()
         self._expiries = 0  # of connections that are open
-        self._arrivals: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # began, times since
 
     def __getitem__(self, username: str) -> int:
-        """How many connections a user has."""
+        """The number of connections of a user."""
         return self._connections[username]
 
-    # ---- connections come and go ----
-
-    def flaps(self, listener: str, client_id: str, address: str) -> bool:
-        """Note that a client came; whether it has come too often."""
-        quota = self._broker.listeners[listener].quotas.flapping
-        if not quota:
-            return False
-        most, seconds = rate(quota)
-        who, now = (client_id, network_of(address)), time.monotonic()
-        began, times = self._arrivals.pop(who, (now, 0))
-        if now - began > seconds:
-            began, times = now, 0
-        elif times == most:
-            began = now  # it is refused for as long again
-        self._arrivals[who] = began, min(times + 1, most + 1)
-        if len(self._arrivals) > FLAPPING_MOST:
-            self._arrivals.popitem(last=False)
-        return times >= most
+    # ---- connections open and close ----
 
     def has_room(self, identity: Identity, client_id: bytes) -> bool:
-        """Whether the user may have one more connection, unless it is in place of another."""
-        most = self._broker.listeners[identity.listener].quotas.max_connections_per_user
-        if not most or identity.username is None or self._connections[identity.username] < most:
+        """Whether the user may have one more connection, or this one replaces another."""
+        limit = self._quotas(identity.listener).max_connections_per_user
+        if not limit or identity.username is None or self._connections[identity.username] < limit:
             return True
-        session = self._broker.sessions.get(client_id)
+        session = self._data_plane.sessions.get(client_id)
         owner = None if session is None else session.owner
         return owner is not None and owner.identity.username == identity.username
 
-    def came(self, connection: Connection) -> None:
-        """A connection has got its session."""
+    def on_connected(self, connection: Connection) -> None:
+        """A connection was admitted."""
         identity: Identity = connection.identity
         if identity.username is not None:
             self._connections[identity.username] += 1
@@ -92,8 +71,8 @@ class ConnectedUsers:
                 self._expiring = [entry for entry in self._expiring if not entry[2].closed]
                 heapq.heapify(self._expiring)
 
-    def went(self, connection: Connection) -> None:
-        """A connection that had got a session is closed."""
+    def on_disconnected(self, connection: Connection) -> None:
+        """An admitted connection has closed."""
         identity: Identity = connection.identity
         self._expiries -= identity.expires is not None
         if identity.username is not None:
@@ -101,14 +80,14 @@ class ConnectedUsers:
             if self._connections[identity.username] <= 0:
                 del self._connections[identity.username]
 
-    # ---- what changes while they are connected ----
+    # ---- changes while they are connected ----
 
     def tick(self) -> None:
-        """End the connections whose time is over; of many some at a time."""
+        """Close the connections whose credentials have expired, in batches."""
         if self._expiring and self._expiring[0][0] <= time.time():
             work = self._ending()
             if next(work, None) is not None:
-                self._broker.run(_go_on(work))
+                self._data_plane.run(_continue(work))
 
     def _ending(self) -> Iterator[int]:
         now = time.time()
@@ -119,33 +98,33 @@ class ConnectedUsers:
                 continue
             connection.close("its credentials have expired")
             ended += 1
-            if ended % ENDED_AT_ONCE == 0:
-                self._broker.settle()
+            if ended % CLOSE_BATCH == 0:
+                self._data_plane.end_turn()
                 yield ended
-        self._broker.settle()
+        self._data_plane.end_turn()
 
     def renew(self, renewed: Renewed, concerns: Callable[[Identity], bool] = lambda identity: True) -> None:
-        """Ask anew who the connected clients are, and what they may; of many some at a time, so that others are served.
+        """Look up identity and rights of the connected clients again, in batches, so that packets are served between.
 
-        Who comes meanwhile is judged by what holds already.
+        Clients that connect meanwhile get their present rights anyway.
         """
-        work = self._renewing(list(self._broker.reactor), renewed, concerns)
+        work = self._renewing(list(self._data_plane.reactor), renewed, concerns)
         if next(work, None) is not None:
-            self._broker.run(_go_on(work))
+            self._data_plane.run(_continue(work))
 
     def _renewing(
         self, connections: list[Connection], renewed: Renewed, concerns: Callable[[Identity], bool]
     ) -> Iterator[int]:
-        for start in range(0, len(connections), RENEWED_AT_ONCE):
+        for start in range(0, len(connections), RENEW_BATCH):
             changed = [
                 self._renew(connection, renewed)
-                for connection in connections[start : start + RENEWED_AT_ONCE]
+                for connection in connections[start : start + RENEW_BATCH]
                 if connection.identity is not None and not connection.closed and concerns(connection.identity)
             ]
             if any(changed):
-                self._broker.router.filters.forget_plans()
-            self._broker.settle()
-            if start + RENEWED_AT_ONCE < len(connections):
+                self._data_plane.router.filters.forget_plans()
+            self._data_plane.end_turn()
+            if start + RENEW_BATCH < len(connections):
                 yield start
 
     def _renew(self, connection: Connection, renewed: Renewed) -> bool:
@@ -161,6 +140,6 @@ class ConnectedUsers:
         return session is not None and session.set_rights(found.rights) and session.subscriptions_held > 0
 
 
-async def _go_on(work: Iterator[int]) -> None:
+async def _continue(work: Iterator[int]) -> None:
     for _ in work:
         await asyncio.sleep(0)

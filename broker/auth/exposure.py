@@ -1,7 +1,7 @@
-"""Who can reach a listener, and whether it asks them who they are.
+"""Exposure of listeners: the networks that reach them, and whether they authenticate.
 
-Without configuration everybody on this machine may do everything, and nobody else may do anything: a listener that
-others reach needs a way to authenticate, or the words `allow_anonymous = true`.
+Without configuration all clients of this machine may do everything, and no others can connect. A listener that other
+machines reach needs an authentication method, or `allow_anonymous = true`.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from broker.errors import ConfigError
 
 HINT = (
     "make users (`flockmq passwd passwords NAME`) and name the file (--password-file passwords), "
-    "or let everybody in: --set auth.allow_anonymous=true"
+    "or accept all clients: --set auth.allow_anonymous=true"
 )
 
 
@@ -35,7 +35,7 @@ def is_encrypted(address: str) -> bool:
 
 
 def reachable(config: Config) -> Iterator[tuple[ListenerConfig, str]]:
-    """Listeners with an address of each that others than this machine can reach, if only through a load balancer."""
+    """Listeners that other machines reach, directly or through a load balancer, with one such address each."""
     for listener in config.listeners:
         for address, proxied in listener.places:
             if proxied or not is_local(address):
@@ -44,10 +44,10 @@ def reachable(config: Config) -> Iterator[tuple[ListenerConfig, str]]:
 
 
 def authenticates(listener: ListenerConfig) -> bool:
-    """Whether it has a way to authenticate."""
+    """Whether it has an authentication method."""
     auth = listener.auth
-    ways = (auth.password_file, auth.jwt_secret_file, auth.jwt_keys, auth.redis, auth.http_url)
-    return any(ways) or verifies_certificates(listener)
+    methods = (auth.password_file, auth.jwt_secret_file, auth.jwt_keys, auth.redis, auth.http_url)
+    return any(methods) or verifies_certificates(listener)
 
 
 def check(config: Config, *, asked: bool = False) -> None:
@@ -55,7 +55,7 @@ def check(config: Config, *, asked: bool = False) -> None:
 
     Args:
         config: of the node.
-        asked: hooks are asked about clients of all listeners.
+        asked: hooks authenticate clients of all listeners.
 
     Raises:
         ConfigError: a listener is.
@@ -63,11 +63,11 @@ def check(config: Config, *, asked: bool = False) -> None:
     for listener, address in reachable(config):
         if not (asked or listener.auth.allow_anonymous or authenticates(listener)):
             local = is_local(address)
-            how = "lets others in through a load balancer" if local else "can be reached from other machines"
+            how = "is reached through a load balancer" if local else "can be reached from other machines"
             where = "" if listener.name == "default" else f" (listeners.{listener.name})"
-            raise ConfigError(f"{address}{where} {how}, and nothing says who may connect to it", HINT)
+            raise ConfigError(f"{address}{where} {how}, and no authentication is configured", HINT)
 
 
 def verifies_certificates(listener: ListenerConfig) -> bool:
-    """Whether clients are known by their certificates."""
+    """Whether clients authenticate by their certificates."""
     return listener.tls.username_from != "none"

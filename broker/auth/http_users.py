@@ -1,12 +1,12 @@
-"""A back end over HTTP that says who a client is; deploy/docs/ACCESS.md has the contract.
+"""Authentication by an HTTP back end; deploy/docs/ACCESS.md has the contract.
 
 POST of {"username", "password", "client_id", "address", "listener"} is answered with 200 and {"allow": true, "rules":
-[...], "expires": 1767225600}, or {"allow": false}, or 4xx: refused. Anything else, and no answer in time, is a failure
+[...], "expires": 1767225600}, or {"allow": false}, or 4xx: refused. Any other response, or none in time, is a failure
 of the back end: code 3.
 
-- What is missing in CONNECT is null there, never a word that could be somebody's (CVE-2026-32696).
-- Who was let in is remembered for a while, under a keyed hash of what was asked: no password is kept.
-- After some failures in a row the back end is left alone for some seconds, in which clients are refused at once.
+- A field missing in CONNECT is null there, never a word that could be a user's (CVE-2026-32696).
+- An accepted client is remembered for a while, under a keyed hash of the request: no password is stored.
+- After some failures in a row the back end gets no requests for some seconds; clients are refused at once meanwhile.
 """
 
 import hashlib
@@ -26,29 +26,29 @@ from broker.auth.penalties import network_of
 from broker.auth.rules import parse_rules, read_json
 from broker.auth.work_pool import WorkPool
 
-FAILURES_MOST = 5  # in a row, until the back end is left alone ...
-PAUSE_SECONDS = 5.0  # ... for so long; then one client tries
-ANSWER_MOST = 1 << 20  # bytes
-REMEMBERED_MOST = 100_000
+MAX_FAILURES = 5  # in a row, until requests pause ...
+PAUSE_SECONDS = 5.0  # ... for so long; then one client is tried
+MAX_ANSWER = 1 << 20  # bytes
+MAX_REMEMBERED = 100_000
 REFUSED = Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason="the back end refuses it")
-AWAY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the back end does not answer as it should")
-LEFT_ALONE = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the back end has failed lately, and is left alone")
+AWAY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the authentication back end fails")
+PAUSED = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the authentication back end has failed lately")
 
 log = logs.get("flockmq.auth")
 
 
 class HttpUsers:
-    """Asks a back end.
+    """Sends credentials to a back end.
 
     Args:
         url: of it.
-        timeout: seconds that it may take.
-        remember: seconds for which who was let in is not asked for again.
-        pool: where threads wait for it.
+        timeout: of a request, in seconds.
+        remember: seconds for which an accepted client is remembered.
+        pool: threads that wait for it.
     """
 
     name = "http"
-    decoy = None
+    dummy_hash = None
 
     def __init__(self, url: str, timeout: float, remember: float, pool: WorkPool) -> None:
         self._url = url
@@ -60,10 +60,10 @@ class HttpUsers:
         self._key = secrets.token_bytes(32)
         self._known: OrderedDict[bytes, tuple[float, Verdict]] = OrderedDict()  # until when; the oldest first
         self._failures = 0
-        self._left_alone_until = 0.0
+        self._paused_until = 0.0
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
-        """It is final: there is nobody behind it who is to be asked."""
+        """The verdict, which is final: this method is the last."""
         question = question_of(credentials)
         digest = hashlib.blake2b(question, digest_size=16, key=self._key).digest()
         until, verdict = self._known.get(digest, (0.0, REFUSED))
@@ -71,27 +71,27 @@ class HttpUsers:
         expires = verdict.identity.expires
         if now < until and (expires is None or time.time() < expires):
             return verdict
-        if now < self._left_alone_until:
-            return LEFT_ALONE
-        if self._failures >= FAILURES_MOST:
-            self._left_alone_until = now + PAUSE_SECONDS  # for all but this one, who tries
-        return self._ask(question, digest, credentials.username)
+        if now < self._paused_until:
+            return PAUSED
+        if self._failures >= MAX_FAILURES:
+            self._paused_until = now + PAUSE_SECONDS  # for all but this client
+        return self._request(question, digest, credentials.username)
 
-    async def _ask(self, question: bytes, digest: bytes, username: str | None) -> Verdict:
+    async def _request(self, question: bytes, digest: bytes, username: str | None) -> Verdict:
         try:
             verdict = await self._pool.run(self._post, question, username)
         except (urllib3.exceptions.HTTPError, ValueError, OSError) as error:
             self._failures += 1
-            if self._failures >= FAILURES_MOST:
-                self._left_alone_until = time.monotonic() + PAUSE_SECONDS
-            log.error("the back end of users fails", url=self._url, failures=self._failures, error=error)
+            if self._failures >= MAX_FAILURES:
+                self._paused_until = time.monotonic() + PAUSE_SECONDS
+            log.error("authentication back end failed", url=self._url, failures=self._failures, error=error)
             return AWAY
         self._failures = 0
-        self._left_alone_until = 0.0
+        self._paused_until = 0.0
         if verdict.code == ReturnCode.ACCEPTED and self._remember:
             self._known.pop(digest, None)
             self._known[digest] = time.monotonic() + self._remember, verdict
-            if len(self._known) > REMEMBERED_MOST:
+            if len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
         return verdict
 
@@ -99,27 +99,27 @@ class HttpUsers:
         """In a thread.
 
         Raises:
-            HTTPError, ValueError, OSError: there was no answer, or none that can be understood.
+            HTTPError, ValueError, OSError: there was no response, or an invalid one.
         """
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         answer = self._http.request("POST", self._url, body=question, headers=headers, preload_content=False)
         try:
-            data = answer.read(ANSWER_MOST + 1)
+            data = answer.read(MAX_ANSWER + 1)
         finally:
             answer.release_conn()
         if 400 <= answer.status < 500:
             return REFUSED
-        if answer.status != 200 or len(data) > ANSWER_MOST:
+        if answer.status != 200 or len(data) > MAX_ANSWER:
             raise ValueError(f"status {answer.status}, {len(data)} bytes")
         return verdict_of(read_json(data), username)
 
     def renew(self, identity: Identity) -> Identity | None:
-        """It is asked again when the client comes back."""
+        """The back end decides again at the next CONNECT."""
         return identity
 
 
 def question_of(credentials: Credentials) -> bytes:
-    """What the back end is asked. A password that is not UTF-8 is given with its bytes as U+DC80 to U+DCFF."""
+    """The request body. Bytes of a password that is not UTF-8 are written as U+DC80 to U+DCFF."""
     password = credentials.password
     question = {
         "username": credentials.username,
@@ -132,10 +132,10 @@ def question_of(credentials: Credentials) -> bytes:
 
 
 def verdict_of(answer: Any, username: str | None) -> Verdict:
-    """What an answer means.
+    """The verdict that a response means.
 
     Raises:
-        ValueError: it can't be understood, so nobody is let in by it.
+        ValueError: it is invalid.
     """
     if not isinstance(answer, dict) or not isinstance(answer.get("allow"), bool):
         raise ValueError('the answer has no "allow": true or false')

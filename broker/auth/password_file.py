@@ -1,8 +1,8 @@
 """The password file: a line `NAME:HASH` for each user; `flockmq passwd` writes it, Mosquitto's own files are read too.
 
-A line that is not that, a blank one too, makes the file unusable, and the error has its number: a line that was cut or
-badly edited is never a user without a password (CVE-2018-12551). Lines that begin with # are comments. The file is
-replaced in one step when it is written, and is its owner's only.
+An invalid line, a blank one too, makes the file unusable, and the error has its number: a line that was cut or badly
+edited is never a user without a password (CVE-2018-12551). Lines that begin with # are comments. Writing replaces the
+file in one step; only its owner may read it.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def read_users(path: str) -> dict[str, StoredHash]:
 
 
 def write_users(path: str, users: Mapping[str, StoredHash]) -> None:
-    """Replace the file in one step; it is its owner's only.
+    """Replace the file in one step; only its owner may read it.
 
     Raises:
         ConfigError: it can't be written.
@@ -89,7 +89,7 @@ def readable_by_others(path: str) -> bool:
 
 
 class PasswordFile:
-    """Lets users of a file in.
+    """Accepts users of a file.
 
     Args:
         path: of the file.
@@ -104,14 +104,14 @@ class PasswordFile:
     def __init__(self, path: str, verifier: Verifier) -> None:
         self._users = read_users(path)
         self._verifier = verifier
-        self.decoy: StoredHash | None = (next(iter(self._users.values()), None) or hash_password(b"")).decoy()
+        self.dummy_hash: StoredHash | None = (next(iter(self._users.values()), None) or hash_password(b"")).dummy()
         if readable_by_others(path):
             log.warning("the password file can be read by every user of this machine: chmod 600 it", path=path)
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict] | None:
-        """None: it doesn't know the user."""
+        """None: the user is unknown."""
         stored = self._users.get(credentials.username or "")
-        if stored is not None and self._verifier.knows(stored, credentials.password):
+        if stored is not None and self._verifier.remembers(stored, credentials.password):
             return Verdict(ReturnCode.ACCEPTED, Identity(credentials.username))
         return None if stored is None else self._verify(credentials, stored)
 
@@ -121,5 +121,5 @@ class PasswordFile:
         return WRONG
 
     def renew(self, identity: Identity) -> Identity | None:
-        """Who this is by now; None = nobody any more."""
+        """The identity; None: the user was removed."""
         return identity if identity.username in self._users else None

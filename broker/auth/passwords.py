@@ -1,4 +1,4 @@
-"""Hashes of passwords: argon2id, which we write, and Mosquitto's two formats, which we only read.
+"""Password hashes: argon2id, which FlockMQ writes, and Mosquitto's two formats, which it only reads.
 
     $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH        OWASP's parameters: 19 MiB of memory, some 25 ms
     $7$ITERATIONS$SALT$HASH                         PBKDF2 with SHA-512, as mosquitto_passwd writes
@@ -22,14 +22,14 @@ HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1
 ARGON2ID = re.compile(
     r"\$argon2id\$v=19\$m=[1-9]\d{0,8},t=[1-9]\d{0,3},p=[1-9]\d{0,3}(\$[A-Za-z0-9+/]{11,200}){2}", re.ASCII
 )
-MEMORY_MOST = 1 << 20  # KiB that a hash of others may ask for
-ITERATIONS_MOST = 10_000_000
-PASSWORD_MOST = 65_535  # bytes: MQTT's fields are no longer
+MAX_MEMORY = 1 << 20  # KiB that a hash made elsewhere may need
+MAX_ITERATIONS = 10_000_000
+MAX_PASSWORD = 65_535  # bytes: MQTT's fields are no longer
 
 
 @dataclass(frozen=True, slots=True)
 class StoredHash:
-    """A hash as a file or a database holds it, which was found to be one."""
+    """A valid password hash, as a file or a database holds it."""
 
     text: str
     scheme: str  # "argon2id", "pbkdf2" or "sha512"
@@ -38,7 +38,7 @@ class StoredHash:
     digest: bytes = b""
 
     def matches(self, password: bytes) -> bool:
-        """Whether it is of this password; takes its time."""
+        """Whether it is the hash of this password; slow on purpose."""
         if self.scheme == "argon2id":
             try:
                 return HASHER.verify(self.text, password)
@@ -50,8 +50,8 @@ class StoredHash:
             found = hashlib.sha512(password + self.salt).digest()
         return hmac.compare_digest(found, self.digest)
 
-    def decoy(self) -> "StoredHash":
-        """A hash that no password matches, and that takes as long to find that out: for users who don't exist."""
+    def dummy(self) -> "StoredHash":
+        """A hash that no password matches, and that takes as long to verify: for unknown users."""
         if self.scheme != "argon2id":
             return replace(self, digest=secrets.token_bytes(len(self.digest)))
         parameters = argon2.extract_parameters(self.text)
@@ -65,10 +65,10 @@ def hash_password(password: bytes) -> StoredHash:
 
 
 def parse_hash(text: str) -> StoredHash:
-    """What a stored hash is.
+    """Parse a stored hash.
 
     Raises:
-        ValueError: it is none that we know; the text says why, and has nothing of it.
+        ValueError: the format is unknown; the text has the reason, and nothing of the hash.
     """
     if text.startswith("$argon2id$"):
         return _argon2id(text)
@@ -79,11 +79,11 @@ def parse_hash(text: str) -> StoredHash:
         elif parts[:2] == ["", "6"] and len(parts) == 4:
             found = StoredHash(text, "sha512", 1, *map(_decoded, parts[2:]))
         else:
-            raise ValueError("it is no hash of a password that FlockMQ knows")
+            raise ValueError("it is not a password hash in a supported format")
     except binascii.Error:
         raise ValueError("its base64 is damaged") from None
-    if not found.salt or len(found.digest) != 64 or not 1 <= found.iterations <= ITERATIONS_MOST:
-        raise ValueError("the hash is cut short, or not what Mosquitto writes")
+    if not found.salt or len(found.digest) != 64 or not 1 <= found.iterations <= MAX_ITERATIONS:
+        raise ValueError("the hash is cut short, or not as Mosquitto writes it")
     return found
 
 
@@ -91,7 +91,7 @@ def _argon2id(text: str) -> StoredHash:
     if not ARGON2ID.fullmatch(text):
         raise ValueError("the argon2id hash is damaged")
     parameters = argon2.extract_parameters(text)
-    if parameters.memory_cost > MEMORY_MOST or parameters.time_cost > 100 or parameters.hash_len < 16:
+    if parameters.memory_cost > MAX_MEMORY or parameters.time_cost > 100 or parameters.hash_len < 16:
         raise ValueError("an argon2id hash with unusable parameters")
     return StoredHash(text, "argon2id")
 

@@ -1,8 +1,8 @@
-"""Who shows wrong credentials waits for the answer: twice as long each time, by address.
+"""Delays the reply to a failed login; the delay doubles per failure and address.
 
-Right ones are never made to wait: behind one address may be a whole site, and one device with an old password there
-must not shut out the rest. What bounds guessing is that an address which has failed lately has few attempts at a time.
-The table is bounded, and forgets.
+A successful login is never delayed: a whole site may be behind one address, and one device with an old password there
+must not shut out the rest. Guessing is bounded because an address that has failed lately has few attempts at a time.
+The table is bounded, and entries expire.
 """
 
 import time
@@ -10,20 +10,20 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
-LONGEST = 8.0  # seconds; connections have `limits.connect_timeout` to be let in
-FORGOTTEN_AFTER = 300.0  # seconds without a failure
-ADDRESSES_MOST = 20_000
-ATTEMPTS_MOST = 32  # at a time, of an address that has failed lately
-DELAYED_MOST = 2_000  # answers of all addresses that wait
+MAX_DELAY = 8.0  # seconds; `limits.connect_timeout` ends connections that wait longer
+EXPIRY_SECONDS = 300.0  # seconds without a failure
+MAX_ADDRESSES = 20_000
+MAX_ATTEMPTS = 32  # at a time, of an address that has failed lately
+MAX_DELAYED = 2_000  # replies to all addresses
 
 
 @dataclass(slots=True)
 class Record:
-    """What is known of an address."""
+    """The failures of an address."""
 
     failures: int = 0
     last: float = 0.0
-    under_way: int = 0  # attempts that were begun since
+    under_way: int = 0  # attempts since
 
 
 def network_of(address: str) -> str:
@@ -39,49 +39,53 @@ def network_of(address: str) -> str:
 
 
 class Penalties:
-    """The table."""
+    """The table of addresses."""
 
     def __init__(self) -> None:
-        self._records: OrderedDict[str, Record] = OrderedDict()  # that failed last comes last
+        self._records: OrderedDict[str, Record] = OrderedDict()  # the latest failure is last
         self._delayed = 0
-        self.first_delay = 0.0  # seconds
+        self._first_delay = 0.0
+
+    def configure(self, first_delay: float) -> None:
+        """Delay the reply to a first failure by this many seconds; 0 = no delays."""
+        self._first_delay = first_delay
 
     def begin(self, address: str) -> bool:
-        """An attempt begins; False: it must not. `end` follows if it may."""
+        """Begin an attempt; False: it is refused. `end` follows unless it is."""
         record = self._records.get(network_of(address))
         if record is None:
             return True
-        if record.under_way >= ATTEMPTS_MOST and time.monotonic() - record.last < FORGOTTEN_AFTER:
+        if record.under_way >= MAX_ATTEMPTS and time.monotonic() - record.last < EXPIRY_SECONDS:
             return False
         record.under_way += 1
         return True
 
     def end(self, address: str) -> None:
-        """The attempt has been answered."""
+        """End an attempt: its reply was sent."""
         record = self._records.get(network_of(address))
         if record is not None and record.under_way:
             record.under_way -= 1
 
     def failed(self, address: str) -> float:
-        """Note a failure; returns for how many seconds its answer is to wait. `answered` follows if it waits."""
-        if not self.first_delay:
+        """Record a failure; returns the delay of its reply in seconds. `answered` follows if there is one."""
+        if not self._first_delay:
             return 0.0
         network, now = network_of(address), time.monotonic()
         record = self._records.pop(network, None)
         if record is None:
             record = Record(under_way=1)
-            if len(self._records) >= ADDRESSES_MOST:
+            if len(self._records) >= MAX_ADDRESSES:
                 self._records.popitem(last=False)
-        elif now - record.last > FORGOTTEN_AFTER:
+        elif now - record.last > EXPIRY_SECONDS:
             record.failures = 0
         self._records[network] = record
         record.failures += 1
         record.last = now
-        if self._delayed >= DELAYED_MOST:
+        if self._delayed >= MAX_DELAYED:
             return 0.0
         self._delayed += 1
-        return float(min(LONGEST, self.first_delay * 2 ** min(record.failures - 1, 16)))
+        return float(min(MAX_DELAY, self._first_delay * 2 ** min(record.failures - 1, 16)))
 
     def answered(self) -> None:
-        """An answer that waited has been given."""
+        """A delayed reply was sent."""
         self._delayed -= 1

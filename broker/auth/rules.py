@@ -1,12 +1,12 @@
-"""Rules of access, in Mosquitto's words, and what they make of one client: its `Rights`.
+"""Access rules, in Mosquitto's words, and the `Rights` of a client that follow from them.
 
     topic   [read|write|readwrite|deny] FILTER     of the user they belong to
-    pattern [read|write|readwrite|deny] FILTER     of everybody; %c is the client id, %u the user name
+    pattern [read|write|readwrite|deny] FILTER     of all clients; %c is the client id, %u the user name
 
-The same words are in ACL files, in users kept in Redis, in tokens and in answers over HTTP. A rule that denies wins
-over any that allow. A pattern is no rule for a client that has no user name where it says %u. Nobody may widen a
-pattern by calling himself `#` or `a/b`: if a client's names would, its patterns allow it nothing, and with a pattern
-that denies it may do nothing at all, as nobody can tell what was meant (CVE-2017-7650).
+The same words are in ACL files, in users stored in Redis, in tokens and in HTTP responses. A rule that denies wins over
+any that allow. A pattern with %u does not apply to a client without a user name. A client can't widen a pattern by the
+name `#` or `a/b`: with such a name its patterns allow nothing. If one of them denies, the client may do nothing at all,
+since the meaning of the pattern is unclear (CVE-2017-7650).
 """
 
 import json
@@ -19,13 +19,13 @@ from _speedups.session.rights import PUBLISH, READ, Rights
 
 ACCESS = {"read": READ, "write": PUBLISH, "readwrite": READ | PUBLISH, "deny": READ | PUBLISH}
 KINDS = ("topic", "pattern")
-LEVELS_MOST = 65_536  # of a filter; what clients may use is limited elsewhere
-FILTER_MOST = 65_535  # bytes: longer than any topic
+MAX_LEVELS = 65_536  # of a filter; `limits.max_topic_levels` limits clients
+MAX_FILTER = 65_535  # bytes: longer than any topic
 SHARED = 4096  # different Rights that clients with equal rules share
 
 
 class Rule(NamedTuple):
-    """What a line says."""
+    """One rule."""
 
     allow: bool
     access: int  # READ, PUBLISH or both
@@ -37,10 +37,10 @@ Rules = tuple[Rule, ...]
 
 
 def parse_rule(line: str) -> Rule:
-    """The rule that a line says.
+    """The rule on a line.
 
     Raises:
-        ValueError: it says none; the text completes "expected ...".
+        ValueError: it is none; the text completes "expected ...".
     """
     kind, _, rest = line.strip().partition(" ")
     first, _, more = rest.strip().partition(" ")
@@ -50,14 +50,14 @@ def parse_rule(line: str) -> Rule:
     if access not in ACCESS:
         raise ValueError(f"read, write, readwrite or deny, not {access!r} (a filter with spaces needs one of them)")
     try:
-        validate_topic_filter(name, max_levels=LEVELS_MOST)
+        validate_topic_filter(name, max_levels=MAX_LEVELS)
     except InvalidTopic as fault:
         raise ValueError(f"a topic filter; {name!r} is none: {fault}") from fault
     return Rule(access != "deny", ACCESS[access], name, kind == "pattern")
 
 
 def parse_rules(document: Any) -> Rules | None:
-    """Rules as JSON has them: lines, or {"publish": [filters], "subscribe": [filters]}; None stays None.
+    """Rules in JSON: lines, or {"publish": [filters], "subscribe": [filters]}; None stays None.
 
     Raises:
         ValueError: it is neither.
@@ -73,10 +73,10 @@ def parse_rules(document: Any) -> Rules | None:
 
 
 def read_json(data: bytes) -> Any:
-    """What JSON from elsewhere says.
+    """Parse JSON from another program.
 
     Raises:
-        ValueError: nothing; also if it is nested so deeply that nobody could have meant it.
+        ValueError: it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(data)
@@ -91,7 +91,7 @@ def _texts(document: Any) -> list[str]:
 
 
 def rights_of(rules: Iterable[Rule], username: str | None, client_id: str) -> Rights:
-    """What these rules allow a client; equal rights are one object for many clients."""
+    """The rights of a client by these rules; equal rights are one object for many clients."""
     made: set[tuple[bool, int, bytes]] = set()
     for rule in rules:
         name = rule.topic_filter
@@ -105,13 +105,13 @@ def rights_of(rules: Iterable[Rule], username: str | None, client_id: str) -> Ri
                 return _shared(())
             name = "".join(_filled(name, username, client_id))
         encoded = name.encode()
-        if len(encoded) <= FILTER_MOST:
+        if len(encoded) <= MAX_FILTER:
             made.add((rule.allow, rule.access, encoded))
     return _shared(tuple(sorted(made)))
 
 
 def _filled(name: str, username: str | None, client_id: str) -> Iterable[str]:
-    """In one pass: what a name brings in is not looked at again."""
+    """In one pass: names that were filled in are not replaced again."""
     head, *rest = name.split("%")
     yield head
     for part in rest:

@@ -1,8 +1,8 @@
-"""Keys that tokens are verified with: a secret file, or public keys from a PEM file, a JWKS file, or a JWKS URL.
+"""Keys that verify tokens: a secret file, or public keys from a PEM file, a JWKS file, or a JWKS URL.
 
-A key decides which algorithms it takes, never the token: a public key is never used as a secret, and `none` is nobody's
-(RFC 8725). A URL is asked off the loop, again after an hour, and when a token names an unknown key, but not more often
-than every `REFRESH_SECONDS`; while it can't be reached the keys that are known go on.
+The key decides over the algorithms, never the token: a public key is never used as a secret, and `none` fits no key
+(RFC 8725). A URL is fetched off the loop, again after an hour, and when a token names an unknown key, but not more
+often than every `REFRESH_SECONDS`. While the URL can't be reached, the previous keys stay in use.
 """
 
 import threading
@@ -23,12 +23,12 @@ from broker.auth.exposure import is_local
 from broker.auth.rules import read_json
 from broker.errors import ConfigError
 
-SECRET_LEAST = 32  # bytes, as RFC 7518 asks of HS256
-RSA_LEAST = 2048  # bits
+MIN_SECRET = 32  # bytes, as RFC 7518 requires of HS256
+MIN_RSA = 2048  # bits
 REFRESH_SECONDS = 30.0
 TRUSTED_SECONDS = 3600.0
 TIMEOUT = 5.0
-ANSWER_MOST = 1 << 20  # bytes
+MAX_ANSWER = 1 << 20  # bytes
 CURVES = {"secp256r1": ("ES256",), "secp384r1": ("ES384",), "secp521r1": ("ES512",)}
 RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 
@@ -36,7 +36,7 @@ log = logs.get("flockmq.auth")
 
 
 class Key(NamedTuple):
-    """A key, and what it is good for."""
+    """A key and its algorithms."""
 
     key: Any
     algorithms: tuple[str, ...]
@@ -44,7 +44,7 @@ class Key(NamedTuple):
 
 
 class KeysAway(Exception):
-    """The keys can't be had for now."""
+    """The keys can't be fetched for now."""
 
 
 class FixedKeys:
@@ -54,12 +54,12 @@ class FixedKeys:
         self._keys = tuple(keys)
 
     def find(self, name: str | None, algorithm: str) -> list[Key]:
-        """Those that may have signed a token: of this name, if it has one, and for this algorithm. May take time."""
+        """The keys that may have signed a token: of this name, if it has one, and this algorithm. May take time."""
         return matching(self._keys, name, algorithm)
 
 
 class KeysOfUrl:
-    """Keys that a URL answers with."""
+    """Keys of a URL."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -71,10 +71,10 @@ class KeysOfUrl:
         self._lock = threading.Lock()  # threads verify tokens at the same time
 
     def find(self, name: str | None, algorithm: str) -> list[Key]:
-        """As of files; asks for them if need be.
+        """As of files; fetches them if need be.
 
         Raises:
-            KeysAway: they have never been had.
+            KeysAway: they were never fetched.
         """
         with self._lock:
             found = matching(self._keys, name, algorithm)
@@ -90,21 +90,21 @@ class KeysOfUrl:
         self._tried = time.monotonic()
         try:
             answer = self._http.request("GET", self._url, preload_content=False)
-            data = answer.read(ANSWER_MOST)
+            data = answer.read(MAX_ANSWER)
             answer.release_conn()
             if answer.status != 200:
                 raise ValueError(f"status {answer.status}")
             keys = tuple(keys_of_set(read_json(data)))
             if not keys:
-                raise ValueError("no key that could be used")
+                raise ValueError("it has no usable key")
         except (urllib3.exceptions.HTTPError, ValueError, OSError) as error:
-            log.error("the keys of tokens can't be read", url=self._url, error=error)
+            log.error("fetching the keys of tokens failed", url=self._url, error=error)
         else:
             self._keys, self._fetched = keys, self._tried
 
 
 def matching(keys: Iterable[Key], name: str | None, algorithm: str) -> list[Key]:
-    """Keys for a token that names its key or doesn't."""
+    """Keys for a token, which may name its key."""
     return [
         key for key in keys if algorithm in key.algorithms and (name is None or key.name is None or key.name == name)
     ]
@@ -117,9 +117,9 @@ def secret_key(path: str) -> Key:
         ConfigError: there is none, or it could be guessed.
     """
     secret = read_text(path, "auth.jwt_secret_file").rstrip().encode()
-    if len(secret) < SECRET_LEAST:
+    if len(secret) < MIN_SECRET:
         raise ConfigError(
-            f"auth.jwt_secret_file = {path!r} has {len(secret)} bytes; a secret has {SECRET_LEAST} or more",
+            f"auth.jwt_secret_file = {path!r} has {len(secret)} bytes; a secret has {MIN_SECRET} or more",
             f"openssl rand -base64 48 > {path}",
         )
     return Key(secret, ("HS256",))
@@ -153,7 +153,7 @@ def pem_key(data: bytes) -> Key:
         ValueError: it is none.
     """
     if b"PRIVATE KEY" in data:
-        raise ValueError("this is a private key, which belongs to who makes tokens: give the public one")
+        raise ValueError("this is a private key, which only the issuer of tokens may have: use the public key")
     is_certificate = b"BEGIN CERTIFICATE" in data
     key = load_pem_x509_certificate(data).public_key() if is_certificate else load_pem_public_key(data)
     return Key(key, algorithms_of(key))
@@ -183,14 +183,14 @@ def keys_of_set(document: Any) -> list[Key]:
 
 
 def algorithms_of(key: Any) -> tuple[str, ...]:
-    """What a public key is good for.
+    """The algorithms of a public key.
 
     Raises:
-        ValueError: nothing.
+        ValueError: it has none.
     """
     if isinstance(key, rsa.RSAPublicKey):
-        if key.key_size < RSA_LEAST:
-            raise ValueError(f"an RSA key of {key.key_size} bits; {RSA_LEAST} are the least")
+        if key.key_size < MIN_RSA:
+            raise ValueError(f"an RSA key of {key.key_size} bits; at least {MIN_RSA} are required")
         return RSA
     if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in CURVES:
         return CURVES[key.curve.name]

@@ -1,9 +1,8 @@
-"""JSON Web Tokens as passwords: who signed them says who a client is, what it may do, and until when.
+"""JSON Web Tokens as passwords: their issuer sets the user of a client, its rules, and the end of its connection.
 
-A password of three parts whose first is a JSON header is a token, and then this verdict is final. It must have `exp`
-(the connection ends then), and what is configured of `aud` and `iss`; `sub`, or the claim configured, is the user. The
-user name in CONNECT must be the same, "jwt" or empty; a claim `client_id` must be the client's. A claim `acl` has
-rules.
+A password of three parts whose first is a JSON header is a token, and the verdict over it is final. It must have `exp`,
+at which the connection ends, and the configured `aud` and `iss`. The user is `sub`, or the configured claim. The user
+name in CONNECT must be the same, "jwt" or empty; a claim `client_id` must be the client's. A claim `acl` has rules.
 """
 
 import base64
@@ -19,29 +18,29 @@ from broker.auth.work_pool import WorkPool
 from broker.config.schema import AuthConfig
 
 LEEWAY = 30.0  # seconds by which clocks may differ
-ANONYMOUS_NAMES = ("", "jwt")  # in CONNECT: the token says it
-USERNAME_MOST = 1000
-AWAY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the keys of tokens can't be had for now")
+ANONYMOUS_NAMES = ("", "jwt")  # in CONNECT: the token has the name
+MAX_USERNAME = 1000
+AWAY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the keys of tokens can't be fetched for now")
 
 
 class Keys(Protocol):
-    """Where keys are looked up."""
+    """A source of keys."""
 
     def find(self, name: str | None, algorithm: str) -> Sequence[Key]:
-        """Those that may have signed a token."""
+        """The keys that may have signed a token."""
 
 
 class TokenUsers:
-    """Lets clients with a token in.
+    """Accepts clients with a token.
 
     Args:
         auth: of the listener.
-        keys: where to look for keys.
-        pool: where signatures are verified.
+        keys: sources of keys.
+        pool: threads that verify signatures.
     """
 
     name = "token"
-    decoy = None
+    dummy_hash = None
 
     def __init__(self, auth: AuthConfig, keys: Sequence[Keys], pool: WorkPool) -> None:
         self._claim = auth.jwt_username_claim
@@ -55,13 +54,13 @@ class TokenUsers:
         return None if header is None else self._pool.run(self._verify, credentials, header)
 
     def renew(self, identity: Identity) -> Identity | None:
-        """A token holds until it expires."""
+        """A token is valid until it expires."""
         return identity
 
     def _verify(self, credentials: Credentials, header: dict[str, Any]) -> Verdict:
-        """In a thread: it may ask for keys."""
+        """In a thread: it may fetch keys."""
         try:
-            return self._judge(credentials, self._claims(credentials.password or b"", header))
+            return self._verdict(credentials, self._claims(credentials.password or b"", header))
         except KeysAway:
             return AWAY
         except (jwt.PyJWTError, ValueError) as error:
@@ -88,9 +87,9 @@ class TokenUsers:
                 return claims
         raise fault
 
-    def _judge(self, credentials: Credentials, claims: dict[str, Any]) -> Verdict:
+    def _verdict(self, credentials: Credentials, claims: dict[str, Any]) -> Verdict:
         username = claims.get(self._claim)
-        if not isinstance(username, str) or not 0 < len(username) <= USERNAME_MOST or "\0" in username:
+        if not isinstance(username, str) or not 0 < len(username) <= MAX_USERNAME or "\0" in username:
             raise ValueError(f"the claim {self._claim!r} names no user")
         if credentials.username not in (*ANONYMOUS_NAMES, username):
             raise ValueError("it is another user's")

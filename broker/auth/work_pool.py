@@ -1,7 +1,7 @@
-"""Slow work off the loop: a few threads, a bounded queue before them, and less of the processor than the loop has.
+"""Slow work off the loop: a few threads of low priority behind a bounded queue.
 
-What hashes passwords or waits for others over the network runs here. So many CONNECT packets as may come, publishing
-goes on: threads are few and of lower priority, and who finds the queue full is refused at once instead of waiting.
+Password hashing and requests to other hosts run here. A flood of CONNECT packets does not stop publishing: threads are
+few and of lower priority, and a full queue refuses at once.
 """
 
 import asyncio
@@ -27,22 +27,22 @@ class WorkPool:
     Args:
         name: of the threads.
         threads: how many.
-        most_waiting: calls that may wait or be under way; more are refused.
+        max_waiting: calls that may wait or be under way; more are refused.
     """
 
-    def __init__(self, name: str, threads: int, most_waiting: int) -> None:
-        self._executor = ThreadPoolExecutor(threads, f"flockmq-{name}", initializer=_be_modest)
-        self._most = most_waiting
+    def __init__(self, name: str, threads: int, max_waiting: int) -> None:
+        self._executor = ThreadPoolExecutor(threads, f"flockmq-{name}", initializer=_lower_priority)
+        self._max = max_waiting
         self.threads = threads
         self._under_way = 0
 
     async def run(self, work: Callable[..., T], *arguments: object) -> T:
-        """Do it in a thread, and wait for it.
+        """Run a function in a thread, and wait for it.
 
         Raises:
-            Busy: too much waits already.
+            Busy: the queue is full.
         """
-        if self._under_way >= self._most:
+        if self._under_way >= self._max:
             raise Busy
         self._under_way += 1
         future = self._executor.submit(work, *arguments)
@@ -54,7 +54,7 @@ class WorkPool:
         self._under_way -= 1
 
     def close(self) -> None:
-        """Begin nothing more; nobody waits for what is under way."""
+        """Start no more calls; those under way are not waited for."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -63,6 +63,6 @@ def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> No
         loop.call_soon_threadsafe(callback)
 
 
-def _be_modest() -> None:
+def _lower_priority() -> None:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,31 +1,30 @@
-"""`flockmq audit`: what is weak in a configuration, and the way out."""
-
-import json
+"""`flockmq audit`: the weaknesses of a configuration, and their remedies."""
 
 from broker.audit import audit
+from broker.commands.output import print_json
 from broker.commands.parser import Parser
 from broker.commands.settings import add_settings, overrides
-from broker.config import schema
+from broker.config.load import load
 
 EXAMPLES = """\
   flockmq audit --config /etc/flockmq.toml
   flockmq audit --listen 0.0.0.0:1883 --password-file passwords --json
 
-exit status: 0 nothing is bad (something may be weak), 1 something is bad."""
+exit status: 0 no finding is bad (some may be weak), 1 a finding is bad."""
 
 
 def run(arguments: list[str]) -> int:
-    """Print what was found; returns the exit status."""
-    parser = Parser("audit", "Say what is weak in the configuration of a node.", "[OPTION...]", EXAMPLES)
+    """Print the findings; returns the exit status."""
+    parser = Parser("audit", "List the weaknesses in the configuration of a node.", "[OPTION...]", EXAMPLES)
     parser.add_argument("--json", action="store_true", help="for machines")
     add_settings(parser)
     args = parser.parse(arguments)
-    found = audit(schema.load(overrides(args), file=args.config), args.config)
+    found = audit(load(overrides(args), file=args.config), args.config)
     if args.json:
-        print(json.dumps([finding._asdict() for finding in found], indent=2))
+        print_json([finding._asdict() for finding in found])
     else:
         for finding in found:
             print(f"{finding.severity:4}  {finding.where}: {finding.what}; {finding.way_out}")
         if not found:
-            print("nothing weak was found")
+            print("no weaknesses found")
     return int(any(finding.severity == "bad" for finding in found))

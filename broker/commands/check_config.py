@@ -1,9 +1,10 @@
-"""`flockmq check-config`: the effective configuration, and where each value comes from."""
+"""`flockmq check-config`: the effective configuration, and the origin of each value."""
 
 from broker.auth import exposure
 from broker.commands.parser import Parser
 from broker.commands.settings import add_settings, overrides
-from broker.config import schema
+from broker.config.keys import KEYS, TABLES, Key
+from broker.config.load import Loaded, trace
 
 EXAMPLES = """\
   flockmq check-config --config /etc/flockmq.toml
@@ -11,37 +12,37 @@ EXAMPLES = """\
 
 
 def run(arguments: list[str]) -> int:
-    """Print the configuration as TOML with origins; a mistake raises ConfigError."""
+    """Print the configuration as TOML with origins; an error raises ConfigError."""
     parser = Parser("check-config", "Check the configuration a node would start with.", "[OPTION...]", EXAMPLES)
     add_settings(parser)
     args = parser.parse(arguments)
-    loaded = schema.trace(overrides(args), file=args.config)
+    loaded = trace(overrides(args), file=args.config)
     print(render(loaded), end="")
     exposure.check(loaded.config, asked=bool(loaded.config.hooks.load))
     return 0
 
 
-def render(loaded: schema.Loaded) -> str:
+def render(loaded: Loaded) -> str:
     """The configuration as TOML, each line with its origin as comment."""
     lines: list[str] = []
 
-    def add(key: schema.Key, value: object, origin: str) -> None:
+    def add(key: Key, value: object, origin: str) -> None:
         setting = f"{key.field.name} = {key.kind.write(value)}"
         lines.append(f"{setting:<40} # {origin}")
 
     section = ""
-    for key in schema.KEYS.values():
+    for key in KEYS.values():
         if key.section != section:
             section = key.section
             lines += ["", f"[{section}]"]
         add(key, key.of(loaded.config), loaded.origins[key.name])
     for name, table in loaded.config.tables:
         section = ""
-        lines += ["", f"[{schema.TABLES}{name}]"]
+        lines += ["", f"[{TABLES}{name}]"]
         for key_name, value in sorted(table, key=lambda each: "." in each[0]):
-            key = schema.KEYS[key_name]
+            key = KEYS[key_name]
             if key.section != section:
                 section = key.section
-                lines += ["", f"[{schema.TABLES}{name}.{section}]"]
-            add(key, value, loaded.origins[f"{schema.TABLES}{name}.{key_name}"])
+                lines += ["", f"[{TABLES}{name}.{section}]"]
+            add(key, value, loaded.origins[f"{TABLES}{name}.{key_name}"])
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The flags `pub` and `sub` share, with mosquitto's letters, and what they mean to `broker.client`."""
+"""The flags `pub` and `sub` share, with mosquitto's letters, and the options of `broker.client` that they set."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from broker.commands.parser import Parser
 from broker.errors import UsageError
 
 if TYPE_CHECKING:
-    from broker.client.client import Options, Will
+    from broker.client.options import Options, Will
 
 LEVELS = {"mqttv31": 3, "31": 3, "3.1": 3, "mqttv311": 4, "311": 4, "3.1.1": 4}
 
@@ -47,11 +47,11 @@ def add_client_options(parser: Parser) -> None:
         "-c", "--disable-clean-session", dest="persistent", action="store_true", help="keep the session; needs -i"
     )
     group = parser.add_argument_group("will, published by the broker when this client dies")
-    group.add_argument("--will-topic", metavar="TOPIC", help="where to")
-    group.add_argument("--will-payload", metavar="TEXT", help="what [nothing]")
+    group.add_argument("--will-topic", metavar="TOPIC", help="its topic name")
+    group.add_argument("--will-payload", metavar="TEXT", help="its payload [empty]")
     group.add_argument("--will-qos", type=number(0, 2), metavar="QOS", help="0, 1 or 2 [0]")
     group.add_argument("--will-retain", action="store_true", help="retained")
-    group = parser.add_argument_group("what is told")
+    group = parser.add_argument_group("output")
     group.add_argument("-d", "--debug", action="store_true", help="each packet, on standard error")
     group.add_argument("--quiet", action="store_true", help="no errors, only the exit status")
     group.add_argument("--nodelay", action="store_true", help=SUPPRESS)  # always so
@@ -79,12 +79,12 @@ def seconds(text: str) -> float:
 
 
 def encoded(text: str) -> bytes:
-    """The bytes the shell gave us."""
+    """The bytes of an argument."""
     return os.fsencode(text)
 
 
 def apply_url(args: Namespace) -> str | None:
-    """Put what `-L` says into `args`; returns its topic. Raises UsageError."""
+    """Set `args` from `-L`; returns its topic. Raises UsageError."""
     if args.url is None:
         return None
     try:
@@ -105,8 +105,8 @@ def apply_url(args: Namespace) -> str | None:
 
 
 def client_options(args: Namespace, command: str, **more: int) -> "Options":
-    """What the shared flags say. Raises UsageError."""
-    from broker.client.client import Options
+    """The options of the shared flags. Raises UsageError."""
+    from broker.client.options import Options
 
     if args.level not in LEVELS:
         raise UsageError(f"-V {args.level}: expected mqttv31 or mqttv311")
@@ -143,7 +143,7 @@ def client_options(args: Namespace, command: str, **more: int) -> "Options":
 
 def will(args: Namespace) -> "Will | None":
     """The will the flags describe, if any. Raises UsageError."""
-    from broker.client.client import Will
+    from broker.client.options import Will
 
     if args.will_topic is None:
         if args.will_payload is not None or args.will_qos is not None or args.will_retain:
@@ -154,7 +154,7 @@ def will(args: Namespace) -> "Will | None":
 
 
 def check_topic_name(topic: str, flag: str) -> None:
-    """Raises UsageError unless one can publish to `topic`."""
+    """Raises UsageError: a client can't publish to `topic`."""
     from _speedups.codec.topics import InvalidTopic, validate_topic_name
 
     try:
@@ -164,7 +164,7 @@ def check_topic_name(topic: str, flag: str) -> None:
 
 
 def check_topic_filter(topic_filter: str, flag: str) -> None:
-    """Raises UsageError unless one can subscribe with `topic_filter`."""
+    """Raises UsageError: a client can't subscribe with `topic_filter`."""
     from _speedups.codec.topics import InvalidTopic, validate_topic_filter
 
     try:
@@ -173,14 +173,14 @@ def check_topic_filter(topic_filter: str, flag: str) -> None:
         raise UsageError(f"{flag} {topic_filter!r}: {error}") from None
 
 
-def tell(text: str) -> None:
-    """One line on standard error."""
+def warn(text: str) -> None:
+    """Print one line on standard error."""
     line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     print(f"flockmq: {line}", file=sys.stderr, flush=True)
 
 
-def tell_packet(direction: str, packet: Any) -> None:
-    """One packet, for `-d`."""
+def print_packet(direction: str, packet: Any) -> None:
+    """Print a packet, for `-d`."""
     names = (
         "packet_id",
         "topic_name",
@@ -196,4 +196,4 @@ def tell_packet(direction: str, packet: Any) -> None:
     payload = getattr(packet, "payload", None)
     if payload is not None:
         fields.append(f"({len(payload)} bytes)")
-    tell(f"{direction} {type(packet).__name__.upper()} {' '.join(fields)}".rstrip())
+    warn(f"{direction} {type(packet).__name__.upper()} {' '.join(fields)}".rstrip())

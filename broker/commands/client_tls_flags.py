@@ -1,4 +1,4 @@
-"""The flags of `pub` and `sub` for TLS, with mosquitto's names, and what they mean to Python's `ssl`."""
+"""The flags of `pub` and `sub` for TLS, with mosquitto's names, and the `ssl` context that they describe."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 def add_tls_options(parser: Parser) -> None:
     """The flags."""
-    group = parser.add_argument_group("TLS, to port 8883 unless -p says another; any of these asks for it")
+    group = parser.add_argument_group("TLS, to port 8883 unless -p is given; any of these turns it on")
     group.add_argument("--tls", action="store_true", help="trust the authorities that this system trusts")
     group.add_argument("--cafile", metavar="FILE", help="trust the authorities in this PEM file instead")
-    group.add_argument("--cert", metavar="FILE", help="the certificate to show, and those that vouch for it: PEM")
+    group.add_argument("--cert", metavar="FILE", help="the client certificate, and its intermediate certificates: PEM")
     group.add_argument("--key", metavar="FILE", help="its private key: PEM [in the file of --cert]")
     group.add_argument("--insecure", action="store_true", help="accept a certificate of another name")
 
 
 def tls_context(args: Namespace) -> "SSLContext | None":
-    """What the flags ask for; None: no TLS. Raises UsageError."""
+    """The context of the flags; None: no TLS. Raises UsageError."""
     if not (args.tls or args.cafile or args.cert or args.key or args.insecure):
         return None
     import ssl

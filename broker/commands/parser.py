@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The parsed command line; a flag that does not exist is told with the nearest one. Raises UsageError."""
+        """The parsed command line; an unknown flag is reported with the nearest one. Raises UsageError."""
         args, unknown = self.parse_known_args(arguments)
         if unknown:
             near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
@@ -35,5 +35,5 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, f"`{self.prog} --help` explains")
 
     def add_general_help(self, group: argparse._ArgumentGroup) -> None:
-        """`--help`, in the group where it reads best."""
+        """Add `--help` to this group."""
         group.add_argument("--help", action="help", help="this page")

@@ -5,7 +5,7 @@ import os
 import sys
 
 from broker.auth.password_file import USERNAME, read_users, write_users
-from broker.auth.passwords import PASSWORD_MOST, hash_password
+from broker.auth.passwords import MAX_PASSWORD, hash_password
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 
@@ -15,14 +15,14 @@ EXAMPLES = """\
   flockmq passwd passwords ada --delete
   flockmq passwd passwords --list
 
-A running node sees a change of its file within seconds; who is deleted is closed."""
+A running node sees a change of its file within seconds; connections of a deleted user are closed."""
 
 
 def run(arguments: list[str]) -> int:
-    """Do it; returns the exit status."""
+    """Change or list the users; returns the exit status."""
     parser = Parser("passwd", "Add, change, delete or list the users of a password file.", "FILE [USER]", EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="the password file")
-    parser.add_argument("user", metavar="USER", nargs="?", help="whose password to set")
+    parser.add_argument("user", metavar="USER", nargs="?", help="user to add or change")
     group = parser.add_argument_group("options")
     action = group.add_mutually_exclusive_group()
     action.add_argument("--delete", action="store_true", help="delete the user")
@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
             print(name)
         return 0
     if args.user is None or not USERNAME.fullmatch(args.user):
-        raise UsageError("a user is wanted", "a name without colons and control characters, that does not begin with #")
+        raise UsageError("a user is missing", "a name without colons and control characters, not beginning with #")
     users = read_users(args.file) if os.path.exists(args.file) else {}
     if not args.delete:
         users[args.user] = hash_password(ask_password(args.user))
@@ -48,14 +48,14 @@ def ask_password(user: str) -> bytes:
     """A password from the terminal, twice; or the first line of standard input.
 
     Raises:
-        UsageError: there is none, or it was not the same twice.
+        UsageError: there is none, or the two differ.
     """
     if sys.stdin.isatty():
         password = getpass.getpass(f"Password of {user}: ").encode()
         if getpass.getpass("Once more: ").encode() != password:
-            raise UsageError("these were two different passwords", "nothing was changed")
+            raise UsageError("the two passwords differ", "nothing was changed")
     else:
         password = sys.stdin.buffer.readline().rstrip(b"\r\n")
-    if not 0 < len(password) <= PASSWORD_MOST:
-        raise UsageError(f"a password has 1 to {PASSWORD_MOST} bytes", "nothing was changed")
+    if not 0 < len(password) <= MAX_PASSWORD:
+        raise UsageError(f"a password has 1 to {MAX_PASSWORD} bytes", "nothing was changed")
     return password

@@ -1,4 +1,4 @@
-"""`flockmq pub`: publish messages, with the habits of mosquitto_pub."""
+"""`flockmq pub`: publish messages, compatible with mosquitto_pub."""
 
 import asyncio
 import os
@@ -15,16 +15,17 @@ from broker.commands.client_flags import (
     client_options,
     encoded,
     number,
+    print_packet,
     seconds,
-    tell_packet,
 )
 from broker.commands.parser import Parser
 from broker.errors import ClientError, UsageError
 
 if TYPE_CHECKING:
-    from broker.client.client import Client, Options
+    from broker.client.client import Client
+    from broker.client.options import Options
 
-PAYLOAD_MAX = 268_435_455 - 2 - 2  # what fits beside the shortest topic name and a packet identifier
+PAYLOAD_MAX = 268_435_455 - 2 - 2  # bytes beside the shortest topic name and a packet identifier
 EXAMPLES = """\
   flockmq pub -t sensors/1 -m 21.5
   flockmq pub -t sensors/1 -m 21.5 -q 1 -r           retained, acknowledged
@@ -36,7 +37,7 @@ exit status: 0 published (QoS 1 and 2: acknowledged), 1 not published, 2 wrong u
 
 
 def run(arguments: list[str]) -> int:
-    """Publish what the arguments say; returns the exit status."""
+    """Publish by the arguments; returns the exit status."""
     parser = Parser(
         "pub", "Publish one message, or many.", "-t TOPIC {-m TEXT | -n | -f FILE | -s | -l} [OPTION...]", EXAMPLES
     )
@@ -103,15 +104,15 @@ async def publish_all(args: Namespace, options: "Options", payload: bytes | None
     """Connect, publish, wait for the acknowledgements, disconnect. Raises ClientError."""
     from broker.client.client import Client
 
-    async with Client(options, on_packet=tell_packet if args.debug else None) as client:
+    async with Client(options, on_packet=print_packet if args.debug else None) as client:
         payloads = lines_of_stdin() if payload is None else repeated(payload, args.repeat, args.repeat_delay)
         work = asyncio.create_task(publish_each(client, args, payloads))
-        lost = asyncio.create_task(client.wait_lost())  # or else we would notice only at the next line
+        lost = asyncio.create_task(client.wait_lost())  # else a loss would show only at the next line
         await asyncio.wait((work, lost), return_when=asyncio.FIRST_COMPLETED)
         lost.cancel()
         if not work.done() and not client.connected:
             work.cancel()
-            await client.receive()  # raises why
+            await client.receive()  # raises the reason
         await work
 
 
@@ -136,13 +137,13 @@ async def repeated(payload: bytes, times: int, delay: float) -> AsyncIterator[by
 
 
 async def lines_of_stdin() -> AsyncIterator[bytes]:
-    """The lines of standard input without their ends, each as soon as it is there."""
+    """The lines of standard input without their ends, each as soon as it is read."""
     chunks: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()
 
     def read() -> None:
-        # A daemon thread on the bare descriptor: it may hang in read when we end, and must hold no lock then.
+        # A daemon thread on the bare descriptor: it may block in read at exit, and must hold no lock then.
         chunk = b"?"
         while chunk:
             try:

@@ -1,7 +1,7 @@
 """`flockmq sample-config`: a commented configuration file with every key."""
 
 from broker.commands.parser import Parser
-from broker.config import schema
+from broker.config.sample import sample
 
 
 def run(arguments: list[str]) -> int:
@@ -11,5 +11,5 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_general_help(parser.add_argument_group("options"))
     parser.parse(arguments)
-    print(schema.sample(), end="")
+    print(sample(), end="")
     return 0

@@ -2,7 +2,8 @@
 
 from broker.commands.parser import Parser
 from broker.commands.settings import add_settings, overrides
-from broker.config import schema
+from broker.config.load import load
+from broker.config.schema import Config
 
 EXAMPLES = """\
   flockmq serve
@@ -22,14 +23,14 @@ def run(arguments: list[str]) -> int:
     args = parser.parse(arguments)
     settings = overrides(args)
 
-    def load() -> schema.Config:
-        return schema.load(settings, file=args.config)
+    def reload() -> Config:
+        return load(settings, file=args.config)
 
-    effective = load()
+    effective = reload()
     if effective.cluster.workers > 1:
         from broker.supervisor import supervise  # late, as below
 
         return supervise(effective, arguments)
-    from broker.node import serve  # late: the wrong configuration is told without loading the broker
+    from broker.process import serve  # late: a wrong configuration is reported without loading the broker
 
-    return int(serve(effective, reload=load))
+    return int(serve(effective, reload=reload))

@@ -1,9 +1,9 @@
-"""The flags that set configuration, shared by `serve` and `check-config`; derived from the keys of `broker.config`."""
+"""The flags that set configuration, shared by `serve` and `check-config`; derived from `broker.config.keys`."""
 
 from argparse import Namespace
 
 from broker.commands.parser import Parser
-from broker.config import schema
+from broker.config.keys import KEYS
 from broker.config.kinds import (
     Addresses,
     Choice,
@@ -25,7 +25,7 @@ def add_settings(parser: Parser) -> None:
         "configuration (flags win over FLOCKMQ_SECTION_KEY variables, those over the file)"
     )
     group.add_argument("--config", metavar="FILE", help="read this TOML file; `flockmq sample-config` prints one")
-    for key in schema.KEYS.values():
+    for key in KEYS.values():
         if key.flag:
             group.add_argument(
                 key.flag,
@@ -46,7 +46,7 @@ def add_settings(parser: Parser) -> None:
 
 
 def metavar(kind: Kind) -> str:
-    """What stands for a value in the help."""
+    """The placeholder of a value in the help."""
     if isinstance(kind, Choice):
         return "|".join(kind.words)
     words: dict[type[Kind], str] = {
@@ -69,8 +69,8 @@ def shown(default: object) -> str:
 
 
 def overrides(args: Namespace) -> dict[str, object]:
-    """What the flags set: key name -> text. Raises UsageError."""
-    found = {name: value for name, value in vars(args).items() if name in schema.KEYS and value is not None}
+    """The settings of the flags: key name -> text. Raises UsageError."""
+    found = {name: value for name, value in vars(args).items() if name in KEYS and value is not None}
     for setting in args.settings:
         name, equals, value = setting.partition("=")
         if not equals:

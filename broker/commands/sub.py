@@ -1,6 +1,6 @@
-"""`flockmq sub`: subscribe and print messages, with the habits of mosquitto_sub.
+"""`flockmq sub`: subscribe and print messages, compatible with mosquitto_sub.
 
-A message is acknowledged after it has been written and flushed, so QoS 1 and 2 lose nothing when we are killed.
+A message is acknowledged after it has been written and flushed, so QoS 1 and 2 lose nothing when the process is killed.
 """
 
 import asyncio
@@ -17,16 +17,17 @@ from broker.commands.client_flags import (
     check_topic_filter,
     client_options,
     number,
+    print_packet,
     seconds,
-    tell,
-    tell_packet,
+    warn,
 )
 from broker.commands.output_format import compile_format
 from broker.commands.parser import Parser
 from broker.errors import ClientError, ConnectionLostError, ConnectRefusedError, FlockError, UsageError
 
 if TYPE_CHECKING:
-    from broker.client.client import Message, Options
+    from broker.client.client import Message
+    from broker.client.options import Options
     from broker.commands.output_format import Piece
 
 TIMED_OUT = 27  # the exit status of mosquitto_sub after -W
@@ -38,7 +39,7 @@ EXAMPLES = """\
   flockmq sub -t 'sensors/#' -v
   flockmq sub -t a -t 'b/+' -T b/noise -q 1         two filters, without one topic
   flockmq sub -t state -C 1 -W 5                    the first message within five seconds
-  flockmq sub -t '#' --retained-only -W 1 -v        what is retained
+  flockmq sub -t '#' --retained-only -W 1 -v        retained messages
   flockmq sub -t jobs -q 2 -c -i worker-1           nothing lost while not running
   flockmq sub -t '#' -F '@H:@M:@S %t %q %x'         time, topic, QoS, payload in hexadecimal
 
@@ -49,7 +50,7 @@ exit status: 0 done (-C, -E, --retained-only, signal), 1 failed, 2 wrong usage, 
 
 
 def run(arguments: list[str]) -> int:
-    """Subscribe and print as the arguments say; returns the exit status."""
+    """Subscribe and print by the arguments; returns the exit status."""
     args = parse(arguments)
     options = client_options(args, "sub")
     try:
@@ -112,7 +113,7 @@ def parse(arguments: list[str]) -> Namespace:
 
 
 def writer(args: Namespace) -> "Piece":
-    """What a message is printed as; without -F as mosquitto_sub does, who prints an empty payload as nothing."""
+    """The output format; without -F that of mosquitto_sub, which prints an empty payload as nothing."""
     end = b"" if args.no_eol else b"\n"
     if args.format is not None:
         line = compile_format(args.format)
@@ -130,12 +131,12 @@ class Subscriber:
         from broker.client.client import Client
 
         self._args = args
-        self._client = Client(options, on_packet=tell_packet if args.debug else None)
+        self._client = Client(options, on_packet=print_packet if args.debug else None)
         self._left = args.count  # messages still to print; None = no limit
         self._unacknowledged: list[Message] = []
 
     async def run(self) -> int:
-        """Print until told to stop; returns the exit status. Raises ClientError."""
+        """Print until a signal or the end; returns the exit status. Raises ClientError."""
         work = asyncio.create_task(self._work())
         stopped = False
 
@@ -151,7 +152,7 @@ class Subscriber:
                 await work
         except TimeoutError:
             if not self._args.quiet:
-                tell("timed out")
+                warn("timed out")
             return TIMED_OUT
         except asyncio.CancelledError:
             if not stopped:
@@ -184,15 +185,15 @@ class Subscriber:
         if len(refused) == len(self._args.topics):
             raise ClientError(f"the broker refused to subscribe to {', '.join(refused)}")
         if refused and not self._args.quiet:
-            tell(f"warning: the broker refused to subscribe to {', '.join(refused)}")
+            warn(f"warning: the broker refused to subscribe to {', '.join(refused)}")
 
     async def _reconnect(self, error: FlockError) -> None:
-        """Try until there is a connection again; the waits double, with some chance so that many clients spread."""
+        """Connect again; delays double, with jitter so that many clients spread."""
         delay = FIRST_DELAY
         while True:
             wait = delay * random.uniform(0.5, 1)
             if not self._args.quiet:
-                tell(f"{error}; trying again in {wait:.1f} s")
+                warn(f"{error}; trying again in {wait:.1f} s")
             await asyncio.sleep(wait)
             delay = min(delay * 2, LAST_DELAY)
             try:

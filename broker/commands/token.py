@@ -8,7 +8,7 @@ from broker.commands.parser import Parser
 from broker.errors import UsageError
 
 EXAMPLES = """\
-  flockmq token tokens.txt ann --role admin      # prints it, once; it replaces an older one of the name
+  flockmq token tokens.txt ann --role admin      # prints it, once; it replaces an older one of this name
   flockmq serve --http 0.0.0.0:8080 --set http.tokens_file=tokens.txt
   curl -H "Authorization: Bearer TOKEN" http://127.0.0.1:8080/api/v1/nodes"""
 
@@ -17,13 +17,13 @@ def run(arguments: list[str]) -> int:
     """Make a token; returns the exit status."""
     parser = Parser("token", "A token for the HTTP API and the web page.", "FILE NAME [OPTION...]", EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="the file that http.tokens_file names; it is made if need be")
-    parser.add_argument("name", metavar="NAME", help="who has the token, for the log")
-    parser.add_argument("--role", choices=ROLES, default="read", help="read: look (default); admin: change, too")
+    parser.add_argument("name", metavar="NAME", help="holder of the token, for the log")
+    parser.add_argument("--role", choices=ROLES, default="read", help="read: read only (default); admin: also change")
     parser.add_general_help(parser.add_argument_group("other"))
     args = parser.parse(arguments)
     if not NAME.fullmatch(args.name):
         raise UsageError(f"{args.name!r} is no name for a token", "up to 64 letters, digits and characters of ._@-")
     token = add(Path(args.file), args.name, args.role)
     print(token)
-    print("nobody can read it from the file: keep it; a running node takes it up within a second", file=sys.stderr)
+    print("keep it: the file has only its hash; a running node accepts it within a second", file=sys.stderr)
     return 0

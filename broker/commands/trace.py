@@ -1,4 +1,4 @@
-"""`flockmq trace`: where did my message go? Each step of messages, at all nodes, as it happens."""
+"""`flockmq trace`: each step of messages, at all nodes, as it happens."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from broker.commands.parser import Parser
 from broker.errors import FlockError, UsageError
 
 DEFAULT = "http://127.0.0.1:8080"
-SILENT_SECONDS = 30.0  # a node says something every second, even if it is nothing
+SILENT_SECONDS = 30.0  # a node sends an event every second, even an empty one
 WORDS = {
     "received": "received from",
     "stored": "stored for",
@@ -32,14 +32,14 @@ EXAMPLES = """\
   flockmq trace --client pump-12 --url https://broker.example.org:8080 --token-file token
   flockmq trace --topic '#' --json | jq 'select(.step == "dropped")'
 
-A node needs `--http HOST:PORT`; any node of a cluster tells of all. Each line: time, node, name of the message (the
-same for the same topic and payload), what happened, topic, bytes of the payload, QoS."""
+A node needs `--http HOST:PORT`; any node of a cluster traces all nodes. Each line: time, node, name of the message (the
+same for the same topic and payload), step, topic, bytes of the payload, QoS."""
 
 
 def run(arguments: list[str]) -> int:
     """Print steps until interrupted; returns the exit status."""
     parser = Parser("trace", "Follow messages through the broker.", "--client ID | --topic FILTER ...", EXAMPLES)
-    parser.add_argument("--client", metavar="ID", help="what this client publishes and what it gets")
+    parser.add_argument("--client", metavar="ID", help="messages from and to this client")
     parser.add_argument("--topic", metavar="FILTER", help="messages that this topic filter matches")
     parser.add_argument("--url", default=DEFAULT, help=f"of a node's HTTP port [{DEFAULT}]")
     parser.add_argument("--token-file", metavar="FILE", type=Path, help="file with a token of `flockmq token`")
@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
     parser.add_general_help(parser.add_argument_group("general"))
     args = parser.parse(arguments)
     if args.client is None and args.topic is None:
-        raise UsageError("follow what?", "name a client with --client, or messages with --topic")
+        raise UsageError("trace needs a client id or a topic filter", "give --client ID or --topic FILTER")
     if urlsplit(args.url).scheme not in ("http", "https"):
         raise UsageError(f"--url {args.url!r} is no HTTP URL", f"such as {DEFAULT}")
     left = args.count
@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> int:
 
 
 def steps(args: Namespace) -> Iterator[dict[str, Any]]:
-    """Each step, as the node tells it; on standard error, that it began, and what was missed.
+    """Each step that the node sends; on standard error, the start, and the number of missed steps.
 
     Raises:
         FlockError: the node does not answer, or refuses.
@@ -75,13 +75,13 @@ def steps(args: Namespace) -> Iterator[dict[str, Any]]:
             first = True
             for event in events:
                 if event.startswith(b"data: "):
-                    told = json.loads(event[6:])
+                    sent = json.loads(event[6:])
                     if first:
                         print("following; Ctrl-C ends it", file=sys.stderr, flush=True)
                         first = False
-                    if told["missed"]:
-                        print(f"{told['missed']} steps were too many to be told", file=sys.stderr, flush=True)
-                    yield from told["steps"]
+                    if sent["missed"]:
+                        print(f"{sent['missed']} steps were missed: too many at a time", file=sys.stderr, flush=True)
+                    yield from sent["steps"]
     except HTTPError as error:
         raise FlockError(f"{args.url} refuses: {_reason(error)}", "see deploy/docs/HTTP.md about tokens") from error
     except (URLError, OSError) as error:
@@ -99,13 +99,13 @@ def _reason(error: HTTPError) -> str:
 
 
 def line(step: dict[str, Any]) -> str:
-    """A step in words."""
+    """A step as a line of text."""
     when = datetime.fromtimestamp(step["time"]).strftime("%H:%M:%S.%f")[:-3]
-    who = f" {step['client']}" if step["client"] else ""
+    client = f" {step['client']}" if step["client"] else ""
     detail = f" ({step['detail']})" if step["detail"] else ""
-    words = WORDS[step["step"]] if who else WORDS[step["step"]].removesuffix(" for")
+    words = WORDS[step["step"]] if client else WORDS[step["step"]].removesuffix(" for")
     text = (
-        f"{when} {step['node']} {step['message']} {words}{who}{detail}: {step['topic']}, {step['size']} bytes, "
+        f"{when} {step['node']} {step['message']} {words}{client}{detail}: {step['topic']}, {step['size']} bytes, "
         f"QoS {step['qos']}"
     )
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -1,8 +1,7 @@
 """The kinds of value a configuration key can have: how one is read, checked and written.
 
-Owns text <-> value only; which key has which kind stands in `broker.config`. A value arrives either as text (flags,
-environment) or as what TOML made of it (file); both go through `read`. A refusal is a `ValueError` that completes the
-sentence "expected ...".
+Text <-> value only; the kind of each key is in schema.py. A value is text (flags, environment) or a value of TOML
+(file); `read` takes both. A refusal is a `ValueError` that completes the sentence "expected ...".
 """
 
 import json
@@ -44,19 +43,19 @@ DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3
 
 
 class Kind:
-    """One kind of value; subclasses say what they expect, read it and write it as TOML."""
+    """One kind of value; subclasses describe it, read it and write it as TOML."""
 
     @property
     def expected(self) -> str:
-        """What a valid value looks like, to complete "expected ..."."""
+        """Description of a valid value, to complete "expected ..."."""
         raise NotImplementedError
 
     def read(self, raw: object, *, is_text: bool) -> object:
-        """The value that `raw` means. Raises ValueError (with or without words) when it means none."""
+        """The value of `raw`. Raises ValueError, with or without text: it is invalid."""
         raise NotImplementedError
 
     def write(self, value: object) -> str:
-        """`value` as TOML; what is secret in it is masked."""
+        """`value` as TOML; secrets in it are masked."""
         return json.dumps(value, ensure_ascii=False)
 
     def shown(self, raw: object) -> str:
@@ -280,7 +279,7 @@ class Addresses(Kind):
                 raise ValueError
             host, port = split_address(place)
             if port and (host, port) in seen:
-                raise ValueError(f"each address once, {address} stands there twice")
+                raise ValueError(f"each address once, {address} is there twice")
             seen.add((host, port))
         return addresses
 

@@ -1,4 +1,4 @@
-"""What `listen` takes: HOST:PORT, or a URL that says what is spoken there.
+"""Addresses of `listen`: HOST:PORT, or a URL that names the protocol.
 
 HOST:PORT, mqtt://HOST:PORT    MQTT over TCP, in plain text
 mqtts://HOST:PORT              over TLS
@@ -14,7 +14,7 @@ from typing import Self
 EXPECTED = (
     'HOST:PORT such as "127.0.0.1:1883" or "[::1]:1883", that after mqtt://, mqtts://, ws:// or wss://, or unix:/PATH'
 )
-PATH_MOST = 107  # bytes that the kernel takes
+MAX_PATH = 107  # bytes that the kernel accepts
 NETWORK = ("mqtt", "mqtts", "ws", "wss")
 
 
@@ -27,13 +27,13 @@ class ListenUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """What `text` says. Raises ValueError, with words where there are better ones than EXPECTED."""
+        """Parse `text`. Raises ValueError, in the form of EXPECTED."""
         scheme, _, rest = text.partition(":")
         if scheme in ("unix", "fd") and not rest.startswith("//"):
             if scheme == "fd" and not (rest.isascii() and rest.isdigit()):
                 raise ValueError("the number of a file descriptor after fd:")
-            if scheme == "unix" and (not rest.startswith("/") or len(rest.encode()) > PATH_MOST or "\0" in rest):
-                raise ValueError(f'an absolute path of at most {PATH_MOST} bytes, such as "unix:/run/flockmq.sock"')
+            if scheme == "unix" and (not rest.startswith("/") or len(rest.encode()) > MAX_PATH or "\0" in rest):
+                raise ValueError(f'an absolute path of at most {MAX_PATH} bytes, such as "unix:/run/flockmq.sock"')
             return cls(scheme, rest)
         if rest.startswith("//"):
             if scheme not in NETWORK:
@@ -49,17 +49,17 @@ class ListenUrl:
 
     @property
     def secure(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether it has TLS."""
         return self.scheme in ("mqtts", "wss")
 
     @property
     def websocket(self) -> bool:
-        """Whether WebSocket is spoken."""
+        """Whether it is for WebSocket."""
         return self.scheme in ("ws", "wss")
 
     @property
     def place(self) -> object:
-        """What no two may have; None if they may, because the kernel chooses the port."""
+        """The unique part; None if the kernel chooses the port."""
         if self.scheme not in NETWORK:
             return self.scheme, self.address
         host, port = split_address(self.address)

@@ -1,4 +1,4 @@
-"""Redis URLs: what one says, as fields; nothing here talks to Redis (`cluster.redis_url` does) or shows a password.
+"""Redis URLs, parsed into fields. Nothing here connects to Redis (`cluster/redis/clients.py` does) or shows a password.
 
     redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]
     rediss://...                                  the same over TLS
@@ -6,9 +6,9 @@
     redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]/MASTER[/DB][?OPTION=VALUE&...]
 
 Options of all: password_file, in place of a password. With TLS: ca_file, cert_file, key_file, verify (full, ca =
-whatever its name, none). With Sentinel: tls (true or false: Redis and the Sentinels), sentinel_username,
-sentinel_password. USER, PASSWORD and VALUE may be percent-encoded. A password file is read when the URL is; the end of
-its line is no part of the password.
+any name, none). With Sentinel: tls (true or false: Redis and the Sentinels), sentinel_username,
+sentinel_password. USER, PASSWORD and VALUE may be percent-encoded. A password file is read with the URL; the end of
+its line is not part of the password.
 """
 
 import re
@@ -44,7 +44,7 @@ class RedisUrl:
     db: int = 0
     username: str = ""
     password: str = field(default="", repr=False)
-    master: str = ""  # the name that the Sentinels know
+    master: str = ""  # its name at the Sentinels
     sentinel_username: str = ""
     sentinel_password: str = field(default="", repr=False)
     tls: bool = False
@@ -58,7 +58,7 @@ class RedisUrl:
         """The URL's fields.
 
         Raises:
-            ValueError: the words complete the sentence "expected ...", and hold no password.
+            ValueError: the text completes the sentence "expected ...", and holds no password.
         """
         scheme, colon, rest = url.partition("://")
         if scheme not in KINDS or not colon or not url.isprintable() or " " in url:
@@ -104,7 +104,7 @@ class RedisUrl:
 
 
 def masked(url: str) -> str:
-    """`url`, valid or not, with what may be a password replaced by stars."""
+    """`url`, valid or not, with possible passwords replaced by stars."""
     shown = USER_INFO.sub(lambda found: f"{found[1] or ''}{found[2] or ''}{MASK}@", url)
     return PASSWORD_OPTION.sub(rf"\1{MASK}", shown)
 
@@ -114,14 +114,14 @@ def _options(query: str, known: set[str]) -> dict[str, str]:
     for part in query.split("&") if query else ():
         name, _, value = part.partition("=")
         if name not in known:
-            # Not named: it may be what follows a question mark in a password.
+            # Not named: it may be part of a password with a question mark.
             raise ValueError(f"after ? only {', '.join(sorted(known))}")
         options[name] = unquote(value)
     return options
 
 
 def _password(written: str, file: str) -> str:
-    """The password: as written in the URL, or what the file holds."""
+    """The password: from the URL, or from the file."""
     if not file:
         return written
     if written:

@@ -1,62 +1,75 @@
-"""What a broker asks of whoever keeps its sessions: one node alone, or a cluster.
+"""The interface between the handlers of packets and the state of sessions, kept by one node or by a cluster.
 
-The handlers know the protocol, a coordinator knows where state lives and who else has to agree. It calls back when
-something may be said to a client: `admit` after a session is this connection's, `done` when a promise is kept.
+The handlers implement the protocol. A coordinator stores state, and gets the agreement of other nodes. It calls back
+when a packet may be sent to a client: `Admission.admit` and `welcome` for CONNECT, `done` for the others.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from broker.auth.cluster_users import Source
 from broker.config.schema import Config
-from broker.core.calls import SECONDS, Answer, Arguments, answer, gather
+from broker.coordination.admission import Admission
+from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply, call, gather
+from broker.core.data_plane import DataPlane
 from broker.storage.store import Store
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 Done = Callable[[], object]
 
 
 class Coordinator(ABC):
-    """Owns journal and store; decides which connection has which session."""
+    """Owns journal and store; assigns sessions to connections."""
 
     journal: Journal
     store: Store
-    broker: "Broker"
-    connected = True  # the cluster's Redis answers
-    users: Source | None = None  # of clients, that the cluster keeps
+    data_plane: DataPlane
+    methods: RpcMethods
+    users: Source | None = None  # users of clients that the cluster stores
+
+    def attach(self, data_plane: DataPlane, methods: RpcMethods) -> None:
+        """Take the rest of the node; called once, before `start`.
+
+        Args:
+            data_plane: of the node.
+            methods: run when a node calls them; more may be added later.
+        """
+        self.data_plane = data_plane
+        self.methods = methods
+
+    @property
+    def connected(self) -> bool:
+        """Whether the cluster's Redis answers."""
+        return True
 
     @property
     def node_id(self) -> str:
-        """What tells this node from all others of the cluster, ever."""
+        """Identifies this node among all nodes of the cluster, past ones included."""
         return "node"
 
     @property
     def nodes(self) -> int:
-        """Of the cluster, this one included."""
+        """Number of nodes of the cluster, this one included."""
         return 1
 
-    async def ask_all(self, question: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, Answer]:
-        """Ask every node, this one first: its `node_id` -> what it says, or why it says nothing within `seconds`."""
-        mine = asyncio.ensure_future(answer(self.broker.questions, question, arguments))
+    async def call_all(self, method: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, RpcReply]:
+        """Call a method of every node, this one first: `node_id` -> its reply, or the failure after `seconds`."""
+        mine = asyncio.ensure_future(call(self.methods, method, arguments))
         return await gather({self.node_id: mine}, seconds)
 
     # ---- life ----
 
     @abstractmethod
     async def start(self) -> None:
-        """Read what is kept. Connections are accepted after this.
+        """Read the stored state. Connections are accepted after this.
 
         Raises:
             NotNow: try again, with another coordinator.
-            FlockError: it can't be read, or the others can't be joined.
+            FlockError: the state can't be read, or the cluster can't be joined.
         """
 
     @abstractmethod
@@ -69,51 +82,51 @@ class Coordinator(ABC):
 
     @abstractmethod
     async def drain(self) -> None:
-        """The node is to stop: nothing more is accepted; let the clients go."""
+        """The node is about to stop and accepts nothing more: close the connections."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """All clients have gone: keep what was said, and let go."""
+        """All connections are closed: store all records, and close the store."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What is kept where, in words for the operator."""
+        """Where state is stored, as a sentence for the operator."""
 
     @abstractmethod
     def ready(self) -> tuple[bool, str]:
-        """Whether new clients are welcome, and why."""
+        """Whether the node accepts new clients, and the reason."""
 
     # ---- connections and sessions ----
 
     @abstractmethod
-    def claim(self, connection: Connection, packet: Connect) -> None:
-        """Give the connection its client's session: call `connect.admit`, later `connect.welcome`; or refuse."""
+    def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
+        """Give the connection the session of its client: call `admit`, later `welcome` of `admission`; or refuse."""
 
     @abstractmethod
     def ended(self, connection: Connection, session: Session | None) -> None:
-        """A connection is closed: its will, unless it was discarded, and its session are to be settled.
+        """A connection has closed: settle its session, and its will unless that was discarded.
 
         `session` is None when it had not been admitted yet.
         """
 
     @abstractmethod
     def discard_will(self, connection: Connection) -> None:
-        """The client said DISCONNECT: its will is not to be published [MQTT-3.14.4-3]."""
+        """The client sent DISCONNECT: its will is not published [MQTT-3.14.4-3]."""
 
     @abstractmethod
     def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
-        """Subscribe; `done` when what is published from then on, anywhere, is delivered (G4)."""
+        """Subscribe; `done` when messages published from then on, at any node, are delivered (G4)."""
 
     @abstractmethod
     async def end_session(self, client_id: bytes) -> bool:
         """End a session and the connection that has it, wherever they are; False if there is no such session.
 
         Raises:
-            NotNow: who keeps it does not answer; `stored_session` likewise.
+            NotNow: the store of the session does not reply; `stored_session` likewise.
         """
 
     async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
-        """What waits for a session that is kept elsewhere: `queued_messages`, `queued_bytes`; None if none is."""
+        """The queue of a session that is stored elsewhere: `queued_messages`, `queued_bytes`; None if there is none."""
         return None
 
     @abstractmethod

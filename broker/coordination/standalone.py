@@ -1,26 +1,25 @@
-"""One node with its own store: sessions are decided on at once, and survive as the store promises."""
+"""One node with its own store: sessions are assigned at once, and are as durable as the store."""
 
 import asyncio
 import time
 from collections.abc import Callable
 
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
+from _speedups.net.connection import Connection
+from _speedups.session.counters import TAKEOVERS
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
-from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import ReturnCode
 from broker.config.schema import Config
+from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator, Done
 from broker.core import will
-from broker.handlers import connect
-from broker.storage.compaction import SMALLEST, Compaction
+from broker.storage.compaction import MIN_BYTES, Compaction
 from broker.storage.restore import Restorer
 from broker.storage.store import Store
 
-STOP_SECONDS = 10.0  # that a store may take to keep the last blocks
-TAKEOVERS = COUNTERS.index("takeovers")
+STOP_SECONDS = 10.0  # that a store may take for the last blocks
 
 log = logs.get("flockmq.node")
 
@@ -29,7 +28,7 @@ class StandaloneCoordinator(Coordinator):
     """A node that shares nothing.
 
     Args:
-        store: what survives.
+        store: of the journal.
         call: calls a function with arguments on the loop's thread, from any thread.
     """
 
@@ -44,15 +43,15 @@ class StandaloneCoordinator(Coordinator):
     async def start(self) -> None:
         self.restore()
 
-    def restore(self, *, smallest: int = SMALLEST) -> None:
+    def restore(self, *, smallest: int = MIN_BYTES) -> None:
         """Read the store, and publish the wills of clients that were connected when the node died.
 
         Args:
             smallest: bytes of blocks below which they are not compacted.
         """
-        broker = self.broker
-        self.compaction = Compaction(self.store, broker.router, broker.sessions, smallest=smallest)
-        restorer = Restorer(broker.router, broker.sessions)
+        plane = self.data_plane
+        self.compaction = Compaction(self.store, plane.router, plane.sessions, smallest=smallest)
+        restorer = Restorer(plane.router, plane.sessions)
         began = time.monotonic()
         restorer.read(self.store.open())
         self.store.start(self._confirm, self._call)
@@ -60,50 +59,50 @@ class StandaloneCoordinator(Coordinator):
             self.journal.start()
         restorer.finish()
         self.wills = restorer.wills
-        self._away = {session.client_id: began for session in broker.sessions}
+        self._away = {session.client_id: began for session in plane.sessions}
         for client_id, fields in restorer.wills.items():
-            will.publish_stored(broker.router, client_id, *fields)
+            will.publish_stored(plane.router, client_id, *fields)
             self.journal.record_will_gone(client_id)
         if self.store.size:
             log.info(
                 "store read",
-                sessions=len(broker.sessions),
-                subscriptions=broker.router.filters.count,
-                retained=broker.router.retained.count,
+                sessions=len(plane.sessions),
+                subscriptions=plane.router.filters.count,
+                retained=plane.router.retained.count,
                 wills=len(restorer.wills),
                 seconds=f"{time.monotonic() - began:.2f}",
             )
-        broker.settle()
+        plane.end_turn()
 
     def _confirm(self, blocks: int) -> None:
-        """The store has kept the next blocks."""
-        self.broker.turn.confirm(blocks)
+        """The store has stored the next blocks."""
+        self.data_plane.turn.confirm(blocks)
         self.compaction.step()
-        self.broker.settle()
+        self.data_plane.end_turn()
 
     def configure(self, config: Config) -> None:
-        pass  # nothing of it is kept here
+        pass  # read where it is used
 
     def tick(self) -> None:
-        """End the sessions whose clients have been away too long. The oldest absence comes first."""
-        expiry = self.broker.config.mqtt.session_expiry
+        """End the sessions whose clients have been disconnected too long; the oldest is first."""
+        expiry = self.data_plane.config.mqtt.session_expiry
         now = time.monotonic()
         while expiry and self._away:
             client_id, since = next(iter(self._away.items()))
             if now - since < expiry:
                 break
             del self._away[client_id]
-            session = self.broker.sessions.get(client_id)
+            session = self.data_plane.sessions.get(client_id)
             if session is not None:
-                self.broker.sessions.end(session)
+                self.data_plane.sessions.end(session)
                 log.debug("session expired", client_id=client_id.decode())
-                self.broker.settle()
+                self.data_plane.end_turn()
 
     async def drain(self) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
-        for connection in self.broker.reactor:
-            connection.close("the broker stops")  # MQTT 3 has no other word; a will counts [MQTT-3.1.2-8]
-        self.broker.settle()
+        for connection in self.data_plane.reactor:
+            connection.close("the broker stops")  # MQTT 3 has no other way; a will is published [MQTT-3.1.2-8]
+        self.data_plane.end_turn()
 
     async def stop(self) -> None:
         await self._stored()
@@ -112,13 +111,13 @@ class StandaloneCoordinator(Coordinator):
     async def _stored(self) -> None:
         """Wait until the store has all that was recorded."""
         done = asyncio.Event()
-        self.broker.turn.seal()
-        self.broker.turn.after_commit(done.set)
+        self.data_plane.turn.seal()
+        self.data_plane.turn.after_commit(done.set)
         try:
             await asyncio.wait_for(done.wait(), STOP_SECONDS)
         except TimeoutError:
-            log.error("the store doesn't answer: what it has not confirmed was not acknowledged and may be lost")
-        self.broker.settle()
+            log.error("the store doesn't respond: unconfirmed messages were not acknowledged and may be lost")
+        self.data_plane.end_turn()
 
     def describe(self) -> str:
         return self.store.describe()
@@ -128,52 +127,52 @@ class StandaloneCoordinator(Coordinator):
 
     # ---- connections and sessions ----
 
-    def claim(self, connection: Connection, packet: Connect) -> None:
-        broker = self.broker
+    def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
+        plane = self.data_plane
         client_id = packet.client_id.encode()
-        session = broker.sessions.get(client_id)
+        session = plane.sessions.get(client_id)
         known = session is not None
-        if session is not None and not connect.belongs(session, connection):
-            connect.refuse_others(broker, connection, packet)
+        if session is not None and not admission.belongs(session, connection):
+            admission.refuse_others(connection, packet)
             return
-        if not known and len(broker.sessions) >= broker.config.limits.max_sessions:
-            connect.refuse(broker, connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
+        if not known and len(plane.sessions) >= plane.config.limits.max_sessions:
+            admission.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
             return
         recorded = len(self.journal)
         if session is not None and session.owner is not None:
-            broker.turn.count(TAKEOVERS)
+            plane.turn.count(TAKEOVERS)
             session.owner.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
-            session = broker.sessions.get(client_id)
+            session = plane.sessions.get(client_id)
         if session is not None and packet.clean_start:  # [MQTT-3.1.2-6]
-            broker.sessions.end(session)
+            plane.sessions.end(session)
             session = None
         present = session is not None
         if session is None:
-            session = broker.sessions.create(client_id, persistent=not packet.clean_start, level=packet.protocol_level)
+            session = plane.sessions.create(client_id, persistent=not packet.clean_start, level=packet.protocol_level)
         self._away.pop(client_id, None)
-        connect.admit(broker, connection, packet, session)
+        admission.admit(connection, packet, session)
         will.record(self.journal, client_id, packet)
         session.record(connected=True)
         admitted = session
 
         def welcome() -> None:
-            connect.welcome(broker, connection, packet, admitted, present=present)
+            admission.welcome(connection, packet, admitted, present=present)
 
         if known or len(self.journal) > recorded:
-            broker.turn.after_commit(welcome)
-        else:  # clean sessions without a will can come in while the store can't write
+            plane.turn.after_commit(welcome)
+        else:  # clean sessions without a will are admitted while the store can't write
             welcome()
 
     def ended(self, connection: Connection, session: Session | None) -> None:
         if session is None:
             return
-        if will.publish(connection, session.client_id, self.broker.router):
+        if will.publish(connection, session.client_id, self.data_plane.router):
             self.journal.record_will_gone(session.client_id)
         if session.persistent:
             session.record(connected=False)
             self._away[session.client_id] = time.monotonic()
         else:
-            self.broker.sessions.end(session)
+            self.data_plane.sessions.end(session)
 
     def discard_will(self, connection: Connection) -> None:
         if connection.session is not None:
@@ -181,25 +180,25 @@ class StandaloneCoordinator(Coordinator):
 
     def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
         for name, qos in filters:
-            self.broker.router.filters.subscribe(session, name, qos)
-        self.broker.when_stored(connection, session, done)
+            self.data_plane.router.filters.subscribe(session, name, qos)
+        self.data_plane.when_stored(connection, session, done)
 
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:
         for name in filters:
-            self.broker.router.filters.unsubscribe(session, name)
-        self.broker.when_stored(connection, session, done)
+            self.data_plane.router.filters.unsubscribe(session, name)
+        self.data_plane.when_stored(connection, session, done)
 
     async def end_session(self, client_id: bytes) -> bool:
-        session = self.broker.sessions.get(client_id)
+        session = self.data_plane.sessions.get(client_id)
         if session is None:
             return False
         if session.owner is not None:
             session.owner.close("ended by the operator")
         self._away.pop(client_id, None)
-        if self.broker.sessions.get(client_id) is session:  # else it was a clean one, and ended with its connection
-            self.broker.sessions.end(session)
+        if self.data_plane.sessions.get(client_id) is session:  # else it was a clean one, and ended with its connection
+            self.data_plane.sessions.end(session)
         stored = asyncio.Event()
-        self.broker.turn.after_commit(stored.set)
-        self.broker.settle()
+        self.data_plane.turn.after_commit(stored.set)
+        self.data_plane.end_turn()
         await stored.wait()
         return True

@@ -1,52 +1,55 @@
-"""What nodes ask each other: a question has a name and arguments, the answer is what JSON can hold.
+"""Calls between nodes: a method has a name and arguments, and returns a value of JSON.
 
-`Broker.questions` says who answers what; a coordinator carries question and answers (`Coordinator.ask_all`). An answer
-is given or it isn't: a node that fails, is silent or says too much is told as such, and the others' answers stand.
+`RpcMethods` maps the name of each method to the function that this node runs for it. A coordinator carries the call to
+all nodes and collects the replies (`Coordinator.call_all`). A node that fails, is silent or returns too much has a
+failure in place of a value; the replies of the other nodes stand.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from broker import logs
 
-SECONDS = 2.0  # that nodes may take to answer, unless told otherwise
+SECONDS = 2.0  # timeout of a call, unless the caller gives another
 
 Arguments = dict[str, Any]
-Questions = dict[str, Callable[[Arguments], Any | Awaitable[Any]]]
+RpcMethods = dict[str, Callable[[Arguments], Any | Awaitable[Any]]]
 
 log = logs.get("flockmq.questions")
 
 
-class Answer(NamedTuple):
-    """What a node said."""
+class RpcReply(NamedTuple):
+    """The reply of one node."""
 
     value: Any
     failure: str = ""  # why there is no value
 
 
-SILENT = Answer(None, "the node did not answer in time")
+CallAll = Callable[[str, Arguments], Coroutine[Any, Any, dict[str, RpcReply]]]  # method, arguments -> reply by node
+
+SILENT = RpcReply(None, "the node did not answer in time")
 
 
-async def gather(nodes: Mapping[str, asyncio.Future[Answer]], seconds: float) -> dict[str, Answer]:
-    """What these nodes say within the time; of the others, that they are silent."""
+async def gather(nodes: Mapping[str, asyncio.Future[RpcReply]], seconds: float) -> dict[str, RpcReply]:
+    """The replies of these nodes within the time; `SILENT` for the others."""
     try:
         await asyncio.wait(nodes.values(), timeout=seconds)
         return {node: future.result() if future.done() else SILENT for node, future in nodes.items()}
     finally:
         for future in nodes.values():
-            future.cancel()  # nobody waits for it any more
+            future.cancel()  # the caller has returned
 
 
-async def answer(questions: Questions, question: str, arguments: Arguments) -> Answer:
-    """This node's answer."""
-    find = questions.get(question)
-    if find is None:
-        return Answer(None, "this node does not know the question: is it of an older version?")
+async def call(methods: RpcMethods, name: str, arguments: Arguments) -> RpcReply:
+    """Run a method of this node."""
+    method = methods.get(name)
+    if method is None:
+        return RpcReply(None, "unknown call: the node may run an older version")
     try:
-        value = find(arguments)
-        return Answer(await value if isawaitable(value) else value)
+        value = method(arguments)
+        return RpcReply(await value if isawaitable(value) else value)
     except Exception:
-        log.exception("internal error: a question could not be answered", question=question)
-        return Answer(None, "the node failed to answer; its log says why")
+        log.exception("internal error: a call from a node failed", method=name)
+        return RpcReply(None, "the node failed to answer; see its log")

@@ -16,8 +16,8 @@ class Sessions:
         self._by_client_id: dict[bytes, Session] = {}
         self._last_number = 0
         self.connected = 0
-        self.most_connected = 0
-        self.ended: Callable[[Session], None] | None = None  # told of each session that ends
+        self.max_connected = 0
+        self._ended: Callable[[Session], None] | None = None
 
     def __len__(self) -> int:
         return len(self._by_client_id)
@@ -39,7 +39,7 @@ class Sessions:
         return self._add(Session(self._turn, number, client_id, persistent=True, shared=True))
 
     def restore(self, number: int, client_id: bytes, *, level: int) -> Session:
-        """A session that the store knows, empty, whose records are to be applied."""
+        """A session from the store, still empty; its records follow."""
         self._last_number = max(self._last_number, number)
         return self._add(Session(self._turn, number, client_id, persistent=True, level=level, restoring=True))
 
@@ -48,18 +48,22 @@ class Sessions:
         return session
 
     def end(self, session: Session) -> None:
-        """Forget the session: its subscriptions, queue and handshakes."""
+        """End a session: its subscriptions, queue and handshakes."""
         self._filters.unsubscribe_all(session)
         session.record_gone()
         del self._by_client_id[session.client_id]
-        if self.ended is not None:
-            self.ended(session)
+        if self._ended is not None:
+            self._ended(session)
 
-    def has_connected(self) -> None:
+    def attach(self, ended: Callable[[Session], None] | None) -> None:
+        """Call `ended` for each session that ends."""
+        self._ended = ended
+
+    def on_connected(self) -> None:
         """A client has connected."""
         self.connected += 1
-        self.most_connected = max(self.most_connected, self.connected)
+        self.max_connected = max(self.max_connected, self.connected)
 
-    def has_disconnected(self) -> None:
-        """A client has gone."""
+    def on_disconnected(self) -> None:
+        """A client has disconnected."""
         self.connected -= 1

@@ -1,18 +1,15 @@
-"""Wills: published once when a connection ends without DISCONNECT, whoever or whatever ends it (G6).
+"""Wills: published once when a connection ends without DISCONNECT, for whatever reason (G6).
 
-The will is the CONNECT packet that its channel keeps. With a durable store it is recorded when the client connects, and
-the record that it is settled is in the same block as what its publication queued: after a crash it is published at
-restart, or by another node, once.
+The will is in the CONNECT packet that the channel keeps. With a durable store it is recorded when the client connects.
+The record that it is settled is in the same block as the messages that its publication queued. So after a crash it is
+published once, at restart or by another node.
 """
 
 from _speedups.codec.packets import Connect
 from _speedups.protocol.channel import Channel
 from _speedups.routing.router import Router
+from _speedups.session.counters import PUBLISH_DENIED, WILLS_PUBLISHED
 from _speedups.session.journal import Journal
-from _speedups.session.turn import COUNTERS
-
-PUBLISH_DENIED = COUNTERS.index("publish_denied")
-WILLS_PUBLISHED = COUNTERS.index("wills_published")
 
 
 def record(journal: Journal, client_id: bytes, connect: Connect) -> None:
@@ -26,14 +23,14 @@ def record(journal: Journal, client_id: bytes, connect: Connect) -> None:
 def publish(channel: Channel, client_id: bytes, router: Router) -> bool:
     """A connection ended other than by DISCONNECT: publish its will, if it has one [MQTT-3.1.2-8].
 
-    Returns whether it had; the caller records, in the same block, that it is settled.
+    Returns whether it had one; the caller records, in the same block, that it is settled.
     """
     connect, channel.connect = channel.connect, None
     if connect is None or connect.will_topic is None:
         return False
     will_topic = connect.will_topic.encode()
     rights = channel.identity.rights
-    if rights is not None and not rights.may_publish(will_topic):  # it was when the client connected
+    if rights is not None and not rights.may_publish(will_topic):  # the rules have changed since CONNECT
         router.turn.count(PUBLISH_DENIED)
         return True
     publish_stored(router, client_id, will_topic, connect.will_payload, connect.will_qos, connect.will_retain)

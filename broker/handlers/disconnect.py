@@ -1,26 +1,33 @@
-"""DISCONNECT: the client goes in peace."""
+"""DISCONNECT: an orderly end of the connection, without the will."""
 
-from typing import TYPE_CHECKING
-
-from _speedups.codec.packets import Disconnect
-from _speedups.net.reactor import Connection
-from _speedups.session.session import Session
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
+from _speedups.net.connection import Connection
+from _speedups.session.turn import Turn
+from broker.coordination.coordinator import Coordinator
 
 
-def handle(broker: "Broker", connection: Connection, session: Session, packet: Disconnect) -> None:
-    """No will, and the end of the connection [MQTT-3.14.4-2, 3]."""
-    if connection.connect is not None:
-        connection.connect = None
-        broker.coordinator.discard_will(connection)
-        # Its orderly end tells the client that no will is to come: true only when that is stored.
-        connection.ignore()
-        connection.unsettled = True
-        broker.turn.after_commit(lambda: _close(connection))
-    else:
-        connection.close("disconnected by the client")
+class DisconnectHandler:
+    """Ends connections at the request of their clients.
+
+    Args:
+        turn: of the node.
+        coordinator: discards wills.
+    """
+
+    def __init__(self, turn: Turn, coordinator: Coordinator) -> None:
+        self._turn = turn
+        self._coordinator = coordinator
+
+    def handle(self, connection: Connection) -> None:
+        """Discard the will and close the connection [MQTT-3.14.4-2, 3]."""
+        if connection.connect is not None:
+            connection.connect = None
+            self._coordinator.discard_will(connection)
+            # An orderly end promises the client that its will is discarded: true only when that is stored.
+            connection.ignore()
+            connection.unsettled = True
+            self._turn.after_commit(lambda: _close(connection))
+        else:
+            connection.close("disconnected by the client")
 
 
 def _close(connection: Connection) -> None:

@@ -1,20 +1,20 @@
-"""Clients whom the user's own hooks know (`flockmq.hooks.Hooks.authenticate`)."""
+"""Authentication by hooks (`flockmq.hooks.Hooks.authenticate`)."""
 
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
-from broker.hooks.api import HookChain
+from broker.hooks.chain import HookChain
 
-FAILED = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="a hook failed to say who it is")
+FAILED = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="a hook failed to authenticate it")
 
 
 class HookUsers:
-    """Asks hooks before anybody else.
+    """Calls the hooks, before the other ways to authenticate.
 
     Args:
-        hooks: those of the node.
+        hooks: of the node.
     """
 
     name = "hooks"
-    decoy = None
+    dummy_hash = None
 
     def __init__(self, hooks: HookChain) -> None:
         self._hooks = hooks
@@ -24,7 +24,7 @@ class HookUsers:
             if isinstance(answer, Verdict):
                 return answer
             if answer is not None:
-                return FAILED  # it raised, took too long, or said what is no verdict
+                return FAILED  # it raised, took too long, or returned no verdict
         return None
 
     def renew(self, identity: Identity) -> Identity:

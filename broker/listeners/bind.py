@@ -1,4 +1,4 @@
-"""Addresses to listen on: sockets for them, and who counts as near or as trusted."""
+"""Addresses to listen on: their sockets, and whether an address is of this machine or trusted."""
 
 import re
 import socket
@@ -9,14 +9,14 @@ from ipaddress import ip_address, ip_network
 from broker.config.listen_url import split_address
 from broker.errors import ListenError
 
-TRUST_REMEMBERED = 1024  # addresses of proxies: few as a rule
+TRUST_CACHE = 1024  # addresses of proxies: usually few
 
 
 def bind(address: str, shared: bool = False) -> socket.socket:
     """A socket bound to HOST:PORT; `shared` as configuration key `listen_shared`.
 
     Raises:
-        ListenError: with what to do about it.
+        ListenError: with the remedy.
     """
     host, port = split_address(address)
     try:
@@ -34,7 +34,7 @@ def bind(address: str, shared: bool = False) -> socket.socket:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(where)
-        listener.listen(1)  # the port is ours from here on: bind alone doesn't say that it is taken
+        listener.listen(1)  # the port is taken from here on: bind alone doesn't take it
     except OSError as error:
         listener.close()
         hints = {
@@ -59,15 +59,15 @@ def is_loopback(address: str) -> bool:
 
 
 def host_name() -> str:
-    """This machine's name, as far as a node's name may hold it."""
+    """This machine's name, with the characters that a node's name may have."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64] or "node"
 
 
 def truster(networks: Iterable[str]) -> Callable[[str], bool]:
-    """Whether HOST:PORT is of one of these networks, as a function; an IPv4 address may come as IPv6's ::ffff:."""
+    """Whether HOST:PORT is of one of these networks, as a function; ::ffff: may stand before an IPv4 address."""
     trusted = [ip_network(network) for network in networks]
 
-    @lru_cache(TRUST_REMEMBERED)
+    @lru_cache(TRUST_CACHE)
     def is_trusted(host: str) -> bool:
         if host == "unix":
             return True  # the permissions of the socket decide

@@ -1,6 +1,7 @@
-"""Certificates of the listeners: found, read, and seen when they change.
+"""Certificates of the listeners: found, read, and checked for changes.
 
-A listener's certificates are one `TlsContext`, made whole or not at all: what can't be used leaves the one before.
+The certificates of a listener are one `TlsContext`, made whole or not at all: with an invalid file the previous one
+stays in use.
 """
 
 import os
@@ -20,10 +21,10 @@ log = logs.get("flockmq.tls")
 
 
 def load(listener: ListenerConfig) -> TlsContext | None:
-    """What a listener needs for TLS; None if none of its addresses does.
+    """The TLS context of a listener; None if none of its addresses needs one.
 
     Raises:
-        ConfigError: a file is missing or is not what it should be.
+        ConfigError: a file is missing or invalid.
     """
     urls = [ListenUrl.parse(address) for address, _ in listener.places]
     protocols = sorted({PROTOCOLS[url.scheme] for url in urls if url.secure}, reverse=True)
@@ -34,7 +35,7 @@ def load(listener: ListenerConfig) -> TlsContext | None:
     keys = {tls.key, *(key for _, key in others)}
     for path in files(tls):
         if _is_readable_by_others(path, listener.name) and path in keys:
-            log.warning("everybody on this machine can read a private key: chmod o-r", file=path)
+            log.warning("every user of this machine can read a private key: chmod o-r", file=path)
     try:
         return TlsContext(
             tls.certificate,
@@ -49,18 +50,18 @@ def load(listener: ListenerConfig) -> TlsContext | None:
             name=listener.name,
         )
     except TlsError as error:
-        hint = "`flockmq sample-config` says what [tls] takes"
+        hint = "`flockmq sample-config` describes [tls]"
         raise ConfigError(f"TLS of listener {listener.name!r}: {error}", hint) from error
 
 
 def files(tls: TlsConfig) -> list[str]:
-    """All files that a listener's TLS is made of."""
+    """All files of the TLS of a listener."""
     others = [path for pair in _pairs(tls) for path in pair]
     return [path for path in (tls.certificate, tls.key, *others, tls.client_ca, tls.client_crl) if path]
 
 
 def state(tls: TlsConfig) -> list[tuple[str, int, int, int]]:
-    """What is different after a file has changed, has come or has gone."""
+    """A stamp of the files, which differs after one was changed, added or removed."""
     found = []
     for path in files(tls):
         try:
@@ -77,7 +78,7 @@ def _pairs(tls: TlsConfig) -> Iterator[tuple[str, str]]:
     for path in map(Path, tls.certificates):
         try:
             places = sorted(path.iterdir())
-        except OSError:  # a file; or a directory that can't be read, which is told when it is opened like one
+        except OSError:  # a file; or an unreadable directory, which fails when it is opened as a file
             places = [path]
         for place in places:
             if os.path.exists(place / "fullchain.pem"):  # as certbot lays them out, a directory for each name
@@ -90,7 +91,11 @@ def _pairs(tls: TlsConfig) -> Iterator[tuple[str, str]]:
 
 
 def _is_readable_by_others(path: str, name: str) -> bool:
-    """Open a file, to see that it can be; whether everybody can."""
+    """Whether every user can read a file.
+
+    Raises:
+        ConfigError: this process can't.
+    """
     try:
         with open(path, "rb") as file:
             return bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)

@@ -1,7 +1,7 @@
-"""All listeners of a node: their sockets, their certificates, and what the reactor knows of them.
+"""All listeners of a node: their sockets, certificates and limits.
 
-They outlive the reactor: a node that begins anew opens them again. Sockets are bound at the start and stay; limits,
-certificates and what WebSocket accepts follow the configuration, and certificates their files.
+They outlive the reactor: a node that rejoins opens them again. Sockets are bound at the start and stay. Limits,
+certificates and WebSocket settings follow the configuration, and certificates their files.
 """
 
 import socket
@@ -20,9 +20,9 @@ from broker.listeners.bind import address_of, bind, truster
 from broker.listeners.unix_socket import bind_unix, inherit, remove
 from broker.listeners.websocket import Upgrade
 
-BACKLOG = 4096  # connections that the kernel completes before we accept them
+BACKLOG = 4096  # connections that the kernel completes before the node accepts them
 UNLIMITED = 2**32 - 1
-LOOK_SECONDS = 5.0  # between looks at the files of certificates
+CERTIFICATE_SECONDS = 5.0  # between checks of the files of certificates
 
 log = logs.get("flockmq.tls")
 
@@ -43,14 +43,13 @@ class Listeners:
         self._addresses: list[Address] = []
         self._listeners: dict[str, Listener] = {}
         self._upgrades: dict[str, Upgrade] = {}
-        self._states: dict[str, object] = {}  # of certificates' files, when they were read
-        self._look_at = 0.0
+        self._states: dict[str, object] = {}  # of the files of certificates, when they were read
 
     def bind(self, config: Config) -> None:
-        """Take all addresses.
+        """Bind all addresses.
 
         Raises:
-            FlockError: one can't be had, or a certificate can't be used.
+            FlockError: an address is taken, or a certificate is invalid.
         """
         contexts = self.prepare(config)
         for each in config.listeners:
@@ -58,10 +57,10 @@ class Listeners:
             self._upgrades[each.name] = Upgrade(each.websocket)
             for text, proxied in each.places:
                 url = ListenUrl.parse(text)
-                taken = _take(url, each, config.listen_shared)
+                bound = _bind(url, each, config.listen_shared)
                 if url.scheme not in ("unix", "fd"):
-                    url = url.at(address_of(taken))
-                self._addresses.append(Address(url, taken, proxied, each.name))
+                    url = url.at(address_of(bound))
+                self._addresses.append(Address(url, bound, proxied, each.name))
         self.configure(config, contexts)
 
     def of(self, name: str) -> Listener:
@@ -69,11 +68,11 @@ class Listeners:
         return self._listeners[name]
 
     def urls(self, *, proxied: bool = False) -> list[str]:
-        """Where clients connect, or those proxies that tell for whom."""
+        """Addresses for clients, or for proxies that send a PROXY header."""
         return [str(address.url) for address in self._addresses if address.proxied == proxied]
 
     def urls_of(self, name: str) -> list[str]:
-        """Where one listener listens."""
+        """Addresses of one listener."""
         return [str(address.url) for address in self._addresses if address.listener == name]
 
     def listen(self) -> None:
@@ -82,47 +81,44 @@ class Listeners:
             address.socket.listen(BACKLOG)
 
     def open(self, reactor: Reactor, trusted: Iterable[str]) -> None:
-        """Let clients in."""
+        """Accept clients."""
         trusts = truster(trusted)
-        for url, taken, proxied, name in self._addresses:
+        for url, bound, proxied, name in self._addresses:
             transport = "unix" if url.scheme == "fd" else url.scheme
             listener, upgrade = self._listeners[name], self._upgrades[name]
-            reactor.listen(Endpoint(listener, taken, transport, trusts if proxied else None, upgrade))
+            reactor.listen(Endpoint(listener, bound, transport, trusts if proxied else None, upgrade))
 
     def prepare(self, config: Config) -> dict[str, TlsContext | None]:
-        """What `configure` needs of the listeners' certificates. Raises ConfigError."""
+        """The certificates of a configuration, for `configure`. Raises ConfigError."""
         return {each.name: certificates.load(each) for each in config.listeners}
 
     def configure(self, config: Config, contexts: dict[str, TlsContext | None]) -> None:
-        """Follow a configuration, in what can change while clients are connected."""
+        """Apply the settings that may change while clients are connected."""
         for each in config.listeners:
             listener = self._listeners[each.name]
             listener.tls = contexts[each.name]
             _limit(listener, each.quotas)
-            self._upgrades[each.name].config = each.websocket
+            self._upgrades[each.name].configure(each.websocket)
             self._states[each.name] = certificates.state(each.tls)
 
-    def look(self, config: Config, now: float) -> None:
-        """From time to time: read certificates whose files have changed."""
-        if now < self._look_at:
-            return
-        self._look_at = now + LOOK_SECONDS
+    def check_certificates(self, config: Config) -> None:
+        """Read certificates whose files have changed; to be called every `CERTIFICATE_SECONDS`."""
         for each in config.listeners:
             listener = self._listeners[each.name]
             if listener.tls is not None and (found := certificates.state(each.tls)) != self._states[each.name]:
                 self._states[each.name] = found
-                self._reread(each, listener)
+                self._reload(each, listener)
 
-    def _reread(self, each: ListenerConfig, listener: Listener) -> None:
+    def _reload(self, each: ListenerConfig, listener: Listener) -> None:
         try:
             listener.tls = certificates.load(each)
         except ConfigError as error:
-            log.error("certificates have changed and can't be used: those before stay", error=error)
+            log.error("certificate reload failed; the previous certificate stays in use", error=error)
         else:
-            log.info("certificates have changed and were read", listener=each.name)
+            log.info("certificates were reloaded", listener=each.name)
 
     def close(self) -> None:
-        """Give all addresses back."""
+        """Release all addresses."""
         for address in self._addresses:
             if address.url.scheme == "unix":
                 remove(address.url.address, address.socket)
@@ -139,7 +135,7 @@ def _limit(listener: Listener, quotas: QuotasConfig) -> None:
     listener.total_bytes = quotas.listener_bytes_per_second
 
 
-def _take(url: ListenUrl, listener: ListenerConfig, shared: bool) -> socket.socket:
+def _bind(url: ListenUrl, listener: ListenerConfig, shared: bool) -> socket.socket:
     openers: dict[str, Callable[[], socket.socket]] = {
         "unix": lambda: bind_unix(url.address, int(listener.socket_mode, 8)),
         "fd": lambda: inherit(int(url.address)),

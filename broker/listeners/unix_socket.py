@@ -1,4 +1,4 @@
-"""Unix sockets to listen on: a file with its own permissions, there as long as the process that made it."""
+"""Unix sockets to listen on: a file with permissions of its own, which exists as long as its process."""
 
 import os
 import socket
@@ -8,21 +8,21 @@ from broker.errors import ListenError
 
 
 def bind_unix(path: str, mode: int) -> socket.socket:
-    """A listening socket at this path; the file of a process that is gone is replaced.
+    """A listening socket at this path; the file of a dead process is replaced.
 
     Args:
         path: of the file.
         mode: its permissions.
 
     Raises:
-        ListenError: with what to do about it.
+        ListenError: with the remedy.
     """
     _make_room(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listener.bind(path)
-        os.chmod(path, mode)  # nobody can connect before it listens
-        listener.listen(1)  # from here on others see that it is taken
+        os.chmod(path, mode)  # no client can connect before it listens
+        listener.listen(1)  # from here on other processes see that it is taken
     except OSError as error:
         listener.close()
         raise ListenError(
@@ -37,14 +37,14 @@ def inherit(number: int) -> socket.socket:
         listener = socket.socket(fileno=number)
     except OSError as error:
         raise ListenError(f"can't listen on fd:{number}: {error.strerror}") from error
-    if listener.family != socket.AF_UNIX:  # who can reach it is judged by the address, and this shows none
-        raise ListenError(f"can't listen on fd:{number}: it is no Unix socket", "give addresses of networks by name")
+    if listener.family != socket.AF_UNIX:  # exposure is judged by the address, and this has none
+        raise ListenError(f"can't listen on fd:{number}: it is no Unix socket", "write network addresses as HOST:PORT")
     listener.setblocking(False)
     return listener
 
 
 def _make_room(path: str) -> None:
-    """Remove what a dead process left; nothing else."""
+    """Remove the socket of a dead process; nothing else."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -57,10 +57,10 @@ def _make_room(path: str) -> None:
         except ConnectionRefusedError:
             os.unlink(path)
             return
-        except OSError as error:  # its queue is full, or it isn't ours to ask
+        except OSError as error:  # its queue is full, or this process may not connect
             reason = error.strerror
         else:
-            reason = "it answers"
+            reason = "it accepts connections"
     raise ListenError(
         f"can't listen on unix:{path}: another process does ({reason})", "stop it, or choose another path"
     )
@@ -71,7 +71,7 @@ def remove(path: str, listener: socket.socket) -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
             listener.close()
-            probe.connect(path)  # somebody else has the path by now
+            probe.connect(path)  # another process has the path by now
     except ConnectionRefusedError:
         os.unlink(path)
     except OSError:

@@ -1,10 +1,10 @@
-"""The HTTP request that a WebSocket begins with: which are accepted, and what is answered.
+"""The HTTP request that a WebSocket begins with: its checks and its response.
 
 The request is judged by `websockets`; frames are _speedups/net/websocket.pyx's. Rules:
 - Only the configured path, only the subprotocols of MQTT, no extension: nothing is ever decompressed.
-- A browser tells in Origin whose page connects. It doesn't ask that page's user, so a page of anybody could use a
-  broker that only its visitor reaches. Unless origins are configured, only who sends none (no browser), or a page of
-  this same host, is let in; in plain text only if the host is an address, since anybody's name may lead here.
+- A browser names the origin of the page that connects. Without a check, any page could use a broker that only its
+  visitor reaches. Unless origins are configured, a request needs no Origin (it is not from a browser), or that of this
+  same host. In plain text the host must be an address, since any DNS name may lead here.
 """
 
 from ipaddress import ip_address
@@ -19,48 +19,52 @@ SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 
 
 class Upgrade:
-    """Answers the requests of a listener.
+    """Responds to the requests of a listener.
 
     Args:
-        config: of the listener; may be replaced.
+        config: of the listener.
     """
 
     def __init__(self, config: WebsocketConfig) -> None:
-        self.config = config
+        self.configure(config)
+
+    def configure(self, config: WebsocketConfig) -> None:
+        """Apply a configuration."""
+        self._config = config
 
     def __call__(self, head: bytes, secure: bool) -> tuple[bytes, str]:
-        """What is answered, and why that is a refusal, or "".
+        """The response, and the reason of a refusal, or "".
 
         Args:
             head: the request up to its empty line; empty if it is longer than allowed, or none.
-            secure: it came over TLS.
+            secure: received over TLS.
         """
         protocol = ServerProtocol(subprotocols=SUBPROTOCOLS)
         if head:
             protocol.receive_data(head)
         request = next((event for event in protocol.events_received() if isinstance(event, Request)), None)
-        response = self._judge(protocol, request, secure)
+        response = self._check(protocol, request, secure)
         if response.status_code != 101:
             del response.headers["Connection"]
             response.headers["Connection"] = "close"
         return response.serialize(), "" if response.status_code == 101 else _reason(response)
 
-    def _judge(self, protocol: ServerProtocol, request: Request | None, secure: bool) -> Response:
+    def _check(self, protocol: ServerProtocol, request: Request | None, secure: bool) -> Response:
         if request is None:
             return protocol.reject(400, "this is MQTT over WebSocket; that was no HTTP request, or too long a one\n")
         if {"Content-Length", "Transfer-Encoding"} & {name.title() for name in request.headers}:
             return protocol.reject(400, "a request with a body\n")
-        if request.path.partition("?")[0] != self.config.path:
+        if request.path.partition("?")[0] != self._config.path:
             return protocol.reject(404, "there is nothing here\n")
         protocol.origins = self._origins(request, secure)
         return protocol.accept(request)
 
     def _origins(self, request: Request, secure: bool) -> list[Origin | None] | None:
-        """Those that are let in; None: all."""
-        if "*" in self.config.origins:
+        """The accepted origins; None: all."""
+        if "*" in self._config.origins:
             return None
-        origins: list[Origin | None] = [None, *map(Origin, self.config.origins)]
-        if not self.config.origins:
+        origins: list[Origin | None] = [None, *map(Origin, self._config.origins)]
+        if not self._config.origins:
             hosts, found = request.headers.get_all("Host"), request.headers.get_all("Origin")
             is_own = len(hosts) == len(found) == 1 and found[0].partition("://")[2].lower() == hosts[0].lower()
             if is_own and (secure or _is_address(hosts[0])):
@@ -69,7 +73,7 @@ class Upgrade:
 
 
 def _is_address(host: str) -> bool:
-    """Whether HOST[:PORT] names this place without asking anybody."""
+    """Whether HOST[:PORT] is an address or localhost, which needs no DNS."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     try:
         ip_address(name)

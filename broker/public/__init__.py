@@ -1,1 +1,1 @@
-"""What of FlockMQ other programs import: `flockmq.hooks` for hooks, `flockmq.testing` for a broker in a test."""
+"""The API of FlockMQ for other programs: `flockmq.hooks` for hooks, `flockmq.testing` for a broker in a test."""

@@ -1,4 +1,4 @@
-"""The fixture `flockmq_broker`, for whoever has FlockMQ and pytest installed."""
+"""The fixture `flockmq_broker`, available where FlockMQ and pytest are installed."""
 
 from collections.abc import Iterator
 

@@ -17,11 +17,12 @@ from typing import Self
 
 import uvloop
 
-from broker.config import schema
 from broker.config.kinds import split_address
 from broker.config.listen_url import ListenUrl
+from broker.config.load import load
 from broker.hooks.api import Hooks
 from broker.node import Node
+from broker.process import raise_file_limit
 
 DEFAULTS: Mapping[str, object] = {"listen": ["127.0.0.1:0"], "store.url": "memory", "mqtt.sys_interval": "0"}
 
@@ -31,7 +32,7 @@ class Broker:
 
     Args:
         settings: configuration keys and values, such as {"limits.max_inflight": 5}; `flockmq sample-config` has all.
-        hooks: are asked as those of `--hooks` are.
+        hooks: called like those of `--hooks`.
 
     Raises:
         FlockError: a setting is wrong, or the broker can't start.
@@ -39,7 +40,7 @@ class Broker:
 
     def __init__(self, settings: Mapping[str, object] | None = None, hooks: Iterable[Hooks] = ()) -> None:
         given = {name: _as_text(value) for name, value in {**DEFAULTS, **(settings or {})}.items()}
-        self._config = schema.load(given, env={})
+        self._config = load(given, env={})
         self._hooks = tuple(hooks)
         self._thread = threading.Thread(target=self._run, name="flockmq", daemon=True)
         self._ready = threading.Event()
@@ -88,7 +89,7 @@ class Broker:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve())
-        except Exception as error:  # it is told to whoever has called `start`
+        except Exception as error:  # `start` raises it
             self._failure = error
         finally:
             self._ready.set()
@@ -96,7 +97,8 @@ class Broker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        node = Node(self._config, lambda: self._config, more_hooks=self._hooks, embedded=True)
+        raise_file_limit()
+        node = Node(self._config, lambda: self._config, more_hooks=self._hooks)
         try:
             await node.start()
             self.urls = node.listeners.urls()

@@ -1,28 +1,26 @@
-"""What a node tells of clients and their sessions, and how it lets them go."""
+"""Calls about clients and sessions: search, describe, kick."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _speedups.session.session import Session
 from broker.core.calls import Arguments
+from broker.core.data_plane import DataPlane
 from broker.rpc.paging import first
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 KICKED = "kicked by the operator"
 Match = Callable[[Session], bool]
 
 
-async def find(broker: "Broker", arguments: Arguments) -> dict[str, Any]:
+async def find(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
     """Sessions in the order of their client ids: of connected clients, or all.
 
-    Arguments: `connected` (only those), `by` and `search` (a part of client_id or username, the begin of address),
+    Arguments: `connected` (only those), `by` and `search` (a part of client_id or username, the start of address),
     `after` (a client id), `limit`.
     """
     matches, connected = _match(arguments["by"], arguments["search"]), arguments["connected"]
     found = await first(
-        broker.sessions,
+        data_plane.sessions,
         lambda session: (session.owner is not None or not connected) and matches(session),
         lambda session: session.client_id,
         arguments["after"].encode(),
@@ -58,42 +56,42 @@ def describe(session: Session) -> dict[str, Any]:
     }
 
 
-def one(broker: "Broker", arguments: Arguments) -> dict[str, Any] | None:
+def one(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any] | None:
     """The session of `client_id`, with its subscriptions."""
-    session = broker.sessions.get(arguments["client_id"].encode())
+    session = data_plane.sessions.get(arguments["client_id"].encode())
     if session is None:
         return None
-    return {**describe(session), "filters": list(filters(broker, session))[: arguments["limit"]]}
+    return {**describe(session), "filters": list(filters(data_plane, session))[: arguments["limit"]]}
 
 
-def filters(broker: "Broker", session: Session) -> Iterator[dict[str, Any]]:
-    """What a session has subscribed to."""
-    for name, options in sorted(broker.router.filters.subscriptions_of(session)):
+def filters(data_plane: DataPlane, session: Session) -> Iterator[dict[str, Any]]:
+    """The subscriptions of a session."""
+    for name, options in sorted(data_plane.router.filters.subscriptions_of(session)):
         yield {"filter": name.decode(), "qos": options & 3}
 
 
-async def subscriptions(broker: "Broker", arguments: Arguments) -> dict[str, Any]:
-    """Subscriptions in the order of their filters: those that hold `search`, of `client_id` if given, after
+async def subscriptions(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
+    """Subscriptions in the order of their filters: those that contain `search`, of `client_id` if given, after
     `after` (filter and client id), `limit` of them."""
     wanted, client_id = arguments["search"].encode(), arguments["client_id"].encode()
-    session = broker.sessions.get(client_id)
-    sessions = list(broker.sessions) if not client_id else [session] if session is not None else []
+    session = data_plane.sessions.get(client_id)
+    sessions = list(data_plane.sessions) if not client_id else [session] if session is not None else []
     rows = (
         (name, session.client_id, options & 3)
         for session in sessions
-        for name, options in broker.router.filters.subscriptions_of(session)
+        for name, options in data_plane.router.filters.subscriptions_of(session)
     )
     after = tuple(part.encode() for part in arguments["after"])
     found = await first(rows, lambda row: wanted in row[0], lambda row: row[:2], after, arguments["limit"])
-    items = [{"filter": name.decode(), "client_id": who.decode(), "qos": qos} for name, who, qos in found.items]
+    items = [{"filter": name.decode(), "client_id": owner.decode(), "qos": qos} for name, owner, qos in found.items]
     return {"items": items, "total": found.total}
 
 
-def kick(broker: "Broker", arguments: Arguments) -> bool:
+def kick(data_plane: DataPlane, arguments: Arguments) -> bool:
     """End the connection of `client_id`; whether there was one."""
-    session = broker.sessions.get(arguments["client_id"].encode())
+    session = data_plane.sessions.get(arguments["client_id"].encode())
     if session is None or session.owner is None:
         return False
     session.owner.close(KICKED)
-    broker.settle()
+    data_plane.end_turn()
     return True

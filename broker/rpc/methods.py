@@ -1,26 +1,22 @@
-"""The questions that every node answers, whether it serves HTTP or not."""
+"""The methods that every node runs for the others and for its own API, whether it serves HTTP or not."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from broker.core.calls import Questions
+from broker.core.calls import RpcMethods
 from broker.rpc import clients, node
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 
-def questions(of: "Node") -> Questions:
-    """What this node can be asked by the others, and by its own API."""
-    broker = of.broker
+def methods(view: NodeView) -> RpcMethods:
+    """The methods of a node, for the broker that it has now."""
+    data_plane = view.broker.data_plane
     return {
-        "node": partial(node.describe, of),
-        "figures": partial(node.figures, of),
-        "listeners": partial(node.listeners, of),
-        "log_level": partial(node.log_level, of),
-        "clients": partial(clients.find, broker),
-        "client": partial(clients.one, broker),
-        "subscriptions": partial(clients.subscriptions, broker),
-        "kick": partial(clients.kick, broker),
-        "bans": broker.bans.asked,
+        "node": partial(node.describe, view),
+        "figures": partial(node.figures, view),
+        "listeners": partial(node.listeners, view),
+        "log_level": partial(node.log_level, view),
+        "clients": partial(clients.find, data_plane),
+        "client": partial(clients.one, data_plane),
+        "subscriptions": partial(clients.subscriptions, data_plane),
+        "kick": partial(clients.kick, data_plane),
     }

@@ -1,23 +1,21 @@
-"""What a node tells of itself."""
+"""Calls about a node: state, metrics, listeners, log level."""
 
 import os
 import resource
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker import logs
 from broker.core.calls import Arguments
 from broker.metrics import METRICS
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 STARTED = time.time()
 
 
-def describe(node: "Node", arguments: Arguments) -> dict[str, Any]:
-    """Who it is and how it does."""
+def describe(node: NodeView, arguments: Arguments) -> dict[str, Any]:
+    """Name, version and state of the node."""
     broker = node.broker
     ready, reason = broker.ready()
     return {
@@ -35,24 +33,24 @@ def describe(node: "Node", arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def figures(node: "Node", arguments: Arguments) -> dict[str, float]:
-    """All that it counts, by the names of the one table."""
-    counted = node.broker.turn.counted()
+def figures(node: NodeView, arguments: Arguments) -> dict[str, float]:
+    """Its metrics, by the names in `broker.metrics`."""
+    counted = node.broker.data_plane.turn.counted()
     return {metric.name: metric.read(node.broker, counted) for metric in METRICS}
 
 
-def listeners(node: "Node", arguments: Arguments) -> list[dict[str, Any]]:
-    """Where it listens."""
-    places = [
+def listeners(node: NodeView, arguments: Arguments) -> list[dict[str, Any]]:
+    """The addresses that it listens on."""
+    kinds = [
         ("mqtt", node.listeners.urls()),
         ("proxy", node.listeners.urls(proxied=True)),
         ("http", node.http_addresses),
     ]
-    return [{"kind": kind, "address": address} for kind, addresses in places for address in addresses]
+    return [{"kind": kind, "address": address} for kind, addresses in kinds for address in addresses]
 
 
-def log_level(node: "Node", arguments: Arguments) -> str:
-    """The least important lines that it writes; first set to `level`, if that is given."""
+def log_level(node: NodeView, arguments: Arguments) -> str:
+    """Its log level; first set to `level`, if that is given."""
     if "level" in arguments:
         logs.set_level(arguments["level"])
     return logs.level()

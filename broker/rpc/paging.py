@@ -1,4 +1,4 @@
-"""Long lists in slices: the first few of many, while packets go on being served in between."""
+"""Pages of long lists, searched in slices so that packets are served in between."""
 
 import asyncio
 import heapq
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
-SLICE = 500  # items looked at in one go: some tenths of a millisecond
+SLICE = 500  # items searched at a time: some tenths of a millisecond
 
 
 class First(NamedTuple):
-    """The first of what was looked for."""
+    """The first matches."""
 
     items: list[Any]
-    total: int  # that there are, these included
+    total: int  # number of all matches
 
 
 async def first(

@@ -1,9 +1,9 @@
-"""Keeps a store small: writes all that is live once more, a slice at a time, then drops the blocks before.
+"""Compaction: writes all live state once more, a slice at a time, then drops the older blocks.
 
-Nothing stops meanwhile. Records say what is from now on, so one that is written again does no harm, and changes made
-during a compaction are in the new blocks anyway. Only the heads of all sessions come first, in one piece, because any
-later record may name them. Rewriting starts when the log is much larger than what was live last time, so the work is in
-proportion to what is written, whatever is kept.
+The node serves meanwhile. A record sets state from then on, so writing it again does no harm, and changes made during a
+compaction are in the new blocks anyway. The heads of all sessions are first, in one piece, since any later record may
+refer to them. Compaction starts when the log is much larger than the live state of the last time, so that its work is
+in proportion to the blocks written, whatever the size of the state.
 """
 
 from collections.abc import Iterator
@@ -14,23 +14,23 @@ from broker.core import will
 from broker.core.sessions import Sessions
 from broker.storage.store import Store
 
-SMALLEST = 64 * 1024 * 1024  # bytes of blocks below which it isn't worth the trouble
-GROWTH = 3  # times what was live last time
+MIN_BYTES = 64 * 1024 * 1024  # bytes of blocks below which it isn't worthwhile
+GROWTH = 3  # times the live state of the last time
 SLICE = 1024 * 1024  # bytes of records that one step adds
-RETAINED_AT_ONCE = 1000
+RETAINED_BATCH = 1000
 
 log = logs.get("flockmq.store")
 
 
 class Compaction:
-    """Watches the size of a store, and works it down.
+    """Watches the size of a store, and compacts it.
 
     Args:
         store: whose blocks are dropped.
-        router, sessions: what is live.
+        router, sessions: the live state.
     """
 
-    def __init__(self, store: Store, router: Router, sessions: Sessions, *, smallest: int = SMALLEST) -> None:
+    def __init__(self, store: Store, router: Router, sessions: Sessions, *, smallest: int = MIN_BYTES) -> None:
         self._store = store
         self._router = router
         self._sessions = sessions
@@ -39,7 +39,7 @@ class Compaction:
         self._work: Iterator[None] | None = None
 
     def step(self) -> None:
-        """Do a slice, if there is something to do. To be called when the store has kept up, within a turn."""
+        """Write a slice, if a compaction is due. To be called within a turn, when the store is not behind."""
         if self._work is None:
             if self._store.size <= max(self._smallest, GROWTH * self._live):
                 return
@@ -49,7 +49,7 @@ class Compaction:
 
     def _rewrite(self) -> Iterator[None]:
         journal = self._router.turn.journal
-        self._router.turn.seal()  # what has been recorded in this turn relies on the blocks that will go
+        self._router.turn.seal()  # records of this turn rely on the blocks that will be dropped
         before, position = self._store.size, self._store.position
         journal.start()
         sessions = list(self._sessions)
@@ -65,10 +65,10 @@ class Compaction:
             if len(journal) > full:
                 yield
                 full = len(journal) + SLICE
-        # Topics that begin with $ are not found by `#`; those of $SYS are never kept.
+        # Topics that begin with $ are not found by `#`; those of $SYS are never stored.
         for topic_filter in (b"#", *(first + b"/#" for first in self._router.retained.hidden() if first != b"$SYS")):
             search = self._router.retained.search(topic_filter)
-            while search is not None and self._router.record_retained(search, RETAINED_AT_ONCE):
+            while search is not None and self._router.record_retained(search, RETAINED_BATCH):
                 if len(journal) > full:
                     yield
                     full = len(journal) + SLICE

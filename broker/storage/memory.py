@@ -1,4 +1,4 @@
-"""A store that keeps nothing: for tests, and for those who want no file. State lives and dies with the process."""
+"""A store without a file: state ends with the process."""
 
 from collections.abc import Callable, Iterator
 
@@ -41,4 +41,4 @@ class MemoryStore(Store):
         self._confirm = None
 
     def describe(self) -> str:
-        return "nothing is kept on disk: sessions, queues and retained messages end with this process"
+        return "nothing is stored on disk: sessions, queues and retained messages end with this process"

@@ -1,4 +1,4 @@
-"""From the blocks of a store back to the state of the node."""
+"""Restore: from the blocks of a store to the state of the node."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -44,7 +44,7 @@ class Restorer:
         """Apply all blocks.
 
         Raises:
-            StoreError: a block is not what this version writes.
+            StoreError: a block is damaged, or of another version.
         """
         for block in blocks:
             try:
@@ -58,10 +58,10 @@ class Restorer:
         self._journal.continue_after(max(self._messages, default=0))
 
     def finish(self) -> None:
-        """After the journal was started: sessions know what may have been sent before."""
+        """After the journal was started: sessions learn which messages may have been sent before."""
         for number, session in self._by_number.items():
             session.restored(number in self._connected)
-        self._by_number.clear()  # `_apply` makes a cycle of this object: what ends later would stay until it is found
+        self._by_number.clear()  # `_apply` makes a cycle of this object, which would keep ended sessions alive
         self._messages.clear()
 
     def _message(self, number: int, qos: int, retain: int, topic: bytes, payload: bytes) -> None:
@@ -69,7 +69,7 @@ class Restorer:
 
     def _session(self, number: int, level: int, connected: int, first: int, sent: int, client_id: bytes) -> None:
         if number not in self._by_number:
-            if self._sessions.get(client_id) is not None:  # it would be forgotten, and its subscriptions not
+            if self._sessions.get(client_id) is not None:  # it would be dropped, and its subscriptions not
                 raise DamagedBlock(f"two sessions of one client identifier: {client_id!r}")
             self._by_number[number] = self._sessions.restore(number, client_id, level=level)
         self._by_number[number].restore(first, sent)

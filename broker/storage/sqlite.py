@@ -1,11 +1,11 @@
 """The embedded store: blocks of the journal in one SQLite file, in WAL mode.
 
-One thread owns the database. It takes all blocks that have come since it last looked and commits them in one
-transaction, so that a slow disk makes groups larger instead of queues longer; the loop never waits for it. A block is
-one row, whatever number of messages it holds: SQLite costs nothing per message.
+One thread owns the database. It commits all blocks since its last transaction in one transaction, so that a slow disk
+makes groups larger instead of queues longer; the loop never waits for it. A block is one row, whatever number of
+messages it holds: SQLite costs nothing per message.
 
-The file has an application id, a layout version, and a checksum per block. What doesn't fit is refused with a reason
-and left as it is: a store is never emptied because it could not be read.
+The file has an application id, a layout version, and a checksum per block. A file that doesn't fit is refused with a
+reason and left unchanged: a store is never emptied because it could not be read.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from broker.storage.store import Store
 APPLICATION_ID = 0x464C4D51  # "FLMQ"
 LAYOUT = 1  # of the tables; that of the blocks is in each block
 RETRY_SECONDS = 1.0  # between attempts when the disk is full or broken
-WAL_BYTES = 32 * 1024 * 1024  # what the -wal file is cut back to after a checkpoint
-COMPLAIN_SECONDS = 60.0  # between lines in the log about it
-BUSY_SECONDS = 2.0  # to wait for a process that is about to let go of the file
+WAL_BYTES = 32 * 1024 * 1024  # size of the -wal file after a checkpoint
+LOG_SECONDS = 60.0  # between lines in the log about it
+BUSY_SECONDS = 2.0  # to wait for a process that is about to close the file
 SET_ASIDE = "restore a backup, or move the file away to begin with an empty store"
 
 log = logs.get("flockmq.store")
@@ -51,7 +51,7 @@ class SqliteStore(Store):
         self._work: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
-        self._complain_at = 0.0  # when an error is worth telling again; 0 = there is none
+        self._log_at = 0.0  # when an error is logged again; 0 = there is none
 
     # ---- opening ----
 
@@ -79,7 +79,7 @@ class SqliteStore(Store):
     def _create(self) -> None:
         """Make a whole, empty store under another name, then give it its own: no half-made file is ever found."""
         fresh = self.path.with_name(self.path.name + f".new-{os.getpid()}")
-        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # nobody else's to read
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # only its owner may read it
         try:
             database = sqlite3.connect(fresh, isolation_level=None)
             database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -111,7 +111,7 @@ class SqliteStore(Store):
         )
         try:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            database.execute("BEGIN EXCLUSIVE")  # two nodes on one file would each lose what the other wrote
+            database.execute("BEGIN EXCLUSIVE")  # two nodes on one file would lose each other's blocks
             database.execute("COMMIT")
             (application,) = database.execute("PRAGMA application_id").fetchone()
             (layout,) = database.execute("PRAGMA user_version").fetchone()
@@ -182,10 +182,10 @@ class SqliteStore(Store):
 
     def describe(self) -> str:
         kept = "survives the loss of power" if self.sync == "full" else "survives kill -9, not the loss of power"
-        return f"persistent sessions, queues and retained messages are in {self.path}; what is acknowledged {kept}"
+        return f"persistent sessions, queues and retained messages are in {self.path}; an acknowledged message {kept}"
 
     def _write(self) -> None:
-        """The thread: one transaction for all that has come."""
+        """The thread: one transaction for all blocks in the queue."""
         items: list[bytes | int | None] = []
         while None not in items:
             items = [self._work.get()]
@@ -201,7 +201,7 @@ class SqliteStore(Store):
                 time.sleep(RETRY_SECONDS)
             if blocks:
                 self._written += len(blocks)
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._call(self._confirm, len(blocks))
 
     def _transaction(self, blocks: list[bytes], forget: int) -> bool:
@@ -216,15 +216,15 @@ class SqliteStore(Store):
                 self._database.execute("DELETE FROM block WHERE position < ?", (forget,))
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
-            if time.monotonic() >= self._complain_at:
-                log.error("store can't write; nothing is acknowledged until it can", path=self.path, error=error)
-                self._complain_at = time.monotonic() + COMPLAIN_SECONDS
+            if time.monotonic() >= self._log_at:
+                log.error("store can't write: no message is acknowledged until it can", path=self.path, error=error)
+                self._log_at = time.monotonic() + LOG_SECONDS
             with contextlib.suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
             return False
-        if self._complain_at:
+        if self._log_at:
             log.info("store can write again", path=self.path)
-            self._complain_at = 0.0
+            self._log_at = 0.0
         if forget:
             with contextlib.suppress(RuntimeError):
                 self._call(self._forgotten, gone)

@@ -1,8 +1,8 @@
-"""What a node asks of the place that keeps its state.
+"""The interface of a store, which keeps the state of a node.
 
-A store keeps blocks of the journal (`_speedups.journal`), in order, each whole or not at all. It does not look into
-them. `commit` never waits: it takes a block, and `confirm` is called on the loop's thread when the block will survive
-what the store promises to survive. Acknowledgements leave after that and not before (guarantee G1).
+A store keeps blocks of the journal (`_speedups.journal`), in order, each whole or not at all, and does not
+read them. `commit` never waits: it takes a block, and `confirm` is called on the loop's thread when the block is as
+durable as the store promises. Acknowledgements are sent after that and not before (guarantee G1).
 """
 
 from abc import ABC, abstractmethod
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 
 class Store(ABC):
-    """Keeps blocks. Used from one thread, the loop's."""
+    """Stores blocks. Used from one thread, the loop's."""
 
-    durable: bool  # whether blocks survive the process; a node keeps no journal for a store where they don't
+    durable: bool  # blocks survive the process; else the node keeps no journal
 
     @abstractmethod
     def open(self) -> Iterator[bytes]:
@@ -24,16 +24,16 @@ class Store(ABC):
 
     @abstractmethod
     def start(self, confirm: Callable[[int], None], call: Callable[..., object]) -> None:
-        """Be ready for `commit`.
+        """Prepare for `commit`.
 
         Args:
-            confirm: called with the number of blocks, in the order of their commits, that are now kept.
+            confirm: called with the number of blocks, in the order of their commits, that are now stored.
             call: calls a function with arguments on the loop's thread, from any thread.
         """
 
     @abstractmethod
     def commit(self, block: bytes) -> None:
-        """Keep a block."""
+        """Store a block."""
 
     @property
     @abstractmethod
@@ -43,16 +43,16 @@ class Store(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Bytes of all blocks that are kept, or will be when commits under way are done."""
+        """Bytes of all blocks, those of commits under way included."""
 
     @abstractmethod
     def forget_before(self, position: int) -> None:
-        """Drop the blocks before this position: what they say is said again in later ones. Follows earlier commits."""
+        """Drop the blocks before this position: later ones repeat their content. Takes effect after earlier commits."""
 
     @abstractmethod
     def close(self) -> None:
-        """Keep everything that was committed, then let go of the store. Waits; nothing is confirmed after it."""
+        """Store all committed blocks, then close the store. Blocks; nothing is confirmed after it."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What is kept where, in words for the operator."""
+        """Where state is stored, as a sentence for the operator."""

@@ -1,4 +1,4 @@
-"""What can go wrong between the logs and Spark. All can be pickled, because they travel from executors to the driver.
+"""Errors between the logs and Spark. All can be pickled, because they travel from executors to the driver.
 
 FlockError
 ├── OptionError   an option of the source makes no sense

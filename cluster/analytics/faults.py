@@ -1,4 +1,4 @@
-"""From Spark's exceptions to ours: one line that says what went wrong, whatever the traceback under it."""
+"""From Spark's exceptions to ours: one line with the cause, without the traceback."""
 
 import re
 
@@ -11,7 +11,7 @@ CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+): (.+)$", re.MULTILINE)
 
 
 def told(error: BaseException, what: str = "the Spark job has failed") -> FlockError:
-    """The fault in one line; `what` is said when it isn't one of ours."""
+    """The fault in one line; `what` comes first when it isn't one of ours."""
     if isinstance(error, FlockError):
         return error
     text = str(error)
@@ -24,6 +24,6 @@ def told(error: BaseException, what: str = "the Spark job has failed") -> FlockE
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, without Spark's codes around it."""
+    """The first line with text, without Spark's codes around it."""
     line = next((line for line in text.splitlines() if line.strip()), "no reason is given").strip()
     return re.sub(r"\.?\s*SQLSTATE: \w+|;\s*line \d+ pos \d+;?$", "", line)

@@ -32,7 +32,7 @@ log = logs.get("flockmq.analytics")
 
 
 class Job:
-    """The query over a stream of messages, until it ends or is told to stop.
+    """The query over a stream of messages, until it ends or is stopped.
 
     Args:
         spark: the session.
@@ -51,7 +51,7 @@ class Job:
         self._stopping.set()
 
     def run(self, messages: DataFrame) -> None:
-        """Read, until told to stop; with `once` until all is read.
+        """Read until stopped; with `once` until all is read.
 
         Raises:
             FlockError: the query has failed.
@@ -83,7 +83,7 @@ class Job:
         return writer.trigger(processingTime=f"{self._options.trigger // 1000} milliseconds").start()
 
     def _look(self, query: StreamingQuery) -> None:
-        """When the last look into the logs found nothing: what was accepted before it has all been read."""
+        """When the last look into the logs found nothing: all messages accepted before it are read."""
         status = query.status
         if self._options.once or status["isTriggerActive"] or status["isDataAvailable"]:
             return
@@ -106,7 +106,7 @@ class Job:
 
 
 def run(arguments: list[str]) -> int:
-    """Do what the command line says; returns the exit status.
+    """Run the job of a command line; returns the exit status.
 
     Raises:
         FlockError: it makes no sense, or the job has failed.

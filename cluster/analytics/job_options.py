@@ -27,7 +27,7 @@ EXAMPLES = """\
 
 @dataclass(frozen=True)
 class Options:
-    """What the job does. Durations are microseconds."""
+    """The options of the job. Durations are microseconds."""
 
     output: str
     redis: str = ""
@@ -58,7 +58,7 @@ class Options:
 
 
 def _checked(function: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type for argparse that tells what the ValueError says."""
+    """A type for argparse that keeps the text of the ValueError."""
 
     def parse(text: str) -> Any:
         try:
@@ -130,14 +130,14 @@ def _url(text: str) -> str:
 
 def add_options(parser: Parser) -> None:
     """All options of the job."""
-    _add_places(parser.add_argument_group("what is read and written"))
+    _add_places(parser.add_argument_group("input and output"))
     _add_results(parser.add_argument_group("results"))
     _add_course(parser.add_argument_group("how it runs"))
 
 
 def _add_places(group: _ArgumentGroup) -> None:
     group.add_argument("--redis", metavar="URL", type=_checked(_url), required=True, help="the cluster's Redis")
-    group.add_argument("--prefix", default=PREFIX, help=f"what its keys begin with [{PREFIX}]")
+    group.add_argument("--prefix", default=PREFIX, help=f"of its keys [{PREFIX}]")
     group.add_argument("--output", metavar="DIR", required=True, help="where Parquet files go, any URI of Spark")
     group.add_argument("--checkpoint", metavar="DIR", default="", help="how far the job is [DIR/_checkpoint]")
     group.add_argument("--archive", action="store_true", help="every message too, in DIR/messages")
@@ -158,7 +158,7 @@ def _add_places(group: _ArgumentGroup) -> None:
         "--fail-on-data-loss",
         action=BooleanOptionalAction,
         default=True,
-        help="end when messages were trimmed before they were read; else say so and go on",
+        help="end when messages were trimmed before they were read; else log it and continue",
     )
     group.add_argument(
         "--filter",
@@ -168,7 +168,7 @@ def _add_places(group: _ArgumentGroup) -> None:
         metavar="FILTER",
         help="only messages whose topic names match; may be repeated",
     )
-    group.add_argument("--trim", action="store_true", help="trim from the logs what all jobs have read")
+    group.add_argument("--trim", action="store_true", help="trim the entries that all jobs have read from the logs")
 
 
 def _add_results(group: _ArgumentGroup) -> None:
@@ -244,12 +244,12 @@ def _add_results(group: _ArgumentGroup) -> None:
 
 
 def _add_course(group: _ArgumentGroup) -> None:
-    group.add_argument("--master", default="", help="of Spark [local[*], or what spark-submit says]")
+    group.add_argument("--master", default="", help="of Spark [local[*], or that of spark-submit]")
     group.add_argument(
         "--trigger", type=_checked(_duration), default=5_000_000, metavar="TIME", help="a batch for each [5 seconds]"
     )
-    group.add_argument("--once", action="store_true", help="read what there is, then end")
-    group.add_argument("--verbose", action="store_true", help="with what Spark itself logs")
+    group.add_argument("--once", action="store_true", help="read all entries, then end")
+    group.add_argument("--verbose", action="store_true", help="with the log of Spark itself")
 
 
 def parse(parser: Parser, arguments: list[str]) -> Options:

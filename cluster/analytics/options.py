@@ -1,4 +1,4 @@
-"""The options of the source, as fields; a wrong one is told in one sentence, without passwords."""
+"""The options of the source, as fields; an error about a wrong one is one sentence, without passwords."""
 
 import json
 import re
@@ -23,7 +23,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What `spark.read.format("flockmq")` was given."""
+    """The options of `spark.read.format("flockmq")`."""
 
     redis: RedisAddress
     prefix: str = "mq:"
@@ -165,7 +165,7 @@ OPTIONS = {
     option.name.lower(): option
     for option in (
         Option("redis", "redis", _redis),
-        Option("redisUrl", "redis", _redis),  # Spark shows no option with url in its name, whoever set up the session
+        Option("redisUrl", "redis", _redis),  # Spark never shows an option with url in its name
         Option("redisPatience", "redis_patience", _seconds),
         Option("prefix", "prefix", _text),
         Option("startingOffsets", "starting_offsets", _starting_offsets),

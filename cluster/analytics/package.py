@@ -1,4 +1,4 @@
-"""The zip file for `spark-submit --py-files`: the analytics, what they import of FlockMQ, and redis-py.
+"""The zip file for `spark-submit --py-files`: the analytics, their imports of FlockMQ, and redis-py.
 
 What is imported is read from the sources, so nothing can be forgotten, and nothing compiled can slip in: a zip file
 can't hold that. Spark and Arrow are not in it, since executors have Spark, and `pip install pyarrow` is theirs to do.

@@ -1,4 +1,4 @@
-"""A place in a log of messages: the id of the entry that was read last, or what comes before the first."""
+"""A place in a log of messages: the id of the last entry that was read, or the place before the first."""
 
 import re
 from typing import NamedTuple

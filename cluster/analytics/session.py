@@ -73,7 +73,7 @@ def start(
 
 
 def few_partitions(spark: SparkSession) -> None:
-    """As many as there are cores, unless somebody has said how many: our batches are small."""
+    """As many as there are cores, unless it is configured: our batches are small."""
     if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
         spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
 
@@ -98,7 +98,7 @@ def check_java() -> None:
 
 @contextmanager
 def jvm_lines() -> Iterator[list[str]]:
-    """A child that starts meanwhile has a pipe as its standard error; what comes later is logged, but for noise."""
+    """A child that starts meanwhile has a pipe as its standard error; later lines are logged, but for noise."""
     ours = os.dup(2)
     readable, writable = os.pipe()
     os.set_inheritable(writable, True)

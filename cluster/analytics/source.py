@@ -34,7 +34,7 @@ from cluster.analytics.schema import MESSAGES
 from cluster.analytics.topic_filter import TopicFilters
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
-HEARTBEAT = 60.0  # seconds after which a job without news says that it is there
+HEARTBEAT = 60.0  # seconds after which a job without progress registers again
 
 
 def register(spark: SparkSession) -> None:
@@ -52,7 +52,7 @@ def _hide_passwords(spark: SparkSession) -> None:
 
 
 def _show_package(spark: SparkSession) -> None:
-    """Tell the driver's planning processes where the package is, if this is read from one.
+    """Pass the path of the package to the driver's planning processes, if this is read from one.
 
     Spark 4.3 starts that of a stream with a path on which what `--py-files` named is not.
     """
@@ -64,7 +64,7 @@ def _show_package(spark: SparkSession) -> None:
 
 
 class RangePartition(InputPartition):
-    """What a task reads."""
+    """The range of a task."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted)
@@ -110,7 +110,7 @@ def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
 
 
 class FlockMQReader(DataSourceReader):
-    """What is in the logs now."""
+    """The messages that are in the logs now."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -128,7 +128,7 @@ class FlockMQReader(DataSourceReader):
 
 
 class FlockMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What nodes log, from a place on."""
+    """The messages that nodes log, from a position on."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -179,7 +179,7 @@ class FlockMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class StreamDriver:
-    """A query's view of the logs, in the driver: plans its batches, registers what it has read, trims.
+    """A query's view of the logs, in the driver: plans its batches, registers its position, trims.
 
     Args:
         options: of the source.
@@ -216,7 +216,7 @@ class StreamDriver:
         return self.planner.latest(start, budget, self._target)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """What tasks read."""
+        """The ranges of the tasks."""
         if self._read is None:  # a batch that was begun before a restart: its begin is needed
             self._register(positions(start))
         return self.planner.ranges(start, end)

@@ -1,4 +1,4 @@
-"""What the job writes: a directory of Parquet files for each of these tables, partitioned by date and hour (UTC).
+"""The output of the job: a directory of Parquet files for each of these tables, partitioned by date and hour (UTC).
 
 Every column of every result is here, and nowhere else. A window's row is written when the window is over; rows that
 come later still (a node's log was far behind) make another row of the same window, so that sums stay right.

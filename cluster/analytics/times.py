@@ -93,12 +93,12 @@ def parse_duration(text: str) -> int:
 
 
 def format_time(moment: int) -> str:
-    """A time as ISO 8601, UTC, to the millisecond: what people read."""
+    """A time as ISO 8601, UTC, to the millisecond, for people."""
     return f"{iso(moment)[:-4]}Z"
 
 
 def iso(moment: int) -> str:
-    """A time as ISO 8601 in UTC, with microseconds: what machines read."""
+    """A time as ISO 8601 in UTC, with microseconds, for machines."""
     return f"{_EPOCH + timedelta(microseconds=moment):%Y-%m-%dT%H:%M:%S.%f}Z"
 
 

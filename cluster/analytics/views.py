@@ -1,4 +1,4 @@
-"""What SQL sees: a view for each table that the job writes, or one of the logs."""
+"""The views for SQL: one for each table that the job writes, or one of the logs."""
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -18,7 +18,7 @@ def views(spark: SparkSession, directory: str) -> None:
     files = Files(spark, directory)
     directory = directory.rstrip("/")
     if not files.exists(directory):
-        raise FlockError(f"there is no directory {directory}", "name what `flockmq analytics run --output` names")
+        raise FlockError(f"there is no directory {directory}", "name the directory of `flockmq analytics run --output`")
     found = [name for name in TABLES if files.glob(f"{directory}/{name}/date=*/hour=*/*.parquet")]
     if not found and not files.exists(f"{directory}/_checkpoint"):
         raise FlockError(f"{directory} has nothing that `flockmq analytics run` wrote", "it has rates/, clients/, ...")

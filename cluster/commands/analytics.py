@@ -6,9 +6,9 @@ from broker.commands.parser import Parser
 from broker.errors import UsageError
 
 COMMANDS = {
-    "run": "the Spark job: live statistics of what passes, as Parquet files and on $SYS/analytics/#",
-    "sql": "ask a question of what the job has written",
-    "report": "one HTML page with plots of what the job has written",
+    "run": "the Spark job: live statistics of all messages, as Parquet files and on $SYS/analytics/#",
+    "sql": "run a query over the job's output",
+    "report": "one HTML page with plots of the job's output",
     "package": "a zip file for `spark-submit --py-files`",
 }
 EXAMPLES = """\
@@ -19,7 +19,7 @@ EXAMPLES = """\
 
 
 def run(arguments: list[str]) -> int:
-    """Do it; returns the exit status."""
+    """Run the command; returns the exit status."""
     if arguments and arguments[0] in COMMANDS:
         try:
             return int(import_module(f"cluster.analytics.commands.{arguments[0]}").run(arguments[1:]))

@@ -1,18 +1,20 @@
-"""`flockmq cluster status`: the nodes, what they keep in Redis, and what an acknowledgement is worth there.
+"""`flockmq cluster status`: the nodes, their state in Redis, and the durability of acknowledged messages.
 
-Reads only. Heartbeats are counters, so they are read until they have grown or the lease has passed. Memory is measured
-exactly for what there is once per cluster or node, and from a sample of keys for what there is once per session.
+Reads only. Heartbeats are counters: they are read until they have grown, or the lease has passed. Memory is exact for
+keys of the cluster and of nodes; for keys of sessions it is scaled up from a sample.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from broker.commands.output import print_json, size, table, text
 from broker.commands.parser import Parser
 from cluster.commands import logged
-from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, size, table, text
+from cluster.commands.connection import Cluster, add_redis_options, connected
 from cluster.redis.keys import Keys
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   flockmq cluster status --redis redis://10.0.0.5:6379
   FLOCKMQ_CLUSTER_REDIS=redis://10.0.0.5:6379 flockmq cluster status --json"""
-HEARTBEAT_PAUSE = 0.1  # seconds between two looks
+HEARTBEAT_PAUSE = 0.1  # seconds between two reads
 SAMPLE = 5000  # keys
 AT_ONCE = 500
 SESSION_KINDS = {"s": "sessions", "q": "queues", "st": "QoS states", "in": "QoS 2 received", "subs": "subscriptions"}
@@ -31,7 +33,7 @@ SINGLE_KINDS = {"retained": "retained messages", "changes": "changes", "sessions
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """A row of the table; None where the node has not said it."""
+    """A row of the table; None where Redis has no value."""
 
     name: str
     id: str
@@ -39,7 +41,7 @@ class NodeStatus:
     pid: int | None
     version: str
     state: str
-    heartbeat: bool  # whether it has grown while we looked
+    heartbeat: bool  # whether it has grown since the first read
     clients: int | None
     sessions: int | None
     log_entries: int
@@ -49,7 +51,7 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class Memory:
-    """What one kind of key takes."""
+    """The memory of one kind of key."""
 
     kind: str
     keys: int
@@ -58,8 +60,8 @@ class Memory:
 
 def run(arguments: list[str]) -> int:
     """Print the status; returns the exit status."""
-    parser = Parser("cluster", "The nodes of a cluster and what they keep in Redis.", "status [OPTION...]", EXAMPLES)
-    parser.add_argument("action", choices=["status"], metavar="status", help="what to do")
+    parser = Parser("cluster", "The nodes of a cluster and their state in Redis.", "status [OPTION...]", EXAMPLES)
+    parser.add_argument("action", choices=["status"], metavar="status", help="action")
     parser.add_argument(
         "--wait", type=float, metavar="SECONDS", help="for the heartbeats of all nodes, at most [the lease]"
     )
@@ -75,11 +77,11 @@ def run(arguments: list[str]) -> int:
 
 
 def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
-    """Everything that is told, in words and numbers only."""
-    from cluster.redis.durability import inspect_now
+    """The whole status, as JSON can hold it."""
+    from cluster.redis.durability import inspect
 
     client, prefix = cluster.client, cluster.config.prefix
-    kept = inspect_now(client, cluster.config.replicas)
+    kept = asyncio.run(inspect(client, cluster.config.replicas))
     nodes = read_nodes(client, prefix, seconds)
     keys = Keys(prefix)
     logs = logged.read_logs(client, keys)
@@ -106,12 +108,12 @@ def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
 
 
 def read_nodes(client: "redis.Redis", prefix: str, seconds: float) -> list[NodeStatus]:
-    """The live nodes, by name. Waits for their heartbeats."""
-    beats = read_beats(client, prefix)
-    alive = wait_for_beats(client, prefix, beats, seconds) if beats else set()
+    """The live nodes, by name; waits for their heartbeats."""
+    heartbeats = read_heartbeats(client, prefix)
+    alive = wait_for_heartbeats(client, prefix, heartbeats, seconds) if heartbeats else set()
     last_change = int(cast(Any, client.get(f"{prefix}change")) or 0)
     nodes = []
-    for node_id in beats:
+    for node_id in heartbeats:
         with client.pipeline(transaction=False) as pipe:
             pipe.hgetall(f"{prefix}node:{node_id}")
             pipe.xlen(f"{prefix}log:{node_id}")
@@ -139,20 +141,20 @@ def read_nodes(client: "redis.Redis", prefix: str, seconds: float) -> list[NodeS
     return sorted(nodes, key=lambda node: (node.name, node.id))
 
 
-def read_beats(client: "redis.Redis", prefix: str) -> dict[str, bytes]:
+def read_heartbeats(client: "redis.Redis", prefix: str) -> dict[str, bytes]:
     """Node id -> heartbeats so far."""
-    beats = cast(dict[bytes, bytes], client.hgetall(f"{prefix}nodes"))
-    return {text(node_id): count for node_id, count in beats.items()}
+    heartbeats = cast(dict[bytes, bytes], client.hgetall(f"{prefix}nodes"))
+    return {text(node_id): count for node_id, count in heartbeats.items()}
 
 
-def wait_for_beats(client: "redis.Redis", prefix: str, before: dict[str, bytes], seconds: float) -> set[str]:
-    """The nodes that have been heard of since; waits for all of them, but not longer than this."""
+def wait_for_heartbeats(client: "redis.Redis", prefix: str, before: dict[str, bytes], seconds: float) -> set[str]:
+    """The nodes whose heartbeats have grown; waits for all nodes, at most `seconds`."""
     end = time.monotonic() + seconds
     while True:
         time.sleep(min(HEARTBEAT_PAUSE, max(0.0, end - time.monotonic())))
-        beats = read_beats(client, prefix)
-        alive = {node_id for node_id, count in before.items() if node_id in beats and beats[node_id] != count}
-        silent = (beats.keys() & before.keys()) - alive
+        heartbeats = read_heartbeats(client, prefix)
+        alive = {node_id for node_id, count in before.items() if node_id in heartbeats and heartbeats[node_id] != count}
+        silent = (heartbeats.keys() & before.keys()) - alive
         if not silent or time.monotonic() >= end:
             return alive
 
@@ -167,7 +169,7 @@ def number(fields: dict[str, str], name: str) -> int | None:
 
 
 def read_memory(client: "redis.Redis", prefix: str, nodes: Iterable[str]) -> list[Memory]:
-    """What each kind of key takes, largest first; empty where Redis doesn't tell this user."""
+    """The memory of each kind of key, largest first; empty if the user may not read it."""
     singles = {f"{prefix}{name}": kind for name, kind in SINGLE_KINDS.items()}
     singles |= {f"{prefix}{name}:{node}": kind for node in nodes for name, kind in NODE_KINDS.items()}
     keys, sizes = Counter[str](), Counter[str]()
@@ -186,7 +188,7 @@ def read_memory(client: "redis.Redis", prefix: str, nodes: Iterable[str]) -> lis
 
 
 def sample(client: "redis.Redis", prefix: str) -> tuple[int, dict[bytes, str]]:
-    """How many keys were looked at, and those of sessions with their kind. SCAN's order is as good as random."""
+    """The number of sampled keys, and those of sessions with their kind. SCAN's order is as good as random."""
     begin = prefix.encode()
     seen, cursor = 0, 0
     found: dict[bytes, str] = {}
@@ -202,7 +204,7 @@ def sample(client: "redis.Redis", prefix: str) -> tuple[int, dict[bytes, str]]:
 
 
 def measure(client: "redis.Redis", keys: list[Any]) -> dict[Any, int]:
-    """Bytes of the keys that exist; of none if Redis doesn't tell this user."""
+    """Bytes of the keys that exist; empty if the user may not read them."""
     import redis
 
     found: dict[Any, int] = {}

@@ -1,14 +1,12 @@
-"""What commands that ask Redis share: the flags, the client, its errors in one line, and how tables look."""
+"""Common to commands that use Redis: the flags, the client, its errors in one line."""
 
-import json
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from broker import logs
 from broker.commands.parser import Parser
-from broker.config import schema
+from broker.config.load import load
 from broker.config.schema import ClusterConfig
 from broker.errors import FlockError, UsageError
 
@@ -27,10 +25,10 @@ class Cluster(NamedTuple):
 
 
 def add_redis_options(parser: Parser) -> None:
-    """Which Redis, how the answer is written, and help."""
+    """Add the options for Redis, the output and help."""
     group = parser.add_argument_group("options (flags win over FLOCKMQ_CLUSTER_ variables, those over the file)")
     group.add_argument("--redis", metavar="URL", help="the cluster's Redis, as for `flockmq serve`")
-    group.add_argument("--prefix", metavar="PREFIX", help="what its keys begin with [mq:]")
+    group.add_argument("--prefix", metavar="PREFIX", help="of its keys [mq:]")
     group.add_argument("--config", metavar="FILE", help="the nodes' configuration file")
     group.add_argument("--json", action="store_true", help="for machines")
     parser.add_general_help(group)
@@ -42,10 +40,10 @@ def connected(args: Namespace) -> Iterator[Cluster]:
 
     Raises:
         UsageError: none is named, or the library is missing.
-        FlockError: Redis doesn't answer, or not as it should.
+        FlockError: Redis is unreachable, or replies with an error.
     """
     named = {"cluster.redis": args.redis, "cluster.prefix": args.prefix}
-    settings = schema.load({key: text for key, text in named.items() if text is not None}, file=args.config).cluster
+    settings = load({key: text for key, text in named.items() if text is not None}, file=args.config).cluster
     if not settings.redis:
         raise UsageError("no Redis is named", "--redis redis://HOST:PORT does, or FLOCKMQ_CLUSTER_REDIS")
     try:
@@ -62,37 +60,3 @@ def connected(args: Namespace) -> Iterator[Cluster]:
         if isinstance(error, BrokenPipeError):
             raise  # our reader has left, not Redis
         raise FlockError(f"can't use Redis at {address}: {error}") from error
-
-
-def print_json(document: object) -> None:
-    """One document, with what is no UTF-8 escaped."""
-    print(json.dumps(document, indent=2))
-
-
-def text(value: Any) -> str:
-    """A value from Redis as it may be shown."""
-    return logs.escaped(logs.as_text(value))
-
-
-def table(rows: Sequence[Sequence[object]], indent: str = "") -> str:
-    """Rows in aligned columns; numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for row, line in zip(rows, cells, strict=True):
-        aligned = [
-            cell.rjust(width) if isinstance(value, int) else cell.ljust(width)
-            for value, cell, width in zip(row, line, widths, strict=True)
-        ]
-        lines.append(indent + "  ".join(aligned).rstrip())
-    return "\n".join(lines)
-
-
-def size(count: int | None) -> str:
-    """Bytes for people."""
-    if count is None:
-        return "-"
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} B"

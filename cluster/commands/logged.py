@@ -1,11 +1,11 @@
-"""What `flockmq cluster status` tells of the log of messages, and of the jobs that read it."""
+"""The part of `flockmq cluster status` about logs of messages, and the jobs that read them."""
 
 import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from cluster.commands.connection import size, table, text
+from broker.commands.output import size, table, text
 from cluster.redis.keys import Keys
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogStatus:
-    """A node's log; nodes that are gone have one until it is trimmed."""
+    """The log of a node; that of a node that has left exists until it is trimmed."""
 
     name: str
     id: str
@@ -29,16 +29,16 @@ class JobStatus:
     """A job that reads the logs."""
 
     name: str
-    seconds: float  # since it was heard of
+    seconds: float  # since its last registration
     behind: int  # bytes that it has yet to read
     lost: int  # bytes that were trimmed before it read them
 
 
 def read_logs(client: "redis.Redis", keys: Keys) -> list[LogStatus]:
-    """The logs that have something, by the names of their nodes."""
+    """The logs with entries, by the names of their nodes."""
     found = []
-    for node, said in cast(dict[bytes, bytes], client.hgetall(keys.analytics_logs)).items():
-        log = _parsed(said)
+    for node, record in cast(dict[bytes, bytes], client.hgetall(keys.analytics_logs)).items():
+        log = _parsed(record)
         if "last" in log:
             continue
         with client.pipeline(transaction=False) as pipe:
@@ -58,8 +58,8 @@ def read_logs(client: "redis.Redis", keys: Keys) -> list[LogStatus]:
 def read_jobs(client: "redis.Redis", keys: Keys, logs: list[LogStatus]) -> list[JobStatus]:
     """The jobs, by name."""
     found = []
-    for name, said in cast(dict[bytes, bytes], client.hgetall(keys.analytics_jobs)).items():
-        job = _parsed(said)
+    for name, record in cast(dict[bytes, bytes], client.hgetall(keys.analytics_jobs)).items():
+        job = _parsed(record)
         positions = job.get("positions", {})
         behind = sum(log.written - max(_total(positions.get(log.id, "0-0")), log.written - log.bytes) for log in logs)
         seconds = max(0.0, time.time() - job.get("at", 0) / 1000)
@@ -68,14 +68,14 @@ def read_jobs(client: "redis.Redis", keys: Keys, logs: list[LogStatus]) -> list[
 
 
 def render(logs: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> list[str]:
-    """Two tables as text; nothing where there is nothing."""
+    """Two tables as text; without rows, none."""
     lines = []
     if logs:
         rows = [(log["name"], log["id"], log["entries"], size(log["bytes"]), _ago(log["seconds"])) for log in logs]
         lines += ["", table([("log of messages", "id", "entries", "size", "written"), *rows])]
     if jobs:
-        told = [(job["name"], size(job["behind"]), size(job["lost"]), _ago(job["seconds"])) for job in jobs]
-        lines += ["", table([("job", "behind", "lost", "heard of"), *told])]
+        job_rows = [(job["name"], size(job["behind"]), size(job["lost"]), _ago(job["seconds"])) for job in jobs]
+        lines += ["", table([("job", "behind", "lost", "heard of"), *job_rows])]
     return lines
 
 
@@ -84,9 +84,9 @@ def _total(entry_id: bytes | str) -> int:
     return int(text(entry_id).rpartition("-")[2])
 
 
-def _parsed(said: bytes) -> dict[str, Any]:
+def _parsed(record: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(said)
+        found = json.loads(record)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""`flockmq replay`: publishes logged messages again, in order, at their pace or faster; or tells which there are."""
+"""`flockmq replay`: publishes logged messages again, in order, at their pace or faster; or lists them."""
 
 import asyncio
 import os
@@ -10,13 +10,13 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from broker.commands.client_flags import check_topic_filter, check_topic_name, encoded, number, tell
+from broker.commands.client_flags import check_topic_filter, check_topic_name, encoded, number, warn
 from broker.commands.parser import Parser
 from broker.errors import ClientError, UsageError
 from cluster.commands.connection import add_redis_options, connected
 
 if TYPE_CHECKING:
-    from broker.client.client import Options
+    from broker.client.options import Options
     from cluster.replay.player import Manner, Progress
     from cluster.replay.recording import Recording
 
@@ -37,11 +37,11 @@ exit status: 0 published (QoS 1 and 2: acknowledged), 1 not all published, 2 wro
 
 
 def run(arguments: list[str]) -> int:
-    """Replay what the arguments say; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = make_parser()
     args = parser.parse(arguments)
     if args.since is None:
-        raise UsageError("no --since", 'it says where to begin: --since "10 min ago"')
+        raise UsageError("no --since", 'name the begin of the range: --since "10 min ago"')
     check(args)
     options = client_options(args)
     with connected(args) as cluster:
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
         from cluster.replay.recording import Recording
 
         with Connection(RedisAddress.parse(cluster.config.redis), PATIENCE) as connection:
-            recording = Recording(Logs(connection, cluster.config.prefix), selection(args), tell)
+            recording = Recording(Logs(connection, cluster.config.prefix), selection(args), warn)
             if args.count:
                 return listing.count(recording, as_json=args.json)
             if args.dry_run:
@@ -95,7 +95,7 @@ def make_parser() -> Parser:
 
 
 def check(args: Namespace) -> None:
-    """Raises UsageError for what makes no sense."""
+    """Raises UsageError for contradictory arguments."""
     for topic_filter in args.filter:
         check_topic_filter(topic_filter, "--filter")
     if args.topic_prefix:
@@ -148,7 +148,7 @@ def manner(args: Namespace) -> "Manner":
 
 def client_options(args: Namespace) -> "Options":
     """Where to, as whom. Raises UsageError."""
-    from broker.client.client import Options
+    from broker.client.options import Options
 
     manner(args)  # what is wrong is told before anything is done
     expected = "expected mqtt://[USER:PASSWORD@]HOST[:PORT]"
@@ -177,7 +177,7 @@ def client_options(args: Namespace) -> "Options":
 
 
 async def publish(recording: "Recording", args: Namespace, options: "Options") -> int:
-    """Publish everything, tell how far it is and what came of it; returns the exit status."""
+    """Publish everything, with progress and a summary; returns the exit status."""
     from broker.client.client import Client
     from cluster.replay.player import GRACE, Player, Progress
     from cluster.replay.summary import resume_hint, summarize
@@ -214,7 +214,7 @@ async def publish(recording: "Recording", args: Namespace, options: "Options") -
 
 
 async def watch(work: "asyncio.Future[None]", progress: "Progress", recording: "Recording") -> None:
-    """Until the work is done, tell how far it is, if standard error is a terminal."""
+    """Print the progress until the work is done, if standard error is a terminal."""
     from cluster.replay.summary import progress_line
 
     is_terminal = sys.stderr.isatty()

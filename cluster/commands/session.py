@@ -1,15 +1,16 @@
-"""`flockmq session show|kick|purge CLIENT_ID`: one session as Redis holds it, and the end of its connection or of it.
+"""`flockmq session show|kick|purge CLIENT_ID`: a session in Redis: show it, close its connection, or end it.
 
-`show` reads one moment (MULTI). The others call functions of `cluster/redis/functions.lua`, which notify the node.
+`show` reads a consistent state (MULTI). The others call functions of `cluster/redis/functions/`, which notify the node.
 """
 
 import os
 import time
 from typing import Any
 
+from broker.commands.output import print_json, size, table, text
 from broker.commands.parser import Parser
 from broker.errors import FlockError
-from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, size, table, text
+from cluster.commands.connection import Cluster, add_redis_options, connected
 
 EXAMPLES = """\
   flockmq session show pump-17 --redis redis://10.0.0.5:6379
@@ -20,12 +21,12 @@ RECEIVED, DONE = b"r", b"d"
 
 
 def run(arguments: list[str]) -> int:
-    """Do it; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = Parser(
         "session", "One client's session, wherever it is.", "show|kick|purge CLIENT_ID [OPTION...]", EXAMPLES
     )
-    parser.add_argument("action", choices=["show", "kick", "purge"], help="what to do")
-    parser.add_argument("client_id", metavar="CLIENT_ID", help="whose session")
+    parser.add_argument("action", choices=["show", "kick", "purge"], help="action")
+    parser.add_argument("client_id", metavar="CLIENT_ID", help="of the session")
     add_redis_options(parser)
     args = parser.parse(arguments)
     client_id = os.fsencode(args.client_id)
@@ -42,10 +43,10 @@ def run(arguments: list[str]) -> int:
 
 
 def act(cluster: Cluster, action: str, client_id: bytes) -> str:
-    """Call `flockmq_kick` or `flockmq_purge`; what came of it.
+    """Call `flockmq_kick` or `flockmq_purge`; returns the outcome.
 
     Raises:
-        FlockError: there is nothing to be ended.
+        FlockError: there is no such session, or no connection.
     """
     import redis
 
@@ -59,12 +60,12 @@ def act(cluster: Cluster, action: str, client_id: bytes) -> str:
         raise missing(cluster, client_id)
     if answer == "not connected":
         raise FlockError(f"{text(client_id)} is not connected")
-    told, _, node = answer.partition(" ")
-    return f"{told} {name_of(cluster, node)} ({node})" if node else answer
+    outcome, _, node = answer.partition(" ")
+    return f"{outcome} {name_of(cluster, node)} ({node})" if node else answer
 
 
 def name_of(cluster: Cluster, node: str) -> str:
-    """A node's name; empty when it has gone."""
+    """A node's name; empty when it has left."""
     return text(cluster.client.hget(f"{cluster.config.prefix}node:{node}", "name") or b"")
 
 
@@ -77,7 +78,7 @@ def missing(cluster: Cluster, client_id: bytes) -> FlockError:
 
 
 def read(cluster: Cluster, client_id: bytes) -> dict[str, Any]:
-    """All about the session.
+    """The state of the session.
 
     Raises:
         FlockError: there is none.
@@ -125,14 +126,14 @@ def read(cluster: Cluster, client_id: bytes) -> dict[str, Any]:
 
 
 def show(session: dict[str, Any], *, as_json: bool) -> None:
-    """Print it."""
+    """Print the session."""
     if as_json:
         print_json(session)
         return
     rows = [
         ("client id", session["client_id"]),
         ("persistent", "yes" if session["persistent"] else "no: it ends with its connection"),
-        ("user", session["user"] or "nobody: it was made without authentication"),
+        ("user", session["user"] or "none: it was made without authentication"),
         ("connected", whereabouts(session)),
         ("protocol", session["protocol"]),
         ("epoch", f"{session['epoch']}, made at {session['made_at_epoch']}"),
@@ -151,7 +152,7 @@ def show(session: dict[str, Any], *, as_json: bool) -> None:
 
 
 def whereabouts(session: dict[str, Any]) -> str:
-    """Where the client is, or since when it isn't."""
+    """The node of the client, or since when it is offline."""
     if session["connected"]:
         return f"to {session['node']} ({session['owner']})"
     if session["owner"]:
@@ -163,7 +164,7 @@ def whereabouts(session: dict[str, Any]) -> str:
 
 
 def queue(session: dict[str, Any]) -> str:
-    """What waits for the client."""
+    """The queue, in words."""
     if not session["queued_messages"]:
         return "empty"
     first, count = session["first_number"], session["queued_messages"]

@@ -1,7 +1,7 @@
-"""`flockmq users`: the users of a cluster (`auth.redis`), in Redis, and what they may do.
+"""`flockmq users`: the users of a cluster (`auth.redis`), in Redis, and their rules.
 
-A change and the news of it are one transaction, so that each node acts on it at once: rules of connected clients are
-replaced, and who is removed or disabled is closed.
+A change and its publication are one transaction, so that it takes effect at every node at once: the rules of connected
+clients are replaced, and clients of a removed or disabled user are closed.
 """
 
 import json
@@ -15,10 +15,11 @@ from broker.auth.cluster_users import User
 from broker.auth.password_file import USERNAME, read_users
 from broker.auth.passwords import hash_password
 from broker.auth.rules import parse_rule
+from broker.commands.output import print_json, table, text
 from broker.commands.parser import Parser
 from broker.commands.passwd import ask_password
 from broker.errors import FlockError, UsageError
-from cluster.commands.connection import Cluster, add_redis_options, connected, print_json, table, text
+from cluster.commands.connection import Cluster, add_redis_options, connected
 from cluster.redis.keys import Keys
 
 EXAMPLES = """\
@@ -33,10 +34,10 @@ EXAMPLES = """\
 
 
 def run(arguments: list[str]) -> int:
-    """Do it; returns the exit status."""
+    """Run the command; returns the exit status."""
     usage = "ACTION [NAME] [RULE...] [OPTION...]"
-    parser = Parser("users", "Users of a cluster, and what they may do.", usage, EXAMPLES)
-    parser.add_argument("action", choices=[*ACTIONS, "list", "import"], help="what to do")
+    parser = Parser("users", "Users of a cluster, and their rules.", usage, EXAMPLES)
+    parser.add_argument("action", choices=[*ACTIONS, "list", "import"], help="action")
     parser.add_argument("name", metavar="NAME", nargs="?", help="of a user; for `import` that of a file")
     parser.add_argument("rules", metavar="RULE", nargs="*", help="for `add` and `set-rules`: as a line of an ACL file")
     add_redis_options(parser)
@@ -55,11 +56,11 @@ def run(arguments: list[str]) -> int:
 
 
 def act(cluster: Cluster, args: Namespace) -> None:
-    """Do something with one user.
+    """Change one user.
 
     Raises:
-        UsageError: the name or the rules are none.
-        FlockError: the user is there already, or isn't.
+        UsageError: the name or a rule is invalid.
+        FlockError: the user exists already, or does not exist.
     """
     if not USERNAME.fullmatch(args.name):
         raise UsageError(f"{args.name!r} can't be a user's name", "it has no colons and no control characters")
@@ -72,7 +73,7 @@ def act(cluster: Cluster, args: Namespace) -> None:
     change(cluster, args.name, lambda user: ACTIONS[args.action](user, args, password))
 
 
-# ---- what an action makes of a user; None: there is none ----
+# ---- actions: from the old to the new user; None: there is none ----
 
 Document = dict[str, Any]
 
@@ -132,7 +133,7 @@ ACTIONS: dict[str, Callable[[Document | None, Namespace, bytes], Document | None
 
 
 def change(cluster: Cluster, name: str, make: Callable[[Document | None], Document | None]) -> None:
-    """Replace a user by what `make` makes of it, and tell all nodes; nothing is lost of what others do meanwhile."""
+    """Replace a user by the result of `make`, and publish the change; concurrent changes are not lost."""
     keys = Keys(cluster.config.prefix)
 
     def transaction(pipe: Any) -> None:
@@ -149,15 +150,15 @@ def change(cluster: Cluster, name: str, make: Callable[[Document | None], Docume
 
 
 def read(name: str, data: bytes) -> Document:
-    """What Redis has of a user.
+    """A user in Redis.
 
     Raises:
-        FlockError: it can't be read.
+        FlockError: it is unreadable.
     """
     try:
         User.parse(data)
     except ValueError as error:
-        raise FlockError(f"what Redis has of the user {name!r} can't be read: {error}") from error
+        raise FlockError(f"the user {name!r} in Redis is unreadable: {error}") from error
     return dict(json.loads(data))
 
 
@@ -179,6 +180,6 @@ def show(users: dict[str, Document], *, as_json: bool) -> None:
 
 
 def words(user: Document) -> str:
-    """What a user may do."""
+    """The rights of a user, in words."""
     rules = "everything that the ACL file allows" if user["rules"] is None else "; ".join(user["rules"]) or "nothing"
     return f"disabled; {rules}" if user["disabled"] else rules

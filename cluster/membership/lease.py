@@ -1,8 +1,8 @@
-"""For how long this node may serve without having heard that it is still one of the cluster.
+"""Lease: how long this node may serve clients without confirming its membership.
 
-A process that stood still (SIGSTOP, a paused machine) may have been taken for dead meanwhile, and its clients' sessions
-may be elsewhere. So when the lease has run out nobody is served, nor is what Redis has pushed acted on, until Redis has
-answered whether the node is still one.
+While the process of a node stands still (SIGSTOP, a paused machine), other nodes may declare it dead and take over its
+sessions. So when its lease has expired, a node serves no client and processes no push until Redis has confirmed that it
+is still a member.
 """
 
 import asyncio
@@ -12,9 +12,10 @@ from functools import partial
 
 from _speedups.net.reactor import Reactor
 from broker import logs
+from cluster.peers.node_link import NodeLink
 from cluster.redis.link import Reply
 
-USED = 0.9  # of the lease, after which a node that was not heard counts itself as dead
+USED = 0.9  # of the lease: after that the node counts itself as expired, before others do
 
 log = logs.get("flockmq.cluster")
 
@@ -23,74 +24,70 @@ class Lease:
     """The lease of a node.
 
     Args:
-        seconds: how long it is.
-        patience: seconds that an answer may take.
+        seconds: its length.
+        timeout: seconds that the confirmation may take.
         loop: of the node.
-        reactor: gives that of the node's clients.
-        ask: calls back with Redis' answer to a heartbeat, before anything else that came is acted on.
-        hang_up: ends the link.
-        displaced: called with the reason when the node is no longer one of the cluster.
+        reactor: of the node.
+        link: of the node.
+        on_fenced: called with the reason when the node is no longer a member.
     """
 
     def __init__(
         self,
         seconds: float,
-        patience: float,
-        loop: asyncio.AbstractEventLoop,
+        timeout: float,
         *,
-        reactor: Callable[[], Reactor],
-        ask: Callable[[Callable[[Reply], bool]], object],
-        hang_up: Callable[[], object],
-        displaced: Callable[[str], object],
+        loop: asyncio.AbstractEventLoop,
+        reactor: Reactor,
+        link: NodeLink,
+        on_fenced: Callable[[str], object],
     ) -> None:
         self.seconds = seconds
         self.valid_until = 0.0  # monotonic
-        self.suspended = False  # clients are not served until it is known whether the node is still one
-        self._patience = patience
+        self.suspended = False  # no client is served until the membership is confirmed
+        self._timeout = timeout
         self._loop = loop
         self._reactor = reactor
-        self._ask = ask
-        self._hang_up = hang_up
-        self._displaced = displaced
-        self._unanswered: asyncio.TimerHandle | None = None  # ends the link if that stays unknown
+        self._link = link
+        self._on_fenced = on_fenced
+        self._timer: asyncio.TimerHandle | None = None  # ends the link if the confirmation takes too long
 
-    def renew(self, heard_at: float) -> None:
-        """Redis has answered a heartbeat that was sent then."""
-        self.valid_until = heard_at + self.seconds * USED
-        self._reactor().valid_for(self.valid_until - time.monotonic())
+    def renew(self, sent_at: float) -> None:
+        """Redis has answered a heartbeat that was sent at this time."""
+        self.valid_until = sent_at + self.seconds * USED
+        self._reactor.valid_for(self.valid_until - time.monotonic())
 
     def suspend(self) -> None:
-        """It ran out before anything else was noticed: this process stood still. Ask before serving anybody."""
+        """The lease has expired: the process stood still. Confirm the membership before serving clients."""
         if self.suspended:
             return
         self.suspended = True
-        log.warning("this node stood still for longer than its lease; asking whether it is still one of the cluster")
-        self._loop.remove_reader(self._reactor().fileno())
-        self._ask(partial(self._judge, time.monotonic()))
-        self._unanswered = self._loop.call_later(self._patience, self._hang_up)
+        log.warning("lease expired: this node stood still; confirming its membership before it serves clients")
+        self._loop.remove_reader(self._reactor.fileno())
+        self._link.call_function_first(partial(self._decide, time.monotonic()), "beat")
+        self._timer = self._loop.call_later(self._timeout, self._link.hang_up)
 
     def resume(self) -> None:
-        """Serve clients again, whether it is known or there is nobody to ask."""
+        """Serve clients again: the membership is confirmed, or Redis is away."""
         if self.suspended:
             self.suspended = False
-            if self._unanswered is not None:
-                self._unanswered.cancel()
-            reactor = self._reactor()
-            self._loop.add_reader(reactor.fileno(), reactor.run)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._loop.add_reader(self._reactor.fileno(), self._reactor.run)
 
-    def without_link(self) -> None:
-        """Redis is away: what needs nobody goes on, the rest waits."""
-        self._reactor().valid_for(0)
+    def link_lost(self) -> None:
+        """Redis is away: serve what needs no other node."""
+        self._reactor.valid_for(0)
         self.resume()
 
-    def _judge(self, asked_at: float, reply: Reply) -> bool:
-        """Whether what came while the node stood still may be acted on."""
+    def _decide(self, sent_at: float, reply: Reply) -> bool:
+        """Whether to process the replies and pushes that came while the node stood still."""
         if isinstance(reply, list) and reply[0] != b"gone":
-            self.renew(asked_at)
+            self.renew(sent_at)
             self.resume()
             return True
         if isinstance(reply, list):
-            self._displaced("it stood still, and the others took it for dead")
+            self._on_fenced("it stood still, and another node declared it dead")
         else:
-            self._hang_up()
+            self._link.hang_up()
         return False

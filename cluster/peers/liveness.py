@@ -1,7 +1,7 @@
-"""Whether another node's process is surely dead, asked of the kernel that both run on.
+"""Whether the process of another node on this machine is dead, from /proc.
 
-A node that was killed need not be waited for when its machine can be asked. A process is named by what no other has had
-since the machine was booted: boot, namespace of process ids, process id, and when it was started.
+The death of a process of this machine is certain at once: other nodes need not wait for its lease. A process name is
+unique: boot id, namespace of process ids, process id, start time.
 """
 
 import os
@@ -11,7 +11,7 @@ PROC = Path("/proc")
 
 
 def _here() -> str:
-    """This machine since it was booted, and the processes that can be seen from here."""
+    """The boot id of this machine and the namespace of process ids."""
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat(PROC / 'self/ns/pid').st_ino}"
@@ -27,13 +27,13 @@ def _started(pid: int) -> str:
 
 
 def process_name(pid: int) -> str:
-    """A name for a process that runs here; empty where there is no /proc."""
+    """The name of a running process; empty without /proc."""
     here, started = _here(), _started(pid)
     return f"{here}/{pid}/{started}" if here and started else ""
 
 
 def is_gone(name: bytes) -> bool:
-    """Whether this process ran here, and runs no more."""
+    """Whether a process of this machine and namespace has ended."""
     where, _, pid = name.decode("utf-8", "replace").rpartition("/")[0].rpartition("/")
     if not where or where != _here() or not pid.isdigit():
         return False
@@ -41,7 +41,7 @@ def is_gone(name: bytes) -> bool:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is a process; its /proc may be hidden from us, as systemd's ProtectProc does with other users'."""
+    """Whether there is such a process. Its /proc may be hidden, as systemd's ProtectProc hides other users'."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

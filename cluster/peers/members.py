@@ -1,61 +1,66 @@
-"""The other nodes: who is alive, what each has clients for, and how far each has been heard.
+"""The other nodes: which are alive, which messages each needs, and how much of its messages has arrived here.
 
-A node is alive while its count of heartbeats grows, as seen by the clock of whoever looks, and only while that one has
-heard from Redis itself: no clock is compared with another, and an outage of Redis kills nobody.
+A node is alive while its heartbeat count grows. Each node measures that with its own clock, and only while it has an
+answer from Redis itself: no two clocks are compared, and an outage of Redis declares no node dead.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 
 from _speedups.cluster.peer import Peer
-from broker.broker import Broker
+from _speedups.session.turn import COUNTERS
+from broker.core.data_plane import DataPlane
+from cluster.peers import wire
+from cluster.peers.node_link import NodeLink
 
-CREDIT = 16 * 1024 * 1024  # bytes of QoS 0 that may be on their way to a node
-CREDIT_STEP = 1024 * 1024  # bytes after which a node says how far it is
-HOLD_SECONDS = 2.0  # after which a node that said nothing is tried again
+MAX_UNCONFIRMED = 16 * 1024 * 1024  # bytes of QoS 0 on their way to a node
+CREDIT_STEP = 1024 * 1024  # bytes after which a node confirms its position
+HOLD_SECONDS = 2.0  # after which sending to a silent node is tried again
+DROPPED_SLOW = COUNTERS.index("dropped_slow")
 
 
 class Member:
-    """A node, as another one sees it."""
+    """Another node of the cluster, as this node sees it."""
 
     def __init__(self, node: bytes, peer: Peer) -> None:
         self.node = node
         self.peer = peer
         self.seen = 0  # the last entry of its log that was delivered here
-        self.sent = 0  # bytes of QoS 0 sent there ...
-        self.taken = 0  # ... of which it has taken so many
-        self.credited = 0  # how far we said we are with what it sends
-        self.process = b""  # where it runs, for those on the same machine
-        self.held_at = 0.0  # since when we send nothing; 0 = we send
+        self.sent = 0  # bytes of QoS 0 sent to it ...
+        self.confirmed = 0  # ... of which it has confirmed so many
+        self.credited = 0  # the position in its QoS 0 that this node has confirmed
+        self.process = b""  # the name of its process, for nodes on the same machine
+        self.held_at = 0.0  # since when nothing is sent; 0 = sending
 
-    def was_sent(self, size: int) -> None:
-        """So many bytes of QoS 0 more are on their way to it: nothing more for now, if that is much."""
+    def add_sent(self, size: int) -> None:
+        """More bytes of QoS 0 are on their way to it. Above MAX_UNCONFIRMED, sending pauses."""
         self.sent += size
-        if self.sent - self.taken > CREDIT and not self.held_at:
+        if self.sent - self.confirmed > MAX_UNCONFIRMED and not self.held_at:
             self.held_at = time.monotonic()
             self.peer.hold(True)
 
-    def has_taken(self, position: int) -> None:
-        """It has taken what was sent up to there, or shall be tried again."""
-        self.taken = max(self.taken, position)
-        if self.held_at and self.sent - self.taken <= CREDIT:
+    def confirm(self, position: int) -> None:
+        """Everything up to this position has arrived, or counts as arrived: resume sending."""
+        self.confirmed = max(self.confirmed, position)
+        if self.held_at and self.sent - self.confirmed <= MAX_UNCONFIRMED:
             self.held_at = 0.0
             self.peer.hold(False)
 
 
 class Members:
-    """The nodes that take part.
+    """The other nodes that are alive.
 
     Args:
-        broker: of this node.
-        send: called with a member and a batch of QoS 0 messages for it.
+        plane: of this node.
+        link: of this node.
     """
 
-    def __init__(self, broker: Broker, send: Callable[[Member, bytes], object]) -> None:
-        self._broker = broker
-        self._send = send
+    def __init__(self, plane: DataPlane, link: NodeLink) -> None:
+        self._plane = plane
+        self._link = link
         self._members: dict[bytes, Member] = {}
-        self._beats: dict[bytes, tuple[bytes, float]] = {}  # what was last heard, and when it was news
+        self._departed: dict[bytes, Member] = {}  # left during an outage; held messages of theirs are still to come
+        self._heartbeats: dict[bytes, tuple[bytes, float]] = {}  # last count, and when it was first seen
 
     def __len__(self) -> int:
         return len(self._members)
@@ -68,42 +73,88 @@ class Members:
         return self._members.get(node)
 
     def add(self, node: bytes, seen: int = 0) -> Member:
-        """A node takes part; `seen` is the last entry of its log that doesn't matter here."""
+        """A node has joined; entries of its log up to `seen` don't matter here."""
         member = self._members.get(node)
         if member is None:
 
-            def send(batch: bytes) -> None:
+            def send(packets: bytes) -> None:
                 found = self._members.get(node)
-                if found is not None:  # else it has just gone
-                    self._send(found, batch)
+                if found is not None:  # else it has just left
+                    self._send(found, packets)
 
-            member = self._members[node] = Member(node, Peer(self._broker.turn, 0, node, send))
+            member = self._members[node] = Member(node, Peer(self._plane.turn, 0, node, send))
         member.seen = max(member.seen, seen)
         return member
 
     def remove(self, node: bytes) -> None:
-        """A node is gone, and its clients with it."""
+        """A node has left, and its clients with it."""
         member = self._members.pop(node, None)
-        self._beats.pop(node, None)
+        self._heartbeats.pop(node, None)
         if member is not None:
-            self._broker.router.filters.unsubscribe_all(member.peer)
+            self._plane.router.filters.unsubscribe_all(member.peer)
+
+    # ---- batches of messages ----
+
+    def _send(self, member: Member, packets: bytes) -> None:
+        """Send QoS 0 messages to a node; without a link they are lost."""
+        if not self._link.connected:
+            self._plane.turn.count(DROPPED_SLOW)
+            return
+        header = wire.batch_header(wire.QOS_0, self._link.node_id, member.sent + len(packets))
+        self._link.publish(self._link.keys.to(member.node), header + packets)
+        member.add_sent(len(packets))
+
+    def receive(self, batch: wire.Batch) -> None:
+        """Deliver a batch of another node's messages, unless this node has it already."""
+        member = self._members.get(batch.node) or self._departed.get(batch.node)
+        if member is not None and batch.logged:
+            if batch.number <= member.seen:
+                return
+            member.seen = batch.number
+        elif member is not None and batch.number - member.credited >= CREDIT_STEP:
+            member.credited = batch.number
+            self._link.publish(self._link.keys.to(batch.node), wire.credit(self._link.node_id, batch.number))
+        self._plane.router.deliver(batch.packets)
+
+    def receive_credit(self, node: bytes, position: int) -> None:
+        """A node has confirmed its position in this node's QoS 0."""
+        member = self._members.get(node)
+        if member is not None:
+            member.confirm(position)
+
+    def resume_held(self, now: float) -> None:
+        """Try nodes again that have confirmed nothing for HOLD_SECONDS."""
+        for member in self:
+            if member.held_at and now - member.held_at > HOLD_SECONDS:
+                member.confirm(member.sent)
+
+    def keep_departed(self, before: Iterable[Member]) -> None:
+        """Remember those of `before` that have left, until `forget_departed`: their held batches are still to come."""
+        self._departed = {member.node: member for member in before if member.node not in self._members}
+
+    def forget_departed(self) -> None:
+        """All held batches are processed."""
+        self._departed.clear()
 
     # ---- heartbeats ----
 
-    def forget_beats(self) -> None:
-        """Redis was away: nobody could be heard."""
-        self._beats.clear()
+    def forget_heartbeats(self) -> None:
+        """Redis was away: silence meanwhile means nothing."""
+        self._heartbeats.clear()
 
-    def heard(self, beats: dict[bytes, bytes], lease: float) -> list[tuple[bytes, bytes]]:
-        """What Redis says of heartbeats. Returns those to be declared dead: (node, its last count)."""
+    def check_heartbeats(self, counts: dict[bytes, bytes], lease: float) -> list[tuple[bytes, bytes]]:
+        """Compare the heartbeat counts in Redis with those before.
+
+        Returns the nodes whose count has not grown for a lease: (node, its count).
+        """
         now = time.monotonic()
         dead = []
-        for node, count in beats.items():
-            last, since = self._beats.get(node, (b"", now))
+        for node, count in counts.items():
+            last, since = self._heartbeats.get(node, (b"", now))
             if last != count:
-                self._beats[node] = (count, now)
+                self._heartbeats[node] = (count, now)
             elif now - since > lease:
                 dead.append((node, count))
-        for node in self._beats.keys() - beats.keys():
-            del self._beats[node]
+        for node in self._heartbeats.keys() - counts.keys():
+            del self._heartbeats[node]
         return dead

@@ -1,78 +1,83 @@
-"""Questions to all nodes: one goes over the channel of all, the answers come to the asker's own.
+"""Calls of methods at all nodes: the call goes over the channel of all nodes, the replies to the caller's own channel.
 
-Who leaves, is silent for too long or says too much has a failure for an answer; nobody waits for who has gone.
+A node that has left, is silent for too long or replies too much counts as failed; the caller does not wait for it.
 """
 
 import asyncio
 import itertools
 import json
-from typing import TYPE_CHECKING
 
-from broker.core.calls import Answer, Arguments, answer, gather
+from broker.core.calls import Arguments, RpcMethods, RpcReply, call, gather
+from broker.core.data_plane import DataPlane
 from cluster.peers import wire
+from cluster.peers.members import Members
+from cluster.peers.node_link import NodeLink
 
-if TYPE_CHECKING:
-    from cluster.coordinator import Cluster
-
-ANSWER_MOST = 1 << 20  # bytes of an answer: Redis closes a link for which too much waits
-GONE = Answer(None, "the node has gone")
-CUT_OFF = Answer(None, "this node has no link to the others: Redis is away")
-TOO_LARGE = Answer(None, "the node's answer is too large: ask for less")
+MAX_REPLY = 1 << 20  # bytes of a reply: Redis closes a connection with too much pending output
+LEFT = RpcReply(None, "the node has left")
+CUT_OFF = RpcReply(None, "this node has no link to the others: Redis is away")
+TOO_LARGE = RpcReply(None, "the node's reply is too large: request less")
 
 
-class Asking:
-    """The questions of this node, and what it answers to others.
+class Rpc:
+    """The calls of this node, and its replies to those of others.
 
     Args:
-        cluster: it belongs to.
+        plane: of this node.
+        link: of this node.
+        members: the other nodes.
+        methods: of this node, by name.
     """
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
+    def __init__(self, plane: DataPlane, link: NodeLink, members: Members, methods: RpcMethods) -> None:
+        self._plane = plane
+        self._link = link
+        self._members = members
+        self._methods = methods
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, dict[bytes, asyncio.Future[Answer]]] = {}  # by question, then node
+        self._waiting: dict[int, dict[bytes, asyncio.Future[RpcReply]]] = {}  # by call, then node
 
-    async def ask_all(self, question: str, arguments: Arguments, seconds: float) -> dict[str, Answer]:
-        """The answers by node, this one's first; there are as many as nodes, in time."""
-        cluster = self._cluster
+    async def call_all(self, method: str, arguments: Arguments, seconds: float) -> dict[str, RpcReply]:
+        """The replies by node id, this node's first; one for every node, within `seconds`."""
+        link = self._link
         number = next(self._numbers)
         loop = asyncio.get_running_loop()
-        others = {member.node: loop.create_future() for member in cluster.members}
-        mine = loop.create_task(answer(cluster.broker.questions, question, arguments))
+        others = {member.node: loop.create_future() for member in self._members}
+        mine = loop.create_task(call(self._methods, method, arguments))
         self._waiting[number] = others
         try:
-            if cluster.connected:
-                cluster.publish(cluster.keys.all, wire.ask(cluster.me, number, question, json.dumps(arguments)))
+            if link.connected:
+                link.publish(link.keys.all, wire.ask(link.node_id, number, method, json.dumps(arguments)))
             else:
                 for future in others.values():
                     future.set_result(CUT_OFF)
-            return await gather({cluster.node_id: mine, **{n.decode(): f for n, f in others.items()}}, seconds)
+            futures = {link.node_id.decode(): mine, **{node.decode(): future for node, future in others.items()}}
+            return await gather(futures, seconds)
         finally:
             del self._waiting[number]
 
-    def asked(self, asker: bytes, number: int, question: bytes, arguments: bytes) -> None:
-        """A node asks."""
-        if asker != self._cluster.me:
-            self._cluster.broker.run(self._reply(asker, number, question.decode(), json.loads(arguments)))
+    def handle_ask(self, caller: bytes, number: int, method: bytes, arguments: bytes) -> None:
+        """A node calls a method of all nodes."""
+        if caller != self._link.node_id:
+            self._plane.run(self._reply(caller, number, method.decode(), json.loads(arguments)))
 
-    async def _reply(self, asker: bytes, number: int, question: str, arguments: Arguments) -> None:
-        cluster = self._cluster
-        found = json.dumps(await answer(cluster.broker.questions, question, arguments))
-        if len(found) > ANSWER_MOST:
-            found = json.dumps(TOO_LARGE)
-        if cluster.connected:
-            cluster.publish(cluster.keys.to(asker), wire.answer(cluster.me, number, found))
+    async def _reply(self, caller: bytes, number: int, method: str, arguments: Arguments) -> None:
+        reply = json.dumps(await call(self._methods, method, arguments))
+        if len(reply) > MAX_REPLY:
+            reply = json.dumps(TOO_LARGE)
+        if self._link.connected:
+            self._link.publish(self._link.keys.to(caller), wire.answer(self._link.node_id, number, reply))
 
-    def answered(self, node: bytes, number: int, found: bytes) -> None:
-        """A node answers."""
-        self._settle(node, number, Answer(*json.loads(found)))
+    def handle_answer(self, node: bytes, number: int, reply: bytes) -> None:
+        """A node replies to a call of this node."""
+        self._finish(node, number, RpcReply(*json.loads(reply)))
 
-    def left(self, node: bytes) -> None:
-        """A node has gone."""
+    def node_left(self, node: bytes) -> None:
+        """A node has left: its replies will not come."""
         for number in list(self._waiting):
-            self._settle(node, number, GONE)
+            self._finish(node, number, LEFT)
 
-    def _settle(self, node: bytes, number: int, found: Answer) -> None:
+    def _finish(self, node: bytes, number: int, reply: RpcReply) -> None:
         future = self._waiting.get(number, {}).get(node)
-        if future is not None and not future.done():  # else it comes too late
-            future.set_result(found)
+        if future is not None and not future.done():  # else it is too late
+            future.set_result(reply)

@@ -1,9 +1,9 @@
-"""What nodes say to each other over channels. Layout version 1; the whole of it is in deploy/docs/CLUSTER.md.
+"""The messages between nodes, over channels of Redis. Layout version 1, specified in deploy/docs/CLUSTER.md.
 
 A batch of messages is: kind u8, length of the node's id u8, its id, number u64, little-endian, then PUBLISH packets.
-Of kind `L` (logged) it is QoS 1 and 2, and entry `number` of the node's log. Of kind `Q` it is QoS 0, in no log, and
-`number` counts the bytes sent to the receiver so far, which it may confirm.
-Everything else is MessagePack: an array whose first element says what it is.
+Kind `L` (logged) has QoS 1 and 2, and is entry `number` of the node's log. Kind `Q` has QoS 0, and is in no log; its
+`number` counts the bytes sent to the receiver so far, for the receiver to confirm.
+All other messages are MessagePack arrays, the kind first.
 """
 
 import struct
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 
 def batch_header(kind: bytes, node: bytes, number: int) -> bytes:
-    """What comes before the packets of a batch."""
+    """The bytes before the packets of a batch."""
     return kind + bytes([len(node)]) + node + NUMBER.pack(number)
 
 
@@ -39,23 +39,23 @@ def decode(data: bytes) -> Batch | list[Any]:
     if kind not in (LOGGED, QOS_0):
         message = unpack(data)
         if not isinstance(message, list) or not message:
-            raise DamagedMessage("a message that says nothing")
+            raise DamagedMessage("an empty message")
         return message
     if len(data) < 2 or len(data) < 2 + data[1] + NUMBER.size:
-        raise DamagedMessage("a batch that is cut short")
+        raise DamagedMessage("an incomplete batch")
     end = 2 + data[1]
     (number,) = NUMBER.unpack_from(data, end)
     return Batch(kind == LOGGED, data[2:end], number, data[end + NUMBER.size :])
 
 
-def ask(node: bytes, number: int, question: str, arguments: str) -> bytes:
-    """The node asks all others; its questions are numbered, the arguments are JSON."""
-    return pack([b"ask", node, number, question, arguments])
+def ask(node: bytes, number: int, method: str, arguments: str) -> bytes:
+    """The node calls a method of all others; its calls are numbered, the arguments are JSON."""
+    return pack([b"ask", node, number, method, arguments])
 
 
-def answer(node: bytes, number: int, found: str) -> bytes:
-    """The node's answer to a question of the receiver's: JSON of `broker.questions.Answer`."""
-    return pack([b"answer", node, number, found])
+def answer(node: bytes, number: int, reply: str) -> bytes:
+    """The node's reply to a call of the receiver: JSON of `broker.core.calls.RpcReply`."""
+    return pack([b"answer", node, number, reply])
 
 
 def applied(node: bytes, change: int) -> bytes:
@@ -64,10 +64,10 @@ def applied(node: bytes, change: int) -> bytes:
 
 
 def back(node: bytes, change: int) -> bytes:
-    """The node had no link for a while, and has applied all changes up to this one; how far are the others?"""
+    """The node has a link again, and has applied all changes up to this one; others reply with their position."""
     return pack([b"back", node, change])
 
 
 def credit(node: bytes, position: int) -> bytes:
-    """The node has taken so many bytes of the receiver's batches of QoS 0."""
+    """The node has received so many bytes of the receiver's batches of QoS 0."""
     return pack([b"credit", node, position])

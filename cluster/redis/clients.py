@@ -1,7 +1,7 @@
-"""From a Redis URL to connections: clients of redis-py for commands, an address and TLS for a connection of our own.
+"""From a Redis URL to connections: clients of redis-py for commands; address and TLS for the link.
 
-Owns how a URL's fields (`broker.redis_url`) become a client's arguments. No client repeats a command by itself: who
-asks knows whether asking again is right.
+Maps the fields of a URL (`broker.config.redis_url`) to a client's arguments. No client retries a command: the caller
+knows whether a retry is safe.
 """
 
 import ssl
@@ -22,10 +22,10 @@ CERT_REQS = {"full": "required", "ca": "required", "none": "none"}
 
 
 class RedisAddress(RedisUrl):
-    """Where Redis is: `RedisAddress.parse(url)`. `str` of it masks the passwords."""
+    """The address of Redis: `RedisAddress.parse(url)`. `str` of it masks the passwords."""
 
     def client(self, timeout: float = TIMEOUT) -> redis.Redis:
-        """A blocking client, of the current master where Sentinel knows it; connects at the first command."""
+        """A blocking client, with Sentinel of the current master; connects at the first command."""
         more = {"retry": Retry(NoBackoff(), 0)}
         if self.kind == "sentinel":
             sentinel = Sentinel(  # type: ignore[no-untyped-call]
@@ -67,7 +67,7 @@ class RedisAddress(RedisUrl):
         """TLS for a connection to `endpoint`; None without TLS.
 
         Raises:
-            OSError: a file can't be read, or isn't a certificate.
+            OSError: a file is unreadable, or isn't a certificate.
         """
         if not self.tls:
             return None
@@ -99,7 +99,7 @@ class RedisAddress(RedisUrl):
         return {"host": host, "port": port}
 
     def _arguments(self, timeout: float) -> dict[str, Any]:
-        """What a connection to Redis needs beside its place."""
+        """The arguments of a connection to Redis but for its place."""
         return self._connection(timeout, self.username, self.password) | {"db": self.db}
 
     def _sentinel_arguments(self, timeout: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a link is opened: the place of Redis, who we are, and that Redis has the functions of this version."""
+"""Opens a link: connects to Redis, authenticates, loads the function library of this version, subscribes."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,19 @@ from cluster.redis.clients import RedisAddress
 from cluster.redis.keys import LIBRARY
 from cluster.redis.link import Link, LinkError
 
-FUNCTIONS = Path(__file__).with_name("functions.lua")
-# Errors of Redis that waiting doesn't cure.
+FUNCTIONS = Path(__file__).with_name("functions")
+FUNCTION_FILES = ("common", "commits", "sessions", "membership", "log")  # one library, joined in this order
+# Errors of Redis that don't go away by waiting.
 FINAL = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "ERR DB index", "NOPROTO")
 
 
 class Refused(LinkError):
-    """Redis will not have this node, whenever it is asked."""
+    """Redis refuses this node for a lasting reason."""
+
+
+def function_library() -> bytes:
+    """The code of the functions that the atomic steps of a cluster are."""
+    return b"\n".join((FUNCTIONS / f"{name}.lua").read_bytes() for name in FUNCTION_FILES)
 
 
 class Connector:
@@ -24,21 +30,21 @@ class Connector:
     Args:
         address: of Redis.
         me: this node's id.
-        patience: seconds that Redis may take for all of it.
+        patience: seconds that Redis may take for all steps.
     """
 
     def __init__(self, address: RedisAddress, me: bytes, patience: float) -> None:
         self._address = address
         self._name = b"flockmq-" + me
         self._patience = patience
-        self._number = 0  # by which Redis knows the last link
-        self.reached = True  # Redis' machine answered when it was last tried
+        self._number = 0  # Redis' client id of the last link
+        self.reached = True  # the machine of Redis answered at the last attempt
 
     async def connect(self, link: Link) -> None:
-        """Reach Redis.
+        """Connect to Redis.
 
         Raises:
-            OSError, TimeoutError: it can't be reached.
+            OSError, TimeoutError: Redis is unreachable.
         """
         try:
             await link.connect(await self._address.endpoint(), self._address.ssl_context())
@@ -51,11 +57,11 @@ class Connector:
         self.reached = True
 
     async def introduce(self, link: Link, channels: Iterable[bytes]) -> None:
-        """Speak RESP3, say who this is, load the functions, listen to the channels.
+        """Switch to RESP3, authenticate, load the functions, subscribe to the channels.
 
         Raises:
-            Refused: Redis never will.
-            LinkError, LinkLost, TimeoutError: it doesn't now.
+            Refused: Redis refuses for a lasting reason.
+            LinkError, LinkLost, TimeoutError: Redis refuses for now, or does not answer.
         """
         address = self._address
         hello: list[bytes | str | int] = ["HELLO", "3"]
@@ -63,13 +69,13 @@ class Connector:
             hello += ["AUTH", address.username or "default", address.password]
         try:
             async with asyncio.timeout(self._patience):
-                said = await link.ask(*hello)
+                greeting = await link.ask(*hello)
                 if address.db:
                     await link.ask("SELECT", address.db)
                 await link.ask("CLIENT", "SETNAME", self._name)
                 await self._load_functions(link)
-                with contextlib.suppress(LinkError):  # it may not be allowed
-                    await self._end_link_before(link, said[b"id"])
+                with contextlib.suppress(LinkError):  # the user may lack the right
+                    await self._end_link_before(link, greeting[b"id"])
         except LinkError as error:
             if str(error).startswith(FINAL):
                 raise Refused(str(error)) from error
@@ -78,24 +84,24 @@ class Connector:
             link.subscribe(channel)
 
     async def _end_link_before(self, link: Link, number: int) -> None:
-        """End the connection that was the link before, if Redis still has it: what it has yet to read is late."""
+        """Close the previous link's connection if Redis still has it: its unread commands must not run later."""
         before, self._number = self._number, number
         if before and (b"name=" + self._name + b" ") in await link.ask("CLIENT", "LIST", "ID", before):
             await link.ask("CLIENT", "KILL", "ID", before)
 
     async def _load_functions(self, link: Link) -> None:
-        code = FUNCTIONS.read_bytes()
+        code = function_library()
         found = await link.ask("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
         for library in found:
             fields = library if isinstance(library, dict) else dict(zip(library[::2], library[1::2], strict=True))
-            theirs = fields[b"library_code"]
-            if theirs == code or _revision(theirs) > _revision(code):
+            loaded = fields[b"library_code"]
+            if loaded == code or _revision(loaded) > _revision(code):  # later revisions serve earlier nodes, too
                 return
         await link.ask("FUNCTION", "LOAD", "REPLACE", code)
 
 
 def _revision(code: bytes) -> int:
-    """Of the functions: later ones replace earlier ones."""
+    """The revision of a library; a later one replaces an earlier one."""
     for line in code.splitlines()[:4]:
         if line.startswith(b"-- revision "):
             return int(line.split()[2])

@@ -1,31 +1,32 @@
-"""What an acknowledgement is worth: how this Redis is set up to keep what it holds, in words for the operator.
+"""Durability of acknowledged messages: how this Redis persists its data, in words for the operator.
 
-Redis is asked with CONFIG GET and INFO. Where a user may not use CONFIG (ACLs, managed services) INFO tells less, and
-the words say so. Nothing is changed in Redis.
+The node sends CONFIG GET and INFO, and changes nothing. Where its user may not use CONFIG (ACLs, managed services) INFO
+has less, and the text says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any
 
 import redis
 import redis.asyncio
 
 CONFIG_KEYS = ("appendfsync", "save", "no-appendfsync-on-rewrite", "client-output-buffer-limit")
-# What loss of power takes with an append-only file, by its appendfsync; and a warning.
+# By appendfsync of the append-only file: data that a loss of power takes; a warning.
 LOSS_OF_POWER = {
     "everysec": ("can take the last second or two", ""),
     "no": (
         "can take half a minute",
-        "Redis leaves it to the kernel when its append-only file gets to the disk: set appendfsync everysec or always",
+        "Redis never syncs its append-only file, the kernel writes it at some time: set appendfsync everysec or always",
     ),
 }
-UNKNOWN_FSYNC = ("takes what appendfsync allows, which it doesn't tell this user", "")
+UNKNOWN_FSYNC = ("takes as much as appendfsync allows, which this user may not read", "")
 
 
 @dataclass(frozen=True)
 class Durability:
-    """What PUBACK means, and what the operator should change."""
+    """The durability behind a PUBACK, and settings that the operator should change."""
 
     sentence: str
     warnings: tuple[str, ...]
@@ -33,7 +34,7 @@ class Durability:
 
 @dataclass(frozen=True)
 class Facts:
-    """What Redis says about itself; None where it doesn't."""
+    """The settings of Redis; None where the user may not read them."""
 
     aof: bool | None = None
     fsync: str | None = None  # always, everysec, no
@@ -44,49 +45,37 @@ class Facts:
     role: str = "master"
     replicas: int = 0  # connected
     mode: str = "standalone"
-    write_failed: str = ""  # what Redis could not write lately
-    most_waiting: int = 0  # bytes for one subscriber, above which Redis ends its connection; 0 = no limit
+    write_failed: str = ""  # files that Redis could not write lately
+    max_pending_output: int = 0  # bytes for one subscriber, above which Redis closes its connection; 0 = no limit
 
 
-async def inspect(client: redis.asyncio.Redis, replicas: int = 0, largest: int = 0) -> Durability:
-    """Ask Redis.
+async def inspect(client: redis.Redis | redis.asyncio.Redis, replicas: int = 0, max_message: int = 0) -> Durability:
+    """Read the settings of Redis.
 
     Args:
-        client: of the Redis.
+        client: of the Redis; with a blocking client this never suspends.
         replicas: the configuration key `cluster.replicas`.
-        largest: the configuration key `limits.max_packet_size`.
+        max_message: the configuration key `limits.max_packet_size`; 0 = don't check it.
 
     Raises:
-        redis.RedisError: Redis can't be asked; that a question is forbidden isn't an error.
+        redis.RedisError: Redis is unreachable; a forbidden command is no error.
     """
-    try:
-        info = await client.info()
-    except redis.ResponseError:
-        info = {}
-    try:
-        settings = await client.config_get(*CONFIG_KEYS)
-    except redis.ResponseError:
-        settings = None
-    return describe(facts(info, settings), replicas, largest)
+    info = await _reply(client.info)
+    settings = await _reply(client.config_get, *CONFIG_KEYS)
+    return describe(facts(info or {}, settings), replicas, max_message)
 
 
-def inspect_now(client: redis.Redis, replicas: int = 0) -> Durability:
-    """As `inspect`, with a blocking client."""
-    info: Any
-    settings: Any
+async def _reply(command: Callable[..., Any], *arguments: str) -> Any:
+    """The reply; None if the user may not use the command."""
     try:
-        info = client.info()
+        reply = command(*arguments)
+        return await reply if isawaitable(reply) else reply
     except redis.ResponseError:
-        info = {}
-    try:
-        settings = client.config_get(*CONFIG_KEYS)
-    except redis.ResponseError:
-        settings = None
-    return describe(facts(info, settings), replicas)
+        return None
 
 
 def facts(info: Mapping[str, Any], settings: Mapping[Any, Any] | None) -> Facts:
-    """The replies of INFO and CONFIG GET, as far as there are any."""
+    """The facts in the replies of INFO and CONFIG GET (None: forbidden)."""
     read = {_text(name): _text(value) for name, value in (settings or {}).items()}
     failed = [
         what
@@ -104,30 +93,30 @@ def facts(info: Mapping[str, Any], settings: Mapping[Any, Any] | None) -> Facts:
         replicas=int(info.get("connected_slaves", 0)),
         mode=str(info.get("redis_mode", "standalone")),
         write_failed=" and ".join(failed),
-        most_waiting=_most_waiting(read.get("client-output-buffer-limit", "")),
+        max_pending_output=_max_pending_output(read.get("client-output-buffer-limit", "")),
     )
 
 
-def describe(found: Facts, replicas: int = 0, largest: int = 0) -> Durability:
-    """The words for these facts; the other arguments are those of `inspect`."""
+def describe(found: Facts, replicas: int = 0, max_message: int = 0) -> Durability:
+    """These facts in words; the other arguments are those of `inspect`."""
     sentence, warning = _kept(found)
     warnings = [warning] if warning else []
     if found.aof and found.fsync != "no" and not found.fsync_on_rewrite:
         warnings.append(
-            "Redis doesn't sync its append-only file while it rewrites it: loss of power can then take half a minute; "
+            "Redis does not sync its append-only file while it rewrites it: loss of power can then take half a minute; "
             "set no-appendfsync-on-rewrite no"
         )
     if replicas:
-        sentence += f"; {_count(replicas)} of Redis must have it before it is acknowledged"
+        sentence += f"; before it is acknowledged, {_count(replicas)} of Redis must have it"
     elif found.replicas:
-        sentence += "; a failover can lose what the replica had not received yet (cluster.replicas waits for it)"
+        sentence += "; a failover can lose data that the replica had not received yet (cluster.replicas waits for it)"
     if replicas > found.replicas and found.role == "master":
         warnings.append(
             f"cluster.replicas = {replicas}, but Redis has {_count(found.replicas)} connected: "
-            "nothing can be acknowledged until there are more"
+            "no message is acknowledged until there are more"
         )
     if found.role != "master":
-        warnings.append("this Redis is a replica, which can't be written to: name the master, or its Sentinels")
+        warnings.append("this Redis is a read-only replica: configure the master, or its Sentinels")
     if found.mode == "cluster":
         warnings.append("this is a Redis Cluster: FlockMQ needs all its keys in one Redis")
     if found.maxmemory and found.policy.startswith("allkeys-"):
@@ -135,23 +124,24 @@ def describe(found: Facts, replicas: int = 0, largest: int = 0) -> Durability:
             f"DANGER: Redis deletes sessions, queues and retained messages when its memory is full (maxmemory-policy "
             f"{found.policy}): set maxmemory-policy noeviction"
         )
-    if found.most_waiting and largest * 2 > found.most_waiting:
+    if found.max_pending_output and max_message * 2 > found.max_pending_output:
         warnings.append(
-            f"Redis ends the connection of a node for which {found.most_waiting >> 20} MiB wait, and messages may have "
-            f"{largest >> 20} MiB: set client-output-buffer-limit pubsub {largest * 4} {largest * 4} 60"
+            f"Redis closes the connection of a node with {found.max_pending_output >> 20} MiB of pending output, and a "
+            f"message may have {max_message >> 20} MiB: "
+            f"set client-output-buffer-limit pubsub {max_message * 4} {max_message * 4} 60"
         )
     if found.write_failed:
-        warnings.append(f"Redis could not write its {found.write_failed}: look into its log and at its disk")
+        warnings.append(f"Redis could not write its {found.write_failed}: check its log and its disk")
     return Durability(sentence, tuple(warnings))
 
 
 def _kept(found: Facts) -> tuple[str, str]:
-    """What survives, and a warning where that is little."""
-    begin = "what is acknowledged is in Redis and"
+    """The data that survives, and a warning where that is little."""
+    begin = "an acknowledged message is in Redis and"
     if found.aof is None:
         return (
-            f"{begin} survives as this Redis is set up to keep it, which it doesn't tell this user (CONFIG, INFO)",
-            "how Redis keeps what it holds can't be read: allow this user INFO and CONFIG|GET, or ask who runs it",
+            f"{begin} survives as the settings of this Redis allow, which this user may not read (CONFIG, INFO)",
+            "the durability of Redis is unknown: allow this user INFO and CONFIG|GET, or ask the operator of Redis",
         )
     if found.aof and found.fsync == "always":
         return f"{begin} on its disk: it survives the loss of power", ""
@@ -165,12 +155,12 @@ def _kept(found: Facts) -> tuple[str, str]:
         )
     at_best = "" if found.snapshots else "at best "
     return (
-        f"{begin} {at_best}in its next snapshot: the death of Redis loses what came after the last one",
+        f"{begin} {at_best}in its next snapshot: the death of Redis loses the data since the last one",
         f"Redis keeps {at_best}snapshots only: set appendonly yes and appendfsync everysec or always",
     )
 
 
-def _most_waiting(limits: str) -> int:
+def _max_pending_output(limits: str) -> int:
     """The hard limit of class `pubsub` in "normal 0 0 0 ... pubsub 33554432 8388608 60"."""
     words = limits.split()
     return int(words[words.index("pubsub") + 1]) if "pubsub" in words else 0

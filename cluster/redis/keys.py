@@ -1,6 +1,6 @@
-"""Every key and channel in Redis, and the names of its functions. What they hold: deploy/docs/CLUSTER.md."""
+"""Every key and channel in Redis, and the name of the function library. Contents: deploy/docs/CLUSTER.md."""
 
-LAYOUT = "1"  # of everything that nodes share; raise it when one of them could misread another
+LAYOUT = "1"  # of everything that nodes share; raise it when one version could misread another
 LIBRARY = "flockmq1"
 
 
@@ -8,7 +8,7 @@ class Keys:
     """The keys of a cluster.
 
     Args:
-        prefix: begins all of them.
+        prefix: of all keys and channels.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -28,7 +28,7 @@ class Keys:
         return self.prefix + b"to:" + node
 
     def node(self, node: bytes) -> bytes:
-        """What a node says of itself."""
+        """The description of a node."""
         return self.prefix + b"node:" + node
 
     def routes(self, node: bytes) -> bytes:
@@ -44,13 +44,13 @@ class Keys:
         return self.prefix + b"log:" + node
 
     def analytics_log(self, node: bytes) -> bytes:
-        """The messages that a node accepted, for Spark."""
+        """The log of messages of a node."""
         return self.prefix + b"analytics:log:" + node
 
     def session(self, client_id: bytes) -> bytes:
-        """What is known of a session."""
+        """The state of a session."""
         return self.prefix + b"s:" + client_id
 
     def queue(self, client_id: bytes) -> bytes:
-        """The messages that wait for a session."""
+        """The queued messages of a session."""
         return self.prefix + b"q:" + client_id

@@ -1,10 +1,10 @@
-"""The link: the one connection to Redis that carries all that has an order.
+"""The link: the one connection to Redis that carries everything with an order.
 
-RESP3, so that what is published to this node's channels comes on the same connection as the replies, in the order in
-which Redis executed what caused it. Knows commands, replies and pushes; what they mean is for others.
+It speaks RESP3: messages to this node's channels arrive on the same connection as the replies, in the order in which
+Redis executed their causes. This module knows commands, replies and pushes, not their meaning.
 
-A reply belongs to the oldest call that has none. When the connection ends, every call that waits is told `LOST`:
-whether it was executed is then unknown.
+A reply belongs to the oldest call without one. When the connection ends, every pending call gets `LOST`: Redis may or
+may not have executed it.
 """
 
 import asyncio
@@ -27,55 +27,55 @@ class LinkLost(Exception):
 
 
 class LinkError(Exception):
-    """Redis can't be used: refused, not reached, or not as it must be. Told in words."""
+    """Redis is unusable: it refused, is unreachable, or is not set up as required. The text has the reason."""
 
 
 LOST = LinkLost("the connection to Redis was lost")
-NOTHING = object()  # the reader has no whole reply
+NOTHING = object()  # the reader has no complete reply
 CONNECT_SECONDS = 3.0
 
 log = logs.get("flockmq.cluster")
 
 
 def ignore(reply: Reply) -> None:
-    """For calls whose reply says nothing."""
+    """For calls whose reply does not matter."""
 
 
 class Link(asyncio.Protocol):
     """A connection to Redis.
 
     Args:
-        pushed: called with channel and payload of what is published to this node.
-        settle: called when all that has come at once was acted on.
-        lost: called once, when the connection has ended.
-        patience: seconds that nothing may come while `ask` waits.
+        on_push: called with channel and payload of each message that is published to this node.
+        on_drained: called when all received data is processed.
+        on_lost: called once, when the connection has ended.
+        patience: seconds without data after which `ask` gives up.
     """
 
     def __init__(
         self,
-        pushed: Callable[[bytes, bytes], object],
-        settle: Callable[[], object],
-        lost: Callable[[], object],
+        on_push: Callable[[bytes, bytes], object],
+        on_drained: Callable[[], object],
+        on_lost: Callable[[], object],
         patience: float,
     ) -> None:
-        self._pushed = pushed
-        self._settle = settle
-        self._lost = lost
+        self._on_push = on_push
+        self._on_drained = on_drained
+        self._on_lost = on_lost
         self._patience = patience
         self._reader = hiredis.Reader(notEnoughData=NOTHING)
         self._waiting: deque[tuple[Then, float]] = deque()
         self._transport: asyncio.Transport | None = None
         self._held: list[tuple[bytes, bytes]] | None = None
-        self._unjudged: list[Any] | None = None  # what came before the reply that `hold_until` waits for
-        self._judge_at = 0  # replies before it
-        self._judge: Callable[[Reply], object] = ignore
-        self.heard_at = time.monotonic()
+        self._deferred: list[Any] | None = None  # replies and pushes that came while `call_first` waits for its reply
+        self._replies_before = 0  # the replies to earlier calls that are still to come
+        self._on_first: Callable[[Reply], object] = ignore
+        self._read_at = time.monotonic()
 
     async def connect(self, place: tuple[str, int] | str, tls: ssl.SSLContext | None) -> None:
         """Open the connection.
 
         Raises:
-            OSError: it can't be.
+            OSError: Redis is unreachable.
         """
         loop = asyncio.get_running_loop()
         if isinstance(place, str):
@@ -93,10 +93,10 @@ class Link(asyncio.Protocol):
 
     @property
     def silent_for(self) -> float:
-        """Seconds that the oldest call has waited without anything coming; 0 if none waits."""
+        """Seconds that the oldest pending call has waited without any data arriving; 0 if none is pending."""
         if not self._waiting:
             return 0.0
-        return time.monotonic() - max(self.heard_at, self._waiting[0][1])
+        return time.monotonic() - max(self._read_at, self._waiting[0][1])
 
     def call(self, then: Then, *command: bytes | str | int) -> None:
         """Send a command; `then` gets the reply, which may be a hiredis.ReplyError, or LOST."""
@@ -110,8 +110,8 @@ class Link(asyncio.Protocol):
         """Send a command and wait for its reply.
 
         Raises:
-            LinkLost: the connection ended, or nothing came for too long.
-            LinkError: Redis says that it can't be done.
+            LinkLost: the connection ended, or no data came for too long.
+            LinkError: Redis replied with an error.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Reply] = loop.create_future()
@@ -133,47 +133,50 @@ class Link(asyncio.Protocol):
         return reply
 
     def close(self) -> None:
-        """End the connection. `lost` is called."""
+        """End the connection; this calls `on_lost`."""
         if self._transport is not None:
             self._transport.abort()
             self.connection_lost(None)
 
     def subscribe(self, channel: bytes) -> None:
-        """Be told what is published to a channel. There is no reply: the next call's says that it is done."""
+        """Receive the messages of a channel. It has no reply; the reply to the next call confirms it."""
         if self._transport is not None:
             self._transport.write(hiredis.pack_command((b"SUBSCRIBE", channel)))  # type: ignore[arg-type]
 
-    def on_lost(self, lost: Callable[[], object]) -> None:
-        """Call this instead of `lost`."""
-        self._lost = lost
+    def set_on_lost(self, on_lost: Callable[[], object]) -> None:
+        """Replace the function that is called when the connection has ended."""
+        self._on_lost = on_lost
 
-    # ---- pushes that must wait ----
+    # ---- deferred pushes and replies ----
 
     def hold(self) -> None:
-        """Keep pushes until `release`: what they build on is being read."""
+        """Keep pushes until `release`: the state that they change is still being read."""
         if self._held is None:
             self._held = []
 
     def release(self) -> None:
-        """Act on the pushes that were kept, in order."""
+        """Process the kept pushes, in order."""
         held, self._held = self._held, None
         for channel, payload in held or ():
             self._push(channel, payload)
-        self._settle()
+        self._on_drained()
 
-    def hold_until(self, judge: Callable[[Reply], bool], *command: bytes | str | int) -> None:
-        """Send a command, and act on nothing before its reply; `judge` gets it, and says whether the rest counts."""
+    def call_first(self, decide: Callable[[Reply], bool], *command: bytes | str | int) -> None:
+        """Send a command, and defer all replies and pushes until its reply.
 
-        def judged(reply: Reply) -> None:
-            events, self._unjudged = self._unjudged, None
-            if judge(reply):
-                for item in events or ():
+        `decide` gets that reply, and returns whether to process the deferred ones.
+        """
+
+        def decided(reply: Reply) -> None:
+            deferred, self._deferred = self._deferred, None
+            if decide(reply):
+                for item in deferred or ():
                     self._take(item)
 
-        if self._unjudged is None:
-            self._unjudged = []
-            self._judge_at = len(self._waiting)
-            self._judge = judged
+        if self._deferred is None:
+            self._deferred = []
+            self._replies_before = len(self._waiting)
+            self._on_first = decided
             self.call(ignore, *command)
 
     # ---- called by the loop ----
@@ -182,23 +185,23 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = time.monotonic()
+        self._read_at = time.monotonic()
         self._reader.feed(data)
         try:
             while (item := self._reader.gets()) is not NOTHING:
-                if self._unjudged is None:
+                if self._deferred is None:
                     self._take(item)
-                elif isinstance(item, hiredis.PushNotification) or self._judge_at:
-                    self._judge_at -= not isinstance(item, hiredis.PushNotification)
-                    self._unjudged.append(item)
+                elif isinstance(item, hiredis.PushNotification) or self._replies_before:
+                    self._replies_before -= not isinstance(item, hiredis.PushNotification)
+                    self._deferred.append(item)
                 else:
-                    position = sum(not isinstance(held, hiredis.PushNotification) for held in self._unjudged)
+                    position = sum(not isinstance(held, hiredis.PushNotification) for held in self._deferred)
                     del self._waiting[position]
-                    self._judge(item)
+                    self._on_first(item)
         except hiredis.ProtocolError as error:
-            log.error("Redis sent what can't be read", error=error)
+            log.error("Redis sent an invalid reply", error=error)
             self.close()
-        self._settle()
+        self._on_drained()
 
     def _take(self, item: Any) -> None:
         if isinstance(item, hiredis.PushNotification):
@@ -212,20 +215,20 @@ class Link(asyncio.Protocol):
         if self._held is not None:
             self._held.append((channel, payload))
         else:
-            self._act(self._pushed, channel, payload)
+            self._act(self._on_push, channel, payload)
 
     def _act(self, then: Callable[..., object], *arguments: Any) -> None:
         try:
             then(*arguments)
         except Exception:
-            log.exception("internal error: acting on what Redis sent failed")
+            log.exception("internal error: processing data from Redis failed")
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport is None:
             return
         self._transport = None
-        self._held = self._unjudged = None
+        self._held = self._deferred = None
         waiting, self._waiting = self._waiting, deque()
         for then, _ in waiting:
             self._act(then, LOST)
-        self._act(self._lost)
+        self._act(self._on_lost)

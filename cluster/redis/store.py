@@ -1,8 +1,8 @@
 """The store of a cluster: each block is one call of a function in Redis, atomic and applied once.
 
-Blocks are numbered. Redis applies number n only after n - 1, and says so when it has one already; so after a broken
-link those that are not confirmed are simply sent again. What Redis can't take for now (no memory, disk full, no
-replica) is tried again until it can, and nothing is confirmed meanwhile: publishers wait, and are then not read.
+Blocks are numbered. Redis applies number n only after n - 1, and reports a block that it has already; so after a broken
+link the node sends all unconfirmed blocks again. If Redis refuses a block for now (no memory, disk full, no replica),
+the node retries until Redis accepts it. No block is confirmed meanwhile: publishers wait, then are not read.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from broker import logs
 from broker.storage.store import Store
 from cluster.redis.keys import Keys
 from cluster.redis.link import Link, LinkLost, Reply, ignore
+from cluster.redis.log_bounds import LogBounds
 
 RETRY_SECONDS = 0.3
-WAIT_MILLISECONDS = 1000  # for replicas, until asked again
-COMPLAIN_SECONDS = 30.0
-STRETCHES = 512  # of a full log
+WAIT_MILLISECONDS = 1000  # for replicas, per WAIT
+COMPLAIN_SECONDS = 30.0  # between log lines about a refusal
 
 log = logs.get("flockmq.cluster")
 
 
 @dataclass(eq=False)
 class Unconfirmed:
-    """A block on its way."""
+    """A block that Redis has not confirmed."""
 
-    seq: int  # 0 = it is no commit
-    block: Block | None  # None = an entry of the log of messages that no commit takes
+    seq: int  # 0 = no commit
+    block: Block | None  # None = an entry of the log of messages without a commit
     entry: tuple[bytes, bytes] | None  # of the log of messages: id, block
     kept: bool = False
     replicated: bool = True
@@ -53,74 +53,19 @@ class Unconfirmed:
         return len(self.entry[1]) if self.entry is not None else 0
 
 
-@dataclass(eq=False, slots=True)
-class Stretch:
-    """Entries of a log that are given up together."""
-
-    first: bytes  # id of the first
-    size: int
-    began: float
-    ended: float
-
-
-class LogBounds:
-    """What of a log that the node writes is still to be kept, by bytes and by age.
-
-    A log may have millions of entries, so what is known of them is by stretches.
-    """
-
-    def __init__(self, most_bytes: int, most_seconds: float) -> None:
-        self.most_bytes = most_bytes
-        self.most_seconds = most_seconds
-        self._stretches: deque[Stretch] = deque()
-        self.size = 0
-
-    def add(self, entry_id: bytes, size: int) -> None:
-        """An entry will be written."""
-        now = time.monotonic()
-        self.size += size
-        if self._stretches:
-            last = self._stretches[-1]
-            if last.size + size <= self.most_bytes / STRETCHES and now - last.began <= self.most_seconds / STRETCHES:
-                last.size += size
-                last.ended = now
-                return
-        self._stretches.append(Stretch(entry_id, size, now, now))
-
-    def oldest(self) -> bytes:
-        """The id of the oldest entry to keep."""
-        now, known = time.monotonic(), self._stretches
-        while len(known) > 1 and (self.size > self.most_bytes or now - known[0].ended > self.most_seconds):
-            self.size -= known.popleft().size
-        return known[0].first if known else b"0-0"
-
-    def halve(self, waiting: int) -> bool:
-        """Give up the older half of what is written, all but so many bytes; whether that is anything."""
-        kept = self.size - (self.size - waiting) // 2
-        before = self.size
-        while len(self._stretches) > 1 and self.size - self._stretches[0].size >= kept:
-            self.size -= self._stretches.popleft().size
-        return self.size < before
-
-    def renew(self) -> None:
-        """Nobody could read for a while: the age of what there is begins anew."""
-        now = time.monotonic()
-        for stretch in self._stretches:
-            stretch.ended = now
-
-
 class RedisStore(Store):
-    """Blocks of the ledger, and of the log of messages, into Redis.
+    """Writes the blocks of the journal and of the log of messages to Redis.
 
     Args:
         keys, node: of the cluster, and the id of this node in it.
-        limits: gives most queued messages, most queued bytes, and whether the oldest is dropped, of a session.
-        bounds: of the log.
-        replicas: that must have a block before it counts as kept.
-        changed: called with the number of the change that a block made, and its records.
-        dropped: called with the number of messages that found a full queue.
-        unnumbered: called with sessions whose queues may have more than is known here.
-        displaced: called with a reason when this node is no longer one of the cluster.
+        limits: returns the limits of a session's queue: messages, bytes, and whether the oldest message is dropped.
+        bounds: of the log of batches.
+        replicas: number that must have a block before it counts as kept.
+        on_changed: called with the number of the change that a block made, and its records.
+        on_dropped: called with the number of messages dropped at full queues, and that number by client id; the
+            latter is empty if the function library in Redis is of an earlier version.
+        unnumbered: called with sessions whose queues may have messages that this node does not have.
+        on_fenced: called with the reason when this node is no longer a member of the cluster.
     """
 
     durable = True
@@ -133,36 +78,36 @@ class RedisStore(Store):
         limits: Callable[[], tuple[int, int, bool]],
         bounds: LogBounds,
         replicas: int,
-        changed: Callable[[int, list[tuple[Any, ...]]], object],
-        dropped: Callable[[int], object],
+        on_changed: Callable[[int, list[tuple[Any, ...]]], object],
+        on_dropped: Callable[[int, dict[bytes, int]], object],
         unnumbered: Callable[[list[Session]], object],
-        displaced: Callable[[str], object],
+        on_fenced: Callable[[str], object],
     ) -> None:
         self._keys = keys
         self._node = node
         self._limits = limits
         self._bounds = bounds
         self._replicas = replicas
-        self._changed = changed
-        self._dropped = dropped
+        self._on_changed = on_changed
+        self._on_dropped = on_dropped
         self._unnumbered = unnumbered
-        self._displaced = displaced
+        self._on_fenced = on_fenced
         self._confirm: Callable[[int], None] = lambda blocks: None
         self._waiting: deque[Unconfirmed] = deque()
         self._link: Link | None = None
-        self._round = 0  # of sending: replies to an earlier one say nothing
-        self._probing = False  # only the oldest is sent, to see whether Redis takes it
+        self._round = 0  # of sending: replies to an earlier one don't count
+        self._probing = False  # only the oldest block is sent, to test whether Redis accepts it
         self._complained = 0.0
         self._closed = False
         self._message_log: MessageLog | None = None
         self._log_key = keys.analytics_log(node)
         self._message_bounds = LogBounds(0, 0)
-        self._most_unlogged = 0  # bytes that may wait
+        self._max_unlogged = 0  # bytes that may wait
         self._unlogged = 0  # bytes of the log of messages that wait
         self.seq = 0  # of the newest block
         self.confirmed_seq = 0
 
-    # ---- as every store ----
+    # ---- the interface of stores ----
 
     def open(self) -> Iterator[bytes]:
         return iter(())
@@ -206,7 +151,7 @@ class RedisStore(Store):
         return sum(len(waiting.block or b"") for waiting in self._waiting)
 
     def forget_before(self, position: int) -> None:
-        """Redis forgets by itself what is done."""
+        """Redis drops finished blocks itself."""
 
     def close(self) -> None:
         self._closed = True
@@ -214,36 +159,36 @@ class RedisStore(Store):
         self._waiting.clear()
 
     def describe(self) -> str:
-        return "what is kept is in Redis"
+        return "Redis keeps the state"
 
     # ---- the log of messages ----
 
     def follow(self, log: MessageLog) -> None:
-        """Suspend this log while too much of it waits for Redis, or Redis is away."""
+        """Suspend this log while too much of it waits for Redis, or Redis is unreachable."""
         self._message_log = log
         self._weigh(0)
 
-    def bound_log(self, most_bytes: int, most_seconds: float, most_waiting: int) -> None:
-        """How many bytes of the log of messages are kept, and for how long; how many may wait."""
-        self._message_bounds.most_bytes = most_bytes
-        self._message_bounds.most_seconds = most_seconds
-        self._most_unlogged = most_waiting
+    def bound_log(self, max_bytes: int, max_seconds: float, max_waiting: int) -> None:
+        """Bound the log of messages: bytes and seconds that are kept, bytes that may wait for Redis."""
+        self._message_bounds.max_bytes = max_bytes
+        self._message_bounds.max_seconds = max_seconds
+        self._max_unlogged = max_waiting
         self._weigh(0)
 
     def log(self, entry_id: bytes, block: bytes) -> None:
-        """Write a block that nobody waits for."""
+        """Write a block of the log of messages that no acknowledgement waits for."""
         if not self._closed:
             self._append(Unconfirmed(0, None, (entry_id, block), acked=True))
 
     def _weigh(self, change: int) -> None:
         self._unlogged += change
         if self._message_log is not None:
-            self._message_log.suspended = self._link is None or self._unlogged > self._most_unlogged
+            self._message_log.suspended = self._link is None or self._unlogged > self._max_unlogged
 
     # ---- the link ----
 
     def flow(self, link: Link, applied: int) -> None:
-        """Send over this link, first what is not confirmed. `applied` is the last block that Redis has."""
+        """Send over this link, the unconfirmed blocks first. `applied` is the last block that Redis has."""
         self._link = link
         self._round += 1
         self._bounds.renew()
@@ -259,7 +204,7 @@ class RedisStore(Store):
         self._weigh(0)
 
     def _log_from(self) -> int:
-        """The bytes of the log of messages before the oldest entry that is not confirmed."""
+        """The bytes of the log of messages before its oldest unconfirmed entry."""
         assert self._message_log is not None
         for waiting in self._waiting:
             if waiting.entry is not None and not waiting.kept:
@@ -267,7 +212,7 @@ class RedisStore(Store):
         return self._message_log.bytes_before
 
     def stop_flowing(self) -> None:
-        """The link is gone: keep what comes."""
+        """The link is lost: keep the blocks until `flow`."""
         self._link = None
         self._round += 1
         self._weigh(0)
@@ -282,7 +227,7 @@ class RedisStore(Store):
         if link is None:
             return
         entry = waiting.entry
-        # Acknowledgements first: if the commit releases their session, who has it next is to know them.
+        # Acknowledgements first: if the commit releases their session, its next node must see them.
         if block is not None and not waiting.acked:
             link.call(
                 partial(self._taken, waiting, current),
@@ -311,7 +256,7 @@ class RedisStore(Store):
                 *((*entry, self._message_bounds.oldest()) if entry is not None else ()),
             )
         elif entry is not None and not waiting.kept:
-            # The id says which entry it is: a second time does no harm, and none overtakes one that was refused.
+            # Redis checks the id: it ignores an entry that it has, and refuses one whose predecessor it lacks.
             link.call(
                 partial(self._logged, waiting, current),
                 b"FCALL",
@@ -327,12 +272,12 @@ class RedisStore(Store):
 
     def _logged(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if self._fits(current, reply):
-            self._takes_again()
+            self._end_complaint()
             waiting.kept = True
             self._advance(current)
 
     def _fits(self, current: int, reply: Reply) -> bool:
-        """Whether a reply is good. What was done is done, also if another round of sending has begun since."""
+        """Whether Redis has executed the call; this also holds for a reply to an earlier round of sending."""
         if isinstance(reply, LinkLost):
             return False
         if isinstance(reply, hiredis.ReplyError):
@@ -341,16 +286,16 @@ class RedisStore(Store):
             return False
         if isinstance(reply, list) and reply and reply[0] in (b"gone", b"gap"):
             if reply[0] == b"gone":
-                self._displaced("the others took this node for dead")
-            elif current == self._round:  # else it follows one that was refused
-                self._displaced("Redis has lost what it had")
+                self._on_fenced("another node declared this one dead")
+            elif current == self._round:  # else it followed a refused block
+                self._on_fenced("Redis has lost committed data")
             return False
         return True
 
     def _committed(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if not self._fits(current, reply):
             return
-        self._takes_again()
+        self._end_complaint()
         if not waiting.kept:  # else it was sent twice
             waiting.kept = True
             self.confirmed_seq = waiting.seq
@@ -363,10 +308,11 @@ class RedisStore(Store):
             self._unnumbered(block.unnumbered())
         else:
             change, dropped, *numbers = reply
+            by_client: list[Any] = numbers.pop() if numbers and isinstance(numbers[-1], list) else []
             if change:
-                self._changed(change, block.changes)
+                self._on_changed(change, block.changes)
             if dropped:
-                self._dropped(dropped)
+                self._on_dropped(dropped, dict(zip(by_client[::2], by_client[1::2], strict=True)))
             block.numbered(numbers)
 
     def _copied(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
@@ -376,7 +322,7 @@ class RedisStore(Store):
             waiting.replicated = True
             self._advance(current)
         elif current == self._round:
-            self._complain(f"only {reply} of {self._replicas} replicas have what was published")
+            self._complain(f"only {reply} of {self._replicas} replicas have the data")
             self._link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
 
     def _taken(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
@@ -397,16 +343,16 @@ class RedisStore(Store):
         if count:
             self._confirm(count)
 
-    # ---- when Redis can't ----
+    # ---- when Redis refuses ----
 
     def _pause(self, reason: str) -> None:
-        """Redis refuses. Those behind in the pipeline will be refused too: all are sent again, later."""
+        """Redis refuses a block, and with it all later blocks of the pipeline: send all again after a pause."""
         self._complain(reason)
         self._round += 1
         link, self._link = self._link, None
-        # Those that wait take no memory there; were they given up, they would be acknowledged and not be in the log.
+        # Entries that still wait use no memory of Redis. They must stay: their messages will be acknowledged.
         if link is not None and reason.startswith("OOM") and self._message_bounds.halve(self._unlogged):
-            log.warning("Redis has no memory left: the older half of the log of messages is given up")
+            log.warning("Redis is out of memory: trimming the older half of the log of messages")
             link.call(ignore, b"XTRIM", self._log_key, b"MINID", self._message_bounds.oldest())
         if link is not None:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._again, link, self._round)
@@ -417,12 +363,12 @@ class RedisStore(Store):
             self._probing = True
             self._send(self._waiting[0])
 
-    def _takes_again(self) -> None:
+    def _end_complaint(self) -> None:
         if self._complained:
-            log.info("Redis takes messages again")
+            log.info("Redis accepts data again")
             self._complained = 0.0
 
     def _complain(self, reason: str) -> None:
         if time.monotonic() >= self._complained:
-            log.error("Redis doesn't keep what it is given; nothing is acknowledged until it does", reason=reason)
+            log.error("Redis refuses data; messages are not acknowledged until it accepts them", reason=reason)
             self._complained = time.monotonic() + COMPLAIN_SECONDS

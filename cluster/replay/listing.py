@@ -1,12 +1,12 @@
-"""What a replay would publish: how many messages, or a line for each."""
+"""The messages that a replay would publish: their number, or a line for each."""
 
 import json
 from collections import defaultdict
 from collections.abc import Iterator
 
 from broker import logs
+from broker.commands.output import print_json, size, table
 from cluster.analytics.times import format_time, iso
-from cluster.commands.connection import print_json, size, table
 from cluster.replay.player import envelope
 from cluster.replay.recording import Logged, Recording
 from cluster.replay.summary import tell_lacking

@@ -1,4 +1,4 @@
-"""Publishes recorded messages at their pace, or faster: one connection, a bounded window, counts of what was done."""
+"""Publishes recorded messages at their pace, or faster: one connection, a bounded window, counts."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ class Manner:
 
 @dataclass
 class Progress:
-    """What has been done so far."""
+    """The counts so far."""
 
     published: int = 0
     acknowledged: int = 0  # of QoS 1 and 2
@@ -86,7 +86,7 @@ class Player:
         self._before = 0
 
     async def play(self, chunks: Iterator[list[Logged]]) -> None:
-        """Publish all; returns when what was published is acknowledged. Raises ClientError, FlockError."""
+        """Publish all messages, and wait for the acknowledgements. Raises ClientError, FlockError."""
         following = asyncio.ensure_future(asyncio.to_thread(next, chunks, None))
         try:
             while (chunk := await self._unless_stopped(following)) is not None:
@@ -159,7 +159,7 @@ class Player:
         return True
 
     async def _ended(self) -> None:
-        """Returns when it shall end. Raises ConnectionLostError when the connection is lost meanwhile."""
+        """Wait until the replay is stopped. Raises ConnectionLostError when the connection is lost meanwhile."""
         tasks = [asyncio.ensure_future(work) for work in (self.stop.wait(), self._client.wait_lost())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -170,7 +170,7 @@ class Player:
             await self._client.receive()  # raises why
 
     async def _settle(self) -> None:
-        """Wait for the acknowledgements; not for long if it was told to end."""
+        """Wait for the acknowledgements; not for long if it was interrupted."""
         self.progress.interrupted = self.stop.is_set()
         waiting = list(self.progress.unacknowledged)
         if not waiting:

@@ -1,8 +1,8 @@
 """The logged messages of a range of time, of all nodes, in the order in which they were accepted.
 
 Each node's log keeps its own order, whatever its clock did, so messages of one publisher and topic stay in theirs;
-between nodes their clocks decide. The range is fixed when reading begins: what is logged from then on, such as the
-replay itself, is not in it. Reading is lazy: a few megabytes of each log are in memory.
+between nodes their clocks decide. The range is fixed when reading begins: messages logged later, such as those of the
+replay itself, are not in it. Reading is lazy: a few megabytes of each log are in memory.
 """
 
 import heapq
@@ -33,7 +33,7 @@ class Logged(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """Which messages. Times are microseconds since 1970; what is empty is everything."""
+    """Selects messages. Times are microseconds since 1970; an empty field selects all."""
 
     since: int
     until: int
@@ -44,7 +44,7 @@ class Selection:
 
 @dataclass
 class Losses:
-    """What the logs of the range lack."""
+    """The messages that the logs of the range lack."""
 
     notices: list[str] = field(default_factory=list)
     bytes: int = 0  # that are known to be missing within the range
@@ -56,8 +56,8 @@ class Recording:
 
     Args:
         logs: of the cluster.
-        selection: which messages.
-        tell: called with a sentence for each thing that is missing.
+        selection: of messages.
+        tell: called with a sentence for each gap.
 
     Raises:
         FlockError: there are no logs, or not of the nodes that were named.
@@ -123,7 +123,7 @@ class Recording:
         )
 
     def _check_start(self, known: KnownLog, log: Log, since: int, until: int) -> None:
-        """Tell if the log had earlier messages that may be of the range."""
+        """Report earlier messages that the log no longer has, if they may be of the range."""
         if known.last is not None:
             if since <= known.last.ms * 1000 and known.began * 1000 < until:
                 self._notice(
@@ -138,7 +138,7 @@ class Recording:
         if first.before.total and since < begins and known.began * 1000 < until:
             self._notice(
                 f"the log of node {known.name} begins at {format_time(begins)}: {first.before.total} bytes before it "
-                f"were trimmed (analytics.log_seconds and log_bytes say what is kept)"
+                f"were trimmed (analytics.log_seconds and log_bytes bound the log)"
             )
 
     def _notice(self, words: str) -> None:
@@ -166,7 +166,7 @@ class Recording:
 
 
 def _has_earlier(entry: Entry, until: int) -> bool:
-    """Whether a block has a message from before `until`, wanted or not."""
+    """Whether a block has a message from before `until`, selected or not."""
     return any(row.accepted < until for row in rows.read(entry.block))
 
 

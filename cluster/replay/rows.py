@@ -1,7 +1,6 @@
-"""A block of the log of messages, row by row, in plain Python: for what handles messages one by one, such as a replay.
+"""A block of the log of messages, row by row, in plain Python, for code that handles single messages, such as a replay.
 
-Rows that are not wanted cost little: which topic names and client ids are is decided once for each of a block's, not
-once for each message.
+Rows that are not selected cost little: the filters run once per topic name and client id of a block, not per message.
 """
 
 import struct
@@ -29,10 +28,10 @@ class Row(NamedTuple):
 
 
 def read(block: bytes, *, topic: Wanted | None = None, client: Wanted | None = None) -> list[Row]:
-    """The rows of a block, in their order; of the topic names and client ids that are wanted.
+    """The rows of a block, in their order; filtered by topic name and client id.
 
     Raises:
-        BlockError: it is not as the layout says.
+        BlockError: it violates the layout.
     """
     header = parse_header(block)
     columns = find_columns(block, header)

@@ -1,21 +1,21 @@
-"""What a replay tells: how far it is, what came of it, what the logs lacked."""
+"""The output of a replay: its progress, its result, gaps of the logs."""
 
 import time
 
-from broker.commands.client_flags import tell
+from broker.commands.client_flags import warn
+from broker.commands.output import print_json
 from cluster.analytics.times import iso
-from cluster.commands.connection import print_json
 from cluster.replay.player import Progress
 from cluster.replay.recording import Recording
 
 
 def resume_hint(progress: Progress) -> str:
-    """How to go on."""
+    """How to continue."""
     return f"--since {iso(progress.resume_at)} goes on" if progress.published else ""
 
 
 def progress_line(progress: Progress, recording: Recording, rate: float) -> str:
-    """How far it is, in less than a terminal's width."""
+    """The progress, in less than a terminal's width."""
     at = time.strftime("%H:%M:%S", time.localtime(progress.at / 1e6))
     until = time.strftime("%H:%M:%S", time.localtime(recording.selection.until / 1e6))
     behind = f", {progress.behind:.0f} s behind" if progress.behind >= 1 else ""
@@ -23,7 +23,7 @@ def progress_line(progress: Progress, recording: Recording, rate: float) -> str:
 
 
 def summarize(progress: Progress, recording: Recording, seconds: float, *, as_json: bool) -> None:
-    """What was done, in one line (or as JSON on standard output)."""
+    """Print the result in one line, or as JSON on standard output."""
     losses = recording.losses
     if as_json:
         print_json(
@@ -50,11 +50,11 @@ def summarize(progress: Progress, recording: Recording, seconds: float, *, as_js
     if progress.interrupted:
         hint = resume_hint(progress)
         parts.append(f"ended before all was published{f', {hint}' if hint else ''}")
-    tell("; ".join(parts))
+    warn("; ".join(parts))
     tell_lacking(recording)
 
 
 def tell_lacking(recording: Recording) -> None:
-    """Say what was never logged."""
+    """Report messages that were never logged."""
     if recording.losses.lacking:
-        tell(f"{recording.losses.lacking:,} messages of QoS 0 were never logged: Redis was slow or away")
+        warn(f"{recording.losses.lacking:,} messages of QoS 0 were never logged: Redis was slow or away")

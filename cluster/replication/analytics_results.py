@@ -1,43 +1,43 @@
-"""What analytics jobs tell clients: retained messages below $SYS/analytics/, which every node publishes by itself."""
+"""Results of analytics jobs: retained messages below $SYS/analytics/, which every node publishes to its own clients."""
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_name
+from _speedups.routing.router import Router
 from broker import logs
-from broker.broker import Broker
 
 ROOT = b"$SYS/analytics/"
 
 log = logs.get("flockmq.cluster")
 
 
-class Results:
-    """The results as this node has published them.
+class AnalyticsResults:
+    """The results that this node has published.
 
     Args:
-        broker: of the node.
+        router: of the node.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, router: Router) -> None:
+        self._router = router
         self._published: dict[bytes, bytes] = {}
 
-    def take(self, topic: bytes, payload: bytes) -> None:
-        """Publish a result; an empty payload removes the one that was there."""
+    def publish(self, topic: bytes, payload: bytes) -> None:
+        """Publish a result; an empty payload removes it."""
         name = ROOT + topic
         try:
             validate_topic_name(name)
         except InvalidTopic as fault:
-            log.warning("a result of analytics has no topic name", topic=topic, reason=fault)
+            log.warning("invalid topic name of an analytics result", topic=topic, reason=fault)
             return
         if payload:
             self._published[topic] = payload
         else:
             self._published.pop(topic, None)
-        self._broker.router.publish(name, payload, 0, True)
+        self._router.publish(name, payload, 0, True)
 
     def replace(self, results: dict[bytes, bytes]) -> None:
-        """These are the results there are; publish what differs from those before."""
+        """Make these the published results; publish the difference."""
         for topic in self._published.keys() - results.keys():
-            self.take(topic, b"")
+            self.publish(topic, b"")
         for topic, payload in results.items():
             if self._published.get(topic) != payload:
-                self.take(topic, payload)
+                self.publish(topic, payload)

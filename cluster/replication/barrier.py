@@ -1,35 +1,60 @@
-"""When all nodes have applied a change: then, and not before, a client is told that it is subscribed (G4)."""
+"""Barrier: a client gets SUBACK when all nodes have applied the change that its subscription made (G4)."""
 
 from collections import deque
 from collections.abc import Callable
 
+from _speedups.cluster.journal import ClusterJournal
+from _speedups.session.turn import Turn
+from cluster.peers.node_link import NodeLink
 
-class Agreement:
-    """What the other nodes have applied of this node's changes."""
 
-    def __init__(self) -> None:
+class Barrier:
+    """The changes of this node that the other nodes have applied.
+
+    Args:
+        turn: of this node.
+        journal: of this node.
+        link: of this node.
+    """
+
+    def __init__(self, turn: Turn, journal: ClusterJournal, link: NodeLink) -> None:
+        self._turn = turn
+        self._journal = journal
+        self._link = link
+        self._last_change = 0  # of this node
         self._applied: dict[bytes, int] = {}
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
 
-    def joined(self, node: bytes, change: int) -> None:
-        """A node takes part from now on, and has applied what came before."""
+    def made(self, change: int) -> None:
+        """This node has made a change."""
+        self._last_change = max(self._last_change, change)
+
+    def node_joined(self, node: bytes, change: int) -> None:
+        """A node has joined, and has applied all changes up to this one."""
         self._applied[node] = change
 
-    def left(self, node: bytes) -> None:
-        """A node is not waited for any more."""
+    def node_left(self, node: bytes) -> None:
+        """A node has left: no change waits for it any more."""
         self._applied.pop(node, None)
         self._advance()
 
-    def heard(self, node: bytes, change: int) -> None:
+    def node_applied(self, node: bytes, change: int) -> None:
         """A node has applied all changes up to this one."""
         if self._applied.get(node, change) < change:
             self._applied[node] = change
             self._advance()
 
-    def wait(self, change: int, done: Callable[[], object]) -> None:
-        """Call `done` when all nodes have applied this change; at once if they have."""
-        self._waiting.append((change, done))
-        self._advance()
+    def when_applied(self, done: Callable[[], object]) -> None:
+        """Call `done` when everything recorded so far is committed, and all nodes have applied it."""
+
+        def committed() -> None:
+            self._waiting.append((self._last_change, done))
+            self._advance()
+
+        if len(self._journal) or self._turn.sealed > self._turn.committed:
+            self._turn.after_commit(committed)
+        else:  # the changes of other nodes before this call must be applied here, too
+            self._link.call(lambda reply: committed(), "PING")
 
     def _advance(self) -> None:
         least = min(self._applied.values(), default=None)

@@ -1,16 +1,16 @@
-"""What all nodes must know alike: every change, in the one order that Redis gives them.
+"""Replicated state: every node applies each change, in the order Redis assigns.
 
 A change is an array, its kind first:
 
 ==============  ====================================================================================================
 subscribed      client id, incarnation, topic filter, options: of a persistent session
 unsubscribed    client id, incarnation, topic filter
-ended           client id, incarnation: a persistent session is gone
-route           topic filter, QoS: the node that says so has clients for it
+ended           client id, incarnation: a persistent session has ended
+route           topic filter, QoS: the origin has clients for it
 unroute         topic filter
-retained        topic name, message; empty = cleared; without it: look it up
-ready           node: it takes part from now on
-left            node: it is dead, or has gone
+retained        topic name, message (empty = cleared); without the message: read it from Redis
+ready           node: it has joined
+left            node: it has left, or was declared dead
 ==============  ====================================================================================================
 """
 
@@ -18,101 +18,110 @@ from collections.abc import Callable
 from typing import Any
 
 from _speedups.cluster.journal import decode_message
-from broker.broker import Broker
+from _speedups.session.subscriber import SessionKind
+from broker.core.data_plane import DataPlane
 from cluster.peers.members import Members
 
 
 class Changes:
-    """Applies changes to what this node knows.
+    """Applies changes to the state of this node.
 
     Args:
-        broker: of this node.
-        members: the nodes that take part.
-        me: this node's id.
-        ready: called with a node that takes part from now on.
-        left: called with a node that has gone.
+        plane: of this node.
+        members: the other nodes.
+        node_id: of this node.
+        on_ready: called with a node that has joined, and the number of that change.
+        on_left: called with a node that has left.
     """
 
     def __init__(
         self,
-        broker: Broker,
+        plane: DataPlane,
         members: Members,
-        me: bytes,
-        ready: Callable[[bytes, int], object],
-        left: Callable[[bytes], object],
+        node_id: bytes,
+        on_ready: Callable[[bytes, int], object],
+        on_left: Callable[[bytes], object],
     ) -> None:
-        self._broker = broker
+        self._plane = plane
         self._members = members
-        self._me = me
-        self._ready = ready
-        self._left = left
+        self._node_id = node_id
+        self._on_ready = on_ready
+        self._on_left = on_left
         self._missing: list[bytes] = []
-        self.last = 0  # number of the last one that was applied
+        self.last = 0  # number of the last applied change
 
     def apply(self, number: int, origin: bytes, records: list[Any]) -> None:
         """Apply the records of a change."""
-        filters = self._broker.router.filters
         for kind, *fields in records:
             name = kind if isinstance(kind, str) else kind.decode()
             if name == "subscribed":
-                self.subscribed(*fields)
+                self.apply_subscribed(*fields)
             elif name == "unsubscribed":
-                client_id, incarnation, topic_filter = fields
-                session = self._broker.sessions.get(client_id)
-                if session is not None and session.number == incarnation:
-                    filters.unsubscribe(session, topic_filter)
-                    if not session.subscriptions_held and session.owner is None and not session.loading:
-                        self._broker.sessions.end(session)
+                self._apply_unsubscribed(*fields)
             elif name == "ended":
-                client_id, incarnation = fields
-                session = self._broker.sessions.get(client_id)
-                if session is not None and session.kind and session.number == incarnation and session.owner is None:
-                    self._broker.sessions.end(session)
+                self._apply_ended(*fields)
             elif name == "route":
-                self.route(origin, *fields)
+                self.apply_route(origin, *fields)
             elif name == "unroute":
                 member = self._members.get(origin)
                 if member is not None:
-                    filters.unsubscribe(member.peer, fields[0])
+                    self._plane.router.filters.unsubscribe(member.peer, fields[0])
             elif name == "retained":
-                self.retained(*fields)
+                self.apply_retained(*fields)
             elif name == "ready":
-                if fields[0] != self._me:
-                    self._ready(fields[0], number)
+                if fields[0] != self._node_id:
+                    self._on_ready(fields[0], number)
             elif name == "left":
-                self._left(fields[0])
+                self._on_left(fields[0])
         self.last = max(self.last, number)
 
-    def subscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int) -> None:
+    def apply_subscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int) -> None:
         """A persistent session has a subscription."""
-        sessions = self._broker.sessions
+        sessions = self._plane.sessions
         session = sessions.get(client_id)
         if session is not None and session.number != incarnation:
             if session.owner is not None or session.number > incarnation:
-                return  # told late, of an earlier life
+                return  # late, of an earlier incarnation
             sessions.end(session)
             session = None
         if session is None:
             session = sessions.share(client_id, incarnation)
-        self._broker.router.filters.subscribe(session, topic_filter, options)
+        self._plane.router.filters.subscribe(session, topic_filter, options)
 
-    def route(self, node: bytes, topic_filter: bytes, qos: int) -> None:
+    def _apply_unsubscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes) -> None:
+        session = self._plane.sessions.get(client_id)
+        if session is not None and session.number == incarnation:
+            self._plane.router.filters.unsubscribe(session, topic_filter)
+            if not session.subscriptions_held and session.owner is None and not session.loading:
+                self._plane.sessions.end(session)
+
+    def _apply_ended(self, client_id: bytes, incarnation: int) -> None:
+        session = self._plane.sessions.get(client_id)
+        if (
+            session is not None
+            and session.kind == SessionKind.SHARED
+            and session.number == incarnation
+            and session.owner is None
+        ):
+            self._plane.sessions.end(session)
+
+    def apply_route(self, node: bytes, topic_filter: bytes, qos: int) -> None:
         """A node has clients for a topic filter."""
         member = self._members.get(node)
         if member is not None:
-            self._broker.router.filters.subscribe(member.peer, topic_filter, qos)
+            self._plane.router.filters.subscribe(member.peer, topic_filter, qos)
 
-    def retained(self, topic: bytes, message: bytes | None = None) -> None:
-        """The retained message of a topic name is another one."""
+    def apply_retained(self, topic: bytes, message: bytes | None = None) -> None:
+        """The retained message of a topic name has changed; None: it is yet to be read from Redis."""
         if message is None:
             self._missing.append(topic)
         elif not message:
-            self._broker.router.retained.set(topic, b"")
+            self._plane.router.retained.set(topic, b"")
         else:
             _, payload, qos, _ = decode_message(message)
-            self._broker.router.retained.set(topic, payload, qos)
+            self._plane.router.retained.set(topic, payload, qos)
 
     def take_missing(self) -> list[bytes]:
-        """Topic names whose retained messages are to be looked up."""
+        """Topic names whose retained messages are yet to be read from Redis."""
         missing, self._missing = self._missing, []
         return missing

@@ -1,4 +1,4 @@
-"""The topic filters for which this node has clients: what the others must know to send it messages."""
+"""Routes: the topic filters for which this node has clients. Other nodes send it messages by them."""
 
 from collections.abc import Iterable
 
@@ -6,16 +6,16 @@ from _speedups.cluster.journal import ClusterJournal
 
 
 class Routes:
-    """Counts who has which filter; tells the others when the first comes, and when the last goes.
+    """Counts the sessions per filter; publishes a route with the first of them, and removes it with the last.
 
-    A route's QoS is the highest that a clean session has its filter with: what goes to persistent ones with QoS 1 or 2
-    goes by their queues. It is only ever raised: lowering it would save little. There are none to $SYS, where each node
-    speaks of itself to its own clients.
+    A route's QoS is the highest QoS of the clean sessions with its filter: messages of QoS 1 and 2 for persistent
+    sessions go through their queues. The QoS only grows; lowering it would save little. Filters of $SYS have no route:
+    each node publishes there to its own clients.
     """
 
-    def __init__(self, ledger: ClusterJournal) -> None:
-        self._ledger = ledger
-        self._known: dict[bytes, list[int]] = {}  # filter -> [holders, QoS]
+    def __init__(self, journal: ClusterJournal) -> None:
+        self._journal = journal
+        self._known: dict[bytes, list[int]] = {}  # filter -> [sessions, QoS]
 
     def __len__(self) -> int:
         return len(self._known)
@@ -29,16 +29,16 @@ class Routes:
         self.raise_to(name, qos)
 
     def raise_to(self, name: bytes, qos: int) -> None:
-        """A session that has the filter wants this QoS."""
+        """A session with the filter has this QoS."""
         if is_local(name):
             return
         known = self._known[name]
         if qos > known[1]:
             known[1] = qos
-            self._ledger.change(("route", name, qos))
+            self._journal.change(("route", name, qos))
 
     def remove(self, names: Iterable[bytes]) -> None:
-        """A session has these filters no more."""
+        """One session less has each of these filters."""
         for name in names:
             if is_local(name):
                 continue
@@ -46,9 +46,9 @@ class Routes:
             known[0] -= 1
             if not known[0]:
                 del self._known[name]
-                self._ledger.change(("unroute", name))
+                self._journal.change(("unroute", name))
 
 
 def is_local(name: bytes) -> bool:
-    """Whether a topic filter is for nothing but $SYS."""
+    """Whether a topic filter matches $SYS only."""
     return name.startswith(b"$SYS/") or name == b"$SYS"

@@ -1,61 +1,47 @@
-"""What a node reads from Redis beside what it is told: all of it when it joins, what it missed when it was away.
+"""Reads state from Redis: all of it when the node joins, the part that it missed when its link is back.
 
-Everything is read in pieces, and each reply is bounded: what waits for a subscriber, and a link is one, may not become
-too much for Redis.
+Every read is in pieces with bounded replies: Redis closes a subscriber's connection with too much pending output, and a
+link is one.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import hiredis
 
 from _speedups.base.msgpack import unpack
 from _speedups.cluster.journal import arrive
 from _speedups.session.session import Session
-from broker.broker import Broker
+from broker.core.data_plane import DataPlane
 from cluster.peers.members import Member
-from cluster.redis.keys import Keys
-from cluster.redis.link import Link, LinkError
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import LinkError, LinkLost, Reply
 from cluster.replication.changes import Changes
 
-AT_ONCE = 1000  # of what is read in pieces
-CHANGES_AT_ONCE = SESSIONS_AT_ONCE = 200  # these are larger
+AT_ONCE = 1000  # items per piece
+CHANGES_AT_ONCE = SESSIONS_AT_ONCE = 200  # of larger items
 
 
 class Behind(LinkError):
-    """The stream of changes begins after what is known here."""
+    """The stream of changes begins after the last change that this node has applied."""
 
 
-class Ask(Protocol):
-    """Calls a function in Redis."""
-
-    def __call__(self, name: str, *arguments: Any, as_node: bool = True) -> Awaitable[Any]: ...
-
-
-class Reader:
-    """Reads, and applies what it reads.
+class SnapshotReader:
+    """Reads state and applies it to this node.
 
     Args:
-        broker: of this node.
+        plane: of this node.
         changes: of this node.
-        keys: of the cluster.
-        link: gives the link.
-        ask: calls a function over it.
-        between: awaited between the pieces, for what must not wait until all is read.
+        link: of this node.
+        between: awaited between the pieces, for work that must not wait for the end, such as heartbeats.
     """
 
     def __init__(
-        self,
-        broker: Broker,
-        changes: Changes,
-        keys: Keys,
-        link: Callable[[], Link],
-        ask: Ask,
-        between: Callable[[], Awaitable[None]],
+        self, plane: DataPlane, changes: Changes, link: NodeLink, between: Callable[[], Awaitable[None]]
     ) -> None:
-        self._broker = broker
+        self._plane = plane
         self._changes = changes
-        self._keys = keys
         self._link = link
-        self._ask = ask
         self._between = between
 
     async def read_sessions(self) -> None:
@@ -63,18 +49,18 @@ class Reader:
         async for sessions in self._pieces("sessions", SESSIONS_AT_ONCE):
             for client_id, incarnation, subscriptions in sessions:
                 for name, options in pairs(subscriptions):
-                    self._changes.subscribed(client_id, incarnation, name, int(options))
+                    self._changes.apply_subscribed(client_id, incarnation, name, int(options))
 
     async def read_retained(self) -> None:
         """All retained messages."""
         async for values in self._pieces("retained", AT_ONCE):
             for topic, message in pairs(values):
-                self._changes.retained(topic, message or None)
+                self._changes.apply_retained(topic, message or None)
 
-    async def _pieces(self, name: str, count: int) -> Any:
+    async def _pieces(self, name: str, count: int) -> AsyncIterator[list[Any]]:
         cursor = b"0"
         while True:
-            cursor, *items = await self._ask(name, cursor, count, as_node=False)
+            cursor, *items = await self._link.ask_function(name, cursor, count, as_node=False)
             yield items
             await self._between()
             if cursor == b"0":
@@ -82,25 +68,25 @@ class Reader:
 
     async def read_routes(self, node: bytes) -> None:
         """The topic filters for which a node has clients."""
-        for name, qos in (await self.ask_hash("HGETALL", self._keys.routes(node))).items():
-            self._changes.route(node, name, int(qos))
+        for name, qos in (await self.ask_hash("HGETALL", self._link.keys.routes(node))).items():
+            self._changes.apply_route(node, name, int(qos))
 
     async def ask_hash(self, *command: bytes | str | int) -> dict[bytes, bytes]:
         """Send a command whose reply is a hash."""
-        reply = await self._link().ask(*command)
+        reply = await self._link.ask(*command)
         return reply if isinstance(reply, dict) else dict(pairs(reply))
 
     async def catch_up(self) -> None:
-        """Apply the changes that were made since the last one that is known here.
+        """Apply the changes after the last one that this node has applied.
 
         Raises:
-            Behind: they are not kept any more.
+            Behind: Redis has trimmed the first of them.
         """
         first = True
         while True:
             after = self._changes.last
-            entries = await self._link().ask(
-                "XRANGE", self._keys.changes, f"{after + 1}-0", "+", "COUNT", CHANGES_AT_ONCE
+            entries = await self._link.ask(
+                "XRANGE", self._link.keys.changes, f"{after + 1}-0", "+", "COUNT", CHANGES_AT_ONCE
             )
             for entry, fields in entries:
                 number = int(entry.partition(b"-")[0])
@@ -113,35 +99,35 @@ class Reader:
             await self._between()
         missing = self._changes.take_missing()
         while missing:
-            messages = await self._ask("values", *missing[:AT_ONCE], as_node=False)
+            messages = await self._link.ask_function("values", *missing[:AT_ONCE], as_node=False)
             for topic, message in zip(missing, messages, strict=False):
-                self._changes.retained(topic, message)
+                self._changes.apply_retained(topic, message)
             del missing[: len(messages)]
             await self._between()
 
     async def read_log(self, member: Member) -> None:
-        """Deliver what a node has sent since it was last heard."""
+        """Deliver the batches in a node's log that this node has not seen."""
         more = True
         while more:
-            following, more, *batches = await self._ask("log", member.node, member.seen + 1)
+            following, more, *batches = await self._link.ask_function("log", member.node, member.seen + 1)
             for batch in batches:
-                self._broker.router.deliver(batch)
+                self._plane.router.deliver(batch)
             member.seen = following - 1
-            self._broker.settle()
+            self._plane.end_turn()
 
     async def read_queues(self, sessions: list[Session]) -> None:
-        """Take what has been put into the queues of these sessions and is not here."""
+        """Read the messages that were added to the queues of these sessions."""
         for start in range(0, len(sessions), AT_ONCE):
             some = sessions[start : start + AT_ONCE]
             tails = [field for session in some for field in (session.client_id, session.next_number)]
-            for client_id in await self._ask("behind", *tails):
-                session = self._broker.sessions.get(client_id)
+            for client_id in await self._link.ask_function("behind", *tails):
+                session = self._plane.sessions.get(client_id)
                 if session is not None:
                     await self._read_queue(session)
 
     async def _read_queue(self, session: Session) -> None:
         while True:
-            _, _, first, entries, tail, *_ = await self._ask(
+            _, _, first, entries, tail, *_ = await self._link.ask_function(
                 "load", session.client_id, session.next_number, AT_ONCE, as_node=False
             )
             if session.owner is None:
@@ -150,6 +136,20 @@ class Reader:
                 arrive(session, number, message)
             if first + len(entries) >= tail:
                 return
+
+
+def read_tail(link: NodeLink, session: Session) -> None:
+    """Read the rest of a session's queue, without waiting: Redis has messages for it whose numbers are unknown."""
+
+    def loaded(reply: Reply) -> None:
+        if isinstance(reply, (LinkLost, hiredis.ReplyError)) or session.owner is None:
+            return
+        for number, message in enumerate(reply[3], reply[2]):
+            arrive(session, number, message)
+        if reply[2] + len(reply[3]) < reply[4]:
+            read_tail(link, session)
+
+    link.function(loaded, "load", session.client_id, session.next_number, AT_ONCE, as_node=False)
 
 
 def pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:

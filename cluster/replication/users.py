@@ -1,94 +1,95 @@
-"""Users of the cluster, in Redis: looked up when they come, kept while the link carries news of their changes.
+"""Users of the cluster, in Redis: read when they log in, cached while the link reports changes.
 
-What is known here is exact while the node is connected, since replies and news come in the order in which Redis did
-things. In an outage those known may still come in, and nobody else; when the link is back, all are read again.
+The cache is exact while the node is connected: replies and reports of changes arrive in the order of Redis. During an
+outage only cached users may log in. When the link is back, the node reads all cached users again.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import hiredis
 
 from broker.auth.cluster_users import Away
+from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply
 
-if TYPE_CHECKING:
-    from cluster.coordinator import Cluster
-
-KNOWN_MOST = 100_000
+MAX_CACHED = 100_000
 AT_ONCE = 500  # users read with one command
 
 
 class Users:
-    """The users, as this node knows them.
+    """The users that this node has read.
 
     Args:
-        cluster: it belongs to.
+        link: of this node.
     """
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
-        self._known: OrderedDict[str, bytes] = OrderedDict()  # that was looked up last comes last
-        self.changed: Callable[[set[str]], object] = lambda names: None
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+        self._known: OrderedDict[str, bytes] = OrderedDict()  # least recently used first
+        self._on_changed: Callable[[set[str]], object] = lambda names: None
+
+    def attach(self, on_changed: Callable[[set[str]], object]) -> None:
+        """Call `on_changed` with the names of cached users that have changed."""
+        self._on_changed = on_changed
 
     def known(self, username: str) -> bytes | None:
-        """The JSON of a user who was found before."""
+        """The JSON of a cached user."""
         return self._known.get(username)
 
     async def find(self, username: str) -> bytes | None:
         """The JSON of a user; None: there is none.
 
         Raises:
-            Away: Redis can't be asked, and the user isn't known here.
+            Away: Redis is away, and the user is not cached.
         """
         if username in self._known:
             self._known.move_to_end(username)
             return self._known[username]
-        if not self._cluster.connected:
+        if not self._link.connected:
             raise Away
         found: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-        def came(reply: Reply) -> None:
+        def read(reply: Reply) -> None:
             if isinstance(reply, bytes):
                 self._learn(username, reply)
             if not found.done():
                 found.set_result(reply)
 
-        self._cluster.call(came, "HGET", self._cluster.keys.users, username)
+        self._link.call(read, "HGET", self._link.keys.users, username)
         reply = await found
         if reply is not None and not isinstance(reply, bytes):
             raise Away
         return reply
 
     def _learn(self, username: str, data: bytes | None) -> bool:
-        """Whether that is news."""
-        is_news = self._known.pop(username, None) != data
+        """Cache a user; returns whether that is a change."""
+        changed = self._known.pop(username, None) != data
         if data is not None:
             self._known[username] = data
-            if len(self._known) > KNOWN_MOST:
+            if len(self._known) > MAX_CACHED:
                 self._known.popitem(last=False)
-        return is_news
+        return changed
 
-    def heard(self, username: bytes) -> None:
-        """Somebody has changed a user."""
+    def refresh(self, username: bytes) -> None:
+        """A user has changed: read it again if it is cached."""
         name = username.decode("utf-8", "replace")
         if name in self._known:
             self._read([name])
 
-    def read_again(self) -> None:
-        """What was said while there was no link was not heard."""
+    def refresh_all(self) -> None:
+        """Read all cached users again: reports of changes were lost with the link."""
         names = list(self._known)
         for start in range(0, len(names), AT_ONCE):
             self._read(names[start : start + AT_ONCE])
 
     def _read(self, names: list[str]) -> None:
-        def came(reply: Reply) -> None:
+        def read(reply: Reply) -> None:
             if isinstance(reply, (LinkLost, hiredis.ReplyError)):
-                return  # all are read again when the link is back
-            news = {name for name, data in zip(names, reply, strict=True) if self._learn(name, data)}
-            if news:
-                self.changed(news)
+                return  # `refresh_all` follows when the link is back
+            changed = {name for name, data in zip(names, reply, strict=True) if self._learn(name, data)}
+            if changed:
+                self._on_changed(changed)
 
-        self._cluster.call(came, "HMGET", self._cluster.keys.users, *names)
+        self._link.call(read, "HMGET", self._link.keys.users, *names)

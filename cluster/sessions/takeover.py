@@ -1,93 +1,97 @@
-"""Which connection has which session, in the whole cluster (G5).
+"""Take-over: a CONNECT gets its session, and every earlier connection with its client id loses it (G5).
 
-A CONNECT claims its session with one function call, which gives the claim a number, its *epoch*, greater than all
-before. If another node (or this one) still has a connection with that client id, Redis tells it, and it closes the
-connection, publishes the will, and *releases* its epoch. The new connection is let in when all earlier epochs are
-released, or their nodes are dead: then nothing of theirs can come any more, and the queue is read.
+If another node (or this one) still has a connection with the client id, Redis notifies that node. It closes the
+connection, publishes the will, and *releases* the epoch. The new connection is admitted when all earlier epochs are
+released, or their nodes are dead: from then on no commit of theirs can take effect, and this node reads the queue.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from _speedups.cluster.journal import arrive, decode_message, encode_message
+from _speedups.cluster.journal import ClusterJournal, encode_message
 from _speedups.codec.packets import Connect
-from _speedups.net.reactor import Connection
-from _speedups.session.session import Restored, Session
+from _speedups.net.connection import Connection
+from _speedups.session.session import Session
+from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.auth.authenticator import ReturnCode
+from broker.coordination.admission import Admission
 from broker.core import will
-from broker.handlers import connect
+from broker.core.data_plane import DataPlane
+from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply
+from cluster.replication.barrier import Barrier
+from cluster.replication.routes import Routes
+from cluster.sessions.claim import Claim, Claims
+from cluster.sessions.loading import Loading
+from cluster.sessions.wills import Wills
 
-if TYPE_CHECKING:
-    from cluster.coordinator import Cluster
-
-LOAD_AT_ONCE = 500  # queued messages read with one call
-LOADS_AT_ONCE = 8  # such calls under way: Redis closes a link for which too much waits
-REVIEW_AT_ONCE = 1000
 TAKEOVERS = COUNTERS.index("takeovers")
-FIGHTS_FREE = 4  # take-overs that follow each other closely before the winner has to wait
+FREE_FIGHTS = 4  # take-overs in quick succession before the new connection has to wait
 FIGHT_SECONDS = 0.1  # for the first that waits; twice as long for each further one ...
-FIGHT_SECONDS_MOST = 2.0  # ... up to this
+MAX_FIGHT_SECONDS = 2.0  # ... up to this
 
 log = logs.get("flockmq.connect")
 
 
-@dataclass(eq=False)
-class Claim:
-    """A connection's right to a session, asked for or given."""
-
-    client_id: bytes
-    connection: Connection
-    packet: Connect
-    epoch: int = 0  # 0 = not given yet
-    number: int = 0  # of the session
-    present: bool = False
-    waits: dict[int, bytes] = field(default_factory=dict)  # epochs that must be released -> their nodes
-    overtaken: bool = False  # somebody else has claimed the session while it was delayed
-    delayed: bool = False  # clients fight for the session: it waits a little
-    all_sent: bool = False  # the session's last node died
-    session: Session | None = None
-    admitted: bool = False
-    filters: dict[bytes, int] = field(default_factory=dict)  # of a persistent session: filter -> QoS
-
-
-class Claims:
-    """The claims of this node.
+class TakeOver:
+    """Moves sessions from one connection to the next.
 
     Args:
-        cluster: it belongs to.
+        plane: of this node.
+        link: of this node.
+        journal: of this node.
+        claims: of this node.
+        wills: of this node.
+        routes: of this node.
+        barrier: of this node.
+        max_sessions: returns how many persistent sessions the cluster may have.
+        on_fenced: called with the reason when this node is no longer a member of the cluster.
     """
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
-        self._wills = cluster.keys.wills(cluster.me)
-        self._by_connection: dict[Connection, Claim] = {}
-        self._by_epoch: dict[int, Claim] = {}
+    def __init__(
+        self,
+        plane: DataPlane,
+        link: NodeLink,
+        journal: ClusterJournal,
+        *,
+        claims: Claims,
+        wills: Wills,
+        routes: Routes,
+        barrier: Barrier,
+        max_sessions: Callable[[], int],
+        on_fenced: Callable[[str], object],
+    ) -> None:
+        self._plane = plane
+        self._link = link
+        self._journal = journal
+        self._claims = claims
+        self._wills = wills
+        self._routes = routes
+        self._barrier = barrier
+        self._max_sessions = max_sessions
+        self._on_fenced = on_fenced
+        self._loading = Loading(link, self._admit)
         self._waiting: set[Claim] = set()  # for epochs to be released
-        self._to_load: deque[tuple[Claim, Session, int]] = deque()  # queues to be read, from a number on
-        self._loading = 0  # calls for that under way
-        self._settling: set[int] = set()  # epochs of wills that are settled, which Redis may not know yet
+        self.fights = 0  # delayed take-overs
 
     # ---- a CONNECT ----
 
-    def claim(self, connection: Connection, packet: Connect) -> None:
-        """Ask for the session of a client."""
-        claim = Claim(packet.client_id.encode(), connection, packet)
-        self._by_connection[connection] = claim
-        if not self._cluster.connected:
-            self._without_redis(claim)
-            return
-        self._ask(claim, partial(self._claimed, claim))
+    def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
+        """Request the session of a client."""
+        claim = Claim(packet.client_id.encode(), connection, packet, admission)
+        self._claims.add(claim)
+        if self._link.connected:
+            self.request(claim, partial(self._granted, claim))
+        else:
+            self._admit_without_redis(claim)
 
-    def _ask(self, claim: Claim, then: Callable[[Reply], None]) -> None:
+    def request(self, claim: Claim, then: Callable[[Reply], None]) -> None:
+        """Claim a session in Redis; `then` gets the reply of `flockmq_claim`."""
         packet = claim.packet
         message = b""
         if packet.will_topic is not None:
@@ -95,332 +99,196 @@ class Claims:
             message += encode_message(
                 packet.will_topic.encode(), packet.will_payload, packet.will_qos, packet.will_retain
             )
-        self._cluster.function(
+        self._link.function(
             then,
             "claim",
             claim.client_id,
             int(not packet.clean_start),
             packet.protocol_level,
             message,
-            self._cluster.broker.config.limits.max_sessions,
+            self._max_sessions(),
             claim.connection.identity.username or "",
         )
 
-    def _claimed(self, claim: Claim, reply: Reply) -> None:
-        cluster, connection = self._cluster, claim.connection
+    def _granted(self, claim: Claim, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, hiredis.ReplyError)) or len(reply) == 1:
-            if isinstance(reply, hiredis.ReplyError):
-                log.warning("Redis refuses a session", client_id=claim.packet.client_id, reason=reply)
-            elif not isinstance(reply, LinkLost) and reply[0] == b"gone":
-                cluster.displaced("the others took this node for dead")
-            self._by_connection.pop(connection, None)
-            if isinstance(reply, list) and reply[0] == b"denied" and not connection.closed:
-                connect.refuse_others(cluster.broker, connection, claim.packet)
-            elif not connection.closed:
-                connect.refuse(cluster.broker, connection, ReturnCode.SERVER_UNAVAILABLE, claim.packet.client_id)
+            self._refuse(claim, reply)
             return
-        epoch, present, number, waits, fights, old_will, last = reply
-        claim.epoch, claim.present, claim.number = epoch, bool(present), number
-        self._by_epoch[epoch] = claim
-        if old_will:  # its node died, and nobody has published it yet
-            self.publish_will(last, old_will)
-        if connection.closed:
-            self._give_up(claim)
+        epoch, present, incarnation, waits, fights, old_will, last = reply
+        claim.present, claim.incarnation = bool(present), incarnation
+        self._claims.grant(claim, epoch)
+        if old_will:  # of the previous node, which is dead
+            self._wills.publish(last, old_will)
+        if claim.connection.closed:
+            self.give_up(claim)
             return
         claim.waits = dict(zip(waits[::2], waits[1::2], strict=True))
         if claim.waits:
             self._waiting.add(claim)
-        if fights > FIGHTS_FREE:
+        if fights > FREE_FIGHTS:
             claim.delayed = True
-            delay = min(FIGHT_SECONDS * 2.0 ** min(fights - FIGHTS_FREE - 1, 10), FIGHT_SECONDS_MOST)
-            asyncio.get_running_loop().call_later(delay, self._after_fight, claim)
-            cluster.count("fights")
+            delay = min(FIGHT_SECONDS * 2.0 ** min(fights - FREE_FIGHTS - 1, 10), MAX_FIGHT_SECONDS)
+            asyncio.get_running_loop().call_later(delay, self._after_delay, claim)
+            self.fights += 1
         self._proceed(claim)
 
-    def _after_fight(self, claim: Claim) -> None:
+    def _refuse(self, claim: Claim, reply: Reply) -> None:
+        """Redis has not granted a claim: an error, or `gone`, `full` or `denied`."""
+        connection, packet = claim.connection, claim.packet
+        if isinstance(reply, hiredis.ReplyError):
+            log.warning("Redis refuses a session", client_id=packet.client_id, reason=reply)
+        elif not isinstance(reply, LinkLost) and reply[0] == b"gone":
+            self._on_fenced("another node declared this one dead")
+        self._claims.remove(claim)
+        if isinstance(reply, list) and reply[0] == b"denied" and not connection.closed:
+            claim.admission.refuse_others(connection, packet)
+        elif not connection.closed:
+            claim.admission.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
+
+    def _after_delay(self, claim: Claim) -> None:
         claim.delayed = False
         if claim.overtaken and not claim.connection.closed:
             claim.connection.close("taken over by a new connection with its client id")
         self._proceed(claim)
-        self._cluster.broker.settle()
+        self._plane.end_turn()
 
     def _proceed(self, claim: Claim) -> None:
-        """Let the client in when nothing is in the way."""
+        """Admit the client if nothing prevents it any more."""
         if claim.waits or claim.delayed or claim.connection.closed:
             return
         self._waiting.discard(claim)
-        sessions = self._cluster.broker.sessions
+        sessions = self._plane.sessions
         session = sessions.get(claim.client_id)
-        if session is not None and (session.kind == 0 or session.number != claim.number):
-            sessions.end(session)  # of an earlier life
+        if session is not None and (session.kind == SessionKind.LOCAL or session.number != claim.incarnation):
+            sessions.end(session)  # of an earlier incarnation
             session = None
         if claim.packet.clean_start:
             session = sessions.create(claim.client_id, persistent=False, level=claim.packet.protocol_level)
         elif session is None:
-            session = sessions.share(claim.client_id, claim.number)
+            session = sessions.share(claim.client_id, claim.incarnation)
         claim.session = session
         if claim.present:
-            session.load()
-            self._load(claim, session, 1)
+            self._loading.load(claim, session)
         else:
             self._admit(claim, session)
 
-    def _load(self, claim: Claim, session: Session, first: int) -> None:
-        self._to_load.append((claim, session, first))
-        self._load_more()
-
-    def _load_more(self) -> None:
-        while self._to_load and self._loading < LOADS_AT_ONCE:
-            claim, session, first = self._to_load.popleft()
-            if not claim.connection.closed:
-                self._loading += 1
-                then = partial(self._loaded, claim, session, first == 1)
-                self._cluster.function(then, "load", claim.client_id, first, LOAD_AT_ONCE, as_node=False)
-
-    def _loaded(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
-        self._loading -= 1
-        try:
-            if not claim.connection.closed:  # else it was given up when it closed
-                self._take_queue(claim, session, begins, reply)
-        except ValueError as error:
-            log.error("a session can't be read", client_id=claim.packet.client_id, reason=error)
-            claim.connection.close("its session can't be read")
-        finally:
-            self._load_more()
-
-    def _take_queue(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, hiredis.ReplyError)):
-            claim.connection.close("Redis went away while the session was read")
-            return
-        head, sent, first, entries, tail, states, awaited = reply
-        if begins:
-            session.restore(head, sent)
-        for number, message in enumerate(entries, first):
-            arrive(session, number, message)
-        if first + len(entries) < tail:
-            self._load(claim, session, first + len(entries))
-            return
-        for number, state in zip(states[::2], states[1::2], strict=True):
-            if state == b"r":
-                session.restore_received(int(number))
-            else:
-                session.restore_done(int(number))
-        for packet_id, message in zip(awaited[::2], awaited[1::2], strict=True):
-            topic, payload, qos, retain = decode_message(message)
-            session.restore_awaiting(int(packet_id), Restored(0, qos, retain, topic, payload))
-        session.restored(claim.all_sent)
-        self._admit(claim, session)
-
     def _admit(self, claim: Claim, session: Session) -> None:
-        broker = self._cluster.broker
-        connect.admit(broker, claim.connection, claim.packet, session)
+        plane, admission = self._plane, claim.admission
+        admission.admit(claim.connection, claim.packet, session)
         claim.admitted = True
-        welcome = partial(connect.welcome, broker, claim.connection, claim.packet, session, present=claim.present)
-        if session.kind:
-            claim.filters = dict(broker.router.filters.subscriptions_of(session))
+        welcome = partial(admission.welcome, claim.connection, claim.packet, session, present=claim.present)
+        if session.kind == SessionKind.SHARED:
+            claim.filters = dict(plane.router.filters.subscriptions_of(session))
             for name in claim.filters:
-                self._cluster.routes.add(name, 0)
-        if len(broker.turn.journal):
-            self._cluster.agreed(welcome)
+                self._routes.add(name, 0)
+        if len(plane.turn.journal):
+            self._barrier.when_applied(welcome)
         else:
             welcome()
 
-    # ---- without Redis ----
-
-    def _without_redis(self, claim: Claim) -> None:
-        """Clean sessions come in, and are claimed when Redis is back; persistent ones can't (G8)."""
-        broker = self._cluster.broker
-        session = broker.sessions.get(claim.client_id)
-        if session is not None and not connect.belongs(session, claim.connection):
-            del self._by_connection[claim.connection]
-            connect.refuse_others(broker, claim.connection, claim.packet)
+    def _admit_without_redis(self, claim: Claim) -> None:
+        """Redis is away: admit clean sessions without a will, to be claimed when it is back; refuse others (G8)."""
+        plane, admission, connection, packet = self._plane, claim.admission, claim.connection, claim.packet
+        session = plane.sessions.get(claim.client_id)
+        if session is not None and not admission.belongs(session, connection):
+            self._claims.remove(claim)
+            admission.refuse_others(connection, packet)
             return
-        if session is not None and session.owner is not None and claim.packet.clean_start and not session.kind:
-            broker.turn.count(TAKEOVERS)
+        if (
+            session is not None
+            and session.owner is not None
+            and packet.clean_start
+            and session.kind == SessionKind.LOCAL
+        ):
+            plane.turn.count(TAKEOVERS)
             session.owner.close("taken over by a new connection with its client id")
-            session = broker.sessions.get(claim.client_id)
-        if not claim.packet.clean_start or session is not None or claim.packet.will_topic is not None:
-            del self._by_connection[claim.connection]
-            connect.refuse(broker, claim.connection, ReturnCode.SERVER_UNAVAILABLE, claim.packet.client_id)
+            session = plane.sessions.get(claim.client_id)
+        if not packet.clean_start or session is not None or packet.will_topic is not None:
+            self._claims.remove(claim)
+            admission.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
             return
-        session = broker.sessions.create(claim.client_id, persistent=False, level=claim.packet.protocol_level)
+        session = plane.sessions.create(claim.client_id, persistent=False, level=packet.protocol_level)
         claim.session = session
-        connect.admit(broker, claim.connection, claim.packet, session)
+        admission.admit(connection, packet, session)
         claim.admitted = True
-        connect.welcome(broker, claim.connection, claim.packet, session, present=False)
-
-    def reclaim(self) -> None:
-        """Redis is back: compare what it has with what is here, and claim what came in meanwhile."""
-        self._review(set(self._by_epoch), b"0")
-        for claim in list(self._by_connection.values()):
-            if not claim.epoch and claim.admitted:
-                self._ask(claim, partial(self._reclaimed, claim))
-
-    def _review(self, unseen: set[int], cursor: bytes) -> None:
-        """Ask what this node has, as Redis knows it. `unseen`: epochs of this node that have not been in an answer."""
-        self._cluster.function(partial(self._reviewed, unseen), "owned", cursor, REVIEW_AT_ONCE)
-
-    def _reviewed(self, unseen: set[int], reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, hiredis.ReplyError)):
-            return  # the link is lost again; or old sessions are claimed, and then `taken` is said once more
-        cursor, *owned = reply
-        for client_id, epoch, is_taken in zip(owned[::3], owned[1::3], owned[2::3], strict=True):
-            unseen.discard(epoch)
-            if epoch not in self._by_epoch or is_taken:
-                self.taken(client_id, epoch)
-        if cursor != b"0":
-            self._review(unseen, cursor)
-            return
-        for epoch in unseen:
-            claim = self._by_epoch.get(epoch)
-            if claim is not None:
-                claim.connection.close("Redis has lost its session")
-        self._cluster.call(self._review_wills, "HKEYS", self._wills)
-
-    def _review_wills(self, reply: Reply) -> None:
-        """Look for those that were given to this node when it could not be told."""
-        if isinstance(reply, list):
-            for epoch in map(int, reply):
-                if epoch not in self._by_epoch and epoch not in self._settling:
-                    self._cluster.call(partial(self._found_will, epoch), "HGET", self._wills, epoch)
-
-    def _found_will(self, epoch: int, reply: Reply) -> None:
-        if isinstance(reply, bytes) and epoch not in self._settling:
-            self.publish_will(epoch, reply)
-
-    def without_link(self) -> None:
-        """The link is lost, and with it what those wait for who have not been let in."""
-        self._to_load.clear()
-        for claim in list(self._by_connection.values()):
-            if claim.epoch and not claim.admitted:
-                claim.connection.close("Redis went away while the session was claimed")
-
-    def _reclaimed(self, claim: Claim, reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, hiredis.ReplyError)) or len(reply) == 1:
-            claim.connection.close("its client identifier could not be claimed")
-            return
-        claim.epoch, *_, old_will, last = reply
-        self._by_epoch[claim.epoch] = claim
-        if old_will:
-            self.publish_will(last, old_will)
-        if claim.connection.closed:
-            self._give_up(claim)
+        admission.welcome(connection, packet, session, present=False)
 
     # ---- the end of a connection ----
 
     def ended(self, connection: Connection, session: Session | None) -> None:
-        """Settle the will of a connection that is closed, and let go of its session."""
-        claim = self._by_connection.pop(connection, None)
+        """A connection has closed: settle its will, release its session."""
+        claim = self._claims.take(connection)
         if claim is None:
             return
-        cluster = self._cluster
         if session is None:
             if claim.epoch:
-                self._give_up(claim)
-            return  # else it is given up when the answer comes
-        had_will = will.publish(connection, session.client_id, cluster.broker.router)
-        filters = cluster.broker.router.filters
-        if session.kind:
-            cluster.routes.remove(claim.filters)
+                self.give_up(claim)
+            return  # without an epoch, `_granted` gives it up
+        sessions, filters = self._plane.sessions, self._plane.router.filters
+        had_will = will.publish(connection, session.client_id, self._plane.router)
+        if session.kind == SessionKind.SHARED:
+            self._routes.remove(claim.filters)
             sent = session.unload()
             if not session.subscriptions_held:
-                cluster.broker.sessions.end(session)
+                sessions.end(session)
         else:
-            cluster.routes.remove([name for name, _ in filters.subscriptions_of(session)])
-            cluster.broker.sessions.end(session)
+            self._routes.remove([name for name, _ in filters.subscriptions_of(session)])
+            sessions.end(session)
             sent = 0
         if claim.epoch:
             if had_will:
-                self._settle_will(claim.epoch)
-            cluster.ledger.release(claim.client_id, claim.epoch, sent)
-            del self._by_epoch[claim.epoch]
+                self._wills.settle(claim.epoch)
+            self._journal.release(claim.client_id, claim.epoch, sent)
+            self._claims.remove(claim)
 
-    def _give_up(self, claim: Claim) -> None:
-        """The connection closed before it was let in: there is no will to publish."""
-        self._by_connection.pop(claim.connection, None)
-        self._by_epoch.pop(claim.epoch, None)
+    def give_up(self, claim: Claim) -> None:
+        """The connection closed before it was admitted: it has no will to publish."""
+        self._claims.remove(claim)
         self._waiting.discard(claim)
         session = claim.session
         if session is not None:
             session.unload()
-            if not session.subscriptions_held and self._cluster.broker.sessions.get(claim.client_id) is session:
-                self._cluster.broker.sessions.end(session)
+            if not session.subscriptions_held and self._plane.sessions.get(claim.client_id) is session:
+                self._plane.sessions.end(session)
         if claim.packet.will_topic is not None:
-            self._settle_will(claim.epoch)
-        self._cluster.ledger.release(claim.client_id, claim.epoch, 0)
+            self._wills.settle(claim.epoch)
+        self._journal.release(claim.client_id, claim.epoch, 0)
 
     def discard_will(self, connection: Connection) -> None:
-        """The client said DISCONNECT."""
-        claim = self._by_connection.get(connection)
+        """The client has sent DISCONNECT."""
+        claim = self._claims.get(connection)
         if claim is not None and claim.epoch:
-            self._settle_will(claim.epoch)
+            self._wills.settle(claim.epoch)
 
-    def _settle_will(self, epoch: int) -> None:
-        self._settling.add(epoch)
-        self._cluster.ledger.will_settled(epoch)
-        self._cluster.broker.turn.after_commit(partial(self._settling.discard, epoch))
+    def link_lost(self) -> None:
+        """The link is lost, and with it the replies that unadmitted connections wait for."""
+        self._loading.cancel()
+        self._claims.close_unadmitted("Redis went away while the session was claimed")
 
-    def publish_will(self, epoch: int, stored: bytes) -> None:
-        """Publish the will of a client whose node is dead, which Redis gave to this node."""
-        end = 2 + int.from_bytes(stored[:2], "little")
-        topic, payload, qos, retain = decode_message(stored[end:])
-        will.publish_stored(self._cluster.broker.router, stored[2:end], topic, payload, qos, retain)
-        self._settle_will(epoch)
-
-    # ---- what other nodes and operators say ----
+    # ---- messages of other nodes ----
 
     def taken(self, client_id: bytes, epoch: int) -> None:
-        """Somebody else has claimed the session that this epoch has."""
-        claim = self._by_epoch.get(epoch)
-        if claim is None:  # its end was said already, or the answer to the claim was lost: nobody was let in with it
-            self._settle_will(epoch)
-            self._cluster.ledger.release(client_id, epoch, 0)
-        elif claim.delayed:  # who fights for it waits, too, or there would be no end
+        """Another connection has claimed the session of this epoch."""
+        claim = self._claims.with_epoch(epoch)
+        if claim is None:  # it is released already, or the reply to the claim was lost: no connection has it
+            self._wills.settle(epoch)
+            self._journal.release(client_id, epoch, 0)
+        elif claim.delayed:  # its delay applies although it has lost: else a fight would never slow down
             claim.overtaken = True
         else:
-            self._cluster.broker.turn.count(TAKEOVERS)
+            self._plane.turn.count(TAKEOVERS)
             claim.connection.close("taken over by a new connection with its client id")  # [MQTT-3.1.4-2]
 
     def released(self, client_id: bytes, epoch: int) -> None:
-        """An epoch is over."""
+        """A node has released an epoch."""
         for claim in list(self._waiting):
             if claim.waits.pop(epoch, None) is not None:
                 self._proceed(claim)
 
-    def left(self, node: bytes) -> None:
-        """A node is dead: what it had is released."""
+    def node_left(self, node: bytes) -> None:
+        """A node is dead or has left: all its epochs are released."""
         for claim in list(self._waiting):
             for epoch in [epoch for epoch, where in claim.waits.items() if where == node]:
                 del claim.waits[epoch]
                 claim.all_sent = True
             self._proceed(claim)
-
-    def close(self, client_id: bytes, reason: str) -> bool:
-        """End the connection of a client, let in or not. False if there is none here."""
-        claims = [claim for claim in self._by_connection.values() if claim.client_id == client_id]
-        for claim in claims:
-            claim.connection.close(reason)
-        return bool(claims)
-
-    def close_persistent(self, reason: str) -> None:
-        """End the connections of all persistent sessions."""
-        for claim in list(self._by_connection.values()):
-            if not claim.packet.clean_start:
-                claim.connection.unsettled = True  # its will may be published, even if it just says DISCONNECT
-                claim.connection.close(reason)
-
-    def shared(self) -> list[Session]:
-        """The persistent sessions whose clients are here."""
-        return [
-            claim.session
-            for claim in self._by_connection.values()
-            if claim.admitted and claim.session is not None and claim.session.kind
-        ]
-
-    def of(self, connection: Connection) -> Claim | None:
-        """The claim of a connection."""
-        return self._by_connection.get(connection)
-
-    def figures(self) -> dict[str, Any]:
-        """What a heartbeat says of them."""
-        return {"clients": self._cluster.broker.sessions.connected}

@@ -2,8 +2,8 @@
 
     python deploy/grafana/dashboard.py > deploy/grafana/dashboards/flockmq.json
 
-Rules: every panel says in a sentence what it shows and what to make of it; every figure has a unit; what is counted is
-shown as a rate over $interval; what belongs to a node carries its name, which only flockmq_info has.
+Rules: every panel has a sentence on its content and its meaning; every figure has a unit; counters are shown as rates
+over $interval; figures of a node carry its name, which only flockmq_info has.
 """
 
 import json
@@ -58,21 +58,21 @@ GOOD_AT_0 = ((None, "good"), (1e-9, "bad"))
 GOOD_AT_1 = ((None, "bad"), (1, "good"))
 
 NOW = (
-    Panel("Nodes ready", "none", "Nodes that take clients.", (whole("flockmq_ready"),), GOOD_AT_1),
+    Panel("Nodes ready", "none", "Nodes that accept clients.", (whole("flockmq_ready"),), GOOD_AT_1),
     Panel("Clients", "short", "Connected, to any node.", (whole("flockmq_clients_connected"),), GOOD),
     Panel("In", "mps", "PUBLISH packets from clients.", (count_of("publish_received"),), GOOD),
     Panel("Out", "mps", "PUBLISH packets to clients.", (count_of("publish_sent"),), GOOD),
     Panel(
         "Dropped",
         "mps",
-        "Messages dropped for a receiver, for any reason. Anything but 0 is worth a look.",
+        "Messages dropped for a receiver, for any reason. Investigate any value above 0.",
         (count_of("publish_dropped"),),
         GOOD_AT_0,
     ),
     Panel(
         "Redis",
         "none",
-        "Whether every node reaches its Redis. A node alone needs none, and counts as connected.",
+        "Whether every node reaches its Redis. A single node needs none, and counts as connected.",
         (whole("flockmq_redis_connected", function="min"),),
         GOOD_AT_1,
         words=("away", "connected"),
@@ -80,14 +80,14 @@ NOW = (
     Panel(
         "Loop lag",
         "s",
-        "Longest delay of any node's loop in the last 15 s: for so long its clients waited.",
+        "Longest delay of any node's loop in the last 15 s: clients waited that long.",
         (whole("flockmq_loop_lag_seconds", function="max"),),
         ((None, "good"), (0.1, "odd"), (0.25, "bad")),
     ),
     Panel(
         "Store latency",
         "s",
-        "Longest commit of any node in the last 15 s, to Redis or the disk: for so long QoS 1 and 2 waits.",
+        "Longest commit of any node in the last 15 s, to Redis or the disk: QoS 1 and 2 take that long to acknowledge.",
         (whole("flockmq_store_latency_seconds", function="max"),),
         ((None, "good"), (0.1, "odd"), (0.5, "bad")),
     ),
@@ -120,14 +120,14 @@ CONNECTIONS = (
     Panel(
         "Clients by node",
         "short",
-        "A load balancer with leastconn keeps this even. A node that was away fills slowly: nobody is moved.",
+        "A load balancer with leastconn keeps this even. A restarted node fills slowly: clients are not moved.",
         (by_node("flockmq_clients_connected"),),
         stacked=True,
     ),
     Panel(
         "Connects",
         "cps",
-        "CONNECT packets. A take-over is a client id that came while it was still connected.",
+        "CONNECT packets. A take-over is a CONNECT with the client id of a connected client.",
         (
             count_of("connects_accepted", "accepted"),
             count_of("connects_refused", "refused"),
@@ -138,7 +138,7 @@ CONNECTIONS = (
         "Ends by reason",
         "cps",
         "Connections that clients did not end themselves. A wave of keep alive time-outs is a network; malformed "
-        "packets are a broken, or hostile, program.",
+        "packets are a defective or hostile program.",
         (
             count_of("keep_alive_timeouts", "keep alive"),
             count_of("connect_timeouts", "no CONNECT"),
@@ -152,8 +152,8 @@ ACCESS = (
     Panel(
         "Refused",
         "cps",
-        "Wrong credentials: somebody guesses, or a fleet has old ones. Flapping and quotas: clients that come too "
-        "often, or too many.",
+        "Wrong credentials: an attacker guesses, or a fleet has outdated ones. Flapping and quotas: clients that "
+        "connect too often, or too many.",
         (
             count_of("auth_failures", "wrong credentials"),
             count_of("flapping_refused", "flapping"),
@@ -164,8 +164,8 @@ ACCESS = (
     Panel(
         "Denied",
         "mps",
-        "By the rules of access. Publish: acknowledged, and given to nobody. Delivery: was queued or retained, and "
-        "may not be read any more.",
+        "By access rules. Publish: acknowledged and dropped. Delivery: queued or retained messages that the client "
+        "may not read any more.",
         (
             count_of("publish_denied", "publish"),
             count_of("delivery_denied", "delivery"),
@@ -175,7 +175,7 @@ ACCESS = (
     Panel(
         "Listeners",
         "Bps",
-        "Bytes read, by listener; and how often a client was read later because of its rate.",
+        "Bytes read, by listener; and how often a client was throttled because of its rate.",
         (
             Query("sum by (listener) (rate(flockmq_listener_bytes_received_total[$interval]))", "{{listener}}"),
             count_of("throttled", "throttled, times"),
@@ -187,7 +187,7 @@ QUEUES = (
     Panel(
         "Queued messages",
         "short",
-        "QoS 1 and 2 messages that wait for their clients. What grows for hours ends at limits.max_queued_messages.",
+        "QoS 1 and 2 messages that wait for their clients. Steady growth ends at limits.max_queued_messages.",
         (by_node("flockmq_queued_messages"),),
         stacked=True,
     ),
@@ -202,19 +202,19 @@ QUEUES = (
     Panel(
         "Sessions and subscriptions",
         "short",
-        "Of the node that knows most: each knows all persistent sessions, and the clean ones of its own clients.",
+        "Of the node that holds most: each holds all persistent sessions, and the clean ones of its own clients.",
         (whole("flockmq_sessions", "sessions", "max"), whole("flockmq_subscriptions", "subscriptions", "max")),
     ),
     Panel(
         "Retained messages",
         "short",
-        "Every node holds all of them, and its own $SYS: both lines are one, nearly.",
+        "Every node holds all of them, and its own $SYS: both lines nearly coincide.",
         (whole("flockmq_retained", "most", "max"), whole("flockmq_retained", "fewest", "min")),
     ),
     Panel(
         "Unrouted and again",
         "mps",
-        "Unrouted: nobody had subscribed. Again: sent with DUP, to a client that had not acknowledged.",
+        "Unrouted: without a subscriber. Again: sent with DUP, to a client that had not acknowledged.",
         (count_of("publish_unrouted", "unrouted"), count_of("redelivered", "again")),
     ),
 )
@@ -229,7 +229,7 @@ STORE = (
     Panel(
         "Waiting for the store",
         "bytes",
-        "Handed to the store and not yet kept. At limits.max_uncommitted_bytes publishers are not read.",
+        "Given to the store and not yet committed. At limits.max_uncommitted_bytes publishers are not read.",
         (by_node("flockmq_store_waiting_bytes"),),
         stacked=True,
     ),
@@ -252,19 +252,19 @@ MACHINE = (
         "shared or throttled.",
         (by_node("flockmq_loop_lag_seconds"),),
     ),
-    Panel("CPU by node", "percentunit", "Of one core, which is all that a node can use.", (by_node(CPU),)),
+    Panel("CPU by node", "percentunit", "Of one core, the maximum of a node.", (by_node(CPU),)),
     Panel(
         "CPU per message",
         "s",
         "CPU of all nodes by messages in and out. Half a microsecond to three are usual under load; with few "
-        "messages it is the pings, connects and timers that are shown.",
+        "messages, pings, connects and timers dominate.",
         (Query(f"{whole(CPU).expr} / {TRAFFIC}", "all nodes"),),
     ),
     Panel("Memory by node", "bytes", "Resident.", (by_node('process_resident_memory_bytes{job="flockmq"}'),)),
     Panel(
         "File descriptors",
         "percentunit",
-        "Of those that a node may have. Every connection is one.",
+        "Of a node's limit. Every connection takes one.",
         (by_node('process_open_fds{job="flockmq"} / process_max_fds{job="flockmq"}'),),
     ),
     Panel(
@@ -279,7 +279,7 @@ BALANCER = (
     Panel(
         "Sessions of the load balancer",
         "short",
-        "Connections by frontend, and how many it may have (maxconn).",
+        "Connections by frontend, and their limit (maxconn).",
         (
             Query("haproxy_frontend_current_sessions", "{{proxy}}"),
             Query("haproxy_frontend_limit_sessions > 0", "{{proxy}} may have"),
@@ -439,7 +439,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "flockmq",
         "title": "FlockMQ",
-        "description": "A cluster of FlockMQ nodes: what passes, who is connected, what waits, and what it costs.",
+        "description": "A cluster of FlockMQ nodes: messages, clients, queues, and their cost.",
         "tags": ["mqtt", "flockmq"],
         "editable": True,
         "graphTooltip": 1,

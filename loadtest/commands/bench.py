@@ -1,7 +1,7 @@
-"""`flockmq bench SHAPE`: how fast is a broker, and does it lose anything?
+"""`flockmq bench SHAPE`: measures a broker under load and checks its deliveries.
 
-Exit status: 0 all is well; 1 it could not run; 2 the command line is wrong; 3 something was lost (QoS 1 and 2),
-duplicated, reordered, misrouted or disconnected.
+Exit status: 0 without faults; 1 it could not run; 2 the command line is wrong; 3 messages were lost (QoS 1 and 2),
+duplicated, reordered or misrouted, or connections were lost.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -19,7 +20,6 @@ from loadtest.generator.multiprocess import own_topics, run_in
 from loadtest.generator.port_owner import listening_pids
 from loadtest.generator.runs import (
     LoadError,
-    Login,
     Watch,
     connect_load,
     find_faults,
@@ -27,6 +27,7 @@ from loadtest.generator.runs import (
     publish_load,
     take_over_load,
 )
+from loadtest.generator.target import IdleLoad, Load, ReconnectLoad, TakeOverLoad, Target, Workload
 
 T = TypeVar("T", int, float)
 EXAMPLES = """\
@@ -37,18 +38,18 @@ shapes:
   wild          a million topics, subscribers with many wildcard filters [10 and 100]
   connections   open idle connections and hold them [5000]
   connects      connect and disconnect, over and over [50 at a time]
-  take-overs    connect clients that are connected already [1000]
+  take-overs    connect clients that are already connected [1000]
 
 examples:
-  flockmq bench                                        as many messages as the broker on this machine takes
+  flockmq bench                                        as many messages as the broker on this machine accepts
   flockmq bench --qos 1 --processes 2                  twice, side by side
-  flockmq bench fan-out --subscribers 5000 --rate 100  latency of a load that is known
-  flockmq bench --url mqtts://127.0.0.1                the same over TLS; any certificate will do
+  flockmq bench fan-out --subscribers 5000 --rate 100  latency at a given load
+  flockmq bench --url mqtts://127.0.0.1                the same over TLS; any certificate is accepted
   flockmq bench connections --connections 15000
   flockmq bench --host 10.0.0.5 --publish-host 10.0.0.6 --json > result.json
 """
-PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}  # unless another is said
-QUEUED = 500  # messages of QoS 1 and 2 that may wait for each subscriber: half of what Mosquitto allows
+PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}  # defaults
+MAX_QUEUED = 500  # outstanding messages of QoS 1 and 2 per subscriber: half of Mosquitto's limit
 GENERAL = ("shape", "host", "publish_host", "username", "password", "processes", "pids", "seconds", "json", "hdr")
 MESSAGES = (
     "publishers",
@@ -66,17 +67,18 @@ MESSAGES = (
 
 
 class Shape(NamedTuple):
-    """One thing to be measured: what runs, which options concern it, and what holds unless they say otherwise."""
+    """A kind of run: its function, its load, its options and their defaults."""
 
-    run: Callable[..., Figures]
-    concerned: tuple[str, ...]
+    run: Callable[[Target, Any, Watch], Figures]
+    load: type[Load]
+    options: tuple[str, ...]
     defaults: dict[str, Any]
 
 
-def messages(kind: str, publishers: int, subscribers: int, *concerned: str) -> Shape:
+def messages(kind: str, publishers: int, subscribers: int, *options: str) -> Shape:
     """A shape that publishes."""
     defaults = {"shape": kind, "publishers": publishers, "subscribers": subscribers, "qos": 0, "payload": 64}
-    return Shape(publish_load, MESSAGES + concerned, defaults)
+    return Shape(publish_load, Workload, MESSAGES + options, defaults)
 
 
 SHAPES = {
@@ -84,14 +86,14 @@ SHAPES = {
     "fan-out": messages("fanout", 1, 1000),
     "fan-in": messages("fanin", 100, 1),
     "wild": messages("wild", 10, 100, "topics", "filters"),
-    "connections": Shape(hold_connections, ("connections", "subscribe", "keep_alive"), {"connections": 5000}),
-    "connects": Shape(connect_load, ("parallel", "persistent", "warm_up"), {"parallel": 50}),
-    "take-overs": Shape(take_over_load, ("clients", "rate", "persistent"), {"clients": 1000}),
+    "connections": Shape(hold_connections, IdleLoad, ("connections", "subscribe", "keep_alive"), {"connections": 5000}),
+    "connects": Shape(connect_load, ReconnectLoad, ("parallel", "persistent", "warm_up"), {"parallel": 50}),
+    "take-overs": Shape(take_over_load, TakeOverLoad, ("clients", "rate", "persistent"), {"clients": 1000}),
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """A wrong command line is one line, as everywhere in `flockmq`."""
+    """Reports a wrong command line in one line, like all commands of `flockmq`."""
 
     def error(self, message: str) -> NoReturn:
         print(f"flockmq: error: {message}; `flockmq bench --help` explains", file=sys.stderr)
@@ -99,7 +101,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def run(arguments: list[str]) -> int:
-    """Do what the command line says; returns the exit status."""
+    """Run the command; returns its exit status."""
     parser = make_parser()
     asked = parser.parse_args(arguments)
     quiet = asked.json or not sys.stderr.isatty()
@@ -107,7 +109,8 @@ def run(arguments: list[str]) -> int:
     watch = Watch() if quiet else Watch(progress.look, progress.begin)
     try:
         options = make_options(asked)
-        figures = run_in(asked.processes, SHAPES[asked.shape].run, options, watch)
+        target, load = split_options(asked, options)
+        figures = run_in(asked.processes, SHAPES[asked.shape].run, target, load, watch)
     except (LoadError, ValueError, OSError) as error:
         progress.clear()
         print(f"flockmq: error: {error}", file=sys.stderr)
@@ -127,41 +130,48 @@ def run(arguments: list[str]) -> int:
 
 
 def make_options(asked: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of the run.
+    """The options of the run, as its JSON output has them.
 
     Raises:
-        LoadError: an option doesn't concern the shape, or a host can't be found.
+        LoadError: an option does not apply to the shape, or a host can't be resolved.
     """
     shape = SHAPES[asked.shape]
     given = {name: value for name, value in vars(asked).items() if name not in GENERAL and value is not None}
     for name in given:
-        if name not in shape.concerned:
-            raise LoadError(f"--{name.replace('_', '-')} says nothing to {asked.shape}")
-    if asked.shape == "pairs":  # as many of both, whichever was said
+        if name not in shape.options:
+            raise LoadError(f"--{name.replace('_', '-')} does not apply to {asked.shape}")
+    if asked.shape == "pairs":  # as many of both
         clients = {given[name] for name in ("publishers", "subscribers") if name in given}
         if len(clients) > 1:
-            raise LoadError("pairs need as many publishers as subscribers: give one of the two")
+            raise LoadError("pairs need as many publishers as subscribers: set one of the two")
         for number in clients:
             given |= {"publishers": number, "subscribers": number}
     host, port, transport, path = resolve(asked.host)
     options = {"host": host, "port": port, "transport": transport, "path": path, "seconds": asked.seconds}
     options |= {**shape.defaults, **given}
-    if asked.username:
-        options["login"] = Login(asked.username, asked.password)
     places = [(host, port)]
     if shape.run is publish_load:
         options["topic_prefix"] = own_topics()
-        if options["qos"]:  # a queue that overflows by our own doing would be counted as loss
-            options.setdefault("backlog", min(20_000, QUEUED * options["subscribers"]))
+        if options["qos"]:  # an overflow of queues would be counted as loss
+            options.setdefault("backlog", min(20_000, MAX_QUEUED * options["subscribers"]))
     if asked.publish_host:
         publish_host, publish_port, publish_transport, _ = resolve(asked.publish_host)
         if publish_transport != transport:
-            raise LoadError(f"publishers speak what the others do: {transport}")
+            raise LoadError(f"--publish-host needs the same transport: {transport}")
         places.append((publish_host, publish_port))
         options |= {"publish_host": publish_host, "publish_port": publish_port}
-    ProcessMeter(asked.pids or ())  # are they there?
+    ProcessMeter(asked.pids or ())  # raises if a process does not exist
     options["pids"] = asked.pids or sorted({pid for place in places for pid in pids_at(*place)})
     return options
+
+
+def split_options(asked: argparse.Namespace, options: dict[str, Any]) -> tuple[Target, Load]:
+    """The target and the load of the options."""
+    login = {"username": asked.username, "password": asked.password}
+    load = SHAPES[asked.shape].load
+    names = {field.name for field in fields(Target)}
+    target = Target(**login, **{name: value for name, value in options.items() if name in names})
+    return target, load(**{name: value for name, value in options.items() if name not in names})
 
 
 def resolve(address: str) -> tuple[str, int, str, str]:
@@ -170,9 +180,9 @@ def resolve(address: str) -> tuple[str, int, str, str]:
     place, slash, path = rest.partition("/")
     host, _, port = place.partition(":")
     if transport and transport not in PORTS:
-        raise LoadError(f"{address!r}: what is spoken is one of {', '.join(PORTS)}")
+        raise LoadError(f"{address!r}: the scheme is one of {', '.join(PORTS)}")
     if not host or (port and not (port.isdigit() and 0 < int(port) < 65536)):
-        raise LoadError(f"{address!r} is not HOST or HOST:PORT, nor mqtts://, ws:// or wss:// and that")
+        raise LoadError(f"{address!r} is not HOST or HOST:PORT, nor one with mqtts://, ws:// or wss://")
     try:
         transport = transport or "mqtt"
         return socket.gethostbyname(host), int(port or PORTS[transport]), transport, slash + path if path else "/mqtt"
@@ -181,7 +191,7 @@ def resolve(address: str) -> tuple[str, int, str, str]:
 
 
 def pids_at(host: str, port: int) -> list[int]:
-    """Who listens there, if it is this machine."""
+    """The processes that listen there, if it is this machine."""
     with socket.socket() as probe:
         try:
             probe.bind((host, 0))
@@ -210,9 +220,9 @@ def make_parser() -> Parser:
     add("--publish-host", metavar="HOST[:PORT]|URL", help="another node, for publishers")
     add("-u", "--username", default="", metavar="USER", help="user name of all clients")
     add("-P", "--pw", dest="password", default="", metavar="PASSWORD", help="their password")
-    add("--processes", type=_number(1), default=1, metavar="N", help="the shape N times side by side, one a core [1]")
-    add("--pid", type=_number(1), action="append", dest="pids", help="a process of the broker [who listens there]")
-    add("--seconds", type=_real(0.001), default=5.0, help="how long, after the warm-up [5]")
+    add("--processes", type=_number(1), default=1, metavar="N", help="run N copies side by side, one per core [1]")
+    add("--pid", type=_number(1), action="append", dest="pids", help="a process of the broker [the listening ones]")
+    add("--seconds", type=_real(0.001), default=5.0, help="duration, after the warm-up [5]")
     add("--json", action="store_true", help="all figures, as one JSON object")
     add("--hdr", type=Path, metavar="FILE", help="write latencies as HdrHistogram's percentile distribution")
     add = parser.add_argument_group("clients and messages").add_argument
@@ -220,13 +230,13 @@ def make_parser() -> Parser:
     add("--subscribers", type=_number(1), metavar="N")
     add("--qos", type=int, choices=(0, 1, 2), help="of PUBLISH and SUBSCRIBE [0]")
     add("--payload", type=_number(32), metavar="BYTES", help="of each message, at least 32 [64]")
-    add("--rate", type=_real(0), help="messages or take-overs a second of each process [as many as possible; 300]")
-    add("--count", type=_number(1), metavar="N", help="stop after so many messages in each process [no limit]")
+    add("--rate", type=_real(0), help="messages or take-overs per second and process [as many as possible; 300]")
+    add("--count", type=_number(1), metavar="N", help="stop after N messages in each process [no limit]")
     add("--batch", type=_number(1), metavar="N", help="messages per write [1]")
     add("--window", type=_number(1), metavar="N", help="unacknowledged messages per publisher [20]")
-    add("--backlog", type=_number(0), metavar="N", help="pause at so many undelivered ones [20000, less at QoS 1, 2]")
-    add("--warm-up", type=_real(0), metavar="SECONDS", help="left out of the figures [0.5]")
-    add("--persistent", action="store_true", default=None, help="sessions that are not clean")
+    add("--backlog", type=_number(0), metavar="N", help="pause at N undelivered ones [20000, less at QoS 1, 2]")
+    add("--warm-up", type=_real(0), metavar="SECONDS", help="not included in the figures [0.5]")
+    add("--persistent", action="store_true", default=None, help="sessions are not clean")
     add("--topics", type=_number(1), metavar="N", help="wild: in all [1000000]")
     add("--filters", type=_number(1), metavar="N", help="wild: of each subscriber [50]")
     add = parser.add_argument_group("connections, connects, take-overs").add_argument

@@ -1,4 +1,4 @@
-"""What `flockmq bench` says: a line that moves while it works, then its figures as a table or as JSON."""
+"""The output of `flockmq bench`: a line of progress, then the figures as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLEAR = "\r\x1b[K"
 
 
 class Progress:
-    """The line that moves.
+    """The line of progress.
 
     Args:
         stream: a terminal.
@@ -29,39 +29,38 @@ class Progress:
         self._last = (time.monotonic(), 0)
 
     def begin(self) -> None:
-        """All is connected."""
+        """All clients are connected."""
         self._last = (time.monotonic(), 0)
 
     def look(self, phase: str, share: float, done: int) -> None:
-        """So far `share` of the time has passed, and so much is done."""
+        """Show a phase, the share of its time that has passed, and the rate of `done`."""
         now = time.monotonic()
         since, before = self._last
         rate = (done - before) / (now - since) if now > since else 0.0
         self._last = (now, done)
         filled = "#" * round(BAR * min(share, 1.0))
-        told = f"{rate:,.0f} /s" if phase not in ("connecting", "holding") else f"{done:,}"
-        self._stream.write(f"{CLEAR}{phase} [{filled:<{BAR}}] {told}")
+        text = f"{rate:,.0f} /s" if phase not in ("connecting", "holding") else f"{done:,}"
+        self._stream.write(f"{CLEAR}{phase} [{filled:<{BAR}}] {text}")
         self._stream.flush()
         self._shown = True
 
     def clear(self) -> None:
-        """It has done its work."""
+        """Remove the line."""
         if self._shown:
             self._stream.write(CLEAR)
             self._stream.flush()
 
 
 def as_json(figures: Figures, options: dict[str, Any]) -> str:
-    """All figures and what was asked for."""
+    """All figures and options."""
     shown = dict(figures)
     if "latencies" in shown:
         shown["latencies"] = {f"{nanoseconds / 1e3:.3f}": n for nanoseconds, n in shown["latencies"].counts.items()}
-    options = {name: value for name, value in options.items() if name != "login"}
     return json.dumps({"options": options, "figures": shown}, indent=2)
 
 
 def describe(asked: argparse.Namespace, options: dict[str, Any], figures: Figures) -> str:
-    """The figures for people."""
+    """The figures as a table."""
     rows = list(_rows(asked.shape, figures))
     rows += _cost(options["pids"], figures)
     width = max(len(name) for name, _ in rows)
@@ -105,13 +104,13 @@ def _rows(shape: str, figures: Figures) -> Iterator[tuple[str, str]]:
 def _cost(pids: list[int], figures: Figures) -> Iterator[tuple[str, str]]:
     if not pids:
         return
-    for name, what in (("delivery", "message"), ("connect", "connect"), ("take_over", "take-over")):
+    for name, thing in (("delivery", "message"), ("connect", "connect"), ("take_over", "take-over")):
         if f"cpu_us_per_{name}" in figures:
             share = f", {figures['cpu_share']:.0%} of a core" if "cpu_share" in figures else ""
-            yield "broker's CPU", f"{figures[f'cpu_us_per_{name}']:.3g} us a {what}{share}"
+            yield "broker's CPU", f"{figures[f'cpu_us_per_{name}']:.3g} us a {thing}{share}"
     if "idle_cpu_share" in figures:
         yield "while idle", f"{figures['idle_cpu_share']:.2%} of a core"
-        yield "memory", f"{figures['memory_per_connection_bytes']:,.0f} bytes more a connection"
+        yield "memory", f"{figures['memory_per_connection_bytes']:,.0f} bytes more per connection"
     yield "measured", ", ".join(f"{process_name(pid)} ({pid})" for pid in pids)
 
 

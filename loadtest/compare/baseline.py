@@ -1,4 +1,4 @@
-"""`python -m loadtest.floor PORT`: serve the yardstick relay on 127.0.0.1 until it is interrupted. Not a broker."""
+"""`python -m loadtest.compare.baseline PORT`: serve the baseline relay on 127.0.0.1 until interrupted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtest.compare.relay import Relay
 
 def main() -> None:
     """Raise the open-file limit and relay."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.floor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m loadtest.compare.baseline", description=__doc__)
     parser.add_argument("port", type=int, metavar="PORT")
     port = parser.parse_args().port
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -1,7 +1,7 @@
-"""`python -m loadtest.bench`: FlockMQ beside other brokers, one node and many, as Markdown tables with the goals.
+"""`python -m loadtest.bench`: FlockMQ compared with other brokers, one node and several, as Markdown with goals.
 
-A run starts a fresh broker, loads it, stops it. Rounds go through the brokers in turn (A B C A B C ...), and the table
-holds medians: of each broker's figures, and of the ratios within a round. One run alone says little.
+A run starts a fresh broker, loads it and stops it. Rounds alternate between the brokers (A B C A B C ...). The tables
+hold medians: of each broker's figures, and of the ratios within a round.
 """
 
 from __future__ import annotations
@@ -26,31 +26,34 @@ from loadtest.compare.cluster_scenarios import CLUSTER, LOGS
 from loadtest.compare.scenarios import SINGLE, Goal, Row, Scenario, Table
 from loadtest.generator.cost import Figures
 from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
+from loadtest.generator.target import IdleLoad, Load, ReconnectLoad, TakeOverLoad, Target, Workload
 
 SCENARIOS = (*SINGLE, *CLUSTER, *LOGS)
-_RUNS: dict[str, Callable[..., Figures]] = {
-    "publish": publish_load,
-    "hold": hold_connections,
-    "connect": connect_load,
-    "take-over": take_over_load,
+RUNS: dict[str, tuple[Callable[[Target, Any], Figures], type[Load]]] = {
+    "publish": (publish_load, Workload),
+    "hold": (hold_connections, IdleLoad),
+    "connect": (connect_load, ReconnectLoad),
+    "take-over": (take_over_load, TakeOverLoad),
 }
-_ALIASES = {
+CORES = {"one": False, "each": True}  # --cores: the value of Scenario.apart
+ALIASES = {
     name: [scenario.name for scenario in scenarios]
     for name, scenarios in (("single", SINGLE), ("cluster", CLUSTER), ("log", LOGS))
 }
-_STALL_SHARE = 0.1  # a run whose generator stood still for a larger part is repeated once
+STALL_SHARE = 0.1  # a run is repeated once if its generator stood still for a larger part
 
-# figures by broker, one per round; a round that failed holds {"failure": why}
+# figures by broker, one per round; a failed round holds {"failure": reason}
 Results = dict[str, list[Figures]]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what the command line names and print the table; return 0, or 1 when nothing could be measured."""
+    """Measure the selected scenarios and print the tables; return 0, or 1 if there were none."""
     options = _parse(arguments)
     scenarios = [_adapted(scenario, options) for scenario in SCENARIOS if _is_wanted(scenario.name, options.only)]
     rounds, seconds = (1, min(options.seconds, 1.0)) if options.quick else (options.rounds, options.seconds)
     report: dict[str, Any] = {
         "machine": describe_machine(scenarios),
+        "cores": options.cores or "",
         "rounds": rounds,
         "seconds": seconds,
         "results": {scenario.name: measure(scenario, rounds, seconds) for scenario in scenarios},
@@ -71,12 +74,12 @@ def measure(scenario: Scenario, rounds: int, seconds: float) -> Results:
     for number in range(1, rounds + 1):
         for broker in scenario.brokers:
             last = results[broker][-1] if results[broker] else {}
-            if last.get("missing"):  # it did not start before either
+            if last.get("missing"):  # it did not start in the round before
                 results[broker].append(last)
                 continue
             print(f"{scenario.name} {number}/{rounds} {broker}", file=sys.stderr, flush=True)
             figures = _run(scenario, broker, seconds)
-            if figures.get("stalled_s", 0.0) > _STALL_SHARE * seconds:
+            if figures.get("stalled_s", 0.0) > STALL_SHARE * seconds:
                 figures = _run(scenario, broker, seconds)
             results[broker].append(figures)
     return results
@@ -102,23 +105,27 @@ def _run(scenario: Scenario, broker: str, seconds: float) -> Figures:
 
 
 def _run_alone(scenario: Scenario, broker: str, seconds: float, cores: set[int]) -> Figures:
+    run, load = RUNS[scenario.run]
     with start(broker, scenario.store, cores, scenario.saturated) as running:
-        return _RUNS[scenario.run](port=running.port, pids=[running.pid], seconds=seconds, **scenario.parameters)
+        target = Target(port=running.port, pids=[running.pid])
+        return run(target, load(**{"seconds": seconds, **scenario.parameters}))
 
 
 def _run_in_cluster(scenario: Scenario, broker: str, seconds: float, cores: set[int]) -> Figures:
     place = PLACES[broker]
-    parameters: dict[str, Any] = {"seconds": seconds, **scenario.parameters, **place.parameters}
+    run, load = RUNS[scenario.run]
     with start_cluster(place.kind, cores, scenario.saturated) as cluster:
-        if place.publish_at != place.subscribe_at:
-            parameters["publish_port"] = cluster.ports[place.publish_at]
-        if scenario.counts:
-            parameters["counts"] = cluster.counts
-        return _RUNS[scenario.run](port=cluster.ports[place.subscribe_at], groups=cluster.groups, **parameters)
+        target = Target(
+            port=cluster.ports[place.subscribe_at],
+            publish_port=cluster.ports[place.publish_at],
+            groups=cluster.groups,
+            counts=cluster.counts if scenario.counts else None,
+        )
+        return run(target, load(**{"seconds": seconds, **scenario.parameters, **place.parameters}))
 
 
 def _cores(apart: bool) -> tuple[set[int], set[int]]:
-    """Return the generator's cores and the broker's, from those this process may use; core 0 is the likeliest busy."""
+    """Return the generator's cores and the broker's, of those this process may use; core 0 is likely to be busy."""
     allowed = sorted(os.sched_getaffinity(0))
     if apart and len(allowed) > 1:
         return {allowed[-1]}, {allowed[-2]}
@@ -129,6 +136,8 @@ def render(report: dict[str, Any], scenarios: list[Scenario]) -> str:
     """Return the report as Markdown."""
     lines = [f"- {name}: {value}" for name, value in report["machine"].items()]
     lines.append(f"- {report['rounds']} rounds of {report['seconds']:g} s, payload 64 bytes; medians")
+    if cores := report.get("cores"):
+        lines.append(f"- brokers and generator: {'one core' if cores == 'one' else 'a core each'}")
     tables = {scenario.table: [other for other in scenarios if other.table == scenario.table] for scenario in scenarios}
     for table in [table for table in tables if not table.title]:
         lines += _table_lines(table, tables.pop(table), report["results"])
@@ -154,7 +163,7 @@ def ratio_of(results: Results, other: str, row: Row, own: str = "FlockMQ") -> fl
 
 
 def is_reached(results: Results, row: Row, goal: Goal, own: str = "FlockMQ") -> bool | None:
-    """Return whether the goal is reached, None when that was not measured."""
+    """Return whether the goal is reached, None if it was not measured."""
     own = goal.whose or own
     if goal.above:
         pairs = zip(values_of(results, own, row), values_of(results, goal.of, row), strict=False)
@@ -191,7 +200,7 @@ def _cells(scenario: Scenario, row: Row, results: Results) -> list[str]:
 
 
 def _micro_cells(result: dict[str, Any]) -> list[str]:
-    limit = result["at_most"]
+    limit = result["limit"]
     if "skipped" in result:
         return [result["name"], result["unit"], f"skipped: {result['skipped']}", _limit_text(limit), "?"]
     reached = "-" if limit is None else ("yes" if result["value"] <= limit else "no")
@@ -207,7 +216,7 @@ def _goal_text(goal: Goal) -> str:
 
 
 def _reached_text(goals: dict[str, bool | None]) -> str:
-    """Say yes, name the goals that were missed, or say that it is not known."""
+    """Return "yes", the missed goals, or "?" if unknown."""
     missed = [text for text, reached in goals.items() if reached is False]
     if missed:
         return f"no: {', '.join(missed)}" if len(goals) > 1 else "no"
@@ -217,7 +226,7 @@ def _reached_text(goals: dict[str, bool | None]) -> str:
 
 
 def _notes(scenarios: list[Scenario], results: dict[str, Results]) -> list[str]:
-    """Return what went wrong, a line for each broker and fault."""
+    """Return a line for each broker and fault."""
     names: dict[str, dict[str, None]] = {}
     for scenario in scenarios:
         for broker, rounds in results[scenario.name].items():
@@ -246,7 +255,7 @@ def _line(cells: list[str] | tuple[str, ...]) -> str:
 
 
 def describe_machine(scenarios: list[Scenario]) -> dict[str, str]:
-    """Return what the figures depend on: machine, versions, commit, date."""
+    """Return the conditions of the figures: machine, versions, commit, date."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -281,6 +290,9 @@ def _git(*arguments: str) -> str:
 
 
 def _adapted(scenario: Scenario, options: argparse.Namespace) -> Scenario:
+    if options.cores:
+        apart = CORES[options.cores]
+        scenario = replace(scenario, apart=apart, saturated=scenario.saturated and not apart)
     if options.saturated and not scenario.apart:
         scenario = replace(scenario, saturated=True)
     if not options.quick or not scenario.quick:
@@ -290,19 +302,24 @@ def _adapted(scenario: Scenario, options: argparse.Namespace) -> Scenario:
 
 
 def _is_wanted(name: str, only: list[str]) -> bool:
-    return not only or name in only or any(name in _ALIASES.get(alias, []) for alias in only)
+    return not only or name in only or any(name in ALIASES.get(alias, []) for alias in only)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
-    names = [*_ALIASES, *(scenario.name for scenario in SCENARIOS), "micro"]
+    names = [*ALIASES, *(scenario.name for scenario in SCENARIOS), "micro"]
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each run")
     parser.add_argument("--quick", action="store_true", help="one round of one second, fewer idle connections")
-    parser.add_argument("--saturated", action="store_true", help="SCHED_BATCH for every broker that shares our core")
+    parser.add_argument("--saturated", action="store_true", help="SCHED_BATCH for every broker on the generator's core")
+    parser.add_argument(
+        "--cores",
+        choices=CORES,
+        help="brokers and generator share one core, or have a core each [each scenario's own choice]",
+    )
     parser.add_argument("--only", action="append", default=[], choices=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="write the table there too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--output", type=Path, metavar="FILE.md", help="also write the tables to a file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures of every round")
     options = parser.parse_args(arguments)
     if options.rounds < 1 or options.seconds <= 0:
         parser.error("--rounds and --seconds must be positive")

@@ -1,4 +1,4 @@
-"""Starts and stops the brokers that are compared, each on a free loopback port and pinned to a core."""
+"""Starts and stops the compared brokers, each on a free loopback port and pinned to cores."""
 
 from __future__ import annotations
 
@@ -13,19 +13,28 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
-_START_LIMIT = 15.0  # seconds until a broker answers
-_STOP_LIMIT = 10.0  # seconds until it is killed
+START_LIMIT = 15.0  # seconds until a broker replies
+STOP_LIMIT = 10.0  # seconds until it is killed
+START_ATTEMPTS = 5  # with another port each, if the port is taken meanwhile
+# The words of brokers, Redis and Node.js for a port in use, in lower case.
+PORT_IN_USE = ("address already in use", "address in use", "eaddrinuse")
+T = TypeVar("T")
 
 
 class BrokerError(Exception):
     """A broker is not installed or does not start."""
 
 
+class PortInUse(BrokerError):
+    """The port was taken between its choice and the start of the broker."""
+
+
 @dataclass(frozen=True)
 class Running:
-    """A broker that answers."""
+    """A broker that accepts clients."""
 
     port: int
     pid: int
@@ -50,25 +59,52 @@ def start(name: str, store: str, cores: set[int], saturated: bool = False) -> It
 
     Args:
         name: a key of `COMMANDS`.
-        store: "memory", "sqlite-normal" or "sqlite-full"; only FlockMQ looks at it.
+        store: "memory", "sqlite-normal" or "sqlite-full"; only FlockMQ uses it.
         cores: where it may run.
-        saturated: on a core shared with the generator it does not preempt it when it is woken (SCHED_BATCH), so that
-            it always finds much to read, as a fully loaded broker does.
+        saturated: SCHED_BATCH: on a shared core, the broker does not preempt the generator when it is woken, so that it
+            always has much to read, like a fully loaded broker.
 
     Raises:
-        BrokerError: it is not installed, ends at once, or doesn't answer in time.
+        BrokerError: it is not installed, ends at once, or does not reply in time.
     """
-    with tempfile.TemporaryDirectory(prefix="loadtest-") as directory:
-        port = free_port()
-        command = COMMANDS[name](port, store, Path(directory))
-        with run_process(name, command, Path(directory, "output"), cores, saturated) as process:
-            wait_until_ready(process, lambda: gives_connack(port))
-            yield Running(port, process.pid)
+    with tempfile.TemporaryDirectory(prefix="loadtest-") as directory, contextlib.ExitStack() as stack:
+
+        def attempt(port: int, attempt_stack: contextlib.ExitStack) -> Running:
+            command = COMMANDS[name](port, store, Path(directory))
+            output = Path(directory, "output")
+            process = attempt_stack.enter_context(run_process(name, command, output, cores, saturated))
+            wait_until_ready(process, lambda: accepts_clients(port))
+            return Running(port, process.pid)
+
+        yield start_on_free_port(attempt, stack)
+
+
+def start_on_free_port(attempt: Callable[[int, contextlib.ExitStack], T], stack: contextlib.ExitStack) -> T:
+    """Call `attempt` with a free port, and again with another one if that port was taken meanwhile.
+
+    Args:
+        attempt: starts a program on a port; puts on the stack it is given what must be undone.
+        stack: receives what the last attempt has put on its stack.
+
+    Raises:
+        BrokerError: as `attempt` raises it.
+    """
+    for last in [False] * (START_ATTEMPTS - 1) + [True]:
+        with contextlib.ExitStack() as attempt_stack:
+            try:
+                result = attempt(free_port(), attempt_stack)
+            except PortInUse:
+                if last:
+                    raise
+                continue
+            stack.push(attempt_stack.pop_all())
+            return result
+    raise AssertionError("the last attempt returns or raises")
 
 
 @dataclass(frozen=True)
 class Process:
-    """What `run_process` started."""
+    """A process started by `run_process`."""
 
     name: str
     output: Path
@@ -84,7 +120,7 @@ class Process:
 def run_process(
     name: str, command: list[str], output: Path, cores: set[int], saturated: bool = False
 ) -> Iterator[Process]:
-    """Run a command while the block lasts; `output` takes what it prints; the others are as in `start`."""
+    """Run a command while the block lasts; `output` receives its output; the others are as in `start`."""
     with open(output, "w+b") as file, _placed(cores, saturated):
         popen = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
     try:
@@ -92,14 +128,14 @@ def run_process(
     finally:
         popen.terminate()
         try:
-            popen.wait(_STOP_LIMIT)
+            popen.wait(STOP_LIMIT)
         except subprocess.TimeoutExpired:
             popen.kill()
             popen.wait()
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on just now."""
+    """Return a port without a listener; another process may take it before it is used."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
@@ -120,20 +156,21 @@ def _mosquitto(port: int, store: str, directory: Path) -> list[str]:
         "allow_anonymous true\n"
         "persistence false\n"
         "set_tcp_nodelay true\n"
-        "max_queued_messages 0\n"  # no limit: it should not be cheap because it drops
-        "log_dest none\n"
+        "max_queued_messages 0\n"  # no limit: it must not save CPU time by dropping messages
+        "log_dest stderr\n"
+        "log_type error\n"
     )
     return [program, "-c", str(config)]
 
 
-def _floor(port: int, store: str, directory: Path) -> list[str]:
+def _baseline(port: int, store: str, directory: Path) -> list[str]:
     return [sys.executable, "-m", "loadtest.compare.baseline", str(port)]
 
 
 COMMANDS: dict[str, Callable[[int, str, Path], list[str]]] = {
     "FlockMQ": _flockmq,
     "Mosquitto": _mosquitto,
-    "floor": _floor,
+    "baseline": _baseline,
 }
 
 
@@ -151,26 +188,29 @@ def _placed(cores: set[int], saturated: bool) -> Iterator[None]:
 
 
 def wait_until_ready(process: Process, is_ready: Callable[[], bool]) -> None:
-    """Wait until `is_ready` says so.
+    """Wait until `is_ready` returns true.
 
     Raises:
-        BrokerError: the process ended, or time is up.
+        PortInUse: the process ended because its port is taken.
+        BrokerError: the process ended, or START_LIMIT has passed.
     """
-    end = time.monotonic() + _START_LIMIT
+    end = time.monotonic() + START_LIMIT
     while time.monotonic() < end:
         if process.popen.poll() is not None:
             lines = process.output.read_text(errors="replace").strip().splitlines()
             last = lines[-1] if lines else "no output"
-            raise BrokerError(f"{process.name} ended with status {process.popen.returncode}: {last}")
+            in_use = any(words in line.lower() for line in lines for words in PORT_IN_USE)
+            error = PortInUse if in_use else BrokerError
+            raise error(f"{process.name} ended with status {process.popen.returncode}: {last}")
         with contextlib.suppress(OSError):
             if is_ready():
                 return
         time.sleep(0.05)
-    raise BrokerError(f"{process.name} did not answer within {_START_LIMIT:g} s")
+    raise BrokerError(f"{process.name} did not reply within {START_LIMIT:g} s")
 
 
-def gives_connack(port: int) -> bool:
-    """Return whether a client is let in: a listening socket alone may belong to a broker that is still loading."""
+def accepts_clients(port: int) -> bool:
+    """Return whether a client can connect: a broker that is still loading may already listen."""
     with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
         client.sendall(b"\x10\x11\x00\x04MQTT\x04\x02\x00\x3c\x00\x05probe")
         if client.recv(4) != b"\x20\x02\x00\x00":

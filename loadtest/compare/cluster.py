@@ -1,4 +1,4 @@
-"""Starts a cluster: one Redis of its own and nodes a, b, c over it, of FlockMQ or of Aedes, all on the same cores."""
+"""Starts a cluster on given cores: its own Redis and nodes a, b, c, of FlockMQ or of Aedes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from loadtest.compare import aedes
-from loadtest.compare.brokers import BrokerError, Process, free_port, gives_connack, run_process, wait_until_ready
+from loadtest.compare.brokers import (
+    BrokerError,
+    Process,
+    accepts_clients,
+    run_process,
+    start_on_free_port,
+    wait_until_ready,
+)
 from loadtest.generator.cost import Groups, wake_ups
 
 NAMES = ("a", "b", "c")
-# The append-only file is synced once a second. It is not rewritten meanwhile, because that is a process of its own,
-# whose CPU time would be counted nowhere.
-_REDIS_OPTIONS = {"save": "", "appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": "0"}
+# The append-only file is synced once a second, and never rewritten: that process would not be measured.
+REDIS_OPTIONS = {"save": "", "appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": "0"}
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster whose nodes answer."""
+    """A cluster whose nodes accept clients."""
 
     ports: tuple[int, ...]  # of the nodes
     pids: tuple[int, ...]
@@ -35,7 +42,7 @@ class Cluster:
 
     @property
     def groups(self) -> Groups:
-        """Processes by name: each node; `nodes`, those that clients use; `redis`; `all` of them."""
+        """Processes by name: each node; `nodes`, those with clients; `redis`; `all` of them."""
         return {
             **{name: (pid,) for name, pid in zip(NAMES, self.pids, strict=False)},
             "nodes": self.pids[:2],
@@ -44,7 +51,7 @@ class Cluster:
         }
 
     def counts(self) -> dict[str, float]:
-        """Return what Redis has executed, what has passed between it and each node, and how often that was woken."""
+        """Return the commands executed by Redis, its traffic with each node, and the wake-ups of each node."""
         result: dict[str, float] = {"redis_commands": _redis_info(self.redis_port)["total_commands_processed"]}
         received, sent = _bytes_by_process(self.redis_port)
         for name, pid in zip(NAMES, self.pids, strict=False):
@@ -56,12 +63,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Place:
-    """Where clients connect: what a column of the cluster's tables stands for."""
+    """The nodes that clients connect to: a column of the cluster's tables."""
 
     kind: str = "FlockMQ"  # a key of `COMMANDS`
     publish_at: int = 0  # nodes, by number
     subscribe_at: int = 0
-    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the load, in place of the scenario's
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the load; replace the scenario's
 
 
 PLACES = {
@@ -81,27 +88,29 @@ def start_cluster(kind: str, cores: set[int], saturated: bool = False, nodes: in
     Args:
         kind: a key of `COMMANDS`.
         cores, saturated: as in `brokers.start`, for all of them.
-        nodes: how many; at least two.
+        nodes: their number, at least two.
 
     Raises:
-        BrokerError: something is not installed, ends at once, or doesn't answer in time.
+        BrokerError: a program is not installed, ends at once, or does not reply in time.
     """
     with tempfile.TemporaryDirectory(prefix="loadtest-") as directory, contextlib.ExitStack() as stack:
 
-        def run(name: str, command: list[str], is_ready: Callable[[], bool]) -> Process:
-            output = Path(directory, name.replace(" ", "-"))
-            process = stack.enter_context(run_process(name, command, output, cores, saturated))
-            wait_until_ready(process, is_ready)
-            return process
+        def run(name: str, command: Callable[[int], list[str]], is_ready: Callable[[int], bool]) -> tuple[int, Process]:
+            def attempt(port: int, attempt_stack: contextlib.ExitStack) -> tuple[int, Process]:
+                output = Path(directory, name.replace(" ", "-"))
+                process = attempt_stack.enter_context(run_process(name, command(port), output, cores, saturated))
+                wait_until_ready(process, lambda: is_ready(port))
+                return port, process
 
-        redis_port = free_port()
-        redis = run("Redis", _redis(redis_port, Path(directory)), lambda: redis_answers(redis_port))
+            return start_on_free_port(attempt, stack)
+
+        redis_port, redis = run("Redis", lambda port: redis_command(port, Path(directory)), redis_replies)
         ports, pids = [], []
         for name in NAMES[:nodes]:
-            port = free_port()
-            command = COMMANDS[kind](port, redis_port, name)
-            pids.append(run(f"{kind} {name}", command, lambda port=port: gives_connack(port)).pid)  # type: ignore[misc]
+            command = partial(COMMANDS[kind], redis_port=redis_port, name=name)
+            port, process = run(f"{kind} {name}", command, accepts_clients)
             ports.append(port)
+            pids.append(process.pid)
         yield Cluster(tuple(ports), tuple(pids), redis_port, redis.pid)
 
 
@@ -113,10 +122,11 @@ def redis_version() -> str:
     return found[1] if found else "unknown"
 
 
-def _redis(port: int, directory: Path) -> list[str]:
+def redis_command(port: int, directory: Path, **options: str) -> list[str]:
+    """The command of a Redis; raises BrokerError if it is not installed."""
     if (program := shutil.which("redis-server")) is None:
         raise BrokerError("redis-server is not installed")
-    options = {"bind": "127.0.0.1", "port": str(port), "dir": str(directory), **_REDIS_OPTIONS}
+    options = {"bind": "127.0.0.1", "port": str(port), "dir": str(directory), **(options or REDIS_OPTIONS)}
     return [program, *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
@@ -133,15 +143,15 @@ def _flockmq_logging(port: int, redis_port: int, name: str) -> list[str]:
     return [*_flockmq(port, redis_port, name), "--analytics", "#"]
 
 
-COMMANDS: dict[str, Callable[[int, int, str], list[str]]] = {
+COMMANDS: dict[str, Callable[..., list[str]]] = {
     "FlockMQ": _flockmq,
     "FlockMQ that logs": _flockmq_logging,
     "Aedes": _aedes,
 }
 
 
-def redis_answers(port: int) -> bool:
-    """Return whether a Redis answers."""
+def redis_replies(port: int) -> bool:
+    """Return whether a Redis replies."""
     with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
         client.sendall(b"PING\r\n")
         return client.recv(7) == b"+PONG\r\n"
@@ -165,7 +175,7 @@ def _bytes_by_process(redis_port: int) -> tuple[dict[int, int], dict[int, int]]:
     sent: dict[int, int] = {}
     for line in text.splitlines():
         if (owner := re.search(r"pid=(\d+)", line)) is None:
-            continue  # our own, for INFO, is on its way out
+            continue  # our own, for INFO, is closing
         for name, totals in (("bytes_received", received), ("bytes_acked", sent)):
             found = re.search(rf"\b{name}:(\d+)", line)
             totals[int(owner[1])] = totals.get(int(owner[1]), 0) + (int(found[1]) if found else 0)

@@ -1,4 +1,4 @@
-"""What the bench measures in a cluster and what has to come out: three nodes a, b, c and one Redis."""
+"""The scenarios of the bench for a cluster and their goals: three nodes a, b, c and one Redis."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from typing import Any
 
 from loadtest.compare.scenarios import PAIRS, Goal, Row, Scenario, Table
 
-ACROSS, WITHIN, OTHERS = "A to B", "within A", "Aedes A to B"
-RESTING, LOGGED = "at 1 msg/s", "logged"
+ACROSS, WITHIN, AEDES = "A to B", "within A", "Aedes A to B"
+IDLE, LOGGED = "at 1 msg/s", "logged"
 REDIS_TARGET = 40_000  # messages per second at one core of Redis
-PEER_SHARE = 20  # how many times Aedes' messages per core
+AEDES_SHARE = 20  # times Aedes' messages per core
 
 CLUSTER_TABLE = Table(
-    columns=(ACROSS, WITHIN, OTHERS, "Aedes within A"),
-    ratios=(WITHIN, OTHERS),
+    columns=(ACROSS, WITHIN, AEDES, "Aedes within A"),
+    ratios=(WITHIN, AEDES),
     per_second="per s at one core",
     title="Cluster",
     preface="""\
 Three nodes and one Redis (append-only file, synced once a second). Publishers are connected to node A, subscribers to B
-(A to B) or to A too (within A); C has no clients. Nodes, Redis and generator share one core as above, so `time` is what
-all of them take for a message. "Full load": nodes and Redis have SCHED_BATCH, so that each finds as much to read as on
-a core of its own that is always busy; else each is woken for what little another one has just sent. Aedes: three
+(A to B) or to A too (within A); C has no clients. Nodes, Redis and generator share one core as above, so `time` is the
+time of all of them per message. "Full load": nodes and Redis have SCHED_BATCH, so that each has as much to read as on a
+busy core of its own; otherwise each is woken for the few bytes that another one has just sent. Aedes: three
 processes with its Redis persistence and emitter on the same kind of Redis.""",
 )
 TOUCH_TABLE = Table(
-    columns=(ACROSS, WITHIN, RESTING),
+    columns=(ACROSS, WITHIN, IDLE),
     ratios=(),
-    title="Whom a message touches",
+    title="Nodes that a message reaches",
     preface="""\
-Counted in the same cluster while 20 000 messages a second go from A to B, while they stay within A, and while one a
-second is sent: what is left then is heartbeats.""",
+Counted in the same cluster at 20 000 messages per second from A to B and within A, and at one message per second, which
+leaves mainly heartbeats.""",
 )
 
 LOG_TABLE = Table(
@@ -38,8 +38,8 @@ LOG_TABLE = Table(
     per_second="per s at one core",
     title="The log of messages",
     preface="""\
-What a message costs a node and Redis more when it is logged for analytics (`--analytics '#'`), the receiver at the same
-node. QoS 1 is then acknowledged when Redis has it; without the log nobody else is asked.""",
+The additional cost of a message for a node and Redis when it is logged for analytics (`--analytics '#'`); the receiver
+is connected to the same node. At QoS 1 the acknowledgement then waits for Redis; without the log only for the node.""",
 )
 
 
@@ -62,7 +62,7 @@ def _publishing(
     time: tuple[Goal, ...] = (),
     full: bool = True,
 ) -> Scenario:
-    together = (Goal(1 / PEER_SHARE, OTHERS, f"≤ 1/{PEER_SHARE} Aedes"),)
+    together = (Goal(1 / AEDES_SHARE, AEDES, f"≤ 1/{AEDES_SHARE} Aedes"),)
     rows = (
         *_costs(nodes, redis),
         Row("cpu_us_per_delivery_median_all", "CPU µs", label=": all", per_second=True, goals=together),
@@ -108,7 +108,7 @@ def _take_over(sessions: str, persistent: bool) -> Scenario:
         rows,
         run="take-over",
         parameters={"clients": 1000, "persistent": persistent},
-        brokers=(ACROSS, WITHIN, OTHERS),
+        brokers=(ACROSS, WITHIN, AEDES),
         apart=True,
         table=CLUSTER_TABLE,
     )
@@ -126,18 +126,18 @@ def _connects(sessions: str, persistent: bool) -> Scenario:
     )
 
 
-def _quiet(most: float, *places: str) -> tuple[Goal, ...]:
-    """Return goals: in these places no more than what heartbeats cost."""
-    return tuple(Goal(most, text=f"{place}: ≤ {most:,g}", whose=place) for place in places)
+def _quiet(limit: float, *places: str) -> tuple[Goal, ...]:
+    """Return goals: in these places at most the cost of heartbeats."""
+    return tuple(Goal(limit, text=f"{place}: ≤ {limit:,g}", whose=place) for place in places)
 
 
 def _logging(name: str, label: str, parameters: dict[str, Any]) -> Scenario:
-    most = (Goal(0.3, WITHIN, "≤ 0.3 more", above=True),)
+    goals = (Goal(0.3, WITHIN, "≤ 0.3 more", above=True),)
     return Scenario(
         name,
         label + ", full load",
         (
-            Row("cpu_us_per_delivery_median_a", "CPU µs", label=": A", per_second=True, goals=most),
+            Row("cpu_us_per_delivery_median_a", "CPU µs", label=": A", per_second=True, goals=goals),
             Row("cpu_us_per_delivery_median_redis", "CPU µs", label=": Redis", per_second=True),
         ),
         parameters=parameters,

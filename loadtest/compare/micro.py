@@ -1,7 +1,7 @@
 """Micro-benchmarks of the compiled modules, in one process and without a socket.
 
-A row of `MICROS` is a name, a unit, a function that prepares and measures, and a goal. The function imports what it
-needs; what does not exist yet is reported as skipped, with the reason. `python -m loadtest.micro` prints them all.
+A row of `MICROS` is a name, a unit, a function that prepares and measures, and a goal. The function imports its
+modules; a row without its modules is skipped, with the reason. `python -m loadtest.compare.micro` prints all rows.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 from loadtest.generator.cost import ProcessMeter
 
-_REPEATS = 7
-_TOPIC_NAME = "site/17/dev/203/m4"
-_PAYLOAD = b"x" * 64
-_SUBSCRIPTIONS = 1_000_000
-_FILTERS_PER_CLIENT = 50
-_RECEIVERS = 1000
-_SIDE = 316  # sites, and devices of each: as many topics as subscriptions, with ten metrics each
+REPEATS = 7
+TOPIC_NAME = "site/17/dev/203/m4"
+PAYLOAD = b"x" * 64
+SUBSCRIPTIONS = 1_000_000
+FILTERS_PER_CLIENT = 50
+RECEIVERS = 1000
+SIDE = 316  # number of sites, and of devices of each; with ten metrics each, as many topics as subscriptions
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Micro:
 
     name: str
     unit: str
-    measure: Callable[[float], float]  # argument: seconds it may take, about; result in `unit`
-    at_most: float | None = None  # the goal, in `unit`
+    measure: Callable[[float], float]  # argument: approximate seconds to take; result in `unit`
+    limit: float | None = None  # the goal, in `unit`
 
 
 def run(quick: bool = False) -> list[dict[str, Any]]:
-    """Run all; return name, unit, at_most and either value or skipped (why) of each."""
+    """Run all; return name, unit, limit and either value or skipped (the reason) of each."""
     results: list[dict[str, Any]] = []
     for micro in MICROS:
-        result: dict[str, Any] = {"name": micro.name, "unit": micro.unit, "at_most": micro.at_most}
+        result: dict[str, Any] = {"name": micro.name, "unit": micro.unit, "limit": micro.limit}
         try:
             result["value"] = micro.measure(0.05 if quick else 0.5)
         except (ImportError, AttributeError) as error:
@@ -51,11 +51,11 @@ def run(quick: bool = False) -> list[dict[str, Any]]:
 
 
 def time_ns(operation: Callable[[], object], seconds: float, operations: int = 1) -> float:
-    """Return the median CPU nanoseconds for one of the `operations` that a call of `operation` does."""
+    """Return the median CPU nanoseconds of one of the `operations` in a call of `operation`."""
     calls = 1
-    while (took := _time(operation, calls)) < seconds / _REPEATS / 2:
+    while (took := _time(operation, calls)) < seconds / REPEATS / 2:
         calls *= 2 if took else 16
-    return median(_time(operation, calls) for _ in range(_REPEATS)) * 1e9 / calls / operations
+    return median(_time(operation, calls) for _ in range(REPEATS)) * 1e9 / calls / operations
 
 
 def _time(operation: Callable[[], object], calls: int) -> float:
@@ -66,30 +66,30 @@ def _time(operation: Callable[[], object], calls: int) -> float:
 
 
 def _decode_publish(seconds: float) -> float:
-    publish = import_module("_speedups.codec.packets").Publish(_TOPIC_NAME, _PAYLOAD)
+    publish = import_module("_speedups.codec.packets").Publish(TOPIC_NAME, PAYLOAD)
     data = import_module("_speedups.codec.encode").encode(publish) * 100
     decoder = import_module("_speedups.codec.decode").Decoder()
     return time_ns(lambda: decoder.feed(data), seconds, 100)
 
 
 def _encode_publish(seconds: float) -> float:
-    packet = import_module("_speedups.codec.packets").Publish(_TOPIC_NAME, _PAYLOAD)
+    packet = import_module("_speedups.codec.packets").Publish(TOPIC_NAME, PAYLOAD)
     encode = import_module("_speedups.codec.encode").encode
     return time_ns(lambda: encode(packet), seconds)
 
 
 def _match_one(seconds: float) -> float:
     matches = import_module("_speedups.codec.topics").matches
-    return time_ns(lambda: matches("site/+/dev/203/#", _TOPIC_NAME), seconds)
+    return time_ns(lambda: matches("site/+/dev/203/#", TOPIC_NAME), seconds)
 
 
 def _validate_topic_name(seconds: float) -> float:
     validate = import_module("_speedups.codec.topics").validate_topic_name
-    return time_ns(lambda: validate(_TOPIC_NAME), seconds)
+    return time_ns(lambda: validate(TOPIC_NAME), seconds)
 
 
 def _router() -> Any:
-    """Return a router that keeps nothing on disk."""
+    """Return a router without a store."""
     turn = import_module("_speedups.session.turn").Turn(import_module("_speedups.session.journal").Journal())
     turn.set_limits(
         max_packet_size=1 << 20,
@@ -113,19 +113,19 @@ def _session(router: Any, number: int) -> Any:
 
 @cache
 def _filled_tree() -> tuple[Any, list[Any], float]:
-    """Return a tree with `_SUBSCRIPTIONS` filters of the kinds of the "wild" shape, its sessions, the bytes of each."""
+    """Return a tree with `SUBSCRIPTIONS` filters of the shape "wild", its sessions, and the bytes per filter."""
     router = _router()
-    sessions = [_session(router, number) for number in range(_SUBSCRIPTIONS // _FILTERS_PER_CLIENT)]
+    sessions = [_session(router, number) for number in range(SUBSCRIPTIONS // FILTERS_PER_CLIENT)]
     meter = ProcessMeter([os.getpid()])
     before = meter.resident_bytes()
-    for number in range(_SUBSCRIPTIONS):
-        router.filters.subscribe(sessions[number // _FILTERS_PER_CLIENT], _wild_filter(number).encode(), 0)
+    for number in range(SUBSCRIPTIONS):
+        router.filters.subscribe(sessions[number // FILTERS_PER_CLIENT], _wild_filter(number).encode(), 0)
     return router.filters, sessions, (meter.resident_bytes() - before) / router.filters.count
 
 
 def _wild_filter(number: int) -> str:
-    site, device, metric = number % _SIDE, number // _SIDE % _SIDE, number % 10
-    percent = number // _FILTERS_PER_CLIENT % 100
+    site, device, metric = number % SIDE, number // SIDE % SIDE, number % 10
+    percent = number // FILTERS_PER_CLIENT % 100
     if percent < 5:
         return f"site/+/dev/{device}/#"
     return f"site/{site}/dev/+/m{metric}" if percent < 30 else f"site/{site}/dev/{device}/+"
@@ -138,7 +138,7 @@ def _tree_bytes(seconds: float) -> float:
 def _tree_match(seconds: float) -> float:
     tree = _filled_tree()[0]
     chance = random.Random(1)
-    sides = [(chance.randrange(_SIDE), chance.randrange(_SIDE), chance.randrange(10)) for _ in range(1000)]
+    sides = [(chance.randrange(SIDE), chance.randrange(SIDE), chance.randrange(10)) for _ in range(1000)]
     names = [f"site/{site}/dev/{device}/m{metric}".encode() for site, device, metric in sides]
 
     def match_all() -> None:
@@ -150,20 +150,20 @@ def _tree_match(seconds: float) -> float:
 
 def _fan_out(seconds: float) -> float:
     router = _router()
-    channels = [import_module("_speedups.protocol.channel").Channel(router, None) for _ in range(_RECEIVERS)]
+    channels = [import_module("_speedups.protocol.channel").Channel(router, None) for _ in range(RECEIVERS)]
     for number, channel in enumerate(channels):
         session = _session(router, number)
         channel.accept(session, 4, 0)
-        router.filters.subscribe(session, _TOPIC_NAME.encode(), 0)
+        router.filters.subscribe(session, TOPIC_NAME.encode(), 0)
 
     def publish() -> None:
         for _ in range(10):
-            router.publish(_TOPIC_NAME.encode(), _PAYLOAD)
+            router.publish(TOPIC_NAME.encode(), PAYLOAD)
         for channel in channels:
             channel.take_output()
         router.turn.end()
 
-    return time_ns(publish, seconds, 10 * _RECEIVERS)
+    return time_ns(publish, seconds, 10 * RECEIVERS)
 
 
 MICROS = (
@@ -171,8 +171,8 @@ MICROS = (
     Micro("encode PUBLISH, 64 bytes, QoS 0, from an object", "ns", _encode_publish),
     Micro("match one filter and one topic name", "ns", _match_one),
     Micro("validate a topic name", "ns", _validate_topic_name),
-    Micro("1 M subscriptions, memory", "bytes each", _tree_bytes, at_most=150),
-    Micro("1 M subscriptions, match one topic name", "ns", _tree_match, at_most=1000),
+    Micro("1 M subscriptions, memory", "bytes each", _tree_bytes, limit=150),
+    Micro("1 M subscriptions, match one topic name", "ns", _tree_match, limit=1000),
     Micro("fan-out of a QoS 0 message to 1000 receivers, each", "ns", _fan_out),
 )
 

@@ -1,4 +1,4 @@
-"""What the bench measures and what has to come out: one table. A new row is one entry here."""
+"""The scenarios of the bench and their goals, as a table. A new row is one entry here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Goal:
 
     limit: float
     of: str = ""
-    text: str = ""  # how to say it, where the number alone reads badly
-    whose: str = ""  # another column than the first
+    text: str = ""  # shown in place of the number
+    whose: str = ""  # a column other than the first
     above: bool = False  # at most `limit` more than that of `of`
 
 
@@ -29,25 +29,25 @@ class Row:
     figure: str  # its name in the generator's figures
     unit: str  # as printed, after `scale`
     scale: float = 1.0
-    per_second: bool = False  # the figure is CPU microseconds for one thing: print how many a core does in a second
+    per_second: bool = False  # the figure is CPU microseconds per thing: print things per second and core, too
     label: str = ""  # appended to the scenario's
     goals: tuple[Goal, ...] = ()
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report; a column is a broker, or a place in a cluster (a key of `PLACES`)."""
+    """A table of the report; a column is a broker or a place in a cluster (a key of `PLACES`)."""
 
     columns: tuple[str, ...]
-    ratios: tuple[str, ...]  # columns by which the first one is divided
-    per_second: str = ""  # heads the column for what a core does in a second
+    ratios: tuple[str, ...]  # columns that divide the first one
+    per_second: str = ""  # heading of the column with things per second and core
     title: str = ""  # with `preface`, printed before the table
     preface: str = ""
 
 
 BROKERS = Table(
-    columns=("FlockMQ", "Mosquitto", "floor"),
-    ratios=("Mosquitto", "floor"),
+    columns=("FlockMQ", "Mosquitto", "baseline"),
+    ratios=("Mosquitto", "baseline"),
     per_second="FlockMQ/s at one core",
 )
 
@@ -56,25 +56,25 @@ BROKERS = Table(
 class Scenario:
     """One kind of run.
 
-    Where broker and generator share one core, the broker finds as much to read as on a core of its own that is fully
-    loaded, and nobody is woken across cores. Apart, a broker faster than the generator sleeps and is woken for every
-    message, which costs both several times as much and flips from run to run; only latencies are measured so.
-    On one core too a fast broker can be woken for every message, when very many connections publish a little each:
-    `saturated` keeps it from running before the generator has had its turn.
+    On one core shared with the generator, the broker has as much to read as on its own core under full load, and there
+    are no wake-ups across cores. Apart, a broker faster than the generator sleeps and is woken for every message, which
+    costs both several times as much and varies from run to run; by default only latencies are measured apart. Also on
+    one core a fast broker can be woken for every message, if very many connections publish a little each: `saturated`
+    keeps it from running before the end of the generator's turn.
     """
 
     name: str  # for --only
     label: str
     rows: tuple[Row, ...]
-    run: str = "publish"  # "publish", "hold", "connect", "take-over": which function of `loadtest.load`
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    run: str = "publish"  # "publish", "hold", "connect", "take-over": a key of `benchmark.RUNS`
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the load
     quick: Mapping[str, Any] = field(default_factory=dict)  # parameters that --quick changes
     brokers: tuple[str, ...] = ("FlockMQ", "Mosquitto")
     store: str = "memory"
     apart: bool = False  # broker and generator on different cores
     saturated: bool = False  # the broker is started with SCHED_BATCH
     table: Table = BROKERS  # `brokers` are among its columns
-    counts: bool = False  # of a cluster: what passes between Redis and each node is counted too
+    counts: bool = False  # of a cluster: count the traffic between Redis and each node, too
 
 
 def _cpu(*goals: Goal) -> tuple[Row, ...]:
@@ -98,21 +98,21 @@ SINGLE = (
     Scenario(
         "pairs",
         "pairs 10:10, QoS 0, one message per write",
-        _cpu(_share(6), Goal(1.5, "floor")),
+        _cpu(_share(6), Goal(1.5, "baseline")),
         parameters=PAIRS,
         brokers=ALL,
     ),
     Scenario(
         "pairs-16",
         "pairs 10:10, QoS 0, 16 per write",
-        _cpu(_share(15), Goal(2, "floor")),
+        _cpu(_share(15), Goal(2, "baseline")),
         parameters={**PAIRS, "batch": 16},
         brokers=ALL,
     ),
     Scenario(
         "fanout",
         "fan-out 1:1000, QoS 0",
-        _cpu(_share(5), Goal(1.3, "floor")),
+        _cpu(_share(5), Goal(1.3, "baseline")),
         parameters={"shape": "fanout", "publishers": 1, "subscribers": 1000},
         brokers=ALL,
     ),

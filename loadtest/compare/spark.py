@@ -1,9 +1,8 @@
-"""`python -m loadtest.analytics`: what it costs to read the log of messages with Spark, beside reading the same rows
-from Parquet files.
+"""`python -m loadtest.analytics`: the cost of reading the log of messages with Spark, compared with Parquet files.
 
-A real node logs messages of a generator into a real Redis; then a Spark on two cores reads them several times, as a
+A real node logs messages of a generator into a real Redis. Then a Spark on two cores reads them several times, as a
 stream of batches, into nothing (noop) and into Parquet files. The first round warms Java up and is not counted. Goals
-are messages per second with two cores to itself; CPU time tells more where others are at work.
+are messages per second on two idle cores; on busy cores CPU time is the better measure.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import json
 import math
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,21 +21,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loadtest.compare.brokers import BrokerError, free_port, gives_connack, run_process, wait_until_ready
-from loadtest.compare.cluster import redis_answers
+from loadtest.compare.brokers import BrokerError, accepts_clients, run_process, start_on_free_port, wait_until_ready
+from loadtest.compare.cluster import redis_command, redis_replies
 from loadtest.generator.runs import LoadError, publish_load
+from loadtest.generator.target import Target, Workload
 
 REGISTER = "cluster.analytics.source:register"
 RUNS = ("log-noop", "log-parquet", "files-noop", "files-parquet")
 GOALS = {"log-noop": 1_000_000, "log-parquet": 400_000}
 CLIENTS = 200  # publishers, each with a topic of its own
-LOG_BYTES = 16 << 30  # more than is ever filled: nothing is trimmed while it is measured
+LOG_BYTES = 16 << 30  # never reached: nothing is trimmed during a measurement
 WAITING_BYTES = 1 << 30
 Figures = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and print a table; return 0, or 1 when it was not possible."""
+    """Measure and print a table; return 0, or 1 if that failed."""
     options = _parse(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="loadtest-") as directory:
@@ -58,7 +57,7 @@ def measure(options: argparse.Namespace, directory: Path) -> Figures:
     """Fill a log and read it.
 
     Raises:
-        BrokerError, LoadError: something did not start, or gave up.
+        BrokerError, LoadError: a program did not start, or failed.
     """
     with redis(directory) as port:
         filled = _fill(port, options.messages, options.payload, directory)
@@ -78,38 +77,43 @@ def measure(options: argparse.Namespace, directory: Path) -> Figures:
 
 @contextmanager
 def redis(directory: Path) -> Iterator[int]:
-    """A Redis that keeps nothing on disk; its port."""
-    if (program := shutil.which("redis-server")) is None:
-        raise BrokerError("redis-server is not installed")
-    port = free_port()
-    command = [program, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(directory), "--save", ""]
-    with run_process("Redis", command, directory / "redis", os.sched_getaffinity(0)) as process:
-        wait_until_ready(process, lambda: redis_answers(port))
-        yield port
+    """Run a Redis without persistence while the block lasts; its port."""
+    with ExitStack() as stack:
+
+        def attempt(port: int, attempt_stack: ExitStack) -> int:
+            command = redis_command(port, directory, save="")
+            process = run_process("Redis", command, directory / "redis", os.sched_getaffinity(0))
+            wait_until_ready(attempt_stack.enter_context(process), lambda: redis_replies(port))
+            return port
+
+        yield start_on_free_port(attempt, stack)
 
 
 def _fill(redis_port: int, messages: int, payload: int, directory: Path) -> Figures:
-    """Let a node log messages, as fast as it takes them."""
-    port = free_port()
+    """Have a node log messages, as fast as it accepts them."""
     settings = {"topics": "#", "log_bytes": LOG_BYTES, "max_waiting_bytes": WAITING_BYTES}
-    command = [sys.executable, "-m", "broker.cli", "serve", "--listen", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "broker.cli", "serve"]
     command += ["--redis", f"redis://127.0.0.1:{redis_port}/0", "--node-name", "a"]
     command += [word for name, value in settings.items() for word in ("--set", f"analytics.{name}={value}")]
+    load = Workload(
+        publishers=CLIENTS,
+        subscribers=CLIENTS,
+        payload=payload,
+        count=messages,
+        seconds=math.inf,
+        backlog=50_000,
+        drain_limit=60.0,
+    )
     with ExitStack() as stack:
-        node = stack.enter_context(run_process("node", command, directory / "node", os.sched_getaffinity(0)))
-        wait_until_ready(node, lambda: gives_connack(port))
-        return publish_load(
-            "pairs",
-            port=port,
-            pids=[node.pid],
-            publishers=CLIENTS,
-            subscribers=CLIENTS,
-            payload=payload,
-            count=messages,
-            seconds=math.inf,
-            backlog=50_000,
-            drain_limit=60.0,
-        )
+
+        def attempt(port: int, attempt_stack: ExitStack) -> Target:
+            listen = ["--listen", f"127.0.0.1:{port}"]
+            node = run_process("node", [*command, *listen], directory / "node", os.sched_getaffinity(0))
+            process = attempt_stack.enter_context(node)
+            wait_until_ready(process, lambda: accepts_clients(port))
+            return Target(port=port, pids=[process.pid])
+
+        return publish_load(start_on_free_port(attempt, stack), load)
 
 
 def _query(redis_port: int, runs: list[str], trigger_bytes: str, directory: Path) -> list[Figures]:
@@ -123,7 +127,7 @@ def _query(redis_port: int, runs: list[str], trigger_bytes: str, directory: Path
 
 
 def render(report: Figures) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     lines = [
         f"- {report['machine']}; {report['messages']} messages of {report['payload']} bytes, "
         f"{report['trigger_bytes']} a batch, local[2]; medians of {len(report['runs'][RUNS[0]])} rounds",

@@ -1,7 +1,7 @@
-"""Runs Spark queries on the log of messages, one after the other in one session, and prints what each cost, as JSON.
+"""Runs Spark queries on the log of messages, one after the other in one session; prints their costs as JSON.
 
-A program of its own, started by `loadtest.analytics`: Spark and the broker's source are named on its command line, not
-imported, as a broker is.
+A separate program, started by `loadtest.compare.spark`. Its command line names the broker's source, which is therefore
+no import of this package.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the queries of the command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.compare.spark_query")
-    parser.add_argument("--register", required=True, help="MODULE:FUNCTION that makes the format known to a session")
+    parser.add_argument("--register", required=True, help="MODULE:FUNCTION that registers the format with a session")
     parser.add_argument("--redis", required=True)
-    parser.add_argument("--directory", type=Path, required=True, help="for what is written")
+    parser.add_argument("--directory", type=Path, required=True, help="for output")
     parser.add_argument("--trigger-bytes", default="256m")
     parser.add_argument("--conf", action="append", default=[], help="NAME=VALUE for the session")
     parser.add_argument("runs", nargs="+", help="SOURCE-SINK: log-noop, log-parquet, files-noop, files-parquet")
@@ -62,7 +62,7 @@ def _session(settings: list[str]) -> Any:
 
 
 def _frame(session: Any, source: str, args: argparse.Namespace) -> Any:
-    """The rows as a stream: from the log, or from the files that the last `log-parquet` has written."""
+    """The rows as a stream: from the log, or from the files of the last `log-parquet`."""
     if source == "log":
         options = {"redis": args.redis, "maxBytesPerTrigger": args.trigger_bytes}
         return session.readStream.format("flockmq").options(**options).load()
@@ -85,7 +85,7 @@ def _measured(frame: Any, sink: str, place: Path) -> dict[str, Any]:
 
 
 class _Meter:
-    """CPU time and peak memory of Spark: the Java machine, and Python below it."""
+    """CPU time and peak memory of Spark: the Java machine, and its Python processes."""
 
     def __init__(self) -> None:
         self._peaks = {"java": 0, "python": 0}
@@ -95,7 +95,7 @@ class _Meter:
         self._thread.start()
 
     def stop(self) -> dict[str, float]:
-        """The figures since the begin."""
+        """Return the figures since the start."""
         self._ended.set()
         self._thread.join()
         after = self._look()
@@ -111,12 +111,12 @@ class _Meter:
         for pid in _descendants(os.getpid()):
             try:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                shared = Path(f"/proc/{pid}/smaps_rollup").read_text()  # what processes share counts once
+                shared = Path(f"/proc/{pid}/smaps_rollup").read_text()  # counts shared pages once
                 kind = "java" if Path(f"/proc/{pid}/comm").read_text().strip() == "java" else "python"
             except OSError:
                 continue  # ended; its parent has its time
             times = fields[11:13] if kind == "java" else fields[11:15]
-            cpu[kind] += sum(map(int, times)) / _TICKS_PER_SECOND
+            cpu[kind] += sum(map(int, times)) / TICKS_PER_SECOND
             memory[kind] += int(shared.partition("\nPss:")[2].split()[0]) * 1024
         for kind, size in memory.items():
             self._peaks[kind] = max(self._peaks[kind], size)

@@ -1,36 +1,34 @@
-# The check of one stream, that is of one publisher's messages at one subscriber.
+# The check of one stream: one publisher's messages at one subscriber.
+
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-
 cdef enum:
     WORDS = 16
-    WINDOW = WORDS * 64  # sequence numbers, how far back a duplicate is told from a late message
-
+    WINDOW = WORDS * 64         # sequence numbers; within this distance a duplicate differs from a late message
 
 cdef enum:
     IN_ORDER = 0
-    REORDERED = 1       # arrived for the first time, but after a later one
+    REORDERED = 1               # arrived for the first time, but after a later one
     DUPLICATE = 2
-    STALE = 3           # more than WINDOW behind: late or duplicate, nobody can tell
-
+    STALE = 3                   # more than WINDOW behind: late or duplicate, undecidable
 
 cdef struct Stream:
     uint64_t highest            # the highest sequence number seen; they start at 1, so 0 means none
-    uint64_t seen[WORDS]         # one bit for each of the WINDOW numbers up to `highest`, at number % WINDOW
+    uint64_t[WORDS] seen        # one bit for each of the WINDOW numbers up to `highest`, at number % WINDOW
 
 
-cdef inline int observe(Stream *stream, uint64_t sequence) noexcept nogil:
-    # Takes the next sequence number that arrived and says which of the four it is.
-    cdef uint64_t bit = <uint64_t> 1 << (sequence & 63)
+cdef inline int observe(Stream* stream, uint64_t sequence) noexcept nogil:
+    """Record a received sequence number; returns one of the four results."""
+    cdef uint64_t bit = <uint64_t>1 << (sequence & 63)
     cdef uint64_t word = (sequence & (WINDOW - 1)) >> 6
     cdef uint64_t number
     if sequence > stream.highest:
         if sequence - stream.highest >= WINDOW:
             memset(stream.seen, 0, sizeof(stream.seen))
-        else:  # the numbers between were not seen: their bits belong to numbers WINDOW before
+        else:  # the numbers between are unseen: their bits belong to numbers WINDOW before
             for number in range(stream.highest + 1, sequence):
-                stream.seen[(number & (WINDOW - 1)) >> 6] &= ~(<uint64_t> 1 << (number & 63))
+                stream.seen[(number & (WINDOW - 1)) >> 6] &= ~(<uint64_t>1 << (number & 63))
         stream.seen[word] |= bit
         stream.highest = sequence
         return IN_ORDER

@@ -1,4 +1,4 @@
-"""What a broker's processes cost: CPU time and resident memory, read from /proc, and what that is for each message."""
+"""CPU time and resident memory of a broker's processes, from /proc, in total and per message."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Figures = dict[str, Any]
 Groups = Mapping[str, Sequence[int]]  # process ids by a name that is appended to the names of their figures
 Counts = Callable[[], Mapping[str, float]]  # counters that only grow
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessMeter:
-    """CPU time and memory of some processes, all threads included.
+    """CPU time and memory of some processes, with all their threads.
 
     Args:
-        pids: process ids; empty is allowed and measures nothing.
+        pids: process ids; may be empty.
     """
 
     def __init__(self, pids: Sequence[int]) -> None:
@@ -27,17 +27,17 @@ class ProcessMeter:
             if not Path(f"/proc/{pid}").exists():
                 raise ProcessLookupError(f"no process {pid}")
         self._pids = tuple(pids)
-        # ns by thread; a thread that ended keeps its last value, because /proc forgets it
+        # ns by thread; an ended thread keeps its last value, because /proc no longer has it
         self._threads: dict[str, int] = {}
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time used so far; only differences of it mean something."""
+        """Return the CPU time used so far; only its differences are meaningful."""
         if not all(self._read_schedstat(pid) for pid in self._pids):
             return sum(self._read_stat(pid) for pid in self._pids)
         return sum(self._threads.values()) / 1e9
 
     def resident_bytes(self) -> int:
-        """Return the memory that is resident now; socket buffers belong to the kernel and are not in it."""
+        """Return the resident memory, without socket buffers, which belong to the kernel."""
         total = 0
         for pid in self._pids:
             try:
@@ -48,11 +48,11 @@ class ProcessMeter:
         return total
 
     def _read_schedstat(self, pid: int) -> bool:
-        """Take the threads' nanoseconds; False where the kernel does not keep them."""
+        """Read the threads' nanoseconds; False if the kernel does not count them."""
         try:
             threads = os.listdir(f"/proc/{pid}/task")
         except OSError:
-            return True  # ended: what it used until the last look stays
+            return True  # ended: its last values stay
         for thread in threads:
             try:
                 with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
@@ -61,39 +61,39 @@ class ProcessMeter:
                 if os.path.exists(f"/proc/{pid}/task/{thread}"):
                     return False
             except (OSError, IndexError):
-                continue  # ended while we looked
+                continue  # ended meanwhile
         return True
 
     @staticmethod
     def _read_stat(pid: int) -> float:
-        """Return user and system time at the resolution of a clock tick, 10 ms as a rule."""
+        """Return user and system time with the resolution of a clock tick, usually 10 ms."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return 0.0
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def wake_ups(pid: int) -> int:
-    """Return how often a process has gone to sleep since its start, all threads that still run included."""
+    """Return how often the threads of a process have gone to sleep since its start, without ended threads."""
     total = 0
     for path in Path(f"/proc/{pid}/task").glob("*/status"):
         try:
             lines = path.read_text().splitlines()
         except OSError:
-            continue  # ended while we looked
+            continue  # ended meanwhile
         total += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches:"))
     return total
 
 
 class Cost:
-    """What one thing costs the broker: CPU microseconds over a run and as the median over its intervals, and counts.
+    """The broker's cost of one thing: CPU microseconds over a run and as the median of its intervals, and counts.
 
     Args:
-        thing: what is counted, for the figures' names.
+        thing: its name in the names of figures.
         pids: all processes of the broker.
-        groups: some of its processes, to be told apart; the figure `x` of group "redis" is `x_redis`.
-        counts: read at the begin and the end; the growth of counter `c` is `c_per_s`, and `c_per_<thing>`.
+        groups: some of its processes by name; the figure `x` of group "redis" is `x_redis`.
+        counts: read at the start and the end; the growth of counter `c` is `c_per_s`, and `c_per_<thing>`.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class Cost:
         self._counted: dict[str, float] = {}
 
     def begin(self, done: int) -> None:
-        """Measure from now on; `done` things have happened so far."""
+        """Start measuring; `done` is the number of things up to now."""
         self._counts_before = self._counts()
         self._before = self._last = self._look()
         self._done = done
 
     def look(self, done: int, whole: bool = True) -> None:
-        """End an interval; one that is not `whole` has no figure."""
+        """End an interval; one that is not `whole` is left out of the median."""
         last, self._last = self._last, self._look()
         if whole and done > self._done:
             for name, cpu in self._last.items():
@@ -123,7 +123,7 @@ class Cost:
         self._done = done
 
     def end(self) -> None:
-        """Measure no longer."""
+        """Stop measuring."""
         self._used = {name: cpu - self._before[name] for name, cpu in self._look().items()}
         self._counted = {name: count - self._counts_before[name] for name, count in self._counts().items()}
 

@@ -1,4 +1,4 @@
-"""Latencies by how often they occurred: merged over processes, read as quantiles, written as HdrHistogram does."""
+"""Histograms of latencies: merged over processes, read as quantiles, written in HdrHistogram's form."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
-TICKS_PER_HALVING = 5  # lines of the written form for each halving of what is left
+TICKS_PER_HALVING = 5  # lines of the written form per halving of the distance to 1
 
 
 class Latencies:
     """A histogram.
 
     Args:
-        counts: nanoseconds -> how often.
+        counts: nanoseconds -> number of occurrences.
     """
 
     def __init__(self, counts: Mapping[float, int] | None = None) -> None:
@@ -22,14 +22,14 @@ class Latencies:
 
     @classmethod
     def merged(cls, parts: Iterable[Latencies]) -> Latencies:
-        """All of them in one."""
+        """One histogram of all parts."""
         counts: Counter[float] = Counter()
         for part in parts:
             counts.update(part.counts)
         return cls(counts)
 
     def quantile(self, fraction: float) -> float:
-        """Nanoseconds that `fraction` of them did not exceed; 0 when there are none."""
+        """Nanoseconds that `fraction` of the latencies do not exceed; 0 without latencies."""
         below = 0
         for value, count in self.counts.items():
             below += count
@@ -38,7 +38,7 @@ class Latencies:
         return 0.0
 
     def figures(self) -> dict[str, float]:
-        """The quantiles one asks for, in microseconds."""
+        """The quantiles of QUANTILES, in microseconds."""
         return {f"latency_{name}_us": self.quantile(fraction) / 1e3 for name, fraction in QUANTILES.items()}
 
     def lines(self) -> Iterator[str]:
@@ -64,7 +64,7 @@ class Latencies:
 
 
 def _step(tick: int) -> float:
-    """The fraction at which the written form has its next line: ever closer to 1."""
+    """The fraction of the written form's next line; approaches 1."""
     halvings, part = divmod(tick, TICKS_PER_HALVING)
     left = 0.5**halvings
     return 1 - left + left / 2 * part / TICKS_PER_HALVING

@@ -1,12 +1,14 @@
-"""A run in several processes side by side, one a core: each has clients and topics of its own, figures are merged.
+"""A run in several processes side by side, one per core, with merged figures.
 
-All connect, and begin when the last one has. Only the first measures the broker: it would be counted several times.
+Each has its own clients and topics. All begin when the last one has connected. Only the first measures the broker;
+otherwise its cost would be counted several times.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -14,52 +16,54 @@ from typing import Any
 from loadtest.generator.cost import Figures
 from loadtest.generator.latency import Latencies
 from loadtest.generator.runs import LoadError, Watch
+from loadtest.generator.target import Load, Target, Workload
 
-Run = Callable[..., Figures]
-Options = dict[str, Any]
-_SAME = ("shape", "qos")  # in all processes
-_OF_THE_BROKER = ("cpu_", "memory_", "idle_")
-_PER_THING = ("cpu_us_per_", "memory_per_")  # of those, what was divided by what the first process has done ...
-_COUNTED = ("delivered", "connects", "take_overs", "connections")  # ... which is one of these, by what it ran
+Run = Callable[[Target, Any, Watch], Figures]  # a function of `runs` and its kind of load
+SAME = ("shape", "qos")  # in all processes
+OF_THE_BROKER = ("cpu_", "memory_", "idle_")
+PER_THING = ("cpu_us_per_", "memory_per_")  # of those, quotients by a count of the first process ...
+COUNTED = ("delivered", "connects", "take_overs", "connections")  # ... which is one of these
 
 
-def run_in(processes: int, run: Run, options: Options, watch: Watch) -> Figures:
-    """Run `run(**options)` in so many processes; return the merged figures.
+def run_in(processes: int, run: Run, target: Target, load: Load, watch: Watch) -> Figures:
+    """Run `run(target, load)` in several processes; return the merged figures.
 
     Args:
-        processes: how many; one is this process.
-        run: a function of `loadtest.load`.
-        options: its arguments; numbers of clients, rates and counts are those of each process.
-        watch: told how the slowest process gets on, and what all have done.
+        processes: their number; one is this process.
+        run: a function of `runs`.
+        target: the broker.
+        load: numbers of clients, rates and counts are those of each process.
+        watch: receives the progress of the slowest process, and the sum of all counts.
 
     Raises:
         LoadError: one of them could not start.
     """
     if processes == 1:
-        return run(**options, watch=watch)
+        return run(target, load, watch)
     context = get_context("spawn")
     workers = []
     pipes: list[Connection] = []
     try:
         for number in range(processes):
             ours, theirs = context.Pipe()
-            own = options | ({"pids": ()} if number else {})
-            if "topic_prefix" in own:
-                own["topic_prefix"] += f"{number}/"
-            worker = context.Process(target=_work, args=(theirs, run, own), daemon=True)
+            own_target = replace(target, pids=()) if number else target
+            own_load = load
+            if isinstance(load, Workload) and load.topic_prefix:
+                own_load = replace(load, topic_prefix=f"{load.topic_prefix}{number}/")
+            worker = context.Process(target=_work, args=(theirs, run, own_target, own_load), daemon=True)
             worker.start()
             theirs.close()
             workers.append(worker)
             pipes.append(ours)
-        return merged(_Conversation(pipes, watch).hold())
+        return merged(_Collector(pipes, watch).collect())
     finally:
         for worker in workers:
             worker.terminate()
             worker.join()
 
 
-def _work(pipe: Connection, run: Run, options: Options) -> None:
-    """One process: says `look`, `ready` (and waits for an answer), and at last `figures` or `error`."""
+def _work(pipe: Connection, run: Run, target: Target, load: Load) -> None:
+    """One process: sends `look`, `ready` (and waits for a reply), and at last `figures` or `error`."""
 
     def ready() -> None:
         pipe.send(("ready",))
@@ -67,13 +71,13 @@ def _work(pipe: Connection, run: Run, options: Options) -> None:
 
     watch = Watch(lambda *progress: pipe.send(("look", *progress)), ready)
     try:
-        pipe.send(("figures", run(**options, watch=watch)))
+        pipe.send(("figures", run(target, load, watch)))
     except (LoadError, ValueError, OSError) as error:
         pipe.send(("error", str(error)))
 
 
-class _Conversation:
-    """What the processes say, until each has said its figures."""
+class _Collector:
+    """Receives the messages of the processes until each has sent its figures."""
 
     def __init__(self, pipes: list[Connection], watch: Watch) -> None:
         self._pipes = pipes
@@ -82,25 +86,25 @@ class _Conversation:
         self._progress: dict[Connection, tuple[str, float, int]] = {}
         self._figures: dict[Connection, Figures] = {}
 
-    def hold(self) -> list[Figures]:
+    def collect(self) -> list[Figures]:
         while len(self._figures) < len(self._pipes):
             for pipe in wait([pipe for pipe in self._pipes if pipe not in self._figures]):
                 assert isinstance(pipe, Connection)
                 try:
-                    kind, *what = pipe.recv()
+                    kind, *values = pipe.recv()
                 except EOFError:
                     raise LoadError("a process of the generator has died") from None
-                self._hear(pipe, kind, what)
+                self._handle(pipe, kind, values)
         return [self._figures[pipe] for pipe in self._pipes]
 
-    def _hear(self, pipe: Connection, kind: str, what: list[Any]) -> None:
+    def _handle(self, pipe: Connection, kind: str, values: list[Any]) -> None:
         if kind == "error":
-            raise LoadError(what[0])
+            raise LoadError(values[0])
         if kind == "figures":
-            self._figures[pipe] = what[0]
+            self._figures[pipe] = values[0]
         elif kind == "look":
-            self._progress[pipe] = (what[0], what[1], what[2])
-            self._look(what[0])
+            self._progress[pipe] = (values[0], values[1], values[2])
+            self._look(values[0])
         else:
             self._ready += 1
             if self._ready == len(self._pipes):
@@ -114,10 +118,10 @@ class _Conversation:
 
 
 def merged(parts: list[Figures]) -> Figures:
-    """The figures of processes that ran at the same time, the first of which measured the broker."""
+    """The merged figures of simultaneous runs, the first of which measured the broker."""
     result: Figures = {}
     for name, first in parts[0].items():
-        if name in _SAME or name.startswith(_OF_THE_BROKER):
+        if name in SAME or name.startswith(OF_THE_BROKER):
             result[name] = first
             continue
         values = [part[name] for part in parts]
@@ -131,14 +135,14 @@ def merged(parts: list[Figures]) -> Figures:
             result[name] = max(values)
     if "latencies" in result:
         result |= result["latencies"].figures()
-    for counted in filter(result.get, _COUNTED):
-        for name in filter(lambda name: name.startswith(_PER_THING), result):
-            result[name] *= parts[0][counted] / result[counted]  # the broker did it for all
+    for counted in filter(result.get, COUNTED):
+        for name in filter(lambda name: name.startswith(PER_THING), result):
+            result[name] *= parts[0][counted] / result[counted]  # the broker worked for all
     for name in [name for name in result if name.endswith("_median")]:
         del result[name]  # of intervals of one process
     return result
 
 
 def own_topics() -> str:
-    """A prefix of topics that no other run has."""
+    """A random prefix of topics."""
     return f"bench-{random.SystemRandom().getrandbits(32):08x}/"

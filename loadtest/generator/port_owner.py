@@ -1,4 +1,4 @@
-"""Who listens at a port of this machine, so that nobody has to look up process ids."""
+"""The processes that listen on a port of this machine, so that users need not look up process ids."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_LISTEN = "0A"  # state of a socket in /proc/net/tcp
+LISTEN = "0A"  # state of a socket in /proc/net/tcp
 
 
 def listening_pids(port: int) -> list[int]:
-    """Processes that accept connections at the port, as far as this user may know."""
+    """Processes that accept connections at the port, as far as this user may see them."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port)}
     return [pid for pid in _processes() if sockets & _files(pid)]
 
 
 def process_name(pid: int) -> str:
-    """What a process is called, or its number if it has gone."""
+    """The name of a process, or its id if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return str(pid)
@@ -28,7 +28,7 @@ def _inodes(port: int) -> set[str]:
         with suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
                     found.add(fields[9])
     return found
 

@@ -1,1 +1,1 @@
-"""Load tests with locust: simulated clients, what they check, scenarios; `loadtest/locustfile.py` is the entrance."""
+"""Load tests with locust: simulated clients, their checks, scenarios; the entry point is `loadtest/locustfile.py`."""

@@ -1,10 +1,10 @@
-"""A simulated client: a session and its connection, kept up by timers, with no greenlet of its own.
+"""A simulated client: a session and its connection, driven by gevent's loop, without a greenlet of its own.
 
-Owns when to connect, again after a loss, and when to give up on an unanswered ping. What happens is told to a
-`Listener`, from the loop: it may not block. Rules:
-- An open client wants to be connected: lost or refused, it tries again, later each time, at another broker each time.
-- It is `ready` when CONNACK has come and, unless the broker still has a session with its subscriptions, SUBACK.
-- The process's `Pulse` looks after it once a second: keep alive, and time-outs.
+Owns connecting, reconnecting after a loss, and time-outs. Events are reported to a `Listener`, from the loop: its
+methods must not block. Rules:
+- An open client stays connected: after a loss or a refusal it retries, with growing delays, at the next broker.
+- It is `ready` after CONNACK and, unless the broker still has a session with its subscriptions, after SUBACK.
+- The `Timer` of the process calls `on_time` for keep alive and time-outs.
 """
 
 from __future__ import annotations
@@ -13,48 +13,58 @@ import random
 import time
 from collections.abc import Iterator
 from itertools import cycle
+from math import inf
 from typing import Any, Protocol
 
 import gevent
 from gevent.event import Event
 
 from _speedups.codec.packets import Publish
+from _speedups.protocol.client_session import (
+    Accepted,
+    Acknowledged,
+    ClientSession,
+    ConnectOptions,
+    ProtocolViolation,
+    Refused,
+    Subscribed,
+)
 from loadtest.swarm.connection import Address, Connection
 from loadtest.swarm.payload_header import mark_resent
-from loadtest.swarm.session import Accepted, Acknowledged, BrokenProtocol, Options, Refused, Session, Subscribed
-from loadtest.swarm.timer import Pulse
+from loadtest.swarm.timer import Timer
 
-FIRST_PAUSE = 0.1  # seconds before another attempt; doubled each time
-LAST_PAUSE = 5.0
-TIMEOUT = 15.0  # seconds for a connection to become ready, and for the answer to PINGREQ
-MAX_INFLIGHT = 100  # unacknowledged messages above which none is published
+FIRST_DELAY = 0.1  # seconds before a retry; doubled each time
+MAX_DELAY = 5.0
+TIMEOUT = 15.0  # seconds for a connection to become ready, and for PINGRESP
+PING_AFTER = 0.7  # of the keep alive, without a sent packet
+MAX_INFLIGHT = 100  # unacknowledged messages above which the client publishes no further ones
 
 
 class Listener(Protocol):
-    """Who is told what happens to a client."""
+    """Receives the events of a client."""
 
     def connected(self, seconds: float, session_present: bool) -> None:
-        """It is ready, so long after it began to connect."""
+        """The client is ready; connecting took `seconds`."""
 
     def refused(self, reason: str, seconds: float) -> None:
-        """There was no connection, or CONNACK said no."""
+        """Connecting failed, or CONNACK refused."""
 
     def disconnected(self, reason: str) -> None:
-        """A connection that was accepted has been lost."""
+        """An accepted connection is lost."""
 
     def delivered(self, packet: Publish) -> None:
-        """A message has come."""
+        """A message has arrived."""
 
     def acknowledged(self, token: Any) -> None:
-        """A message that was published at QoS 1 or 2 is the broker's now."""
+        """The broker has acknowledged a publication at QoS 1 or 2."""
 
 
 class Network:
-    """Where clients connect to and from, in turn.
+    """The addresses that clients connect to and from, in turn.
 
     Args:
         addresses: of brokers.
-        sources: addresses of this machine; "" leaves it to the system.
+        sources: addresses of this machine; none = the system chooses.
     """
 
     def __init__(self, addresses: list[Address], sources: list[str]) -> None:
@@ -66,122 +76,119 @@ class Client:
     """One client, closed at first.
 
     Args:
-        options: as for a session.
-        topic_filters: what it subscribes to at each new session.
-        listener: is told what happens.
-        network: where to connect.
-        pulse: looks after it.
+        options: the fields of CONNECT.
+        topic_filters: the (topic filter, QoS) pairs of each new session.
+        listener: receives the events.
+        network: the addresses to connect to and from.
+        timer: calls `on_time`.
     """
 
     __slots__ = (
-        "_accepted",
         "_began_at",
         "_connection",
+        "_delay",
         "_listener",
         "_network",
-        "_pause",
-        "_pulse",
         "_retry",
-        "_sent_at",
         "_session",
         "_subscribed",
+        "_timer",
         "_topic_filters",
         "ready",
     )
 
     def __init__(
         self,
-        options: Options,
+        options: ConnectOptions,
         topic_filters: list[tuple[str, int]],
         listener: Listener,
         network: Network,
-        pulse: Pulse,
+        timer: Timer,
     ) -> None:
         self.ready = Event()
-        self._session = Session(options, mark_resent)
+        self._session = ClientSession(
+            options, mark_resent=mark_resent, ping_after=options.keep_alive * PING_AFTER, ping_timeout=TIMEOUT
+        )
         self._topic_filters = topic_filters
         self._listener = listener
         self._network = network
-        self._pulse = pulse
-        self._connection: Connection | None = None  # None: closed, or waiting for the next attempt
-        self._retry: Any = None  # the timer of the next attempt
-        self._accepted = False
-        self._subscribed = not topic_filters  # in the session that the broker has
-        self._pause = FIRST_PAUSE
+        self._timer = timer
+        self._connection: Connection | None = None  # None: closed, or a retry is pending
+        self._retry: Any = None  # the loop's timer of the pending retry
+        self._subscribed = not topic_filters  # in the broker's session
+        self._delay = FIRST_DELAY
         self._began_at = 0.0
-        self._sent_at = 0.0
 
     @property
     def unacknowledged(self) -> int:
-        """How many messages wait for their acknowledgement."""
+        """Number of unacknowledged publications."""
         return len(self._session.unacknowledged)
 
     @property
     def may_publish(self) -> bool:
-        """Whether a message can be published now."""
+        """Whether the client is ready and its window has room."""
         return self.ready.is_set() and self.unacknowledged < MAX_INFLIGHT
 
-    # ---- what its user wants ----
+    # ---- called by its user ----
 
     def open(self) -> None:
         """Connect, and stay connected."""
         if self._connection is None and self._retry is None:
-            self._pulse.clients.add(self)
+            self._timer.timed.add(self)
             self._connect()
 
     def close(self) -> None:
         """Send DISCONNECT and close."""
-        connection, accepted = self._connection, self._accepted
-        self._rest()
+        connection = self._connection
         if connection is not None:
-            if accepted:
+            if self._session.accepted:
                 self._session.disconnect()
-                connection.send(self._session.take())
+                self._flush()
             connection.finish()
-            self._pulse.finishing.add(connection)
+            self._timer.closing.add(connection)
+        self._stop()
 
     def vanish(self) -> None:
-        """End the connection without a word, as if the power failed."""
+        """End the connection without DISCONNECT, as a power failure does."""
         if self._connection is not None:
             self._connection.abort()
-        self._rest()
+        self._stop()
 
     def drop(self) -> None:
-        """Lose the connection and connect again at once."""
+        """Lose the connection and reconnect at once."""
         if self._connection is not None:
             self.vanish()
             self.open()
 
     def publish(self, topic_name: str, payload: bytes, qos: int, retain: bool = False, token: Any = None) -> None:
-        """Publish; `acknowledged` follows at QoS 1 and 2, whatever happens to the connection meanwhile."""
+        """Publish; `acknowledged` follows at QoS 1 and 2, also if the connection is lost meanwhile."""
         self._session.publish(topic_name, payload, qos, retain, token)
         self._flush()
 
-    def _rest(self) -> None:
-        self._connection = None
-        self._accepted = False
-        self.ready.clear()
+    def _stop(self) -> None:
+        self._forget_connection()
         if self._retry is not None:
             self._retry.close()
             self._retry = None
-        self._pulse.clients.discard(self)
+        self._timer.timed.discard(self)
 
-    # ---- the loop ----
+    # ---- called from the loop ----
 
-    def beat(self, now: float) -> None:
-        """Once a second: ping, or give up."""
+    @property
+    def next_due(self) -> float:
+        """When connecting, or the keep alive, times out."""
         if self._connection is None:
-            return
-        keep_alive = self._session.options.keep_alive
+            return inf
+        return self._session.next_due if self.ready.is_set() else self._began_at + TIMEOUT
+
+    def on_time(self, now: float) -> None:
+        """Send PINGREQ, or give the connection up."""
         if not self.ready.is_set():
-            if now - self._began_at > TIMEOUT:
-                self._give_up("no answer to CONNECT or SUBSCRIBE")
-        elif self._session.pings and now - self._sent_at > TIMEOUT:
-            self._give_up("no answer to PINGREQ")
-        elif keep_alive and not self._session.pings and now - self._sent_at > keep_alive * 0.7:
-            self._session.ping()
+            self._give_up("no answer to CONNECT or SUBSCRIBE")
+        elif self._session.on_time(now):
             self._flush()
-            self._sent_at = now
+        else:
+            self._give_up("no answer to PINGREQ")
 
     def _connect(self) -> None:
         self._retry = None
@@ -194,11 +201,11 @@ class Client:
         self._flush()
 
     def _received(self, data: bytes) -> None:
+        fault = ""
         try:
             events = self._session.feed(data)
-        except BrokenProtocol as error:
-            self._give_up(str(error))
-            return
+        except ProtocolViolation as error:
+            events, fault = error.events, str(error)
         self._flush()
         for event in events:
             match event:
@@ -208,14 +215,14 @@ class Client:
                     self._listener.acknowledged(token)
                 case Accepted(session_present):
                     self._handle_accepted(session_present)
-                case Subscribed(codes):
-                    self._handle_subscribed(codes)
-                case Refused(reason):
-                    self._give_up(reason)
-                    return
+                case Subscribed(reason_codes):
+                    self._handle_subscribed(reason_codes)
+                case Refused(_, reason):
+                    fault = reason
+        if fault:
+            self._give_up(fault)
 
     def _handle_accepted(self, session_present: bool) -> None:
-        self._accepted = True
         if self._topic_filters and not (session_present and self._subscribed):
             self._subscribed = False
             self._session.subscribe(self._topic_filters)
@@ -223,15 +230,15 @@ class Client:
         else:
             self._become_ready(session_present)
 
-    def _handle_subscribed(self, codes: list[int]) -> None:
-        if 0x80 in codes:
+    def _handle_subscribed(self, reason_codes: list[int]) -> None:
+        if 0x80 in reason_codes:
             self._give_up("subscription refused")
         else:
             self._subscribed = True
             self._become_ready(False)
 
     def _become_ready(self, session_present: bool) -> None:
-        self._pause = FIRST_PAUSE
+        self._delay = FIRST_DELAY
         self.ready.set()
         self._listener.connected(time.monotonic() - self._began_at, session_present)
 
@@ -242,19 +249,20 @@ class Client:
 
     def _lost(self, reason: str) -> None:
         was_ready = self.ready.is_set()
-        self._connection = None
-        self._accepted = False
-        self.ready.clear()
-        self._retry = gevent.get_hub().loop.timer(self._pause * random.uniform(0.5, 1.5))
+        self._forget_connection()
+        self._retry = gevent.get_hub().loop.timer(self._delay * random.uniform(0.5, 1.5))
         self._retry.start(self._connect)
-        self._pause = min(self._pause * 2, LAST_PAUSE)
+        self._delay = min(self._delay * 2, MAX_DELAY)
         if was_ready:
             self._listener.disconnected(reason)
         else:
             self._listener.refused(reason, time.monotonic() - self._began_at)
 
+    def _forget_connection(self) -> None:
+        self._connection = None
+        self._session.connection_lost()
+        self.ready.clear()
+
     def _flush(self) -> None:
         if self._connection is not None:
-            if not self._session.pings:
-                self._sent_at = time.monotonic()
-            self._connection.send(self._session.take())
+            self._connection.send(self._session.take_output(time.monotonic()))

@@ -1,9 +1,9 @@
-"""The socket half of a simulated client: one TCP connection, driven by gevent's loop, with no greenlet of its own.
+"""The socket of a simulated client: one TCP connection, driven by gevent's loop, without a greenlet of its own.
 
-Owns the socket, what it did not take yet, and its place in the loop. What happens is told by three calls, from the
-loop: they may not block. After `closed` nothing is told any more. Rules:
-- `finish` ends a connection that has said DISCONNECT: it closes its sending half and reads on until the broker has
-  closed too, since a socket that is closed with unread data says RST, upon which a broker may publish the will.
+Owns the socket, its unsent bytes, and its watcher. Events are reported by three callbacks, from the loop: they must not
+block. No callback follows `closed`. Rules:
+- `finish` ends a connection that has sent DISCONNECT: it closes the sending half and reads until the broker closes.
+  A socket closed with unread data would send RST, upon which a broker may publish the will.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 import gevent
 from gevent import monkey
 
-_socket: Any = monkey.get_original("socket", "socket")  # gevent's would cost a hub's worth of memory each
-_READ, _WRITE = 1, 2
-_AT_ONCE = 1 << 16  # bytes
-_BIND_ADDRESS_NO_PORT = 24  # of IPPROTO_IP; the port is chosen at connect, so that each target has all of them
-_RESET = struct.pack("ii", 1, 0)
+original_socket: Any = monkey.get_original("socket", "socket")  # each of gevent's costs as much memory as a hub
+READ, WRITE = 1, 2
+READ_SIZE = 1 << 16  # bytes
+IP_BIND_ADDRESS_NO_PORT = 24  # the kernel chooses the port in connect(): each target has the whole range
+RESET = struct.pack("ii", 1, 0)
 Address = tuple[str, int]
 
 
 class Connection:
-    """One connection, under way from the start.
+    """One connection; connecting begins at once.
 
     Args:
-        address: where to, numeric.
-        source: address to come from; "" leaves it to the system.
-        opened: called when there is a connection.
-        received: called with what has come.
-        closed: called once with the reason when it has ended, but not by `finish` or `abort`.
+        address: of the broker, numeric.
+        source: local address; "" = the system chooses.
+        opened: called when the connection is established.
+        received: called with received bytes.
+        closed: called once with the reason when the connection ends, except after `finish` or `abort`.
     """
 
     __slots__ = ("_closed", "_finishing", "_open", "_opened", "_received", "_socket", "_to_send", "_watcher")
@@ -53,19 +53,21 @@ class Connection:
         self._open = False
         self._finishing = False
         self._to_send = b""
-        self._socket = _socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
+        self._socket = original_socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._watcher = gevent.get_hub().loop.io(self._socket.fileno(), _READ | _WRITE)
+        self._watcher = gevent.get_hub().loop.io(self._socket.fileno(), READ | WRITE)
         try:
             if source:
-                self._socket.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
+                self._socket.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 self._socket.bind((source, 0))
             error = self._socket.connect_ex(address)
         except OSError as refused:
             error = refused.errno or errno.EIO
         if error not in (0, errno.EINPROGRESS):
-            gevent.get_hub().loop.run_callback(self._end, os.strerror(error).lower())  # as all else, from the loop
+            gevent.get_hub().loop.run_callback(
+                self._end, os.strerror(error).lower()
+            )  # like every callback, from the loop
         else:
             self._watcher.start(self._ready_to_connect)
 
@@ -75,22 +77,22 @@ class Connection:
         return int(self._socket.fileno()) < 0
 
     def send(self, data: bytes) -> None:
-        """Send, now or when the socket takes it."""
+        """Send now, or when the socket is writable."""
         if self._to_send or not data or self.ended:
-            self._to_send += data  # in turn; of an ended connection nobody asks
+            self._to_send += data  # in order; ignored if the connection has ended
             return
         try:
             sent = self._socket.send(data)
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the loop will see it too, and tell
+            return  # the loop reports it
         if sent < len(data):
             self._to_send = data[sent:]
-            self._watch(_READ | _WRITE)
+            self._watch(READ | WRITE)
 
     def finish(self) -> None:
-        """End it politely, once all is sent."""
+        """Close it after all bytes are sent."""
         self._finishing = True
         if not self._open:
             self.abort()
@@ -98,9 +100,9 @@ class Connection:
             self._shut()
 
     def abort(self) -> None:
-        """End it at once, with RST."""
+        """Close it at once, with RST."""
         if not self.ended:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self._release()
 
     def _ready_to_connect(self) -> None:
@@ -109,7 +111,7 @@ class Connection:
             self._end(os.strerror(error).lower())
             return
         self._open = True
-        self._watch(_READ)
+        self._watch(READ)
         self._opened()
 
     def _ready(self) -> None:
@@ -118,7 +120,7 @@ class Connection:
         if self.ended:
             return
         try:
-            data = self._socket.recv(_AT_ONCE)
+            data = self._socket.recv(READ_SIZE)
         except BlockingIOError:
             return
         except OSError as error:
@@ -133,7 +135,7 @@ class Connection:
         data, self._to_send = self._to_send, b""
         self.send(data)
         if not self._to_send:
-            self._watch(_READ)
+            self._watch(READ)
             if self._finishing:
                 self._shut()
 

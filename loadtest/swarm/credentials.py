@@ -1,4 +1,4 @@
-"""What all clients of a load test show: the password is in a file, which stands in no command line."""
+"""The password of all clients: it is in a file, because command lines are public."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def password(path: str) -> bytes | None:
-    """The first line of a file; None if none is named.
+    """The first line of a file; None without a path.
 
     Raises:
-        ValueError: it can't be read.
+        ValueError: the file can't be read.
     """
     if not path:
         return None

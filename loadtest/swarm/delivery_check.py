@@ -1,12 +1,12 @@
-"""What the clients of one process have published, and what they should have received and did.
+"""The check of deliveries: what the clients of one process have published, should have received, and did.
 
 Owns the streams of its publishers and the subscriptions of its subscribers; finds losses, duplicates and wrong order.
-Nothing is asked of another process while the test runs. At its end every process learns of the streams of all
-(`settle`), so that those whose last messages, or all of them, were lost are found too. Rules:
-- A subscription that ends with its connection begins anew with the next: nothing is promised for the time between.
-  One of a persistent session goes on, and misses nothing.
-- A stream is expected from the first number on that was surely sent after SUBACK, or that has come.
-- QoS 0 promises nothing: a gap is told, as lost, but not waited for.
+Processes exchange nothing while the test runs. At its end each one receives the streams of all (`final_count`), so
+that a stream whose last messages, or all of them, were lost is found, too. Rules:
+- A clean session's subscription starts anew with each connection: nothing is expected for the time between.
+  A persistent session's subscription continues and misses nothing.
+- A stream is expected from the first number that was certainly sent after SUBACK, or that was received.
+- QoS 0 guarantees nothing: a gap is reported as lost, but not waited for.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from _speedups.codec.topics import matches
 from loadtest.swarm import payload_header
 from loadtest.swarm.streams import LOST, NOT_ACKNOWLEDGED, SESSION_LOST, Published, Seen, Summary
 
-TOLD = 10  # subscribers and streams whose losses the log names
+MAX_LOGGED = 10  # pairs of subscriber and stream whose losses are logged
 _log = logging.getLogger(__name__)
-Report = Callable[[str, str, int], None]  # of which event ("deliver qos1"), which fault, how many
+Report = Callable[[str, str, int], None]  # name of the event ("deliver qos1"), fault, number of messages
 
 
 class Subscriber:
-    """What one client with one topic filter should receive."""
+    """The expected and received messages of one client with one topic filter."""
 
     __slots__ = ("_gaps", "_report", "client_id", "persistent", "qos", "seen", "since", "topic_filter")
 
@@ -38,7 +38,7 @@ class Subscriber:
         self.qos = qos
         self.persistent = persistent
         self.seen: dict[int, Seen] = {}
-        self.since = 0  # when SUBACK came, as in stamps; 0: it has not
+        self.since = 0  # time of SUBACK in microseconds; 0: none yet
         self._gaps = gaps
         self._report = report
 
@@ -52,30 +52,30 @@ class Subscriber:
         self._forget_qos_0()
 
     def disconnected(self) -> None:
-        """The client is not connected any more."""
+        """The client has lost its connection."""
         if not self.persistent:
             self._forget()
             self.since = 0
 
-    def observe(self, mark: payload_header.Stamp, packet: Publish, now: int) -> None:
-        """A message has come."""
-        seen = self.seen.get(mark.stream)
+    def observe(self, header: payload_header.PayloadHeader, packet: Publish, now: int) -> None:
+        """Record a received message."""
+        seen = self.seen.get(header.stream)
         if seen is None:
-            seen = self.seen[mark.stream] = Seen(mark.number, packet.qos)
-        fault = seen.observe(mark.number, now, resent=mark.resent, dup=packet.dup)
+            seen = self.seen[header.stream] = Seen(header.number, packet.qos)
+        fault = seen.observe(header.number, now, resent=header.resent, dup=packet.dup)
         if fault:
             self._report(f"deliver qos{packet.qos}", fault, 1)
         if seen.missing:
             self._gaps.add(seen)
 
     def first(self, stream: Summary) -> int:
-        """A number that was sent after SUBACK; 0 if it isn't known: the clocks of two machines can't tell."""
+        """A number that was sent after SUBACK; 0 if unknown: clocks of two machines are not comparable."""
         if not self.since or stream.machine != payload_header.MACHINE:
             return 0
-        return next((number for number, sent_at in stream.marks if sent_at > self.since), 0)
+        return next((number for number, sent_at in stream.samples if sent_at > self.since), 0)
 
     def outstanding(self, stream: Summary) -> int:
-        """How many messages of a finished stream have yet to come."""
+        """How many messages of a finished stream are still expected."""
         seen, first = self.seen.get(stream.stream), self.first(stream)
         if seen is not None:
             return seen.outstanding(first or seen.first, stream.last, stream.unacknowledged)
@@ -83,7 +83,7 @@ class Subscriber:
         return stream.last + 1 - first - unacknowledged if first else 0
 
     def _forget_qos_0(self) -> None:
-        """No session keeps QoS 0 for a client that is away."""
+        """No session queues QoS 0 for a disconnected client."""
         for stream, seen in list(self.seen.items()):
             if not seen.qos:
                 del self.seen[stream]
@@ -94,13 +94,13 @@ class Subscriber:
         self.seen = {}
 
 
-class ClusterJournal:
-    """What one process knows.
+class DeliveryCheck:
+    """The streams and subscriptions of one process.
 
     Args:
-        process: its number, other than that of any process of the same test.
-        lost_after: seconds after which what has not come is lost.
-        report: is told of faults.
+        process: its number, unique among the processes of the test.
+        lost_after: seconds after which a missing message is lost.
+        report: called for each fault.
     """
 
     def __init__(self, process: int, lost_after: float, report: Report) -> None:
@@ -109,7 +109,7 @@ class ClusterJournal:
         self._streams = count(((process & 0xFFF) << 20) + 1)
         self._published: list[Published] = []
         self._subscribers: set[Subscriber] = set()
-        self._gaps: set[Seen] = set()  # streams in which something is missing
+        self._gaps: set[Seen] = set()  # streams with missing numbers
 
     def publisher(self, topic_name: str, qos: int) -> Published:
         """A new stream."""
@@ -124,18 +124,18 @@ class ClusterJournal:
         return subscriber
 
     def remove(self, subscriber: Subscriber) -> None:
-        """The client is gone for good."""
+        """The client has left for good."""
         subscriber.persistent = False
         subscriber.disconnected()
         self._subscribers.discard(subscriber)
 
     @property
     def unacknowledged(self) -> int:
-        """How many messages wait for their acknowledgement."""
+        """Number of publications that await their acknowledgement."""
         return sum(len(published.unacknowledged) for published in self._published if not published.left)
 
-    def look_for_losses(self) -> None:
-        """Tell of what has been missing for too long."""
+    def check_gaps(self) -> None:
+        """Report the messages that have been missing for too long."""
         before = payload_header.now() - self.lost_after
         for seen in list(self._gaps):
             lost = seen.give_up(before)
@@ -147,17 +147,17 @@ class ClusterJournal:
     # ---- the end of a test ----
 
     def summaries(self) -> list[Summary]:
-        """The streams of this process, when no more is published."""
+        """The streams of this process, when nothing more is published."""
         return [published.summary() for published in self._published if published.last]
 
     def report_unacknowledged(self) -> None:
-        """Tell of what was published and never acknowledged."""
+        """Report the publications without an acknowledgement."""
         for published in self._published:
             if published.unacknowledged and not published.left:
                 self._report(f"publish qos{published.qos}", NOT_ACKNOWLEDGED, len(published.unacknowledged))
 
     def expected(self, streams: Iterable[Summary]) -> list[tuple[Subscriber, Summary]]:
-        """Who should have received what: the subscribers of this process and the finished streams of all."""
+        """The subscribers of this process, each with the finished streams of all processes that it should receive."""
         exact: dict[str, list[Subscriber]] = {}
         wild: dict[str, list[Subscriber]] = {}
         for subscriber in self._subscribers:
@@ -174,18 +174,18 @@ class ClusterJournal:
         return pairs
 
     def report_lost(self, pairs: list[tuple[Subscriber, Summary]]) -> None:
-        """Tell of all that has not come."""
-        for told, (subscriber, stream) in enumerate(pairs):
+        """Report all messages that are still missing."""
+        for number, (subscriber, stream) in enumerate(pairs):
             lost = subscriber.outstanding(stream)
             if lost:
                 self._report(f"deliver qos{min(stream.qos, subscriber.qos)}", LOST, lost)
-                if told < TOLD:
+                if number < MAX_LOGGED:
                     _log.warning("lost: %d of %d messages of %s", lost, stream.last, describe(subscriber, stream))
         self._gaps.clear()
 
 
 def describe(subscriber: Subscriber, stream: Summary) -> str:
-    """Which messages, to whom: where to begin to look."""
+    """The stream, its subscriber, and the numbers that were received."""
     seen = subscriber.seen.get(stream.stream)
-    known = f"{seen.first} to {seen.next - 1} were seen" if seen else "none was seen"
-    return f"{stream.topic_name} at QoS {stream.qos} to {subscriber.client_id}, of which {known}"
+    received = f"received: {seen.first} to {seen.next - 1}" if seen else "received: none"
+    return f"{stream.topic_name} at QoS {stream.qos} to {subscriber.client_id}; {received}"

@@ -1,7 +1,7 @@
-"""The end of a test, before its clients leave: nothing new is published, what is under way arrives, the rest is lost.
+"""The end of a test, before its clients leave: publishing stops, messages in flight arrive, the rest is lost.
 
-Owns that exchange between the master and its workers (one process alone is both): "be quiet" - "this is what my
-publishers have sent" - "this is what all have sent" - "checked, and in my statistics".
+Owns the exchange of master and workers (a single process is both): the master stops publishing, workers send their
+streams, the master sends the streams of all, and workers report when their statistics contain the result.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ from loadtest.swarm.streams import Summary
 from loadtest.swarm.swarm import Swarm
 
 QUIET, PUBLISHED, EXPECTED, CHECKED = ("flockmq-quiet", "flockmq-published", "flockmq-expected", "flockmq-checked")
-PATIENCE = 120.0  # seconds for a worker to answer
+TIMEOUT = 120.0  # seconds for a worker to reply
 STEP = 0.25  # seconds between looks
 _log = logging.getLogger(__name__)
 
 
-def fall_quiet(swarm: Swarm) -> list[Summary]:
-    """Publish nothing new and wait for acknowledgements; returns what was published."""
+def stop_publishing(swarm: Swarm) -> list[Summary]:
+    """Stop publishing and wait for acknowledgements; returns the published streams."""
     swarm.quiet.set()
-    wait_while(lambda: swarm.ledger.unacknowledged, swarm.scenario.lost_after)
-    swarm.ledger.report_unacknowledged()
-    return swarm.ledger.summaries()
+    wait_while(lambda: swarm.delivery_check.unacknowledged, swarm.scenario.lost_after)
+    swarm.delivery_check.report_unacknowledged()
+    return swarm.delivery_check.summaries()
 
 
 def check(swarm: Swarm, streams: list[Summary]) -> None:
-    """Wait for what was published and has not arrived; what does not come is lost."""
-    pairs = swarm.ledger.expected(streams)
+    """Wait for the messages in flight; report the others as lost."""
+    pairs = swarm.delivery_check.expected(streams)
 
     def outstanding() -> int:
         pairs[:] = [(subscriber, stream) for subscriber, stream in pairs if subscriber.outstanding(stream)]
         return sum(subscriber.outstanding(stream) for subscriber, stream in pairs)
 
     wait_while(outstanding, swarm.scenario.lost_after)
-    swarm.ledger.report_lost(pairs)
+    swarm.delivery_check.report_lost(pairs)
 
 
-def wait_while(count: Callable[[], int], patience: float) -> None:
-    """Wait until there is nothing to count, or the count has not changed for so many seconds."""
+def wait_while(count: Callable[[], int], seconds: float) -> None:
+    """Wait until the count is 0, or has not changed for `seconds`."""
     last, changed_at = count(), time.monotonic()
-    while last and time.monotonic() - changed_at < patience:
+    while last and time.monotonic() - changed_at < seconds:
         gevent.sleep(STEP)
         number = count()
         if number != last:
             last, changed_at = number, time.monotonic()
 
 
-class Settling:
-    """The exchange, as one process takes part in it.
+class FinalCount:
+    """One process's part of the exchange.
 
     Args:
         runner: locust's.
-        current: the swarm of the test that runs.
+        current: returns the swarm of the running test.
     """
 
     def __init__(self, runner: Runner, current: Callable[[], Swarm | None]) -> None:
-        self.silent: list[str] = []  # workers that did not answer: what they know is missing
+        self.silent: list[str] = []  # workers without a reply: their results are missing
         self._runner = runner
         self._current = current
         self._published: dict[str, list[Any]] = {}
@@ -78,12 +78,12 @@ class Settling:
             runner.environment.events.worker_report.add_listener(self._handle_report)
 
     def run(self) -> None:
-        """Settle; returns when all faults are in locust's statistics."""
+        """Do the exchange; returns when locust's statistics contain all faults."""
         runner, swarm = self._runner, self._current()
         if isinstance(runner, MasterRunner):
             self._run_master(runner)
         elif swarm is not None and not isinstance(runner, WorkerRunner):
-            check(swarm, fall_quiet(swarm))
+            check(swarm, stop_publishing(swarm))
 
     # ---- the master's side ----
 
@@ -101,10 +101,10 @@ class Settling:
         self._await(workers, lambda: self._reported)
         self.silent = [worker for worker in workers if worker not in self._reported]
         if self.silent:
-            _log.error("workers that did not say what they have received: %s", ", ".join(self.silent))
+            _log.error("no final count from workers: %s", ", ".join(self.silent))
 
-    def _await(self, workers: list[str], answered: Callable[[], Any]) -> None:
-        wait_while(lambda: len(set(workers) - set(answered())), PATIENCE)
+    def _await(self, workers: list[str], replied: Callable[[], Any]) -> None:
+        wait_while(lambda: len(set(workers) - set(replied())), TIMEOUT)
 
     def _handle_published(self, environment: Environment, msg: Any) -> None:
         self._published[msg.node_id] = msg.data["streams"]
@@ -113,7 +113,7 @@ class Settling:
         self._checked.add(msg.node_id)
 
     def _handle_report(self, client_id: str, data: dict[str, Any]) -> None:
-        """The first statistics after the check have its faults."""
+        """The first statistics after the check contain its faults."""
         if client_id in self._checked:
             self._reported.add(client_id)
 
@@ -121,7 +121,7 @@ class Settling:
 
     def _handle_quiet(self, environment: Environment, msg: Any) -> None:
         swarm = self._current()
-        streams = fall_quiet(swarm) if swarm is not None else []
+        streams = stop_publishing(swarm) if swarm is not None else []
         self._runner.send_message(PUBLISHED, {"streams": streams})
 
     def _handle_expected(self, environment: Environment, msg: Any) -> None:

@@ -1,9 +1,9 @@
-"""The course of a test in one process: what is made at its start, what happens at its end, and whether it has passed.
+"""The lifecycle of a test in one process: its start, its end, and whether it has passed.
 
-Owns the swarm of the test that runs, and the exit status. One process alone, or the master, chooses the scenario and
-judges; one process alone, or each worker, has clients. Rules:
-- Locust fires the events that the methods are named after; `locustfile.py` registers them.
-- Clients leave with DISCONNECT, after all they were to receive has come, so that no will is published at the end.
+Owns the swarm of the running test, and the exit status. A single process, or the master, chooses the scenario and
+judges; a single process, or each worker, has clients. Rules:
+- The methods have the names of locust's events; `locustfile.py` registers them.
+- Clients disconnect with DISCONNECT after the final count, so that no will is published at the end.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from locust.env import Environment
 from locust.runners import STATE_INIT, STATE_STOPPED, MasterRunner, WorkerRunner
 
 from loadtest.swarm import hosts, options, users
-from loadtest.swarm.client_numbers import Roster
-from loadtest.swarm.final_count import Settling
+from loadtest.swarm.client_numbers import ClientNumbers
+from loadtest.swarm.final_count import FinalCount
 from loadtest.swarm.scenario import Scenario, ScenarioError, parse, read
 from loadtest.swarm.shape import FlashCrowd
 from loadtest.swarm.swarm import Swarm, new_run_name
@@ -35,45 +35,45 @@ USER_CLASSES: tuple[type[MqttUser], ...] = (
     users.Churn,
     users.Offline,
 )
-# Seconds without a word after which locust gives a worker's users to others. A busy worker is not a dead one, and who
-# runs twice takes its own connections over.
+# Seconds without a heartbeat after which locust moves a worker's users to others. A busy worker is not dead, and a user
+# that runs twice takes over its own connections.
 runners.HEARTBEAT_LIVENESS = 30
 _log = logging.getLogger(__name__)
 
 
-class Conductor:
-    """What one process does with a test.
+class Lifecycle:
+    """One process's part of all tests.
 
     Args:
         environment: locust's, with its runner.
-        web_ui: locust's page, if there is one.
+        web_ui: locust's page; None = there is none.
     """
 
     def __init__(self, environment: Environment, web_ui: Any) -> None:
-        assert environment.runner is not None, "locust has made it"
+        assert environment.runner is not None, "locust has created it"
         self.environment = environment
         self.options: Any = environment.parsed_options
         self.runner = environment.runner
         self.swarm: Swarm | None = None
         self.scenario: Scenario | None = None
-        self.verdict = ""
-        self._roster = Roster(self.runner)
-        self._settling = Settling(self.runner, lambda: self.swarm)
-        self._conducts = not isinstance(self.runner, WorkerRunner)
-        if self._conducts:
+        self.result = ""
+        self._client_numbers = ClientNumbers(self.runner)
+        self._final_count = FinalCount(self.runner, lambda: self.swarm)
+        self._leads = not isinstance(self.runner, WorkerRunner)
+        if self._leads:
             try:
                 hosts.addresses(environment.host or "")
             except ValueError as error:
                 print(f"--host: {error}", file=sys.stderr)
                 sys.exit(2)
-            self._plan()
+            self._apply_scenario()
         if not isinstance(self.runner, MasterRunner):
             self.runner.register_message(STORM, self._handle_storm)
         if web_ui is not None:
             web_ui.app.before_request(self._check_form)
 
-    def _plan(self) -> None:
-        """What the scenario says and the command line doesn't."""
+    def _apply_scenario(self) -> None:
+        """Take from the scenario the options that the command line leaves open."""
         self.scenario = options.chosen(self.options)
         if self.options.num_users is None:
             self.options.num_users = self.scenario.clients
@@ -84,10 +84,12 @@ class Conductor:
         self._set_shape(self.scenario)
 
     def _set_shape(self, scenario: Scenario) -> None:
-        self.environment.shape_class = FlashCrowd(self.runner, scenario.storm, self._strike) if scenario.storm else None
+        self.environment.shape_class = (
+            FlashCrowd(self.runner, scenario.storm, self._start_storm) if scenario.storm else None
+        )
 
-    def _strike(self) -> None:
-        _log.info("all connections break")
+    def _start_storm(self) -> None:
+        _log.info("storm: all connections break")
         self.runner.send_message(STORM, None)
 
     def _handle_storm(self, environment: Environment, msg: Any) -> None:
@@ -98,19 +100,19 @@ class Conductor:
 
     def test_start(self) -> None:
         """Before the first user."""
-        if self._conducts:
+        if self._leads:
             self.scenario = options.chosen(self.options)
             self.options.run_name = new_run_name()
             self.environment.process_exit_code = None
-            self._roster.reset()
+            self._client_numbers.reset()
             self._set_counts(self.scenario)
         else:
             self.scenario = parse(self.options.scenario_text, self.options.scenario)
         if not isinstance(self.runner, MasterRunner):
-            self.swarm = MqttUser.swarm = Swarm(self.environment, self.scenario, self._roster)
+            self.swarm = MqttUser.swarm = Swarm(self.environment, self.scenario, self._client_numbers)
 
     def _set_counts(self, scenario: Scenario) -> None:
-        """As many of each class as the scenario says, or in proportion, but one, if there are to be more or fewer."""
+        """Set the number of users of each class: the scenario's, or in proportion to it, but at least one."""
         scale = self.runner.target_user_count / scenario.clients
         for user_class in USER_CLASSES:
             group = scenario.groups.get(user_class.kind)
@@ -125,38 +127,38 @@ class Conductor:
 
     def test_stopping(self) -> None:
         """Before the users are stopped."""
-        if self._conducts:
-            self._settling.run()
+        if self._leads:
+            self._final_count.run()
 
     def test_stop(self) -> None:
         """After the last user."""
         if self.swarm is not None:
             self.swarm.close()
             self.swarm = None
-        if self._conducts and self.scenario is not None:
+        if self._leads and self.scenario is not None:
             self._judge(self.scenario)
             if self.options.csv_prefix:
-                gevent.sleep(1.1 * stats.CSV_STATS_INTERVAL_SEC)  # locust writes so often, but not at the end
+                gevent.sleep(1.1 * stats.CSV_STATS_INTERVAL_SEC)  # locust writes at this interval, but not at the end
 
     def quitting(self) -> None:
-        """Locust ends; the exit status is about to be read."""
-        if self._conducts and self.runner.state not in (STATE_INIT, STATE_STOPPED):
+        """Locust ends; it reads the exit status next."""
+        if self._leads and self.runner.state not in (STATE_INIT, STATE_STOPPED):
             self.runner.stop()  # Ctrl-C
-        if not self._conducts:
+        if not self._leads:
             self.environment.process_exit_code = 0  # the master judges
 
     def _judge(self, scenario: Scenario) -> None:
         thresholds = with_changes(scenario.thresholds, self.options.thresholds)
-        reasons = judge(self.environment, scenario, thresholds, self._settling.silent)
+        reasons = judge(self.environment, scenario, thresholds, self._final_count.silent)
         self.environment.process_exit_code = 1 if reasons else 0
         name = PurePath(self.options.scenario).stem
         lines = [f"{name} has {'FAILED' if reasons else 'passed'}: {summary(self.environment.stats)}"]
-        self.verdict = "\n".join(lines + [f"- {reason}" for reason in reasons])
-        for line in self.verdict.splitlines():
+        self.result = "\n".join(lines + [f"- {reason}" for reason in reasons])
+        for line in self.result.splitlines():
             _log.log(logging.ERROR if reasons else logging.INFO, line)
 
     def _check_form(self) -> Any:
-        """Refuse a test that can't be, with locust's kind of answer; None lets it be."""
+        """Refuse an invalid form with locust's kind of reply; None accepts it."""
         from flask import jsonify, request
 
         if request.method != "POST" or not request.path.endswith("/swarm"):
@@ -167,7 +169,7 @@ class Conductor:
             with_changes(scenario.thresholds, request.form.get("thresholds", ""))
             hosts.sources(request.form.get("source", ""))
             hosts.addresses(request.form.get("host", ""))
-            self._set_shape(scenario)  # locust looks at it next
+            self._set_shape(scenario)  # locust reads it next
         except (ScenarioError, ValueError) as error:
             return jsonify({"success": False, "message": str(error), "host": self.environment.host})
         return None

@@ -1,4 +1,4 @@
-"""Our options beside locust's: on the command line, in its configuration file, as variables, and in its web form."""
+"""The options added to locust's: on the command line, in its configuration file, as variables, in its web form."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from loadtest.swarm.thresholds import with_changes
 
 def add_to(parser: Any) -> None:
     """Add them to locust's parser."""
-    parser.add_argument(  # of a group's locust's form would not know
+    parser.add_argument(  # locust's form lacks the options of groups
         "--scenario",
         type=checked(lambda name: parse(read(name), name)),
         default="fleet",
         env_var="FLOCKMQ_SCENARIO",
         metavar="NAME-OR-FILE",
-        help=f"one of {', '.join(names())}, or a file (default: fleet). It says how many users, unless --users does",
+        help=f"one of {', '.join(names())}, or a file (default: fleet); sets the number of users, too",
     )
     parser.add_argument(
         "--thresholds",
         type=checked(lambda text: with_changes(Thresholds(), text)),
         default="",
         env_var="FLOCKMQ_THRESHOLDS",
-        metavar="NAME=MOST,...",
-        help='in place of the scenario\'s: "lost=0, disconnected=any, deliver qos1 p99=500ms". Beyond one: exit code 1',
+        metavar="NAME=MAX,...",
+        help='replace the scenario\'s: "lost=0, disconnected=any, deliver qos1 p99=500ms"; exit status 1 if exceeded',
     )
     parser.add_argument(
         "--username",
         default="",
         env_var="FLOCKMQ_USERNAME",
         metavar="USER",
-        help="of all clients; without it they show no credentials",
+        help="of all clients; without it they send no credentials",
     )
     parser.add_argument(
         "--password-file",
@@ -49,12 +49,12 @@ def add_to(parser: Any) -> None:
         default="",
         env_var="FLOCKMQ_SOURCE",
         metavar="ADDRESS,...",
-        help="where clients come from, in turn, for more connections than one address has ports: 127.0.1.0/24",
+        help="local addresses of clients, in turn, for more connections than one address has ports: 127.0.1.0/24",
     )
 
 
 def checked(read_it: Any) -> Any:
-    """A type for argparse that keeps the text, if it can be read."""
+    """A type for argparse that checks the text and keeps it."""
 
     def check(text: str) -> str:
         try:
@@ -67,6 +67,6 @@ def checked(read_it: Any) -> Any:
 
 
 def chosen(options: Any) -> Scenario:
-    """The scenario of the options; its text goes with them to workers, which need not have the file."""
+    """The scenario of the options; they carry its text to workers, which need not have the file."""
     options.scenario_text = read(options.scenario)
     return parse(options.scenario_text, options.scenario)

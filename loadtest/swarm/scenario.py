@@ -1,7 +1,7 @@
-"""A scenario: who the clients are, what they do, and what must come of it; read from a TOML file.
+"""A scenario: the clients, their behaviour and the thresholds of a test, read from a TOML file.
 
-Owns the keys, their defaults and their limits; the files are in `scenarios/`. A file that is wrong is a ScenarioError,
-one line that says where and what is expected. Adding a key is one field.
+Owns the keys, their defaults and their limits; the files are in `scenarios/`. An invalid file is a ScenarioError: one
+line with the place and the expected value. Adding a key is one field.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 
 class ScenarioError(Exception):
-    """A scenario can't be used; the message is for the user."""
+    """A scenario is invalid; the message is for the user."""
 
 
 def key(default: object, kind: Callable[[object], Any]) -> Any:
-    """A field with its kind; MISSING as the default makes it obligatory."""
+    """A field with its kind; MISSING as the default makes it required."""
     if default is MISSING:
         return field(metadata={"kind": kind})
     return field(default_factory=lambda: kind(default), metadata={"kind": kind})
@@ -46,7 +46,7 @@ def key(default: object, kind: Callable[[object], Any]) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """What all user classes have."""
+    """The keys of all user classes."""
 
     clients: int = key(MISSING, whole)
     persistent: bool = key(False, boolean)  # a session that outlives connections
@@ -56,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class SensorGroup(Group):
-    """Publishes; with `command` it also answers commanders."""
+    """Publishes; with `command` it replies to commanders, too."""
 
     topic: str = key("", topic_name)  # none: it only keeps its connection
     interval: float = key(10, seconds)
@@ -65,7 +65,7 @@ class SensorGroup(Group):
     payload: dict[int, float] = key(64, size_mix)
     retain: bool = key(False, boolean)
     wait: bool = key(False, boolean)  # publish when all clients have been started
-    command: str = key("", topic_name)  # requests come to this topic and one level below it
+    command: str = key("", topic_name)  # requests are published one level below this topic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class DashboardGroup(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class CommanderGroup(Group):
-    """Sends requests to the sensors whose state it sees, and waits for their replies."""
+    """Sends requests to the sensors whose state it receives, and waits for their replies."""
 
     devices: str = key(MISSING, topic_filter)  # the states of its sensors
     interval: float = key(5, seconds)
@@ -97,7 +97,7 @@ class ChurnGroup(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineGroup(Group):
-    """Has a persistent session, goes away and comes back."""
+    """Has a persistent session, disconnects and reconnects."""
 
     topic_filter: str = key(MISSING, topic_filter)
     qos: int = key(1, one_qos)
@@ -107,7 +107,7 @@ class OfflineGroup(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """What a test may show and pass: counts at most, or "any"."""
+    """The largest counts with which a test passes, or "any"."""
 
     lost: int | None = key(0, limit)  # QoS 1 and 2
     lost_qos0: int | None = key("any", limit)
@@ -117,25 +117,25 @@ class Thresholds:
     no_reply: int | None = key("any", limit)
     disconnected: int | None = key("any", limit)
     refused: int | None = key("any", limit)
-    failures: int | None = key("any", limit)  # all of the above and what else there may be
+    failures: int | None = key("any", limit)  # all of the above and all others
     latency: dict[str, float] = key({}, latencies)  # milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Storm:
-    """All clients lose their connections at once and come back at once."""
+    """All clients lose their connections at once and reconnect at once."""
 
     after: float = key(MISSING, seconds)
-    every: float = key(0, seconds)  # and again; 0 = once
+    every: float = key(0, seconds)  # seconds between storms; 0 = one storm
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """All of it."""
+    """A whole file."""
 
     description: str = key("", text)
     duration: float = key("1 min", seconds)
-    spawn_rate: float = key(200, rate)  # clients a second that are started
+    spawn_rate: float = key(200, rate)  # clients started per second
     sites: int = key(10, whole)
     keep_alive: int = key(60, whole)  # seconds
     lost_after: float = key("10 s", seconds)
@@ -160,13 +160,13 @@ class Scenario:
 
     @property
     def groups(self) -> dict[str, Group]:
-        """Those there are, by the name of their table."""
+        """The groups of the file, by the name of their table."""
         named = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: group for name, group in named.items() if isinstance(group, Group)}
 
     @property
     def clients(self) -> int:
-        """How many there are in all."""
+        """Number of clients in all groups."""
         return sum(group.clients for group in self.groups.values())
 
 
@@ -178,7 +178,7 @@ def table(kind: type[T], raw: object) -> T | None:
 
 
 def build(kind: type[T], raw: object) -> T:
-    """The object that a table describes. Raises ScenarioError with the place of what is wrong below it."""
+    """The object that a table describes. Raises ScenarioError with the place of the fault below the table."""
     if not isinstance(raw, dict):
         raise ValueError("a table")
     known: dict[str, Field[Any]] = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
@@ -204,12 +204,12 @@ def read_value(name: str, each: Field[Any], raw: object) -> Any:
 
 
 def names() -> list[str]:
-    """The scenarios that come with this package."""
+    """The scenarios of this package."""
     return sorted(path.stem for path in DIRECTORY.glob("*.toml"))
 
 
 def read(name: str) -> str:
-    """The text of the scenario of that name, or of that file. Raises ScenarioError."""
+    """The text of a scenario, by its name or path. Raises ScenarioError."""
     path = DIRECTORY / f"{name}.toml" if name in names() else Path(name)
     try:
         return path.read_text(encoding="utf-8")
@@ -221,7 +221,7 @@ def read(name: str) -> str:
 
 
 def parse(text: str, name: str) -> Scenario:
-    """The scenario that a text describes; `name` is for errors. Raises ScenarioError."""
+    """The scenario of a text; `name` is for errors. Raises ScenarioError."""
     try:
         return build(Scenario, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

@@ -1,4 +1,4 @@
-"""The shape of a flash crowd: all clients at once lose their connections, and are back at once."""
+"""The shape of a flash crowd: all clients lose their connections at once and reconnect at once."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from loadtest.swarm.scenario import Storm
 
 
 class FlashCrowd(LoadTestShape):
-    """Steady, then a storm of reconnects, and perhaps another.
+    """A steady load, then one storm of reconnects or several.
 
     Args:
         runner: locust's.
-        storm: when.
-        strike: makes a storm in all processes.
+        storm: its times.
+        start_storm: breaks the connections in all processes.
     """
 
-    abstract = True  # for locust: made by us, not by it
+    abstract = True  # locust must not create it
     use_common_options = True
 
-    def __init__(self, runner: Runner, storm: Storm, strike: Callable[[], None]) -> None:
+    def __init__(self, runner: Runner, storm: Storm, start_storm: Callable[[], None]) -> None:
         super().__init__()
         self.runner = runner
         self._storm = storm
-        self._strike = strike
-        self._struck = 0
+        self._start_storm = start_storm
+        self._storms = 0
 
     def reset_time(self) -> None:
         super().reset_time()
-        self._struck = 0
+        self._storms = 0
 
     def tick(self) -> tuple[int, float] | None:
         """Called by locust each second."""
@@ -41,11 +41,11 @@ class FlashCrowd(LoadTestShape):
         if options.run_time and passed > options.run_time:
             return None
         if passed >= self._next():
-            self._struck += 1
-            self._strike()
+            self._storms += 1
+            self._start_storm()
         return int(options.num_users or 1), float(options.spawn_rate or 1)
 
     def _next(self) -> float:
-        if self._struck and not self._storm.every:
+        if self._storms and not self._storm.every:
             return float("inf")
-        return self._storm.after + self._struck * self._storm.every
+        return self._storm.after + self._storms * self._storm.every

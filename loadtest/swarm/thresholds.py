@@ -1,6 +1,6 @@
-"""Whether a test has passed: locust's statistics against the scenario's thresholds, in plain words.
+"""Whether a test has passed: locust's statistics against the scenario's thresholds, in words.
 
-Owns which failure counts for which threshold. Locust rounds response times to two digits; so are quantiles.
+Owns the mapping of failures to thresholds. Locust rounds response times, and therefore quantiles, to two digits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadtest.swarm.streams import DUPLICATE, LOST, NOT_ACKNOWLEDGED, OUT_OF_ORD
 from loadtest.swarm.swarm import TYPE
 from loadtest.swarm.values import LATENCY, latencies, limit
 
-# Failures begin with these words.
+# The first words of failures, by threshold.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "lost": (LOST, SESSION_LOST),
     "duplicates": (DUPLICATE,),
@@ -47,7 +47,7 @@ def with_changes(thresholds: Thresholds, text: str) -> Thresholds:
 
 
 def counts(stats: RequestStats) -> dict[str, int]:
-    """How much there was of what has a threshold."""
+    """Number of failures by threshold."""
     found = dict.fromkeys([*WORDS, "lost_qos0", "failures"], 0)
     for error in stats.errors.values():
         found["failures"] += error.occurrences
@@ -58,24 +58,24 @@ def counts(stats: RequestStats) -> dict[str, int]:
 
 
 def breaches(stats: RequestStats, thresholds: Thresholds) -> Iterable[str]:
-    """What is beyond its threshold."""
+    """The exceeded thresholds, in words."""
     for name, number in counts(stats).items():
-        most = getattr(thresholds, name)
-        if most is not None and number > most:
-            yield f"{name.replace('_', ' ')}: {number} (at most {most})"
-    for name, most in thresholds.latency.items():
+        limit = getattr(thresholds, name)
+        if limit is not None and number > limit:
+            yield f"{name.replace('_', ' ')}: {number} (at most {limit})"
+    for name, milliseconds in thresholds.latency.items():
         match = LATENCY.fullmatch(name)
-        assert match is not None, "it was read with the same"
+        assert match is not None, "the same expression has read it"
         entry = stats.get(match[1], TYPE)
         if not entry.num_requests:
-            yield f"{name}: there was none"
-        elif entry.get_response_time_percentile(float(match[2]) / 100) > most:
+            yield f"{name}: no such event"
+        elif entry.get_response_time_percentile(float(match[2]) / 100) > milliseconds:
             measured = entry.get_response_time_percentile(float(match[2]) / 100)
-            yield f"{name}: {measured:g} ms (at most {most:g} ms)"
+            yield f"{name}: {measured:g} ms (at most {milliseconds:g} ms)"
 
 
 def omissions(stats: RequestStats, scenario: Scenario) -> Iterable[str]:
-    """What should have happened at all."""
+    """The missing kinds of events, in words."""
     requests = {name: entry.num_requests - entry.num_failures for (name, _), entry in stats.entries.items()}
     if not requests.get("connect"):
         yield "no client ever connected"
@@ -85,16 +85,16 @@ def omissions(stats: RequestStats, scenario: Scenario) -> Iterable[str]:
 
 
 def judge(environment: Any, scenario: Scenario, thresholds: Thresholds, silent: list[str]) -> list[str]:
-    """Why the test has failed; nothing if it has passed."""
+    """The reasons why the test has failed; empty if it has passed."""
     stats = environment.stats
     reasons = [*breaches(stats, thresholds), *omissions(stats, scenario)]
-    reasons += [f"worker {worker} did not say what it has received" for worker in silent]
+    reasons += [f"worker {worker} sent no final count" for worker in silent]
     exceptions = environment.runner.exceptions.values()
     reasons += [f"an error of the load test itself: {each['msg']}" for each in exceptions]
     return reasons
 
 
 def summary(stats: RequestStats) -> str:
-    """What was done, in a line."""
+    """The numbers of successful events, in a line."""
     entries = sorted((name, entry.num_requests - entry.num_failures) for (name, _), entry in stats.entries.items())
     return ", ".join(f"{number} {name}" for name, number in entries if number)

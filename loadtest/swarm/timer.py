@@ -1,39 +1,60 @@
-"""The one timer of all simulated clients of a process: once a second it looks after each."""
+"""The timer of all simulated clients of a process."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import gevent
 
-from loadtest.swarm.connection import Connection
-
-if TYPE_CHECKING:
-    from loadtest.swarm.client import Client
+PERIOD = 1.0  # seconds between two looks
+POLL = 0.02  # seconds between two looks at closing connections
 
 
-class Pulse:
-    """Looks after all clients of a process."""
+class Timed(Protocol):
+    """An object with a deadline."""
+
+    @property
+    def next_due(self) -> float:
+        """Monotonic time of the deadline; infinite if there is none."""
+
+    def on_time(self, now: float) -> None:
+        """The deadline has passed."""
+
+
+class Closing(Protocol):
+    """A connection that has sent DISCONNECT."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its socket is closed."""
+
+    def abort(self) -> None:
+        """Close it at once."""
+
+
+class Timer:
+    """Calls `on_time` of the registered objects, at most a second late."""
 
     def __init__(self) -> None:
-        self.clients: set[Client] = set()  # that want to be connected
-        self.finishing: set[Connection] = set()  # that have said DISCONNECT
+        self.timed: set[Timed] = set()
+        self.closing: set[Closing] = set()
 
     def run(self) -> None:
-        """Beat for ever, in a greenlet."""
+        """Run until the greenlet is killed."""
         while True:
-            gevent.sleep(1.0)
+            gevent.sleep(PERIOD)
             now = time.monotonic()
-            for client in list(self.clients):
-                client.beat(now)
-            self.finishing = {connection for connection in self.finishing if not connection.ended}
+            for each in list(self.timed):
+                if each.next_due <= now:
+                    each.on_time(now)
+            self.closing = {connection for connection in self.closing if not connection.ended}
 
-    def wait_finished(self, seconds: float) -> None:
-        """Return when the connections that were closed are gone, or after so long."""
+    def wait_closed(self, seconds: float) -> None:
+        """Wait until the closing connections have ended; abort the remaining ones after `seconds`."""
         end = time.monotonic() + seconds
-        while any(not connection.ended for connection in self.finishing) and time.monotonic() < end:
-            gevent.sleep(0.02)
-        for connection in self.finishing:
+        while any(not connection.ended for connection in self.closing) and time.monotonic() < end:
+            gevent.sleep(POLL)
+        for connection in self.closing:
             connection.abort()
-        self.finishing.clear()
+        self.closing.clear()

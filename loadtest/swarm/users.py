@@ -1,4 +1,4 @@
-"""The user classes: what each kind of client does. What the keys of its table mean stands in `scenario`."""
+"""The user classes: the behaviour of each kind of client. `scenario` describes the keys of their tables."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from loadtest.swarm.user import FOREVER, MqttUser
 
 
 def pick(mix: dict[int, float]) -> int:
-    """A number out of a mix."""
+    """A random number of a mix."""
     return random.choices(list(mix), list(mix.values()))[0] if len(mix) > 1 else next(iter(mix))
 
 
 class Sensor(MqttUser):
-    """Publishes, and answers commanders."""
+    """Publishes, and replies to commanders."""
 
     kind = "sensor"
     role: SensorGroup
@@ -33,7 +33,7 @@ class Sensor(MqttUser):
         return [(self.topic(self.role.command) + "/+", 1)] if self.role.command else []
 
     def wait_time(self) -> float:
-        """The interval, more or less; the first of all clients are spread over it."""
+        """The interval with its jitter; the first wait is spread over the whole interval."""
         role = self.role
         if self._first:
             self._first = False
@@ -50,14 +50,14 @@ class Sensor(MqttUser):
             self.publish(self._publish_to, pick(self.role.qos), pick(self.role.payload), self.role.retain)
 
     def delivered(self, packet: Publish) -> None:
-        """A request: the reply goes to the commander that the topic's last level names."""
+        """A request: send the reply to the commander named by the topic's last level."""
         commander = packet.topic_name.rpartition("/")[2]
         if self.client is not None and self.client.ready.is_set() and not packet.retain:
             self.client.publish(f"{self.swarm.root}/reply/{commander}", packet.payload, 1)
 
 
 class Dashboard(MqttUser):
-    """Subscribes, and looks at what comes."""
+    """Subscribes, and checks its deliveries."""
 
     kind = "dashboard"
     role: DashboardGroup
@@ -68,18 +68,18 @@ class Dashboard(MqttUser):
 
     @task
     def look(self) -> None:
-        """What there is to do is done in `delivered`."""
+        """Does nothing: `delivered` does the work."""
 
 
 class Commander(MqttUser):
-    """Sends requests to the sensors that are online, and measures the round trip."""
+    """Sends requests to sensors that are online, and measures the round trip."""
 
     kind = "commander"
     role: CommanderGroup
 
     def prepare(self) -> None:
-        self._devices: list[str] = []  # the topics of those online, without their last level
-        self._asked: dict[int, float] = {}
+        self._devices: list[str] = []  # topics of the sensors online, without their last level
+        self._sent_at: dict[int, float] = {}  # by number of the request
         self._last = 0
 
     def wait_time(self) -> float:
@@ -89,31 +89,31 @@ class Commander(MqttUser):
         return [(self.topic(self.role.devices), 1), (f"{self.swarm.root}/reply/{self.name}", 1)]
 
     @task
-    def ask(self) -> None:
+    def send_request(self) -> None:
         self._give_up()
         if self.client is None or not self.client.may_publish or self.swarm.quiet.is_set() or not self._devices:
             return
         self._last += 1
-        self._asked[self._last] = time.monotonic()
+        self._sent_at[self._last] = time.monotonic()
         payload = payload_header.payload(0, self._last, pick(self.role.payload), payload_header.now())
         self.client.publish(f"{random.choice(self._devices)}/command/{self.name}", payload, 1)
 
     def _give_up(self) -> None:
         before = time.monotonic() - self.role.timeout
-        for number in [number for number, asked_at in self._asked.items() if asked_at < before]:
-            del self._asked[number]
+        for number in [number for number, sent_at in self._sent_at.items() if sent_at < before]:
+            del self._sent_at[number]
             self.swarm.fail("request/reply", "no reply")
 
     def delivered(self, packet: Publish) -> None:
-        mark = payload_header.read(packet.payload)
-        if mark is None:
-            self._hear_of(packet.topic_name.rpartition("/")[0], packet.payload == b"online")
+        header = payload_header.read(packet.payload)
+        if header is None:
+            self._set_online(packet.topic_name.rpartition("/")[0], packet.payload == b"online")
             return
-        asked_at = self._asked.pop(mark.number, None)
-        if asked_at is not None:
-            self.swarm.fire("request/reply", time.monotonic() - asked_at, len(packet.payload))
+        sent_at = self._sent_at.pop(header.number, None)
+        if sent_at is not None:
+            self.swarm.fire("request/reply", time.monotonic() - sent_at, len(packet.payload))
 
-    def _hear_of(self, device: str, online: bool) -> None:
+    def _set_online(self, device: str, online: bool) -> None:
         if online and device not in self._devices:
             self._devices.append(device)
         elif not online and device in self._devices:
@@ -133,7 +133,7 @@ class Churn(MqttUser):
         return self.role.away * random.uniform(0.5, 1.5)
 
     @task
-    def come_and_go(self) -> None:
+    def reconnect(self) -> None:
         assert self.client is not None
         self.client.open()
         self.client.ready.wait()
@@ -142,7 +142,7 @@ class Churn(MqttUser):
 
 
 class Offline(MqttUser):
-    """Goes away and comes back, and misses nothing: its session is persistent."""
+    """Disconnects and reconnects; its session is persistent and misses nothing."""
 
     kind = "offline"
     role: OfflineGroup
@@ -155,7 +155,7 @@ class Offline(MqttUser):
         return 0.0
 
     @task
-    def come_and_go(self) -> None:
+    def reconnect(self) -> None:
         assert self.client is not None
         self.client.open()
         self.client.ready.wait()

@@ -1,6 +1,6 @@
-"""The kinds of values in scenario files: functions that return the value, or raise ValueError with what is expected.
+"""The kinds of values in scenario files: functions that return the value or raise ValueError with the expected form.
 
-Owns how durations, shares, topics and limits are written; which key has which kind stands in `scenario`.
+Owns the notation of durations, shares, topics and limits; `scenario` has the keys and their kinds.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 from _speedups.codec.topics import InvalidTopic, validate_topic_filter, validate_topic_name
 from loadtest.swarm import payload_header
 
-PLACES = {"root": "load/0", "site": 0, "client": "sensor-0", "index": 0}  # what topics may name, with an example
+PLACES = {"root": "load/0", "site": 0, "client": "sensor-0", "index": 0}  # placeholders of topics, with an example
 LATENCY = re.compile(r"(.+?) p(\d+(?:\.\d+)?)")
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
+DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*")
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
 
 
 def seconds(raw: object) -> float:
-    match = _DURATION.fullmatch(raw) if isinstance(raw, str) else None
+    match = DURATION.fullmatch(raw) if isinstance(raw, str) else None
     if match:
-        return float(match[1]) * _SECONDS[match[2]]
+        return float(match[1]) * SECONDS[match[2]]
     if isinstance(raw, bool) or not isinstance(raw, int | float) or raw < 0:
         raise ValueError('a duration such as 10, "1.5 s", "250 ms" or "2 min"')
     return float(raw)
@@ -71,7 +71,7 @@ def mix(raw: object, what: str, valid: Callable[[int], bool]) -> dict[int, float
     except (ValueError, TypeError):
         shares = {}
     if not shares or not all(map(valid, shares)) or abs(sum(shares.values()) - 1) > 0.001:
-        raise ValueError(f"{what}, or a table of such with shares that make 1")
+        raise ValueError(f"{what}, or a table of these with shares that add up to 1")
     return shares
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
-import cluster
 from broker.commands.parser import Parser
 from broker.errors import FlockError, UsageError
 from cluster.analytics import job, job_options
 from cluster.analytics.faults import told
 from cluster.analytics.tables import RESULTS
+from cluster.redis.connector import function_library
 from tests.analytics.job_process import JobProcess
 from tests.analytics.log_writer import LogWriter
 from tests.harness.redis_process import RedisProcess
@@ -32,7 +32,7 @@ def count(output: Path, name: str) -> int:
 def test_live_job_from_start_to_end(redis_server: RedisProcess, tmp_path: Path) -> None:
     """Devices that are silent from the job's begin on are told of though nothing comes any more; SIGTERM; a restart."""
     client = redis_server.client(decode_responses=False)
-    client.function_load((Path(cluster.__file__).parent / "redis" / "functions.lua").read_text())
+    client.function_load(function_library())
     now = int(time.time() * 1000)
     log = LogWriter(client, began=now - 40_000)
     for second in range(30):

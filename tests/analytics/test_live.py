@@ -2,14 +2,13 @@
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import Row
 
-import cluster
 from cluster.analytics.output.live import Live, escaped
+from cluster.redis.connector import function_library
 from tests.harness.redis_process import RedisProcess
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC).astimezone().replace(tzinfo=None)  # as Spark gives it
@@ -25,7 +24,7 @@ def redis_of_a_cluster(redis_server: RedisProcess) -> RedisProcess:
 
 def load(server: RedisProcess) -> None:
     with server.client() as client:
-        client.function_load((Path(cluster.__file__).parent / "redis" / "functions.lua").read_text(), replace=True)
+        client.function_load(function_library(), replace=True)
 
 
 def results(server: RedisProcess) -> dict[str, Any]:

@@ -367,7 +367,7 @@ def test_a_log_that_went_back_is_told(redis_server: RedisProcess, writers: list[
     a.client.delete(a.key)
     a.rows = a.bytes = 0
     a.fill(1)
-    with pytest.raises(DataLoss, match=r"was read up to .*, and Redis has only what came up to"):
+    with pytest.raises(DataLoss, match=r"was read up to .*, and Redis has entries up to"):
         query.plan()
 
 
@@ -487,7 +487,7 @@ def test_a_job_that_can_not_be_read_stops_trimming(redis_server: RedisProcess, w
     a, _ = writers
     a.fill(10)
     a.client.hset("mq:analytics:jobs", "odd", "?")
-    with pytest.raises(RedisAway, match="the job odd registered is no JSON: nothing is trimmed"):
+    with pytest.raises(RedisAway, match="the record of the job odd is no JSON: nothing is trimmed"):
         Query(redis_server, job="trimmer", trimCommitted="true").batch()
     assert length(a) == 10
 

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from broker.cli import main
-from broker.client.client import Client, Message, Options
+from broker.client.client import Client, Message
+from broker.client.options import Options
 from cluster.analytics.times import iso
 from tests.analytics.written_logs import WrittenLog, row
 from tests.harness.broker_process import DEADLINE, BrokerProcess, environment, until

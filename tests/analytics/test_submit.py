@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
-import cluster
 from broker.cli import main
 from cluster.analytics import job
+from cluster.redis.connector import function_library
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.standalone import StandaloneSpark
 from tests.harness.redis_process import RedisProcess
@@ -20,7 +20,7 @@ from tests.model.log_block import Row
 @pytest.mark.timeout(600)
 def test_the_job_on_a_standalone_spark(redis_server: RedisProcess, tmp_path: Path) -> None:
     client = redis_server.client(decode_responses=False)
-    client.function_load((Path(cluster.__file__).parent / "redis" / "functions.lua").read_text())
+    client.function_load(function_library())
     began = int(time.time() * 1000) - 300_000
     log = LogWriter(client, began=began)
     written = []

@@ -64,27 +64,6 @@ TESTS = ["cases model", "harness"]  # all the rest stands on these
 
 # Imports that point upwards today, as "importer -> imported". The list only shrinks, and ends empty.
 EXCEPTIONS: set[str] = {
-    "broker.admin.api.aggregate -> broker.node",
-    "broker.admin.api.api -> broker.node",
-    "broker.admin.api.figures_stream -> broker.node",
-    "broker.admin.api.operation -> broker.node",
-    "broker.admin.api.operations.events -> broker.node",
-    "broker.admin.app -> broker.node",
-    "broker.admin.console_socket -> broker.node",
-    "broker.admin.exporters.health -> broker.node",
-    "broker.auth.bans -> broker.broker",
-    "broker.auth.connected_users -> broker.broker",
-    "broker.broker -> broker.handlers.connect",
-    "broker.broker -> broker.handlers.disconnect",
-    "broker.broker -> broker.handlers.publish",
-    "broker.broker -> broker.handlers.subscribe",
-    "broker.broker -> broker.handlers.unsubscribe",
-    "broker.coordination.coordinator -> broker.broker",
-    "broker.coordination.standalone -> broker.handlers.connect",
-    "broker.rpc.methods -> broker.node",
-    "broker.rpc.node -> broker.node",
-    "broker.supervisor -> broker.cli",
-    "broker.tracing -> broker.broker",
     "cluster.analytics.commands.sql -> cluster.commands.connection",
     "cluster.peers.rpc -> cluster.coordinator",
     "cluster.replay.listing -> cluster.commands.connection",
@@ -94,19 +73,6 @@ EXCEPTIONS: set[str] = {
 }
 CIRCLES: list[list[str]] = [
     ["_speedups.session.session", "_speedups.session.subscriber", "_speedups.session.turn"],
-    [
-        "broker.auth.bans",
-        "broker.auth.connected_users",
-        "broker.broker",
-        "broker.coordination.coordinator",
-        "broker.handlers.connect",
-        "broker.handlers.disconnect",
-        "broker.handlers.publish",
-        "broker.handlers.subscribe",
-        "broker.handlers.unsubscribe",
-        "broker.tracing",
-    ],
-    ["broker.node", "broker.rpc.methods", "broker.rpc.node"],
     ["cluster.coordinator", "cluster.peers.rpc", "cluster.replication.users", "cluster.sessions.takeover"],
     ["loadtest.swarm.client", "loadtest.swarm.timer"],
 ]

@@ -16,7 +16,8 @@ pytest.importorskip("_speedups.codec.packets")
 
 from _speedups.codec import packets
 from broker.cli import main
-from broker.client.client import Client, Message, Options, Will
+from broker.client.client import Client, Message
+from broker.client.options import Options, Will
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess

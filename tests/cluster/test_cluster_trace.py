@@ -16,7 +16,7 @@ from tests.harness.broker_process import environment
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
 
-READY = "API, web page, health and figures are told over HTTP"
+READY = "HTTP server is listening"
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_what_a_client_publishes_is_found_at_other_nodes(cluster: ClusterProcess
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ((), "follow what?"),
+        ((), "trace needs a client id or a topic filter"),
         (("--topic", "a#"), "refuses: 'a#' can't be followed"),
         (("--topic", "a", "--url", "http://127.0.0.1:1"), "does not answer"),
         (("--topic", "a", "--url", "broker:8080"), "is no HTTP URL"),

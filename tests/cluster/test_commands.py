@@ -5,18 +5,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.cli import main
+from cluster.redis.connector import function_library
 from tests.harness.broker_process import environment
 from tests.harness.ports import free_port
 from tests.harness.redis_process import RedisProcess
 
 StartRedis = Callable[..., RedisProcess]
-FUNCTIONS = Path("cluster/redis/functions.lua")
 
 
 class Told:
@@ -163,7 +162,7 @@ def test_a_user_who_may_do_little(redis_server: RedisProcess, tell: Callable[...
     told = tell("cluster", "status", "--wait", "0", "--redis", f"redis://viewer:sesame@127.0.0.1:{redis_server.port}")
     assert told.status == 0, told.errors
     assert "sesame" not in told.out
-    assert "can't be read" in told.out
+    assert "is unknown" in told.out
     assert "memory of" not in told.out
 
 
@@ -211,7 +210,7 @@ def test_a_client_id_is_shown_escaped(redis_server: RedisProcess, tell: Callable
 
 
 def test_no_such_session(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
-    redis_server.client().function_load(FUNCTIONS.read_text())
+    redis_server.client().function_load(function_library())
     for action in ("show", "kick", "purge"):
         told = tell("session", action, "nobody")
         assert (told.status, told.out) == (1, "")
@@ -220,7 +219,7 @@ def test_no_such_session(redis_server: RedisProcess, tell: Callable[..., Told]) 
 
 def test_kick(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
     client = redis_server.client()
-    client.function_load(FUNCTIONS.read_text())
+    client.function_load(function_library())
     write_session(redis_server, "pump")
     told = tell("session", "kick", "pump")
     assert (told.status, told.errors) == (1, "flockmq: error: pump is not connected\n")
@@ -240,7 +239,7 @@ def test_kick(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
 
 def test_purge(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
     client = redis_server.client()
-    client.function_load(FUNCTIONS.read_text())
+    client.function_load(function_library())
     write_session(redis_server, "pump")
     assert tell("session", "purge", "pump").out == "purged\n"
     assert not client.keys("mq:*:pump")

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from cluster.redis.clients import RedisAddress
-from cluster.redis.durability import Durability, Facts, describe, inspect, inspect_now
+from cluster.redis.durability import Durability, Facts, describe, inspect
 from tests.harness.broker_process import until
 from tests.harness.redis_process import RedisProcess
 
@@ -15,7 +15,7 @@ StartRedis = Callable[..., RedisProcess]
 
 
 def ask(url: str, replicas: int = 0) -> Durability:
-    """What both ways of asking answer."""
+    """With a client of each kind."""
 
     async def ask_async() -> Durability:
         client = address.async_client()
@@ -27,7 +27,7 @@ def ask(url: str, replicas: int = 0) -> Durability:
     address = RedisAddress.parse(url)
     found = asyncio.run(ask_async())
     with address.client() as client:
-        assert inspect_now(client, replicas) == found
+        assert asyncio.run(inspect(client, replicas)) == found
     return found
 
 
@@ -60,9 +60,9 @@ def test_how_redis_keeps_it(start_redis: StartRedis, arguments: list[str], sente
 @pytest.mark.parametrize(
     ("rules", "arguments", "sentence", "warning"),
     [
-        (["-config"], [*AOF, "always"], "what appendfsync allows", ""),
+        (["-config"], [*AOF, "always"], "as much as appendfsync allows", ""),
         (["-config"], [], "at best in its next snapshot", "at best"),
-        (["-config", "-info"], [*AOF, "always"], "doesn't tell this user", "can't be read"),
+        (["-config", "-info"], [*AOF, "always"], "this user may not read", "is unknown"),
     ],
 )
 def test_what_may_not_be_asked(
@@ -82,10 +82,10 @@ def test_replicas(start_redis: StartRedis) -> None:
     until(lambda: master.client().info("replication")["connected_slaves"] == 1)
     assert "a failover can lose" in ask(master.url).sentence
     found = ask(master.url, 1)
-    assert found.sentence.endswith("; 1 replica of Redis must have it before it is acknowledged")
+    assert found.sentence.endswith("; before it is acknowledged, 1 replica of Redis must have it")
     assert not found.warnings
     assert "1 replica connected" in ask(master.url, 2).warnings[0]
-    assert "is a replica" in ask(replica.url).warnings[0]
+    assert "a read-only replica" in ask(replica.url).warnings[0]
 
 
 def test_a_disk_that_fails() -> None:
@@ -93,11 +93,11 @@ def test_a_disk_that_fails() -> None:
     assert "could not write its append-only file" in found.warnings[0]
 
 
-@pytest.mark.parametrize(("most_waiting", "largest", "warned"), [(32, 2, False), (32, 17, True), (0, 256, False)])
-def test_messages_too_large_for_a_subscriber(most_waiting: int, largest: int, warned: bool) -> None:
-    found = describe(Facts(aof=True, fsync="always", most_waiting=most_waiting << 20), largest=largest << 20)
+@pytest.mark.parametrize(("pending", "max_message", "warned"), [(32, 2, False), (32, 17, True), (0, 256, False)])
+def test_messages_too_large_for_a_subscriber(pending: int, max_message: int, warned: bool) -> None:
+    found = describe(Facts(aof=True, fsync="always", max_pending_output=pending << 20), max_message=max_message << 20)
     assert bool(found.warnings) == warned
-    assert all(f"pubsub {4 * largest << 20} " in warning for warning in found.warnings)
+    assert all(f"pubsub {4 * max_message << 20} " in warning for warning in found.warnings)
 
 
 def test_nobody_to_ask(redis_server: RedisProcess) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import hiredis
 import pytest
 
-from cluster.redis.connector import FUNCTIONS
+from cluster.redis.connector import function_library
 from cluster.redis.keys import Keys
-from cluster.redis.store import RETRY_SECONDS, LogBounds, RedisStore
+from cluster.redis.log_bounds import LogBounds
+from cluster.redis.store import RETRY_SECONDS, RedisStore
 from tests.harness.redis_process import RedisProcess
 
 NODE = b"n1"
@@ -68,7 +69,7 @@ class Commit:
 @pytest.fixture
 def link(redis_server: RedisProcess) -> Iterator[SlowLink]:
     made = SlowLink(redis_server.port)
-    made.ask("FUNCTION", "LOAD", FUNCTIONS.read_text())
+    made.ask("FUNCTION", "LOAD", function_library())
     made.ask("FCALL", "flockmq_join", 0, "mq:", NODE, 1, "name", "a")
     yield made
     made.close()
@@ -88,17 +89,17 @@ def test_what_follows_a_refused_entry_waits_for_it(link: SlowLink, commit: bytes
     """Memory is there again between two commands of a pipeline: the first was refused, the second must not overtake."""
 
     async def scenario() -> None:
-        confirmed, displaced = [], []
+        confirmed, fenced = [], []
         store = RedisStore(
             Keys("mq:"),
             NODE,
             limits=lambda: (10, 1000, False),
             bounds=LogBounds(1 << 20, 60),
             replicas=0,
-            changed=lambda *_: None,
-            dropped=lambda _: None,
+            on_changed=lambda *_: None,
+            on_dropped=lambda *_: None,
             unnumbered=lambda _: None,
-            displaced=displaced.append,
+            on_fenced=fenced.append,
         )
         store.start(confirmed.append, lambda *_: None)
         store.bound_log(1 << 20, 60, 1 << 20)
@@ -117,7 +118,7 @@ def test_what_follows_a_refused_entry_waits_for_it(link: SlowLink, commit: bytes
         for _ in range(3):
             await asyncio.sleep(RETRY_SECONDS * 1.2)
             link.work()
-        assert not displaced
+        assert not fenced
         assert sum(confirmed) == (1 if then == "an entry" else 2)
         found = link.ask("XRANGE", "mq:analytics:log:n1", "-", "+")
         assert [(entry_id, fields[1]) for entry_id, fields in found] == [first, second]
@@ -133,7 +134,7 @@ def test_what_is_known_of_a_long_log_is_little() -> None:
         kept = (number + 1 - oldest) * 100
         assert kept == bounds.size <= 1 << 20
         assert oldest == 0 or kept > (1 << 20) * 0.99
-    assert len(bounds._stretches) < 1000
+    assert len(bounds._segments) < 1000
     written, waiting = bounds.size, 200_000
     assert bounds.halve(waiting)
     assert 0 <= bounds.size - (written + waiting) // 2 < 5000

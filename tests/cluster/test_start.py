@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.schema import ClusterConfig, Config
-from cluster.coordinator import Cluster
+from cluster.coordinator import ClusterCoordinator
 from tests.conftest import StartCluster, StartRedis
 from tests.harness import nursery
 from tests.harness.broker_process import DEADLINE, environment, until
@@ -142,5 +142,5 @@ def test_a_node_that_has_not_begun_counts_itself() -> None:
     """/metrics is answered before that."""
     loop = asyncio.new_event_loop()
     config = Config(cluster=ClusterConfig(redis="redis://127.0.0.1"))
-    assert Cluster(config, loop, lambda reason: None).nodes == 1
+    assert ClusterCoordinator(config, loop, lambda reason: None).nodes == 1
     loop.close()

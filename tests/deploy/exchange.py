@@ -3,7 +3,8 @@
 import asyncio
 from typing import Any
 
-from broker.client.client import Client, Options
+from broker.client.client import Client
+from broker.client.options import Options
 
 DEADLINE = 20.0  # seconds
 

@@ -25,7 +25,8 @@ import yaml
 from broker.auth import exposure
 from broker.auth.password_file import read_users
 from broker.auth.passwords import hash_password
-from broker.config.schema import Config, load
+from broker.config.load import load
+from broker.config.schema import Config
 from cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.harness.broker_process import environment, until
 from tests.harness.ports import free_port

@@ -59,7 +59,12 @@ def check_wheel(wheel: Path) -> None:
         names = archive.namelist()
         metadata = Parser().parsestr(archive.read(next(n for n in names if n.endswith("METADATA"))).decode())
     assert not [name for name in names if name.endswith((".c", ".pyx")) or name.startswith(("tests", "deploy"))]
-    needed = {"broker/cli.py", "broker/admin/page/index.html", "cluster/redis/functions.lua", "loadtest/locustfile.py"}
+    needed = {
+        "broker/cli.py",
+        "broker/admin/page/index.html",
+        "cluster/redis/functions/common.lua",
+        "loadtest/locustfile.py",
+    }
     assert needed <= set(names)
     assert any(re.fullmatch(r"_speedups/protocol/channel\..*\.so", name) for name in names)
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS

@@ -215,7 +215,7 @@ def test_several_addresses(start_broker: StartBroker) -> None:
 
 def test_it_says_what_is_kept_where(start_broker: StartBroker, store: str) -> None:
     broker = start_broker()
-    broker.wait_for_log("nothing is kept on disk" if store == "memory" else "flockmq.db")
+    broker.wait_for_log("nothing is stored on disk" if store == "memory" else "flockmq.db")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes")

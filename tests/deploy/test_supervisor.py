@@ -131,7 +131,7 @@ def test_a_worker_that_died_starts_again(supervise: Callable[..., Supervised]) -
     status, log = supervised.end()
     assert status == 0
     assert supervised.pids("b") == [other]
-    ended = [line for line in log if line["event"] == "worker ended, starts again"]
+    ended = [line for line in log if line["event"] == "worker ended: restarting it"]
     assert [line["status"] for line in ended] == ["SIGKILL", "SIGKILL", "SIGKILL", "0"]
     assert [float(line["seconds"]) for line in ended] == sorted(float(line["seconds"]) for line in ended)
 
@@ -153,7 +153,7 @@ def test_one_that_cannot_start_ends_all(supervise: Callable[..., Supervised]) ->
     supervised = supervise({"a": "good", "b": "refuses"})
     status, log = supervised.end()
     assert status == 2
-    assert "a worker can't start: all stop" in [line["event"] for line in log]
+    assert "a worker can't start: stopping all workers" in [line["event"] for line in log]
     assert len(supervised.pids("b")) == 1
     pids = [line["pid"] for line in log if line["event"] == "worker started"]
     assert len(pids) == 2
@@ -180,7 +180,7 @@ def test_it_ends_while_it_waits_for_a_restart(supervise: Callable[..., Supervise
     supervised = supervise({"a": "good"}, FIRST_DELAY=600)
     os.kill(supervised.wait_for_lives("a", 1), signal.SIGKILL)
     assert supervised.process.stderr is not None
-    while "starts again" not in supervised.process.stderr.readline():
+    while "restarting it" not in supervised.process.stderr.readline():
         pass
     supervised.process.terminate()
     assert supervised.end()[0] == 0
@@ -214,7 +214,7 @@ def test_a_reserved_port_is_for_sharing_only(host: str) -> None:
 
 
 def test_host_name() -> None:
-    from broker.config.schema import KEYS
+    from broker.config.keys import KEYS
 
     assert KEYS["cluster.node_name"].kind.read(host_name(), is_text=True)
 

@@ -174,14 +174,14 @@ def test_a_state_is_told(abstract: bool, tmp_path: Path, monkeypatch: pytest.Mon
         manager.bind(address)
         manager.settimeout(20)
         monkeypatch.setenv("NOTIFY_SOCKET", address.replace("\0", "@"))
-        sd_notify.tell("READY=1")
+        sd_notify.notify("READY=1")
         assert manager.recv(100) == b"READY=1"
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/notify", "x" * 200])
 def test_nobody_to_tell_is_no_fault(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
-    sd_notify.tell("READY=1")
+    sd_notify.notify("READY=1")
 
 
 def test_a_node_tells_when_it_lets_clients_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,10 @@ from collections.abc import Callable
 from typing import Any
 
 from broker import cli
-from cluster.coordinator import Cluster
+from cluster.coordinator import ClusterCoordinator
 from cluster.redis.store import RedisStore
-from cluster.sessions.takeover import Claims
+from cluster.sessions.loading import Loading
+from cluster.sessions.takeover import TakeOver
 from tests.faults.kill_points import ARM
 
 COMMIT_POINTS = ("before-commit", "commit-sent", "commit-answered", "acknowledged")
@@ -80,10 +81,10 @@ def install(point: str, count: int) -> None:
     around(RedisStore, "commit", here("before-commit"), arm)
     around(RedisStore, "_send", nothing, sent)
     around(RedisStore, "_committed", here("commit-answered"), nothing)
-    around(Cluster, "_confirm", nothing, here("acknowledged"))
-    around(Claims, "_claimed", here("claimed"), nothing)
-    around(Claims, "_loaded", nothing, here("loaded"))
-    around(Claims, "ended", nothing, here("released"))
+    around(ClusterCoordinator, "_confirm", nothing, here("acknowledged"))
+    around(TakeOver, "_granted", here("claimed"), nothing)
+    around(Loading, "_loaded", nothing, here("loaded"))
+    around(TakeOver, "ended", nothing, here("released"))
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def install(point: str, count: int) -> None:
     compaction.Compaction.step = watched_step  # type: ignore[method-assign]
     compaction.Compaction._rewrite = watched_rewrite  # type: ignore[method-assign]
     if point in (*COMPACTION_POINTS, "compacting"):
-        compaction.SLICE = compaction.RETAINED_AT_ONCE = 1
+        compaction.SLICE = compaction.RETAINED_BATCH = 1
         standalone.StandaloneCoordinator.restore.__kwdefaults__["smallest"] = 0
 
 

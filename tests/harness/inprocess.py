@@ -16,10 +16,11 @@ from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect, Packet
 from _speedups.net.listener import Endpoint, Listener
-from broker.auth.authenticator import AllowAll, Authenticator
+from broker.auth.authenticator import Authenticator, Credentials, ReturnCode, Verdict
 from broker.broker import Broker
 from broker.config.schema import Config, LimitsConfig, MqttConfig
 from broker.coordination.standalone import StandaloneCoordinator
+from broker.handlers.dispatch import Dispatcher
 from broker.storage.store import Store
 
 P = TypeVar("P")
@@ -80,6 +81,13 @@ class KeepingStore(Store):
         return blocks
 
 
+class AllowAll:
+    """Lets everybody in."""
+
+    def authenticate(self, credentials: Credentials) -> Verdict:
+        return Verdict(ReturnCode.ACCEPTED)
+
+
 opened: list["Node"] = []  # those of the test that runs, which ends them: their sockets must not wait for a collector
 
 
@@ -110,6 +118,9 @@ class Node:
         coordinator = StandaloneCoordinator(self.store, lambda *call: self._calls.put((call[0], call[1:])))
         self._confirm = coordinator._confirm
         self.broker = Broker(config, coordinator, authenticator or AllowAll(), self._wake)
+        self.reactor, self.router = self.broker.data_plane.reactor, self.broker.data_plane.router
+        self.sessions, self.end_turn = self.broker.data_plane.sessions, self.broker.data_plane.end_turn
+        self.reactor.attach(Dispatcher(self.broker))
         coordinator.restore(smallest=smallest)
         self._kept = self.store.position  # the first block that the store has not confirmed
         self.compaction = coordinator.compaction
@@ -121,10 +132,10 @@ class Node:
         self._listener.setblocking(False)
         self.address = self._listener.getsockname()
         self.listener = Listener()
-        self.broker.reactor.listen(Endpoint(self.listener, self._listener))
+        self.reactor.listen(Endpoint(self.listener, self._listener))
         self._poll = select.poll()
-        self._poll.register(self.broker.reactor.fileno(), select.POLLIN)
-        self.broker.settle()
+        self._poll.register(self.reactor.fileno(), select.POLLIN)
+        self.end_turn()
         self.run()
 
     def _wake(self) -> None:
@@ -132,7 +143,7 @@ class Node:
 
     @property
     def turn(self) -> Any:
-        return self.broker.turn
+        return self.broker.data_plane.turn
 
     def counted(self, name: str) -> int:
         return self.turn.counted()[name]
@@ -141,7 +152,7 @@ class Node:
         """Work until nothing is left to do."""
         for _ in range(100_000):
             self._again = False
-            self.broker.reactor.run()
+            self.reactor.run()
             if isinstance(self.store, KeepingStore):
                 if self.auto and self.unconfirmed:
                     self.confirm()
@@ -173,24 +184,24 @@ class Node:
                 self.store.done += 1
             self.turn.confirm(wanted)
             self.compaction.step()
-            self.broker.settle()
+            self.end_turn()
 
     def advance(self, ticks: int) -> None:
         """Let quarters of a second pass."""
         for _ in range(ticks):
-            self.broker.reactor.advance(1)
+            self.reactor.advance(1)
             self.run()
 
     def close(self) -> None:
         """As if killed: nothing more is stored or sent."""
-        self.broker.reactor.stop_listening()
+        self.reactor.stop_listening()
         for client in self.clients:
             client.socket.close()
-        for connection in self.broker.reactor:
+        for connection in self.reactor:
             connection.claimed = connection.connect = None
             connection.close("the test is over")
         self.clients.clear()
-        self.broker.reactor.close()
+        self.reactor.close()
 
 
 class Client:

@@ -216,7 +216,7 @@ def test_what_is_wrong_is_found(node: BrokerProcess, twice: bool, words: str) ->
         (["--seconds", "0"], 2, "0 is less than 0.001"),
         (["--seconds", "nan"], 2, "nan is less than 0.001"),
         (["--rate", "-1"], 2, "-1 is less than 0"),
-        (["connects", "--qos", "1"], 1, "--qos says nothing to connects"),
+        (["connects", "--qos", "1"], 1, "--qos does not apply to connects"),
         (["--publishers", "3", "--subscribers", "4"], 1, "as many publishers as subscribers"),
         (["--host", "localhost:http"], 1, "'localhost:http' is not HOST or HOST:PORT"),
         (["--host", "nowhere.invalid"], 1, "nowhere.invalid"),

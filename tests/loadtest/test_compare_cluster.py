@@ -18,6 +18,7 @@ from loadtest.compare.cluster import PLACES, start_cluster
 from loadtest.compare.cluster_scenarios import CLUSTER
 from loadtest.compare.scenarios import Goal, Row, Scenario, Table
 from loadtest.generator.runs import LoadError, connect_load, find_faults, publish_load, take_over_load
+from loadtest.generator.target import ReconnectLoad, TakeOverLoad, Target, Workload
 from tests.harness.ports import free_port
 
 CORES = os.sched_getaffinity(0)
@@ -36,7 +37,9 @@ def mosquitto() -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_clients_are_taken_over_and_back(mosquitto: tuple[int, int], persistent: bool) -> None:
     port, pid = mosquitto
-    figures = take_over_load(port=port, pids=[pid], clients=10, rate=100, persistent=persistent, seconds=1)
+    figures = take_over_load(
+        Target(port=port, pids=[pid]), TakeOverLoad(clients=10, rate=100, persistent=persistent, seconds=1)
+    )
     assert find_faults(figures) == []
     assert 50 < figures["take_overs"] <= 101
     assert 0 < figures["latency_p50_us"] <= figures["latency_p99_us"] <= figures["latency_max_us"]
@@ -45,14 +48,16 @@ def test_clients_are_taken_over_and_back(mosquitto: tuple[int, int], persistent:
 
 @needs_mosquitto
 def test_take_overs_as_fast_as_possible(mosquitto: tuple[int, int]) -> None:
-    figures = take_over_load(port=mosquitto[0], clients=5, rate=0, seconds=0.5)
+    figures = take_over_load(Target(port=mosquitto[0]), TakeOverLoad(clients=5, rate=0, seconds=0.5))
     assert find_faults(figures) == []
     assert figures["take_overs"] > 50
 
 
 @needs_mosquitto
 def test_persistent_connects_are_counted(mosquitto: tuple[int, int]) -> None:
-    figures = connect_load(port=mosquitto[0], persistent=True, parallel=5, seconds=0.5, warm_up=0)
+    figures = connect_load(
+        Target(port=mosquitto[0]), ReconnectLoad(persistent=True, parallel=5, seconds=0.5, warm_up=0)
+    )
     assert find_faults(figures) == []
     assert figures["connects"] > 10
 
@@ -62,14 +67,12 @@ def test_publishers_go_to_their_own_port(mosquitto: tuple[int, int]) -> None:
     """The two brokers know nothing of each other, so nothing may arrive."""
     with start("Mosquitto", "memory", CORES) as other:
         figures = publish_load(
-            port=mosquitto[0],
-            publish_port=other.port,
-            groups={"there": [other.pid], "here": [mosquitto[1]]},
-            publishers=2,
-            subscribers=2,
-            count=10_000,
-            seconds=5,
-            drain_limit=0.1,
+            Target(
+                port=mosquitto[0],
+                publish_port=other.port,
+                groups={"there": [other.pid], "here": [mosquitto[1]]},
+            ),
+            Workload(publishers=2, subscribers=2, count=10_000, seconds=5, drain_limit=0.1),
         )
     assert (figures["published"], figures["received"]) == (10_000, 0)
     assert figures["cpu_s_there"] > figures["cpu_s_here"]
@@ -77,14 +80,10 @@ def test_publishers_go_to_their_own_port(mosquitto: tuple[int, int]) -> None:
 
 def test_counts_are_given_per_second_and_per_message() -> None:
     values = iter([{"beans": 1000.0}, {"beans": 1500.0}])
-    with start("floor", "memory", CORES) as floor:
+    with start("baseline", "memory", CORES) as baseline:
         figures = publish_load(
-            port=floor.port,
-            groups={"it": [floor.pid]},
-            counts=lambda: next(values),
-            publishers=1,
-            subscribers=1,
-            count=1000,
+            Target(port=baseline.port, groups={"it": [baseline.pid]}, counts=lambda: next(values)),
+            Workload(publishers=1, subscribers=1, count=1000),
         )
     assert figures["beans_per_delivery"] == 0.5
     assert figures["beans_per_s"] == pytest.approx(500 / figures["elapsed_s"])
@@ -115,7 +114,7 @@ class DeafBroker(threading.Thread):
 def test_a_take_over_that_is_refused_is_a_fault() -> None:
     broker = DeafBroker()
     broker.start()
-    figures = take_over_load(port=broker.port, clients=3, rate=100, seconds=0.2)
+    figures = take_over_load(Target(port=broker.port), TakeOverLoad(clients=3, rate=100, seconds=0.2))
     broker.server.close()
     assert figures["take_overs"] == 0
     assert figures["take_over_failures"] > 0
@@ -128,23 +127,15 @@ def test_messages_cross_flockmq() -> None:
         a, b, _ = cluster.ports
         for qos, persistent in ((0, False), (1, False), (1, True), (2, True)):
             figures = publish_load(
-                port=b,
-                publish_port=a,
-                groups=cluster.groups,
-                counts=cluster.counts,
-                qos=qos,
-                persistent=persistent,
-                publishers=4,
-                subscribers=4,
-                count=2000,
-                seconds=20,
+                Target(port=b, publish_port=a, groups=cluster.groups, counts=cluster.counts),
+                Workload(qos=qos, persistent=persistent, publishers=4, subscribers=4, count=2000, seconds=20),
             )
             assert find_faults(figures) == []
             assert figures["received"] == 2000
             assert figures["bytes_to_redis_a_per_delivery"] > 64
             assert figures["bytes_from_redis_b_per_delivery"] > 64
             assert figures["cpu_us_per_delivery_redis"] > 0
-        figures = take_over_load(port=a, publish_port=b, clients=10, rate=100, seconds=1)
+        figures = take_over_load(Target(port=a, publish_port=b), TakeOverLoad(clients=10, rate=100, seconds=1))
     assert find_faults(figures) == []
     assert figures["take_overs"] > 20
 
@@ -159,15 +150,8 @@ def test_messages_cross_aedes() -> None:
         a, b = cluster.ports
         for qos, persistent in ((0, False), (1, True)):
             figures = publish_load(
-                port=b,
-                publish_port=a,
-                groups=cluster.groups,
-                qos=qos,
-                persistent=persistent,
-                publishers=4,
-                subscribers=4,
-                count=1000,
-                seconds=20,
+                Target(port=b, publish_port=a, groups=cluster.groups),
+                Workload(qos=qos, persistent=persistent, publishers=4, subscribers=4, count=1000, seconds=20),
             )
             assert find_faults(figures) == []
             assert figures["received"] == 1000
@@ -223,7 +207,7 @@ def test_rows_of_the_cluster_fit_their_tables(monkeypatch: pytest.MonkeyPatch) -
 
 def test_nobody_listens_where_publishers_connect() -> None:
     with (
-        start("floor", "memory", CORES) as floor,
+        start("baseline", "memory", CORES) as baseline,
         pytest.raises(LoadError, match="publisher 0: connect: Connection refused"),
     ):
-        publish_load(port=floor.port, publish_port=free_port(), publishers=1, subscribers=1)
+        publish_load(Target(port=baseline.port, publish_port=free_port()), Workload(publishers=1, subscribers=1))

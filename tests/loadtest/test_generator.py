@@ -17,6 +17,8 @@ from loadtest.compare.brokers import find_mosquitto
 from loadtest.generator.checker import check_sequence
 from loadtest.generator.generator import Generator
 from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load
+from loadtest.generator.settings import Settings
+from loadtest.generator.target import IdleLoad, ReconnectLoad, Target, Workload
 from tests.harness.ports import free_port
 
 MOSQUITTO = find_mosquitto()
@@ -57,7 +59,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]
 @pytest.mark.parametrize("shape", CLIENTS)
 def test_every_message_arrives_once_and_in_order(broker: tuple[int, int], shape: str, qos: int) -> None:
     port, pid = broker
-    figures = publish_load(shape, port=port, pids=[pid], qos=qos, count=2000, seconds=20, batch=4, **CLIENTS[shape])
+    figures = publish_load(
+        Target(port=port, pids=[pid]),
+        Workload(shape=shape, qos=qos, count=2000, seconds=20, batch=4, **CLIENTS[shape]),
+    )
     assert find_faults(figures) == []
     assert figures["published"] == 2000
     assert figures["received"] == figures["expected"] >= 2000 * (shape != "wild")
@@ -67,19 +72,23 @@ def test_every_message_arrives_once_and_in_order(broker: tuple[int, int], shape:
 
 
 def test_persistent_sessions(broker: tuple[int, int]) -> None:
-    figures = publish_load(port=broker[0], qos=1, count=1000, seconds=20, persistent=True, **CLIENTS["pairs"])
+    figures = publish_load(
+        Target(port=broker[0]), Workload(qos=1, count=1000, seconds=20, persistent=True, **CLIENTS["pairs"])
+    )
     assert find_faults(figures) == []
     assert figures["received"] == 1000
 
 
 def test_payloads_larger_than_a_read(broker: tuple[int, int]) -> None:
-    figures = publish_load(port=broker[0], qos=1, count=20, seconds=20, payload=400_000, **CLIENTS["pairs"])
+    figures = publish_load(
+        Target(port=broker[0]), Workload(qos=1, count=20, seconds=20, payload=400_000, **CLIENTS["pairs"])
+    )
     assert find_faults(figures) == []
     assert figures["received"] == 20
 
 
 def test_rate_is_kept_and_latency_measured(broker: tuple[int, int]) -> None:
-    figures = publish_load(port=broker[0], rate=500, seconds=1, warm_up=0.1, **CLIENTS["pairs"])
+    figures = publish_load(Target(port=broker[0]), Workload(rate=500, seconds=1, warm_up=0.1, **CLIENTS["pairs"]))
     assert find_faults(figures) == []
     assert 300 < figures["published_per_s"] < 600
     assert 0 < figures["latency_p50_us"] <= figures["latency_p99_us"] <= figures["latency_max_us"]
@@ -87,7 +96,10 @@ def test_rate_is_kept_and_latency_measured(broker: tuple[int, int]) -> None:
 
 def test_connections_are_held_with_pings(broker: tuple[int, int]) -> None:
     port, pid = broker
-    figures = hold_connections(300, port=port, pids=[pid], subscribe=True, seconds=1, settle=0.1, keep_alive=1)
+    figures = hold_connections(
+        Target(port=port, pids=[pid]),
+        IdleLoad(connections=300, subscribe=True, seconds=1, settle=0.1, keep_alive=1),
+    )
     assert find_faults(figures) == []
     assert figures["pings"] >= 300
     assert figures["pongs"] > 0
@@ -96,7 +108,7 @@ def test_connections_are_held_with_pings(broker: tuple[int, int]) -> None:
 
 def test_connects_are_counted(broker: tuple[int, int]) -> None:
     port, pid = broker
-    figures = connect_load(port=port, pids=[pid], parallel=10, seconds=0.5, warm_up=0)
+    figures = connect_load(Target(port=port, pids=[pid]), ReconnectLoad(parallel=10, seconds=0.5, warm_up=0))
     assert find_faults(figures) == []
     assert figures["connects"] > 10
     assert figures["connect_failures"] == 0
@@ -105,13 +117,13 @@ def test_connects_are_counted(broker: tuple[int, int]) -> None:
 
 def test_nobody_listens() -> None:
     with pytest.raises(LoadError, match="Connection refused"):
-        publish_load(port=free_port())
+        publish_load(Target(port=free_port()), Workload())
 
 
 def test_hosts_are_addresses() -> None:
     for host in ("example.org", "127.0.0.256", "::1"):
         with pytest.raises(ValueError, match="IPv4"):
-            Generator(host=host, port=1883, publishers=1, subscribers=1)
+            Generator(Settings(target=Target(host=host, port=1883), workload=Workload()))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +227,10 @@ def _read_frame(client: socket.socket) -> bytes:
 def test_faults_of_a_broker_are_found(plan: list[int], lost: int, duplicates: int, reordered: int) -> None:
     broker = FaultyBroker(plan)
     broker.start()
-    figures = publish_load(port=broker.port, publishers=1, subscribers=1, count=5, payload=32, seconds=5, drain_limit=1)
+    figures = publish_load(
+        Target(port=broker.port),
+        Workload(publishers=1, subscribers=1, count=5, payload=32, seconds=5, drain_limit=1),
+    )
     broker.join(10)
     assert (figures["lost"], figures["duplicates"], figures["reordered"]) == (lost, duplicates, reordered)
     assert bool(find_faults(figures)) == (plan != sorted(set(range(5))))
@@ -225,7 +240,10 @@ def test_lost_messages_do_not_hold_publishers_back_for_ever() -> None:
     """Two messages fill the backlog and never arrive; after a second the next two are sent all the same."""
     broker = FaultyBroker([3])
     broker.start()
-    figures = publish_load(port=broker.port, publishers=1, subscribers=1, count=4, backlog=2, payload=32, seconds=10)
+    figures = publish_load(
+        Target(port=broker.port),
+        Workload(publishers=1, subscribers=1, count=4, backlog=2, payload=32, seconds=10),
+    )
     broker.join(10)
     assert (figures["published"], figures["received"], figures["lost"]) == (4, 1, 3)
     assert figures["publish_s"] < 5

@@ -234,8 +234,8 @@ def test_a_flash_crowd_comes_back(node: BrokerProcess, start_locust: StartLocust
         (["--scenario", "wrong.toml"], "error: argument --scenario: wrong.toml: dashboard.filters is missing"),
         (["--thresholds", "lost=few"], "error: argument --thresholds: 'lost=few': expected a whole number, or \"any\""),
         (["--thresholds", "p99=5"], "error: argument --thresholds: 'p99=5': expected one of lost, "),
-        (["--source", "home"], "error: argument --source: 'home' is no address; expected one such as 10.0.0.7"),
-        (["--host", "http://a"], "--host: 'http://a' is no host; expected mqtt://HOST[:PORT]"),
+        (["--source", "home"], "error: argument --source: 'home' is not an address; expected for example 10.0.0.7"),
+        (["--host", "http://a"], "--host: 'http://a' is not a host; expected mqtt://HOST[:PORT]"),
     ],
 )
 def test_mistakes_are_told_in_one_line(

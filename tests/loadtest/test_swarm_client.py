@@ -10,10 +10,10 @@ import gevent
 import pytest
 
 from _speedups.codec.packets import Publish
+from _speedups.protocol.client_session import ConnectOptions, Will
 from loadtest.swarm.client import Client, Network
 from loadtest.swarm.connection import Connection
-from loadtest.swarm.session import Options, Will
-from loadtest.swarm.timer import Pulse
+from loadtest.swarm.timer import Timer
 from tests.harness.broker_process import DEADLINE, BrokerProcess
 from tests.harness.socket_client import SocketClient
 from tests.harness.tcp_proxy import TcpProxy
@@ -49,14 +49,14 @@ class Test:
     __test__ = False
 
     def __init__(self) -> None:
-        self.pulse = Pulse()
+        self.timer = Timer()
         self.clients: list[Client] = []
 
     def client(self, port: int, *topic_filters: tuple[str, int], source: str = "", **options: Any) -> Client:
         listener = Listener()
-        settings = Options(**{"client_id": f"c{len(self.clients)}", **options})
+        settings = ConnectOptions(**{"client_id": f"c{len(self.clients)}", **options})
         network = Network([("127.0.0.1", port)], [source] if source else [])
-        client = Client(settings, list(topic_filters), listener, network, self.pulse)
+        client = Client(settings, list(topic_filters), listener, network, self.timer)
         self.clients.append(client)
         client.open()
         return client
@@ -79,11 +79,11 @@ def until(condition: Callable[[], Any]) -> None:
 @pytest.fixture
 def test() -> Iterator[Test]:
     test = Test()
-    pulse = gevent.spawn(test.pulse.run)
+    timer = gevent.spawn(test.timer.run)
     yield test
     for client in test.clients:
         client.vanish()
-    pulse.kill()
+    timer.kill()
 
 
 def test_messages_of_every_qos_both_ways(node: BrokerProcess, test: Test) -> None:
@@ -122,7 +122,7 @@ def test_a_will_is_left_by_who_vanishes_and_not_by_who_closes(node: BrokerProces
         assert polite.ready.wait(DEADLINE) and abrupt.ready.wait(DEADLINE)
         polite.publish("noise", bytes(100_000), 0)  # unread, when it closes
         polite.close()
-        until(lambda: all(connection.ended for connection in test.pulse.finishing))
+        until(lambda: all(connection.ended for connection in test.timer.closing))
         abrupt.vanish()
         packet = witness.receive()
         assert isinstance(packet, Publish) and packet.topic_name == "will/abrupt"
@@ -146,7 +146,7 @@ def test_the_end_of_a_connection_is_not_a_reset_though_something_is_unread() -> 
 def test_it_comes_back_and_sends_again_what_was_not_acknowledged(node: BrokerProcess, test: Test) -> None:
     with TcpProxy(node.port) as proxy, SocketClient(node.port, "witness") as witness:
         witness.subscribe(("t", 2))
-        client = test.client(proxy.port, ("t", 2), clean_session=False)
+        client = test.client(proxy.port, ("t", 2), clean_start=False)
         assert client.ready.wait(DEADLINE)
         proxy.stall()
         client.publish("t", b"one", 1, token=1)
@@ -168,7 +168,7 @@ def test_it_comes_back_and_sends_again_what_was_not_acknowledged(node: BrokerPro
 def test_it_subscribes_if_the_connection_was_lost_before_suback(node: BrokerProcess, test: Test) -> None:
     with SocketClient(node.port, "c0", clean_start=False):
         pass  # as if it had been lost then: the broker has the session, without subscriptions
-    client = test.client(node.port, ("t", 1), clean_session=False)
+    client = test.client(node.port, ("t", 1), clean_start=False)
     assert client.ready.wait(DEADLINE)
     client.publish("t", b"x", 1)
     until(lambda: heard(client).messages)
@@ -195,7 +195,7 @@ def test_who_is_refused_says_why(tmp_path: Path, test: Test) -> None:
     until(lambda: heard(client).happened == ["refused: connection refused"] * 2)
     node = BrokerProcess(tmp_path).start()
     try:
-        client = test.client(node.port, client_id="", clean_session=False)
+        client = test.client(node.port, client_id="", clean_start=False)
         until(lambda: heard(client).happened[:1] == ["refused: identifier rejected"])
     finally:
         node.stop()

@@ -26,7 +26,7 @@ def ready(url: str) -> int:
 
 def test_clients_are_served_while_load_balancers_notice(start_broker: StartBroker) -> None:
     broker = start_broker({"http.listen": "127.0.0.1:0", "http.drain": "1s"})
-    url = broker.wait_for_log("figures are told")["listen"]
+    url = broker.wait_for_log("HTTP server is listening")["listen"]
     assert ready(url) == 200
     with Wire(broker.port, name="old") as old:
         old.connect().subscribe("t:0")
@@ -54,10 +54,10 @@ def test_a_node_that_began_anew_lets_them_notice_too(start_cluster: StartCluster
     cluster = start_cluster({"cluster.lease": "1s", "http.listen": "127.0.0.1:0", "http.drain": "1s"}, nodes="ab")
     node = cluster["a"]
     node.signal(signal.SIGSTOP)
-    cluster["b"].wait_for_log("a node has gone")
+    cluster["b"].wait_for_log("node left")
     node.signal(signal.SIGCONT)
     node.wait_for_log("is ready again")
-    url = node.wait_for_log("figures are told")["listen"]
+    url = node.wait_for_log("HTTP server is listening")["listen"]
     node.signal(signal.SIGTERM)
     until(lambda: ready(url) == 503)
     with Wire(node.port, name="new") as new:

@@ -91,7 +91,7 @@ def test_a_listener_has_its_own_limit(start_node: StartNode) -> None:
 
 
 def figure(node: BrokerProcess, name: str) -> float:
-    url = node.wait_for_log("told over HTTP")["listen"]
+    url = node.wait_for_log("HTTP server is listening")["listen"]
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/metrics") as page:
         lines = page.read().decode().splitlines()
     return float(next(text.rpartition(" ")[2] for text in lines if text.startswith(f"{name} ")))
@@ -190,7 +190,7 @@ def test_listeners_outlive_a_node_that_begins_anew(
     node = cluster["a"]
     with tls_client(ports(node)["mqtts"], trusting(authority), "before") as before:
         node.signal(signal.SIGSTOP)
-        cluster["b"].wait_for_log("a node has gone")
+        cluster["b"].wait_for_log("node left")
         node.signal(signal.SIGCONT)
         node.wait_for_log("is ready again")
         assert before.receive() is None

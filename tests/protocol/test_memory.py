@@ -108,7 +108,7 @@ def once():
             else:
                 subscriber.write(Pubcomp(packet_id=packet.packet_id))
         node.run()
-    assert node.broker.sessions.get(b"subscriber").queue_length == 0
+    assert node.sessions.get(b"subscriber").queue_length == 0
     forget(node)
 """,
     ),
@@ -130,7 +130,7 @@ def once():
     publisher.send(Publish("t/2", bytes(300), qos=2, packet_id=9))
     publisher.send(Pubrel(packet_id=9))
     publisher.take()
-    assert node.broker.sessions.get(b"subscriber").queue_length == 1000
+    assert node.sessions.get(b"subscriber").queue_length == 1000
     forget(node)
 """,
         )

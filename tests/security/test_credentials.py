@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.auth.access_control import Access
+from broker.auth.access_control import AccessControl
 from broker.auth.authenticator import Credentials, ReturnCode, Verdict
 from broker.auth.passwords import hash_password
-from broker.auth.penalties import ADDRESSES_MOST, ATTEMPTS_MOST, LONGEST, Penalties, network_of
+from broker.auth.penalties import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_DELAY, Penalties, network_of
 from broker.auth.verifier import Verifier
 from broker.auth.work_pool import Busy, WorkPool
-from broker.config.schema import load
+from broker.config.load import load
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import DEADLINE, BrokerProcess, until
 from tests.protocol.wire import Wire
@@ -35,7 +35,9 @@ def files(tmp_path: Path) -> AccessFiles:
     return files
 
 
-def attempt(access: Access, username: str | None, password: bytes | None, address: str = "192.0.2.1:5") -> Verdict:
+def attempt(
+    access: AccessControl, username: str | None, password: bytes | None, address: str = "192.0.2.1:5"
+) -> Verdict:
     """What is said of these credentials."""
 
     async def ask() -> Verdict:
@@ -46,14 +48,14 @@ def attempt(access: Access, username: str | None, password: bytes | None, addres
 
 
 @pytest.fixture
-def access(tmp_path: Path) -> Access:
+def access(tmp_path: Path) -> AccessControl:
     """With one user, ada, and a hash as `flockmq passwd` makes it."""
     (tmp_path / "argon").write_text("ada:" + hash_password(b"secret").text + "\n")
     settings = {"auth.password_file": str(tmp_path / "argon"), "auth.failure_delay": "0"}
-    return Access(load(settings, env={}))
+    return AccessControl(load(settings, env={}))
 
 
-def test_timing_an_unknown_user_costs_what_a_wrong_password_costs(access: Access) -> None:
+def test_timing_an_unknown_user_costs_what_a_wrong_password_costs(access: AccessControl) -> None:
     """The same path: one verification, of a hash of the same kind and cost."""
     verifier = access._methods.verifier
     for username, password in (("ada", b"wrong"), ("nobody", b"secret"), ("ada", None), ("nobody", None)):
@@ -65,7 +67,7 @@ def test_timing_an_unknown_user_costs_what_a_wrong_password_costs(access: Access
     access.close()
 
 
-def test_a_right_password_is_remembered_and_a_wrong_one_is_not(access: Access) -> None:
+def test_a_right_password_is_remembered_and_a_wrong_one_is_not(access: AccessControl) -> None:
     verifier = access._methods.verifier
     for password, verifications in ((b"secret", 1), (b"secret", 1), (b"wrong", 2), (b"wrong", 3), (b"secret", 3)):
         attempt(access, "ada", password)
@@ -76,7 +78,7 @@ def test_a_right_password_is_remembered_and_a_wrong_one_is_not(access: Access) -
 
 def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
     verifier = Verifier()
-    verifier.remember = 60.0
+    verifier.configure(60.0)
     one, other = hash_password(b"x"), hash_password(b"x")
     assert asyncio.run(verifier.matches(one, b"x")) and verifier.knows(one, b"x")
     assert not verifier.knows(other, b"x") and not verifier.knows(one, b"y") and not verifier.knows(one, None)
@@ -87,7 +89,7 @@ def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
 
 
 def test_a_queue_of_work_is_bounded() -> None:
-    pool = WorkPool("test", threads=1, most_waiting=3)
+    pool = WorkPool("test", threads=1, max_waiting=3)
     go = threading.Event()
 
     async def flood() -> list[object]:
@@ -105,18 +107,18 @@ def test_a_queue_of_work_is_bounded() -> None:
 
 def test_wrong_credentials_wait_longer_each_time() -> None:
     penalties = Penalties()
-    penalties.first_delay = 0.5
+    penalties.configure(0.5)
     assert penalties.begin("192.0.2.1:5")
-    assert [penalties.failed("192.0.2.1:5") for _ in range(7)] == [0.5, 1, 2, 4, LONGEST, LONGEST, LONGEST]
+    assert [penalties.failed("192.0.2.1:5") for _ in range(7)] == [0.5, 1, 2, 4, MAX_DELAY, MAX_DELAY, MAX_DELAY]
     assert penalties.failed("192.0.2.2:5") == 0.5
-    for _ in range(ATTEMPTS_MOST - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         assert penalties.begin("192.0.2.1:77")
     assert not penalties.begin("192.0.2.1:78") and penalties.begin("192.0.2.3:78")
     penalties.end("192.0.2.1:5")
     assert penalties.begin("192.0.2.1:78")
-    for number in range(ADDRESSES_MOST + 10):
+    for number in range(MAX_ADDRESSES + 10):
         penalties.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:1")
-    assert len(penalties._records) == ADDRESSES_MOST
+    assert len(penalties._records) == MAX_ADDRESSES
 
 
 def test_addresses_are_those_of_customers() -> None:
@@ -182,7 +184,7 @@ def flood(broker: BrokerProcess, connections: int, enough: threading.Event) -> N
             client.drop()
 
 
-def test_more_passwords_than_can_wait_are_refused_at_once(access: Access) -> None:
+def test_more_passwords_than_can_wait_are_refused_at_once(access: AccessControl) -> None:
     async def rush() -> list[Verdict]:
         credentials = [Credentials(f"c{n}", "ada", b"wrong", f"10.0.{n >> 8}.{n & 255}:1", 4) for n in range(230)]
         answers = [access.authenticate(each) for each in credentials]

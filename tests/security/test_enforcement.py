@@ -112,7 +112,7 @@ def test_queued_messages_are_judged_when_they_are_delivered() -> None:
     assert topics(reader) == ["a", "a"]
     publisher.send(Publish("b", b"", qos=1, packet_id=1), Publish("b", b""), Publish("a", b""))
     assert topics(reader) == ["a"]
-    session = node.broker.sessions.get(b"reader")
+    session = node.sessions.get(b"reader")
     assert session is not None
     assert session.queue_length == 2  # what was sent and not acknowledged: the denied one has left the queue
 
@@ -140,10 +140,10 @@ def test_new_rules_act_on_clients_that_are_connected() -> None:
     publisher = Client(node, "publisher")
     publisher.send(Publish("a", b"1"), Publish("b", b"1"))
     assert topics(reader) == ["a"]
-    session = node.broker.sessions.get(b"reader")
+    session = node.sessions.get(b"reader")
     assert session is not None
     assert session.set_rights(Rights([(True, READ, b"b")]))
-    node.broker.router.filters.forget_plans()
+    node.router.filters.forget_plans()
     publisher.send(Publish("a", b"2"), Publish("b", b"2"))
     assert topics(reader) == ["b"]
     reader.send(Publish("a", b"3"))
@@ -153,9 +153,9 @@ def test_new_rules_act_on_clients_that_are_connected() -> None:
 def test_the_same_rights_again_are_no_change() -> None:
     node = node_with(reader=[(True, READ, b"a")])
     subscriber(node, "reader", ("a", 1), clean_start=False).close()
-    before = node.broker.router.filters.generation
+    before = node.router.filters.generation
     Client(node, "reader", clean_start=False).connack()
-    assert node.broker.router.filters.generation == before
+    assert node.router.filters.generation == before
 
 
 def test_a_will_may_go_where_its_client_may_publish() -> None:

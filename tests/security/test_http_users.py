@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.auth.http_users import FAILURES_MOST, verdict_of
+from broker.auth.http_users import MAX_FAILURES, verdict_of
 from broker.auth.rules import read_json
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
@@ -142,9 +142,9 @@ def test_a_back_end_that_fails_lets_nobody_in(back_end: BackEnd, start_broker: S
     """And is left alone after some failures, until one client tries again."""
     broker = back_end.start_broker(start_broker)
     back_end.status = 500
-    for number in range(FAILURES_MOST + 5):
+    for number in range(MAX_FAILURES + 5):
         refused(broker, "user=ada pass=ada", UNAVAILABLE, f"c{number}")
-    assert len(back_end.asked) == FAILURES_MOST
+    assert len(back_end.asked) == MAX_FAILURES
     back_end.status = 200
     until(lambda: connects(broker), "it is tried again")
     let_in(broker, "bob").close()

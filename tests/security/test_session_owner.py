@@ -101,17 +101,17 @@ def test_whose_a_session_is_survives(files: AccessFiles, start_broker: StartBrok
 def test_the_store_says_whose_it_is_after_a_compaction() -> None:
     node = Node(KeepingStore(), smallest=0)
     Client(node, "pump", clean_start=False)
-    session = node.broker.sessions.get(b"pump")
+    session = node.sessions.get(b"pump")
     assert session is not None
     session.user = "ädä".encode()  # which no record of before says
     told = len(node.store.told)
     Client(node, "another", clean_start=False)  # or there is nothing to be compacted
     while not any(isinstance(what, int) for what in node.store.told[told:]):
         node.compaction.step()
-        node.broker.settle()
+        node.end_turn()
         node.confirm()
     again = Node(KeepingStore(node.store.after(len(node.store.told))))
-    restored = again.broker.sessions.get(b"pump")
+    restored = again.sessions.get(b"pump")
     assert restored is not None and restored.user == "ädä".encode()
     node.close()
     again.close()

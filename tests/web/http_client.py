@@ -35,7 +35,7 @@ class HttpClient:
     """
 
     def __init__(self, broker: BrokerProcess, token: str = "") -> None:
-        self.url = broker.wait_for_log("figures are told", since=broker._spawned_at)["listen"].split(", ")[0]
+        self.url = broker.wait_for_log("HTTP server is listening", since=broker._spawned_at)["listen"].split(", ")[0]
         place = urlsplit(self.url)
         self.host, self.port = str(place.hostname), int(place.port or 0)
         self.token = token

@@ -140,7 +140,7 @@ def test_head_has_no_body() -> None:
 
 
 def test_a_large_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "FIELD_MAX", 100)
+    monkeypatch.setattr(http_server, "MAX_FIELD", 100)
 
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         assert (await exchange(host, port, b"GET /healthyz HTTP/1.1\r\nA: " + b"x" * 200 + b"\r\n\r\n"))[0] == 400
@@ -159,7 +159,7 @@ def test_a_slow_request(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
 
     async def scenario(server: HttpServer, state: State, host: str, port: int) -> None:
         idle = [await asyncio.open_connection(host, port) for _ in range(2)]

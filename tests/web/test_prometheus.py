@@ -17,7 +17,7 @@ SAMPLE = re.compile(r'([a-z_]+)(\{[a-z_]+="[^"\\]*"(?:,[a-z_]+="[^"\\]*")*\})? (
 
 def read(broker: Broker) -> dict[str, float]:
     """All samples, after the format has been checked."""
-    url = broker.wait_for_log("figures are told")["listen"]
+    url = broker.wait_for_log("HTTP server is listening")["listen"]
     with urllib.request.urlopen(f"{url}/metrics", timeout=20) as response:
         assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         text = response.read().decode()

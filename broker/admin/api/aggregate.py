@@ -1,36 +1,34 @@
-"""One answer out of those of all nodes."""
+"""One result out of the replies of all nodes."""
 
 import heapq
 from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from broker.core.calls import Answer
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.core.calls import RpcReply
+from broker.rpc.node_view import NodeView
 
 Item = dict[str, Any]
 
 
-async def ask(node: "Node", question: str, **arguments: Any) -> dict[str, Answer]:
-    """What all nodes say."""
-    return await node.broker.coordinator.ask_all(question, arguments)
+async def call(node: NodeView, method: str, **arguments: Any) -> dict[str, RpcReply]:
+    """The replies of all nodes."""
+    return await node.broker.coordinator.call_all(method, arguments)
 
 
-def failures(answers: dict[str, Answer]) -> dict[str, str]:
-    """Who did not answer, and why."""
+def failures(answers: dict[str, RpcReply]) -> dict[str, str]:
+    """The nodes without a value, and the reasons."""
     return {name: answer.failure for name, answer in answers.items() if answer.failure}
 
 
-def values(answers: dict[str, Answer]) -> dict[str, Any]:
-    """What those say who did."""
+def values(answers: dict[str, RpcReply]) -> dict[str, Any]:
+    """The values of the other nodes."""
     return {name: answer.value for name, answer in answers.items() if not answer.failure}
 
 
 def best(items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:
-    """Of items with the same key, one: that of a connected client, since other nodes know its session as offline."""
+    """Of items with the same key, one: that of a connected client, since other nodes show its session as offline."""
     found: dict[Any, Item] = {}
     for item in items:
         if item.get("connected") or key(item) not in found:
@@ -38,7 +36,7 @@ def best(items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:
     return [found[name] for name in sorted(found)]
 
 
-def page(answers: dict[str, Answer], limit: int, *names: str) -> Item:
+def page(answers: dict[str, RpcReply], limit: int, *names: str) -> Item:
     """A page of a list out of the nodes' pages: in the order of these properties, each item with its node."""
     key = itemgetter(*names)
     found = values(answers)

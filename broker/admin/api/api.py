@@ -1,10 +1,10 @@
-"""The API: finds the operation, judges who asks, holds what they ask against its description, and answers JSON."""
+"""The API: finds the operation, authorizes the request, checks it against the description, and responds in JSON."""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
@@ -14,13 +14,11 @@ from broker.admin.api.operation import ROOT, Operation, Request
 from broker.admin.api.operations import bans, clients, events, messages, nodes, retained, settings, subscriptions
 from broker.admin.api.schema import Schema, check
 from broker.admin.http import problems
-from broker.admin.http.authorization import Access
+from broker.admin.http.authorization import AdminAuthorization
 from broker.admin.http.problems import Problem, bad_request
 from broker.admin.http.server import REQUEST_SECONDS
 from broker.errors import NotNow
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.rpc.node_view import NodeView
 
 OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,
@@ -32,7 +30,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *settings.OPERATIONS,
     *events.OPERATIONS,
 )
-ANSWER_SECONDS = 20.0  # that an operation may take: requests that wait for a disk must not take all connections
+ANSWER_SECONDS = 20.0  # timeout of an operation: requests that wait for a disk must not use up all connections
 NO_STORE = {"Cache-Control": "no-store"}
 
 log = logs.get("flockmq.http")
@@ -42,41 +40,41 @@ class Api:
     """The operations as routes.
 
     Args:
-        node: whose.
-        access: judges who asks.
+        node: of the API.
+        authorization: of requests.
         version: of FlockMQ.
-        tokens: whether they are asked for.
+        tokens: whether requests need them.
     """
 
-    def __init__(self, node: "Node", access: Access, version: str, *, tokens: bool) -> None:
+    def __init__(self, node: NodeView, authorization: AdminAuthorization, version: str, *, tokens: bool) -> None:
         self._node = node
-        self._access = access
+        self._authorization = authorization
         self._description = json.dumps(description(OPERATIONS, version, tokens=tokens)).encode()
 
     def routes(self) -> list[web.RouteDef]:
-        """All of it."""
+        """All routes."""
         found = [web.route(op.method, ROOT + op.path, self._handler(op)) for op in OPERATIONS]
         return [*found, web.get(f"{ROOT}/openapi.json", self._describe, allow_head=False)]
 
     async def _describe(self, request: web.Request) -> web.Response:
-        self._access.judge(request, "read")
+        self._authorization.judge(request, "read")
         return web.Response(body=self._description, content_type="application/json", headers=NO_STORE)
 
     def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(raw: web.Request) -> web.StreamResponse:
-            holder = self._access.judge(raw, operation.role)
+            holder = self._authorization.judge(raw, operation.role)
             if not self._node.serving:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
             arguments = read_query(operation, raw)
             body = await read_body(operation.body, raw) if operation.body is not None else {}
             if operation.role != "read":
-                told = {name: value for name, value in {**arguments, **body}.items() if name != "payload"}
+                shown = {name: value for name, value in {**arguments, **body}.items() if name != "payload"}
                 log.info(
-                    "asked for over HTTP",
+                    "operation requested over HTTP",
                     operation=operation.name,
                     by=holder.name,
                     address=raw.remote,
-                    arguments=json.dumps(told),
+                    arguments=json.dumps(shown),
                 )
             found = await _done(operation, Request(self._node, holder, arguments, body, raw))
             if isinstance(found, web.StreamResponse):
@@ -89,24 +87,24 @@ class Api:
 
 
 async def _done(operation: Operation, request: Request) -> Any:
-    """What an operation answers, in time."""
+    """The result of an operation, in time."""
     try:
         async with asyncio.timeout(None if operation.stream else ANSWER_SECONDS):
             return await operation.handle(request)
     except NotNow as error:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), Retry_After="1") from error
     except TimeoutError:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the store does not answer; it may yet be done") from None
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the store does not respond; it may complete later") from None
 
 
 def read_query(operation: Operation, raw: web.Request) -> dict[str, Any]:
-    """The arguments, of their types; those that were not given have their defaults, if there are any."""
+    """The arguments with their types; missing ones have their defaults, if there are any."""
     arguments = {name: schema["default"] for name, schema in operation.arguments.items() if "default" in schema}
     for name in set(raw.query):
         schema = operation.arguments.get(name)
         values = raw.query.getall(name)
         if schema is None or len(values) > 1:
-            raise bad_request(f"{name!r} is given twice, or not known; there are {', '.join(operation.arguments)}")
+            raise bad_request(f"{name!r} is given twice, or unknown; known are {', '.join(operation.arguments)}")
         try:
             arguments[name] = _typed(schema, values[0])
             check(schema, arguments[name], name)
@@ -131,16 +129,16 @@ def _typed(schema: Schema, value: str) -> Any:
 
 
 async def read_body(schema: Schema, raw: web.Request) -> dict[str, Any]:
-    """The body, which fits the schema."""
+    """The body, checked against the schema."""
     if raw.content_type != "application/json":
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is to be application/json")
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be application/json")
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             data = await raw.read()
         body = json.loads(data.decode("utf-8"), parse_constant=_no_number, parse_float=_number)
         check(schema, body, "the body")
     except TimeoutError:
-        raise Problem(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time") from None
+        raise Problem(HTTPStatus.REQUEST_TIMEOUT, "the body was not received in time") from None
     except (ValueError, RecursionError) as fault:
         raise bad_request(str(fault)) from None
     assert isinstance(body, dict)
@@ -154,14 +152,14 @@ def _number(digits: str) -> int | float:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 @web.middleware
-async def told_as_problems(
+async def errors_as_problems(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Say in one form, and in few words, what went wrong."""
+    """Return errors in one form."""
     try:
         return await handler(request)
     except Problem as problem:
@@ -177,4 +175,4 @@ async def told_as_problems(
         raise
     except Exception:
         log.exception("internal error: a request over HTTP failed", path=request.path)
-        return problems.response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the log says why"))
+        return problems.response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; see the log of the node"))

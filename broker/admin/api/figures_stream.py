@@ -1,52 +1,49 @@
-"""The figures of all nodes, once a second, for as long as somebody looks; asked for once, however many look."""
+"""The metrics of all nodes, once a second while there are watchers; collected once for all of them."""
 
 import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
 
-from broker.admin.api.aggregate import ask, failures, values
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.admin.api.aggregate import call, failures, values
+from broker.rpc.node_view import NodeView
 
 INTERVAL = 1.0  # seconds
 
 
-class Pulse:
-    """Beats while it is watched.
+class FiguresStream:
+    """Collects metrics while it is watched.
 
     Args:
-        node: whose cluster.
+        node: of the cluster.
     """
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: NodeView) -> None:
         self._node = node
         self._watchers: set[asyncio.Queue[str]] = set()
-        self._beating: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def watch(self) -> AsyncGenerator[str, None]:
-        """Each beat as JSON; who is slow misses some."""
+        """Each update as JSON; a slow watcher misses some."""
         queue: asyncio.Queue[str] = asyncio.Queue(1)
         self._watchers.add(queue)
-        if self._beating is None:
-            self._beating = asyncio.create_task(self._beat())
+        if self._task is None:
+            self._task = asyncio.create_task(self._update())
         try:
             while True:
                 yield await queue.get()
         finally:
             self._watchers.discard(queue)
-            if not self._watchers and self._beating is not None:
-                self._beating.cancel()
-                self._beating = None
+            if not self._watchers and self._task is not None:
+                self._task.cancel()
+                self._task = None
 
-    async def _beat(self) -> None:
+    async def _update(self) -> None:
         while True:
             due = time.monotonic() + INTERVAL
-            answers = await ask(self._node, "figures")
-            beat = {"time": round(time.time(), 3), "nodes": values(answers), "failures": failures(answers)}
-            text = json.dumps(beat)
+            answers = await call(self._node, "figures")
+            update = {"time": round(time.time(), 3), "nodes": values(answers), "failures": failures(answers)}
+            text = json.dumps(update)
             for queue in self._watchers:
                 if queue.full():
                     queue.get_nowait()

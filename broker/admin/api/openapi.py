@@ -1,4 +1,4 @@
-"""The description of the API (OpenAPI 3.1), made of its operations: what it says is what is checked."""
+"""The description of the API (OpenAPI 3.1), built from its operations, which are checked by the same schemas."""
 
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -22,9 +22,9 @@ def description(operations: Iterable[Operation], version: str, *, tokens: bool) 
     """The whole document.
 
     Args:
-        operations: what there is.
+        operations: of the API.
         version: of FlockMQ.
-        tokens: whether they are asked for.
+        tokens: whether requests need them.
     """
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -34,7 +34,7 @@ def description(operations: Iterable[Operation], version: str, *, tokens: bool) 
         "info": {
             "title": "FlockMQ",
             "version": version,
-            "description": "What the nodes of a FlockMQ broker know and do. Whichever node is asked, all answer.",
+            "description": "State and control of a FlockMQ broker. Every node of a cluster serves it for all nodes.",
         },
         "servers": [{"url": ROOT}],
         "paths": paths,

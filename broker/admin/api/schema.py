@@ -1,6 +1,6 @@
-"""The part of JSON Schema that the API is described with, and how values are held against it.
+"""The part of JSON Schema that the API is described with, and the check of values.
 
-A schema is the dict that stands in the OpenAPI description; `check` knows what the makers below can write, no more.
+A schema is the dict in the OpenAPI description; `check` supports the keywords of the functions below, no others.
 """
 
 import re
@@ -69,38 +69,38 @@ def _described(schema: Schema, description: str) -> Schema:
 
 
 def check(schema: Schema, value: Any, where: str) -> None:
-    """Hold a value against a schema.
+    """Check a value against a schema.
 
     Raises:
-        ValueError: it doesn't fit; in words.
+        ValueError: it doesn't fit, with the fault.
     """
     for fault in faults(schema, value, where):
         raise ValueError(fault)
 
 
 def faults(schema: Schema, value: Any, where: str) -> Iterator[str]:
-    """What doesn't fit, in words."""
+    """The faults, as sentences."""
     kind: str = schema["type"]
     if not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        yield f"{where} is to be of type {kind}"
+        yield f"{where} must be of type {kind}"
     elif kind == "string":
         yield from _text_faults(schema, value, where)
     elif kind in ("integer", "number"):
         if not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-            yield f"{where} is to be from {schema.get('minimum', '')} to {schema.get('maximum', '')}"
+            yield f"{where} must be from {schema.get('minimum', '')} to {schema.get('maximum', '')}"
     elif kind == "object":
         yield from _object_faults(schema, value, where)
 
 
 def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
     if "enum" in schema and value not in schema["enum"]:
-        yield f"{where} is to be one of {', '.join(schema['enum'])}"
+        yield f"{where} must be one of {', '.join(schema['enum'])}"
     if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
-        yield f"{where} is to have {schema.get('minLength', 0)} to {schema.get('maxLength', 'any')} characters"
+        yield f"{where} must have {schema.get('minLength', 0)} to {schema.get('maxLength', 'any')} characters"
     if "pattern" in schema and re.search(schema["pattern"], value) is None:
-        yield f"{where} is to match {schema['pattern']}"
+        yield f"{where} must match {schema['pattern']}"
     if any("\ud800" <= character <= "\udfff" for character in value):
-        yield f"{where} is no text: it holds half a surrogate pair"
+        yield f"{where} is not text: it holds half a surrogate pair"
 
 
 def _object_faults(schema: Schema, value: dict[str, Any], where: str) -> Iterator[str]:
@@ -110,6 +110,6 @@ def _object_faults(schema: Schema, value: dict[str, Any], where: str) -> Iterato
             yield f"{where} lacks {name}"
     for name, inner in value.items():
         if name not in known:
-            yield f"{where} has {name!r}, which is not known; there are {', '.join(known)}"
+            yield f"{where} has {name!r}, which is unknown; known are {', '.join(known)}"
         else:
             yield from faults(known[name], inner, f"{where}.{name}")

@@ -1,17 +1,14 @@
-"""/healthz, /readyz and /metrics: for load balancers, orchestrators and Prometheus, which ask often and want little."""
+"""/healthz, /readyz and /metrics: for load balancers, orchestrators and Prometheus."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from broker import logs
 from broker.admin.exporters import prometheus
-from broker.admin.http.authorization import Access
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.admin.http.authorization import AdminAuthorization
+from broker.rpc.node_view import NodeView
 
 HEADERS = {"Cache-Control": "no-store", "Connection": "close"}
 
@@ -21,7 +18,7 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 def check(is_well: Callable[[], tuple[bool, str]]) -> Page:
-    """A page that says 200 or 503, and in one line why or what is missing."""
+    """A page with status 200 or 503, and the reason in one line."""
 
     def answer() -> tuple[HTTPStatus, str, str]:
         good, reason = is_well()
@@ -31,14 +28,14 @@ def check(is_well: Callable[[], tuple[bool, str]]) -> Page:
 
 
 def handler(page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """The page, answered; a fault of ours is told in the log."""
+    """A handler for the page; exceptions are logged."""
 
     async def handle(request: web.Request) -> web.Response:
         try:
             status, text, kind = page()
         except Exception:
             log.exception("internal error: a page failed", path=request.path)
-            status, text, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log says why\n", PLAIN
+            status, text, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; see the log of the node\n", PLAIN
         response = web.Response(status=status, body=text.encode(), headers={**HEADERS, "Content-Type": kind})
         response.force_close()
         return response
@@ -46,13 +43,13 @@ def handler(page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
     return handle
 
 
-def routes(node: "Node", access: Access) -> list[web.RouteDef]:
-    """The three."""
+def routes(node: NodeView, authorization: AdminAuthorization) -> list[web.RouteDef]:
+    """The three routes."""
     figures = handler(lambda: (HTTPStatus.OK, prometheus.page(node.broker, node.version, node.name), prometheus.KIND))
 
     async def metrics(request: web.Request) -> web.Response:
         if node.config.http.metrics_token:
-            access.judge_metrics(request)
+            authorization.judge_metrics(request)
         return await figures(request)
 
     return [

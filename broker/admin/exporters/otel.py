@@ -1,6 +1,6 @@
-"""The figures of `broker.metrics` by OTLP over HTTP, to an OpenTelemetry collector.
+"""The metrics of `broker.metrics` by OTLP over HTTP, to an OpenTelemetry collector.
 
-The library does the work, in a thread of its own, and nothing of it is imported unless `otel.endpoint` is set.
+The library exports in a thread of its own; it is imported only if `otel.endpoint` is set.
 """
 
 from collections.abc import Callable, Iterable
@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker import logs
+from broker.broker import Broker
 from broker.config.schema import OtelConfig
 from broker.errors import UsageError
 from broker.metrics import METRICS, Metric
@@ -16,19 +17,17 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
     from opentelemetry.sdk.metrics import MeterProvider
 
-    from broker.broker import Broker
-
 STOP_MILLISECONDS = 2000.0  # that the last export may take
 
 log = logs.get("flockmq.otel")
 
 
 class Exporter:
-    """Sends what `broker()` counts, every `interval`.
+    """Exports the metrics of `broker()`, every `interval`.
 
     Args:
-        config: where to, and how often.
-        broker: gives the broker; another one after the node began anew.
+        config: endpoint and interval.
+        broker: returns the broker; another one after a rejoin.
         version: of FlockMQ.
         node: this node's name.
 
@@ -36,7 +35,7 @@ class Exporter:
         UsageError: the library isn't installed.
     """
 
-    def __init__(self, config: OtelConfig, broker: Callable[[], "Broker"], version: str, node: str) -> None:
+    def __init__(self, config: OtelConfig, broker: Callable[[], Broker], version: str, node: str) -> None:
         self._broker = broker
         self._provider = _provider(config, version, node)
         meter = self._provider.get_meter("flockmq", version)
@@ -48,14 +47,14 @@ class Exporter:
         from opentelemetry.metrics import Observation
 
         broker = self._broker()
-        yield Observation(metric.read(broker, broker.turn.counted()))
+        yield Observation(metric.read(broker, broker.data_plane.turn.counted()))
 
     def stop(self) -> None:
-        """Send the last figures; blocks for a moment."""
+        """Export the last values; blocks for a moment."""
         try:
             self._provider.shutdown(STOP_MILLISECONDS)
         except Exception as error:
-            log.warning("the last figures could not be exported", reason=error)
+            log.warning("the last metrics could not be exported", reason=error)
 
 
 def _provider(config: OtelConfig, version: str, node: str) -> "MeterProvider":

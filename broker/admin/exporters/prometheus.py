@@ -1,16 +1,13 @@
-"""/metrics: the figures of `broker.metrics` in Prometheus' text format, and those of the process."""
+"""/metrics: the metrics of `broker.metrics` and of the process, in Prometheus' text format."""
 
 import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from _speedups.net.listener import Listener
+from broker.broker import Broker
 from broker.metrics import METRICS
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 LISTENER_FIGURES = (
@@ -23,20 +20,20 @@ LISTENER_FIGURES = (
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-def page(broker: "Broker", version: str, node: str) -> str:
-    """All figures as they are now.
+def page(broker: Broker, version: str, node: str) -> str:
+    """All metrics with their present values.
 
     Args:
-        broker: whose.
+        broker: of the node.
         version: of FlockMQ.
         node: this node's name.
     """
     lines = [*_row("flockmq_info", "gauge", "The version and the name of the node.", 1, _labels(version, node))]
-    figures = broker.turn.counted()
+    figures = broker.data_plane.turn.counted()
     for metric in METRICS:
         suffix = "_total" if metric.kind == "counter" else ""
         lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures))
-    lines += _listeners(list(broker.reactor.listeners.values()))
+    lines += _listeners(list(broker.data_plane.reactor.listeners.values()))
     lines += _process()
     return "\n".join(lines) + "\n"
 
@@ -48,7 +45,7 @@ def _row(name: str, kind: str, text: str, value: float, labels: str = "") -> Ite
 
 
 def _listeners(listeners: list[Listener]) -> Iterator[str]:
-    """What each listener counts: as many as the configuration names."""
+    """The counters of each listener."""
     for name, kind, text in LISTENER_FIGURES:
         full = listener_name(name, kind)
         yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
@@ -56,7 +53,7 @@ def _listeners(listeners: list[Listener]) -> Iterator[str]:
 
 
 def listener_name(figure: str, kind: str) -> str:
-    """What a figure of listeners is called."""
+    """The name of a metric of listeners."""
     return f"flockmq_listener_{figure}{'_total' if kind == 'counter' else ''}"
 
 
@@ -65,7 +62,7 @@ def _labels(version: str, node: str) -> str:
 
 
 def _process() -> Iterator[str]:
-    """What every Prometheus client tells of its process."""
+    """The standard metrics of a process."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # from the third, the state, on
     cpu = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
     booted = int(Path("/proc/stat").read_text().partition("btime ")[2].split()[0])  # seconds since 1970

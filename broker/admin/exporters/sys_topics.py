@@ -1,35 +1,32 @@
-"""The $SYS tree: what the node counts, as retained messages that only the broker publishes."""
+"""The $SYS tree: the metrics of the node, as retained messages that only the broker publishes."""
 
 import math
-from typing import TYPE_CHECKING
 
+from broker.broker import Broker
 from broker.metrics import LOADS, METRICS
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 ROOT = "$SYS/broker/"
 AVERAGES = {"1min": 60.0, "5min": 300.0, "15min": 900.0}  # seconds
 
 
 class SysTopics:
-    """Publishes the tree; a figure is sent again only when it has changed."""
+    """Publishes the tree; a value is published again only when it has changed."""
 
-    def __init__(self, broker: "Broker", version: str) -> None:
+    def __init__(self, broker: Broker, version: str) -> None:
         self._broker = broker
         self._version = version
         self._sent: dict[str, str] = {}
-        self._last = broker.turn.counted()
+        self._last = broker.data_plane.turn.counted()
         self._loads = dict.fromkeys(((name, span) for name, _ in LOADS for span in AVERAGES), 0.0)
 
     def update(self, uptime: float, elapsed: float) -> None:
-        """Publish what has changed.
+        """Publish the values that have changed.
 
         Args:
             uptime: seconds since the start.
             elapsed: seconds since the last update.
         """
-        figures = self._broker.turn.counted()
+        figures = self._broker.data_plane.turn.counted()
         self._publish("version", f"FlockMQ {self._version}")
         self._publish("uptime", f"{uptime:.0f} seconds")
         for metric in METRICS:
@@ -45,4 +42,4 @@ class SysTopics:
     def _publish(self, name: str, value: str) -> None:
         if self._sent.get(name) != value:
             self._sent[name] = value
-            self._broker.router.publish((ROOT + name).encode(), value.encode(), 0, True)
+            self._broker.data_plane.router.publish((ROOT + name).encode(), value.encode(), 0, True)

@@ -1,9 +1,9 @@
-"""Who may use the API and the page: holders of tokens; without a file of tokens, this machine.
+"""Authorization for the API and the page: holders of tokens; without a file of tokens, this machine.
 
-- With `http.tokens_file` a bearer token says who asks. Wrong ones are counted by address, and soon held off.
-- Without it, addresses that others reach serve neither API nor page. On loopback all is open, but only to who names
-  this machine in `Host`: else a web page that is open in a browser here could come in by a name that it controls.
-- A request that changes something must not come from another site's page: its `Origin` is ours, or there is none.
+- With `http.tokens_file` a request needs a bearer token. Wrong tokens are counted by address, and soon delayed.
+- Without it, addresses that other machines reach serve neither API nor page. On loopback all is open, but `Host` must
+  name this machine: else a web page in a browser here could get access by a DNS name that it controls.
+- A request that changes something must not be from another site's page: its `Origin` is this node, or absent.
 """
 
 import time
@@ -20,22 +20,22 @@ from broker.admin.http.tokens import ROLES, Holder, Tokens
 
 SAFE = frozenset({"GET", "HEAD"})
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-FREE_FAILURES = 5  # wrong tokens of an address before it is held off
+FREE_FAILURES = 5  # wrong tokens of an address before it is delayed
 HOLD_SECONDS = 1.0  # for the next one; twice as long for each further one ...
-HOLD_SECONDS_MOST = 60.0  # ... up to this
+MAX_HOLD_SECONDS = 60.0  # ... up to this
 FORGET_SECONDS = 300.0
-ADDRESSES_MOST = 10_000  # that are remembered
+MAX_ADDRESSES = 10_000  # whose failures are counted
 SUBPROTOCOL = "flockmq.token."  # before a token among WebSocket's subprotocols, since browsers set no headers there
-ANYBODY = Holder("this machine", ROLES[-1])
+LOCAL_USER = Holder("this machine", ROLES[-1])
 
 log = logs.get("flockmq.http")
 
 
 class Failures:
-    """Addresses that have shown wrong tokens."""
+    """Addresses that have sent wrong tokens."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()  # -> how many, when the last
+        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()  # address -> failures, time of the last
         self.count = 0
 
     def wait(self, address: str) -> float:
@@ -43,24 +43,24 @@ class Failures:
         number, last = self._known.get(address, (0, 0.0))
         if number < FREE_FAILURES:
             return 0.0
-        hold: float = min(HOLD_SECONDS * 2.0 ** min(number - FREE_FAILURES, 10), HOLD_SECONDS_MOST)
+        hold: float = min(HOLD_SECONDS * 2.0 ** min(number - FREE_FAILURES, 10), MAX_HOLD_SECONDS)
         return max(0.0, last + hold - time.monotonic())
 
-    def note(self, address: str) -> None:
-        """One more."""
+    def add(self, address: str) -> None:
+        """Count a failure."""
         now = time.monotonic()
         number, last = self._known.pop(address, (0, now))
         self._known[address] = (number + 1 if now - last < FORGET_SECONDS else 1, now)
         self.count += 1
-        if len(self._known) > ADDRESSES_MOST:
+        if len(self._known) > MAX_ADDRESSES:
             self._known.popitem(last=False)
 
 
-class Access:
-    """Judges requests.
+class AdminAuthorization:
+    """Authorizes requests.
 
     Args:
-        tokens: who has one.
+        tokens: of the node.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -68,36 +68,38 @@ class Access:
         self.failures = Failures()
 
     def judge(self, request: web.Request, role: str, *, is_socket: bool = False) -> Holder:
-        """Who asks, if they may do what takes this role.
+        """The holder of the token, if it has this role.
 
         Raises:
-            Problem: they may not.
+            Problem: the request is refused.
         """
         self._judge_origin(request, needed=is_socket or request.method not in SAFE)
-        holder = self._holder(request) if self._tokens.wanted else self._neighbour(request)
+        holder = self._holder(request) if self._tokens.wanted else self._local(request)
         if ROLES.index(holder.role) < ROLES.index(role):
-            raise Problem(HTTPStatus.FORBIDDEN, f"this takes a token of role {role}; {holder.name}'s is {holder.role}")
+            raise Problem(
+                HTTPStatus.FORBIDDEN, f"this needs a token of role {role}; that of {holder.name} is {holder.role}"
+            )
         return holder
 
     def judge_page(self, request: web.Request) -> None:
-        """Whether the page's files may be read: they ask for a token by themselves.
+        """Allow reading the files of the page, which ask for a token themselves.
 
         Raises:
-            Problem: they may not.
+            Problem: the request is refused.
         """
         if not self._tokens.wanted:
-            self._neighbour(request)
+            self._local(request)
 
     def judge_metrics(self, request: web.Request) -> None:
-        """Whether the figures may be read, where they take a token.
+        """Allow reading the metrics, if they need a token.
 
         Raises:
-            Problem: they may not.
+            Problem: the request is refused.
         """
         if self._tokens.wanted:
             self._holder(request)
         else:
-            self._neighbour(request)
+            self._local(request)
 
     def _judge_origin(self, request: web.Request, *, needed: bool) -> None:
         if not needed:
@@ -105,29 +107,30 @@ class Access:
         origin = request.headers.get("Origin")
         site = request.headers.get("Sec-Fetch-Site", "same-origin")
         if (origin is not None and origin.partition("://")[2] != request.host) or site not in ("same-origin", "none"):
-            raise Problem(HTTPStatus.FORBIDDEN, "another site's page asks: only this node's own may")
+            raise Problem(HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused")
 
-    def _neighbour(self, request: web.Request) -> Holder:
-        """Without tokens."""
+    def _local(self, request: web.Request) -> Holder:
+        """The holder without tokens: this machine."""
         assert isinstance(request.protocol, Connection)
-        if not request.protocol.is_near:
+        if not request.protocol.is_local:
             raise Problem(
                 HTTPStatus.FORBIDDEN,
-                "others reach this address, so it takes tokens: make one with `flockmq token FILE NAME --role admin` "
-                "and name the file in http.tokens_file; /healthz, /readyz and /metrics work without",
+                "other machines reach this address, so it needs tokens: make one with "
+                "`flockmq token FILE NAME --role admin` and name the file in http.tokens_file; "
+                "/healthz, /readyz and /metrics work without",
             )
         if host_name(request.host) not in LOCAL_NAMES:
             raise Problem(HTTPStatus.FORBIDDEN, "without tokens only this machine is served, by the name localhost")
-        return ANYBODY
+        return LOCAL_USER
 
     def _holder(self, request: web.Request) -> Holder:
         token = shown(request)
         if token is None:
-            raise Problem(HTTPStatus.UNAUTHORIZED, "this takes a token", WWW_Authenticate="Bearer")
+            raise Problem(HTTPStatus.UNAUTHORIZED, "this needs a token", WWW_Authenticate="Bearer")
         holder = self._tokens.holder(token)
         if holder is None:
             raise self._failed(request)
-        return holder  # also from an address that is held off: others there must not lock its owner out
+        return holder  # also from a delayed address: other hosts behind it must not lock its owner out
 
     def _failed(self, request: web.Request) -> Problem:
         address = request.remote or ""
@@ -136,9 +139,9 @@ class Access:
             return Problem(
                 HTTPStatus.FORBIDDEN, "too many wrong tokens from this address", Retry_After=str(int(wait) + 1)
             )
-        self.failures.note(address)
-        log.warning("a wrong token was shown over HTTP", address=address, path=request.path)
-        return Problem(HTTPStatus.UNAUTHORIZED, "nobody has this token", WWW_Authenticate="Bearer")
+        self.failures.add(address)
+        log.warning("wrong token over HTTP", address=address, path=request.path)
+        return Problem(HTTPStatus.UNAUTHORIZED, "unknown token", WWW_Authenticate="Bearer")
 
 
 def host_name(host: str) -> str:
@@ -150,7 +153,7 @@ def host_name(host: str) -> str:
 
 
 def shown(request: web.Request) -> str | None:
-    """The token that a request shows."""
+    """The token of a request."""
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer" and token:
         return token.strip()

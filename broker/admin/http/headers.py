@@ -1,4 +1,4 @@
-"""What every answer says, so that browsers keep the page to itself: no code, frames or requests of others."""
+"""Headers of every response, which make browsers isolate the page: no code, frames or requests of other sites."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

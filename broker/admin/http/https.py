@@ -1,4 +1,4 @@
-"""TLS of `http.listen`'s https:// addresses: with the certificate of [tls], read again when its files have changed."""
+"""TLS of `http.listen`'s https:// addresses: with the certificate of [tls], reloaded when its files have changed."""
 
 import ssl
 import time
@@ -9,46 +9,46 @@ from broker.config.schema import TlsConfig
 from broker.errors import ConfigError
 from broker.listeners.certificates import state
 
-LOOK_SECONDS = 1.0  # between looks at the files
+CHECK_SECONDS = 1.0  # between checks of the files
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 log = logs.get("flockmq.http")
 
 
 class Https:
-    """The context for handshakes; each of them takes the certificate that there is then.
+    """The context for handshakes; each of them uses the certificate of that moment.
 
     Args:
-        config: gives what holds now.
+        config: returns the configuration in force.
 
     Raises:
-        ConfigError: the certificate can't be used.
+        ConfigError: the certificate is invalid.
     """
 
     def __init__(self, config: Callable[[], TlsConfig]) -> None:
         self._config = config
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._state = state(config())
         self.context = self._current = _read(config())
         self.context.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        """A handshake begins."""
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_SECONDS
-            self._look()
+        """A handshake starts."""
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + CHECK_SECONDS
+            self._check()
         connection.context = self._current
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         found = state(self._config())
         if found == self._state:
             return
         self._state = found
         try:
             self._current = _read(self._config())
-            log.info("the certificate was read again")
+            log.info("certificate was reloaded")
         except ConfigError as error:
-            log.error("the certificate before is used on", reason=error)
+            log.error("certificate reload failed; the previous certificate stays in use", reason=error)
 
 
 def _read(tls: TlsConfig) -> ssl.SSLContext:

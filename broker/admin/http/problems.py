@@ -1,4 +1,4 @@
-"""What the API says when it can't do what was asked: problem details for HTTP APIs [RFC 9457]."""
+"""Errors of the API: problem details for HTTP APIs [RFC 9457]."""
 
 import json
 from http import HTTPStatus
@@ -10,7 +10,7 @@ KIND = "application/problem+json"
 
 
 class Problem(Exception):
-    """A request that is refused, with the words for who made it."""
+    """A refused request, with the reason for its sender."""
 
     def __init__(self, status: HTTPStatus, detail: str, **headers: str) -> None:
         super().__init__(detail)
@@ -38,10 +38,10 @@ def bad_request(detail: str) -> Problem:
 
 
 def missing(detail: str) -> Problem:
-    """There is no such thing."""
+    """The object does not exist."""
     return Problem(HTTPStatus.NOT_FOUND, detail)
 
 
 def unfit(detail: str) -> Problem:
-    """The request fits the description, but makes no sense."""
+    """The request fits the description, but has an invalid value."""
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)

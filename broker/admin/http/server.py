@@ -1,8 +1,8 @@
-"""Listens for HTTP, and bounds what whoever connects may cost: an `aiohttp` application does the rest.
+"""The HTTP server: listens, and bounds the cost of each connection; an `aiohttp` application does the rest.
 
-A connection has `REQUEST_SECONDS` for each request, from its first byte or from being made, and `KEEP_SECONDS` to read
-an answer and ask again; then it is dropped, whatever it is at. There are at most `CONNECTIONS_MAX` at a time. Imported
-only where `http.listen` is set: a node without it never loads aiohttp.
+A connection has `REQUEST_SECONDS` for each request, from its first byte or from the start, and `KEEP_SECONDS` until the
+next request; then it is dropped in any state. There are at most `MAX_CONNECTIONS` at a time. This module is imported
+only if `http.listen` is set: a node without it never loads aiohttp.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from broker.config.kinds import split_address
 from broker.errors import ListenError
 from broker.listeners.bind import address_of, is_loopback
 
-LINE_MAX = 256 << 10  # bytes of a request's first line: the arguments may be long, and are percent-encoded
-FIELD_MAX = 8 << 10  # bytes of a header field
-FIELDS_MAX = 32
-BODY_MAX = 4 << 20  # bytes of a body
+MAX_LINE = 256 << 10  # bytes of a request's first line: the arguments may be long, and are percent-encoded
+MAX_FIELD = 8 << 10  # bytes of a header field
+MAX_FIELDS = 32
+MAX_BODY = 4 << 20  # bytes of a body
 REQUEST_SECONDS = 5.0
 KEEP_SECONDS = 20.0
-CONNECTIONS_MAX = 128
+MAX_CONNECTIONS = 128
 HINTS = {
     errno.EADDRINUSE: "another program has the port: stop it, or choose another with --http",
     errno.EACCES: "ports below 1024 need a privilege",
@@ -37,17 +37,17 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Connection(web.RequestHandler):
     """A connection, and the clock that ends it."""
 
-    __slots__ = ("_clock", "_server", "is_near")
+    __slots__ = ("_clock", "_server", "is_local")
 
-    def __init__(self, server: "HttpServer", is_near: bool, manager: web.Server, **more: Any) -> None:
+    def __init__(self, server: "HttpServer", is_local: bool, manager: web.Server, **more: Any) -> None:
         super().__init__(manager, **more)
         self._server = server
         self._clock: asyncio.TimerHandle | None = None
-        self.is_near = is_near  # only this machine reaches the address that it came to
+        self.is_local = is_local  # only this machine reaches its address
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if len(self._server.connections) >= CONNECTIONS_MAX:
+        if len(self._server.connections) >= MAX_CONNECTIONS:
             self.drop()
             return
         self._server.connections.add(self)
@@ -59,7 +59,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(error)
 
     def limit(self, seconds: float | None) -> None:
-        """Let the connection live so long from now on; None: as long as it likes."""
+        """Set the remaining life of the connection; None: unlimited."""
         if self._clock is not None:
             self._clock.cancel()
         self._clock = asyncio.get_running_loop().call_later(seconds, self.drop) if seconds is not None else None
@@ -67,7 +67,7 @@ class Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """What the library could not read is told to who sent it: a log that anybody can fill says nothing."""
+        """Invalid requests are answered and not logged: else any client could fill the log."""
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return super().handle_error(request, status, exc, message)
         response = problems.response(problems.Problem(HTTPStatus(status), "this is not an HTTP request"))
@@ -76,14 +76,14 @@ class Connection(web.RequestHandler):
         return response
 
     def drop(self) -> None:
-        """End the connection, whatever it is at."""
+        """Close the connection in any state."""
         if self.transport is not None:
             self.transport.abort()
 
 
 @web.middleware
 async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give a request its time to be answered, and its connection another one until the next."""
+    """Limit the time of a request, and then that until the next one."""
     connection = request.protocol
     assert isinstance(connection, Connection)
     connection.limit(None)
@@ -96,22 +96,26 @@ async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 class HttpServer:
-    """Answers on the addresses given to `start`.
+    """Serves the addresses given to `start`.
 
     Args:
-        app: the answers; `in_time` is one of its middlewares.
+        app: the application; `in_time` is one of its middlewares.
         tls: for addresses that begin with https://; None if there are none.
+        failures: number of wrong tokens received.
     """
 
-    def __init__(self, app: web.Application, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, app: web.Application, tls: ssl.SSLContext | None = None, failures: Callable[[], int] = int
+    ) -> None:
+        self.failures = failures
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
         self._tls = tls
         self.connections: set[Connection] = set()
-        self.addresses: list[str] = []  # where it listens, as URLs; ports are real ones
+        self.addresses: list[str] = []  # URLs with real ports
         self._servers: list[asyncio.Server] = []
 
     async def start(self, addresses: Iterable[str], *, shared: bool = False) -> None:
-        """Listen on HOST:PORT each, maybe with http:// or https:// before; `shared` as configuration key
+        """Listen on HOST:PORT each, optionally after http:// or https://; `shared` as configuration key
         `listen_shared`.
 
         Raises:
@@ -139,7 +143,7 @@ class HttpServer:
             self._servers.append(server)
             self.addresses += [f"{scheme}://{address_of(socket)}" for socket in server.sockets]
 
-    def _factory(self, is_near: bool) -> Callable[[], Connection]:
+    def _factory(self, is_local: bool) -> Callable[[], Connection]:
         loop = asyncio.get_running_loop()
         manager = self._runner.server
         assert manager is not None
@@ -147,15 +151,15 @@ class HttpServer:
         def make() -> Connection:
             return Connection(
                 self,
-                is_near,
+                is_local,
                 manager,
                 loop=loop,
                 access_log=None,
                 tcp_keepalive=False,
                 keepalive_timeout=KEEP_SECONDS,
-                max_line_size=LINE_MAX,
-                max_field_size=FIELD_MAX,
-                max_headers=FIELDS_MAX,
+                max_line_size=MAX_LINE,
+                max_field_size=MAX_FIELD,
+                max_headers=MAX_FIELDS,
                 lingering_time=0,
             )
 

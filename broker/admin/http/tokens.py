@@ -1,8 +1,8 @@
 """The file of tokens, which open the HTTP API and the page: a line each, NAME:ROLE:SHA-256 of the token.
 
-A token is 256 random bits, so that one round of SHA-256 keeps it: there is nothing to guess. The file is written by
-`flockmq token`, for its owner only, and read again when it has changed. A line that can't be read lets nobody in by it,
-and is told; a file without tokens closes what one without a file would leave open on this machine.
+A token is 256 random bits, so one round of SHA-256 protects it: it can't be guessed. `flockmq token` writes the file,
+for its owner only; the node reloads it when it has changed. An invalid line is logged and makes all tokens invalid. A
+file without tokens refuses all requests, which a node without a file would accept from this machine.
 """
 
 import hashlib
@@ -17,23 +17,23 @@ from typing import NamedTuple
 from broker import logs
 from broker.errors import ConfigError
 
-ROLES = ("read", "admin")  # the later may what the earlier may
+ROLES = ("read", "admin")  # each includes the ones before
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
 LINE = re.compile(rf"({NAME.pattern}):({'|'.join(ROLES)}):([0-9a-f]{{64}})", re.ASCII)
-LOOK_SECONDS = 1.0  # between looks at whether the file has changed
+CHECK_SECONDS = 1.0  # between checks of the file
 
 log = logs.get("flockmq.http")
 
 
 class Holder(NamedTuple):
-    """Who has a token."""
+    """The holder of a token."""
 
     name: str
     role: str
 
 
 def digest(token: str) -> str:
-    """What the file holds of a token."""
+    """The hash of a token, as in the file."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -50,7 +50,7 @@ def parse(text: str, where: str) -> dict[str, Holder]:
         found = LINE.fullmatch(line.strip())
         if found is None:
             raise ConfigError(
-                f"{where}:{number} is no line of a token", "`flockmq token FILE NAME` writes them: NAME:ROLE:SHA-256"
+                f"{where}:{number} is not a token line", "`flockmq token FILE NAME` writes them: NAME:ROLE:SHA-256"
             )
         holders[found[3]] = Holder(found[1], found[2])
     return holders
@@ -77,10 +77,10 @@ def add(path: Path, name: str, role: str) -> str:
 
 
 class Tokens:
-    """Who may come in by token.
+    """The tokens of a node.
 
     Args:
-        path: of the file; empty: there are no tokens, and nobody needs one on this machine.
+        path: of the file; empty: there are none, and this machine needs none.
 
     Raises:
         ConfigError: the file can't be read.
@@ -88,15 +88,15 @@ class Tokens:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self.wanted = bool(path)  # who has none is not let in
+        self.wanted = bool(path)  # requests need one
         self._holders: dict[str, Holder] = {}
         self._version: tuple[int, ...] = ()
-        self._look_at = 0.0
+        self._check_at = 0.0
         if path:
             self._read()
 
     def _read(self) -> None:
-        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._check_at = time.monotonic() + CHECK_SECONDS
         try:
             found = os.stat(self._path)
             version = (found.st_mtime_ns, found.st_size, found.st_ino)
@@ -109,16 +109,16 @@ class Tokens:
             ) from error
 
     def holder(self, token: str) -> Holder | None:
-        """Whose token it is."""
-        if self.wanted and time.monotonic() >= self._look_at:
+        """The holder of a token."""
+        if self.wanted and time.monotonic() >= self._check_at:
             try:
                 self._read()
             except ConfigError as error:
                 self._holders = {}
-                log.error("nobody is let in over HTTP", reason=error)
+                log.error("invalid file of tokens: all requests over HTTP are refused", reason=error)
         wanted = digest(token)
         found = None
-        for known, holder in self._holders.items():  # all of them, so that time tells nothing
+        for known, holder in self._holders.items():  # all of them, in constant time
             if hmac.compare_digest(known, wanted):
                 found = holder
         return found

@@ -1,4 +1,4 @@
-"""`flockmq analytics package FILE.zip`: what executors need, for `spark-submit --py-files`."""
+"""`flockmq analytics package FILE.zip`: the code for executors, for `spark-submit --py-files`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`flockmq analytics report`: one HTML page with plots of what the job has written."""
+"""`flockmq analytics report`: one HTML page with plots of the job's output."""
 
 import os
 import sys

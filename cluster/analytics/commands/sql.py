@@ -1,4 +1,4 @@
-"""`flockmq analytics sql DIR "select ..."`: a question of what the job has written, or of the logs themselves."""
+"""`flockmq analytics sql DIR "select ..."`: a query over the job's output, or over the logs themselves."""
 
 import csv
 import json
@@ -15,13 +15,13 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from broker import logs
+from broker.commands.output import table
 from broker.commands.parser import Parser
 from broker.errors import FlockError, UsageError
 from cluster.analytics import session
 from cluster.analytics.faults import first_line, told
 from cluster.analytics.job_options import PREFIX
 from cluster.analytics.views import log_view, views
-from cluster.commands.connection import table
 
 EXAMPLES = """\
   flockmq analytics sql /srv/fleet "select prefix, sum(messages) from rates group by prefix"
@@ -54,11 +54,11 @@ def parse(arguments: list[str]) -> Namespace:
         UsageError: it makes no sense.
     """
     usage = '[DIR | --redis URL] "select ..." [OPTION...]'
-    parser = Parser("analytics sql", "Ask a question of what the job has written.", usage, EXAMPLES)
-    parser.add_argument("words", nargs="+", metavar="DIR QUERY", help="what `analytics run --output` names, and SQL")
+    parser = Parser("analytics sql", "Run a query over the job's output.", usage, EXAMPLES)
+    parser.add_argument("words", nargs="+", metavar="DIR QUERY", help="the job's --output, and SQL")
     group = parser.add_argument_group("options")
     group.add_argument("--redis", metavar="URL", help="the logs of this cluster, as `messages`, in place of DIR")
-    group.add_argument("--prefix", default=PREFIX, help=f"what its keys begin with [{PREFIX}]")
+    group.add_argument("--prefix", default=PREFIX, help=f"of its keys [{PREFIX}]")
     group.add_argument("--since", metavar="TIME", help='of the logs: from then on, such as "10 min ago"')
     group.add_argument("--until", metavar="TIME", help="of the logs: up to then")
     group.add_argument("--limit", type=int, metavar="N", help=f"rows at most [{SHOWN} of a table, else all]")

@@ -23,7 +23,7 @@ def clients(cube: DataFrame, window: int) -> DataFrame:
 
 
 def _batches(cube: DataFrame) -> DataFrame:
-    """What each batch had of a client; its gap is also that to the batch before."""
+    """A client's messages in each batch; the gap includes that to the batch before."""
     batches = cube.groupBy("window", "client_id", "version").agg(
         F.max_by("node", "last").alias("node"),
         F.min("first").alias("first"),

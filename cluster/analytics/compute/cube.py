@@ -1,4 +1,4 @@
-"""The cube: what a batch adds to each window, by node, client, topic name, QoS and payload size.
+"""The cube: the share of a batch in each window, by node, client, topic name, QoS and payload size.
 
 The results of a window are computed from the cubes of all batches that had messages of it, when it is over. So a
 message is looked at once, and what waits for the end of a window is small: a device that sends to the same topic with

@@ -20,7 +20,7 @@ def lags(rows: DataFrame, now: int) -> DataFrame:
 
 
 def lag(parts: DataFrame) -> DataFrame:
-    """The result from what the batches have."""
+    """The result, from the shares of the batches."""
     quantiles = F.percentile("lag", F.array(F.lit(0.5), F.lit(0.99)), F.col("messages"))
     return (
         parts.groupBy("window", "node")

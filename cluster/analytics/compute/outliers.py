@@ -1,4 +1,4 @@
-"""Values that are far from what their topic usually has, by robust z-score.
+"""Values far from the usual values of their topic, by robust z-score.
 
 A topic's history is its last HISTORY values out of windows that are over, at most `values.SAMPLE` of each; so a busy
 topic's reaches back some windows, a rare one's some days. Median and MAD bear that outliers are in it. Where most

@@ -24,7 +24,7 @@ EVENTS = "array<struct<at: bigint, event: string, since: bigint, usual_interval:
 
 
 def seen(rows: DataFrame) -> DataFrame:
-    """What a batch says of each client: its node, and its seconds with messages, in order."""
+    """Each client of a batch: its node, and its seconds with messages, in order."""
     second = F.floor(F.col("at") / 1_000_000)
     # Over all messages only numbers are aggregated: texts, as of max_by(node), would have Spark sort.
     seconds = rows.groupBy("client_id", second.alias("second"), "node").agg(
@@ -84,7 +84,7 @@ def events(devices: DataFrame) -> DataFrame:
 
 
 def nothing(spark: SparkSession) -> DataFrame:
-    """What a batch without messages says."""
+    """The clients of a batch without messages."""
     return seen(spark.createDataFrame([], "client_id string, at bigint, node string"))
 
 
@@ -92,7 +92,7 @@ def nothing(spark: SparkSession) -> DataFrame:
 
 
 def _appended() -> str:
-    """The marks with the new ones behind them. A second that both have is one; what came too late is left out."""
+    """The marks with the new ones behind them. A second that both have is one; late messages are left out."""
     old, new = f"coalesce(marks, cast(array() as {MARKS}))", f"coalesce(new, cast(array() as {MARKS}))"
     same = "size(marks) > 0 and size(new) > 0 and new[0].first div 1000000 = marks[size(marks) - 1].first div 1000000"
     last = "greatest(marks[size(marks) - 1].last, new[0].last)"
@@ -126,7 +126,7 @@ def _gaps(factor: str, least: str) -> str:
 
 
 def _events(factor: str, least: str, clock: int) -> str:
-    """`silent` and `back` of each such silence, `silent` alone of one that goes on, `forgotten` at its end."""
+    """`silent` and `back` of each such silence, `silent` alone of one that lasts, `forgotten` at its end."""
     since, back = "marks[g.i - 1].last", "marks[g.i].first"
     deadline = f"{since} + {_patience('g.usual', factor, least)}"
     fell = _event(deadline, "silent", since, "g.usual", "cast(null as double)")

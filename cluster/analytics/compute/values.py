@@ -15,7 +15,7 @@ SAMPLE = 20  # values of a window that are kept, evenly spread
 
 
 def parts(numbers: DataFrame) -> DataFrame:
-    """What a batch adds."""
+    """The share of a batch."""
     seen = F.sort_array(F.collect_list(F.struct("at", "value")))
     return (
         numbers.groupBy("window", "topic", "field")
@@ -38,7 +38,7 @@ def spread(array: str) -> str:
 
 
 def values(batches: DataFrame) -> DataFrame:
-    """The result from what the batches have."""
+    """The result, from the shares of the batches."""
     keys = ["window", "topic", "field"]
     totals = batches.groupBy(*keys).agg(
         F.sum("count").alias("count"),

@@ -33,7 +33,7 @@ Arrays = list[Any]  # accepted, client id, topic, flags, payload
 
 @dataclass(frozen=True)
 class Selection:
-    """Which rows are wanted."""
+    """Selects rows."""
 
     topic_filters: TopicFilters | None = None
     since: int | None = None  # accepted then or later, us
@@ -49,7 +49,7 @@ EVERYTHING = Selection()
 
 
 def record_batch(blocks: Sequence[bytes], node: str, selection: Selection = EVERYTHING) -> Any:
-    """The rows of some blocks of a node's log; None if nothing of them is wanted.
+    """The rows of some blocks of a node's log; None if none is selected.
 
     Raises:
         BlockError: one of the blocks is damaged, or of another layout.
@@ -108,7 +108,7 @@ def _wanted(block: bytes, header: Header, selection: Selection) -> Arrays | None
 
 
 def _mask(selection: Selection, accepted: Any, topic: Any, topic_names: Any) -> Any:
-    """Which rows are wanted; None if all are."""
+    """The selected rows; None if all are."""
     masks = []
     if selection.topic_filters is not None:
         named = [selection.topic_filters.matches(name) for name in topic_names.to_pylist()]

@@ -15,7 +15,7 @@ QUESTIONS = 80
 
 
 class Backlog(NamedTuple):
-    """What is to be read of a log."""
+    """The part of a log that is to be read."""
 
     start: Position
     first: Position  # of the first entry after `start`

@@ -24,7 +24,7 @@ class Column(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a block says of itself."""
+    """The header of a block."""
 
     rows: int
     rows_before: int  # of this log
@@ -36,7 +36,7 @@ class Header(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Where the columns are; all lie within the block, but nothing is known yet of what they hold."""
+    """Where the columns are; all lie within the block; their content is unchecked."""
 
     accepted: Column  # i64, microseconds since 1970
     client: Column  # i32, number of the client id
@@ -60,7 +60,7 @@ def parse_header(block: bytes) -> Header:
         raise BlockError(f"a block of {len(block)} bytes is too short for its header")
     magic, layout, bits, rows, rows_before, bytes_before, lacking, clients, topics, _ = HEADER.unpack_from(block)
     if magic != MAGIC:
-        raise BlockError(f"what begins with {magic!r} is not a block of messages")
+        raise BlockError(f"data that begins with {magic!r} is not a block of messages")
     if layout != LAYOUT or bits & ~HAS_PROPERTIES:
         raise BlockError(
             f"a block has layout {layout}, bits {bits}, and only layout {LAYOUT} is known here",

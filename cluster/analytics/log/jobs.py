@@ -1,4 +1,4 @@
-"""What jobs have read, in `mq:analytics:jobs`: so that none trims what another still needs, and losses are told.
+"""The positions of jobs, in `mq:analytics:jobs`: no job trims entries that another needs; losses are reported.
 
 A job is there as JSON: `positions` by node id, `at` (ms, when it was heard of last), `nodes` if it reads only some, and
 `lost` (bytes), `gaps` (node, from, to; the newest), `lacking` (messages of QoS 0 that the logs lack), by node.
@@ -32,7 +32,7 @@ class Job:
         self._nodes = nodes
 
     def register(self, positions: Mapping[str, Position], lacking: Mapping[str, int]) -> None:
-        """Say what will not be read again."""
+        """Register the entries that will not be read again."""
         said: dict[str, Any] = {"positions": {node: str(place) for node, place in positions.items()}}
         if self._nodes:
             said["nodes"] = self._nodes
@@ -44,7 +44,7 @@ class Job:
         self._edit(edit)
 
     def lose(self, gap: Gap) -> None:
-        """Count what is missing; the same gap is counted once."""
+        """Count the missing bytes; the same gap is counted once."""
 
         def edit(entry: dict[str, Any]) -> None:
             gaps = entry.setdefault("gaps", [])
@@ -57,7 +57,7 @@ class Job:
         self._edit(edit)
 
     def trim(self, positions: Mapping[str, Position], known: Mapping[str, KnownLog]) -> None:
-        """Trim the logs up to here, but for what other jobs have yet to read."""
+        """Trim the logs up to here, but for entries that other jobs have yet to read."""
         others = [job for name, job in _jobs(self._logs).items() if name != self.name and not _is_stale(job)]
         places: dict[str, tuple[Position]] = {}
         for node, own in positions.items():
@@ -83,17 +83,17 @@ class Job:
 
 
 def reads(nodes: Iterable[str], log: KnownLog) -> bool:
-    """Whether who wants only these nodes, named or by id, wants this log; without any, all are wanted."""
+    """Whether a selection of nodes, by name or id, has this log; an empty selection has all."""
     return not nodes or log.node in nodes or log.name in nodes
 
 
 def _jobs(logs: Logs) -> dict[str, dict[str, Any]]:
-    """What all jobs say. Raises RedisAway for one that can't be read: it may need anything."""
+    """The records of all jobs. Raises RedisAway for an unreadable one: its job may need any entry."""
     found = {}
     for name, text in logs.connection.ask("HGETALL", logs.keys.analytics_jobs).items():
         entry = _parsed(text)
         if entry is None or not isinstance(entry.get("positions"), dict):
-            raise RedisAway(f"what the job {name.decode(errors='replace')} registered is no JSON: nothing is trimmed")
+            raise RedisAway(f"the record of the job {name.decode(errors='replace')} is no JSON: nothing is trimmed")
         found[name.decode(errors="replace")] = entry
     return found
 

@@ -34,15 +34,15 @@ class Entry(NamedTuple):
         return Position(self.position.ms, self.position.total - len(self.block))
 
     def header(self) -> Header:
-        """Its block's header. Raises BlockError, also if it says another place than the id."""
+        """Its block's header. Raises BlockError, also if its position differs from that of the id."""
         header = parse_header(self.block)
         if header.bytes_before != self.before.total:
-            raise BlockError(f"the block {self.position} says that {header.bytes_before} bytes came before it")
+            raise BlockError(f"the block {self.position} has {header.bytes_before} as the bytes before it")
         return header
 
 
 class Gap(NamedTuple):
-    """What is missing from a log: everything after `start` up to `end`."""
+    """Missing entries of a log: all after `start` up to `end`."""
 
     node: str
     start: Position
@@ -58,7 +58,7 @@ class Gap(NamedTuple):
 
 
 class KnownLog(NamedTuple):
-    """What Redis says of a log, were it deleted or not."""
+    """The record of a log, which may be deleted."""
 
     node: str  # the node's id
     name: str  # of the node, the same after a restart; its id if it has none
@@ -133,7 +133,7 @@ class Log:
         return low if low > start else high
 
     def read(self, start: Position, end: Position, lost: Callable[[Gap], None]) -> Iterator[list[Entry]]:
-        """The entries of a range, some megabytes at a time; `lost` is called for what is missing, and may raise.
+        """The entries of a range, some megabytes at a time; `lost` is called for each gap, and may raise.
 
         Args:
             start: the place where the reader is.
@@ -194,7 +194,7 @@ def until_command(key: bytes, position: Position | None) -> tuple[Any, ...]:
 
 
 def info_command(key: bytes) -> tuple[Any, ...]:
-    """Asks for what Redis knows of a log; for `ended`."""
+    """Reads the record of a log; for `ended`."""
     return ("XINFO STREAM", key)
 
 
@@ -225,4 +225,4 @@ def _known(node: str, text: bytes) -> KnownLog:
             node, str(said.get("name") or node), int(said.get("began", 0)), Position.parse(last) if last else None
         )
     except (ValueError, TypeError, AttributeError):
-        raise RedisAway(f"what Redis says of the log of node {node} is no JSON of a node: {text[:80]!r}") from None
+        raise RedisAway(f"the record of the log of node {node} is no JSON of a node: {text[:80]!r}") from None

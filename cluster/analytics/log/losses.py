@@ -1,4 +1,4 @@
-"""What is done about messages that are missing: an error, or a warning and a count."""
+"""Reports missing messages: by an error, or by a warning and a count."""
 
 import logging
 
@@ -14,7 +14,7 @@ HINT = (
 
 
 class Losses:
-    """Told of gaps.
+    """Receives gaps.
 
     Args:
         fail: whether a gap is an error.
@@ -45,7 +45,7 @@ def _words(gap: Gap, damage: BlockError | None) -> str:
     if damage is not None:
         return f"the entry {gap.end} of the log of node {gap.node} can't be read ({damage})"
     if gap.start == gap.end:
-        return f"the log of node {gap.node} was read up to {gap.start} and is gone, nothing says where it ended"
+        return f"the log of node {gap.node} was read up to {gap.start} and is deleted; its end is unknown"
     if gap.end.total < gap.start.total:
-        return f"the log of node {gap.node} was read up to {gap.start}, and Redis has only what came up to {gap.end}"
+        return f"the log of node {gap.node} was read up to {gap.start}, and Redis has entries up to {gap.end} only"
     return f"{gap.bytes} bytes are missing from the log of node {gap.node}, ids after {gap.start} up to {gap.end}"

@@ -1,7 +1,7 @@
-"""Spark's offset of the source: by node the position in its log, `<ms>-<bytes>`, and sometimes what that means.
+"""Spark's offset of the source: by node the position in its log, `<ms>-<bytes>`, and sometimes its meaning.
 
     "1770000000010-4711"            everything up to that entry has been read
-    "1770000000010-4711 earliest"   nothing has been read, and begins there or later: what is trimmed was not asked for
+    "1770000000010-4711 earliest"   nothing has been read, and begins there or later: trimmed entries were not requested
     "1770000000010-4711 ended"      everything has been read, and the log was deleted: no entry will follow
 
 `ended` tells a log that Redis knows no longer from one that was lost.
@@ -46,5 +46,5 @@ def format_offsets(offsets: Mapping[str, Offset]) -> dict[str, str]:
 
 
 def positions(offsets: Mapping[str, Offset]) -> dict[str, Position]:
-    """Without what they mean."""
+    """Without their meanings."""
     return {node: offset.position for node, offset in offsets.items()}

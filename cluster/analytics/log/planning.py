@@ -1,4 +1,4 @@
-"""What a batch reads: up to where in which logs, what is missing, and which tasks share the work. Runs in the driver.
+"""The plan of a batch: the range of each log, its gaps, the tasks that share the work. Runs in the driver.
 
 Logs are looked at with small questions (the first entry after a place, the number of entries), since Spark asks many
 times a second whether there is something new.
@@ -34,7 +34,7 @@ Lost = Callable[[Gap], None]
 
 @dataclass(frozen=True)
 class Range:
-    """What a task reads: a log after `start` up to `end`."""
+    """The range of a task: a log after `start` up to `end`."""
 
     node: str
     name: str  # of the node
@@ -65,7 +65,7 @@ class Planner:
         self.known: dict[str, KnownLog] = {}
 
     def look(self) -> dict[str, KnownLog]:
-        """The logs that are wanted."""
+        """The selected logs."""
         self.known = self._logs.known()
         return {node: log for node, log in self.known.items() if reads(self._options.nodes, log)}
 
@@ -89,7 +89,7 @@ class Planner:
         return offsets
 
     def _named(self, node: str, named: Position) -> Position:
-        """The place that the user named, exactly; what was trimmed after it will be told as lost."""
+        """The exact position that the user named; entries trimmed after it will count as lost."""
         log = self._logs.log(node)
         entry = log.until(named)
         if entry is not None:
@@ -138,7 +138,7 @@ class Planner:
         return {node: one_entry(reply) for node, reply in after.items()}, lengths
 
     def _checked(self, node: str, offset: Offset, first: Entry) -> Position:
-        """The place before the first entry that is left; tells what is missing before it."""
+        """The position before the oldest remaining entry; reports the gap before it."""
         if first.before.total != offset.position.total and offset.mark != EARLIEST:
             self._lost(Gap(node, offset.position, first.before))
             return first.before
@@ -185,7 +185,7 @@ class Planner:
     # ---- who reads what ----
 
     def between(self, since: int | None, until: int | None) -> list[Range]:
-        """What tasks read of the messages of some time (us): all of them, and a few more."""
+        """The ranges that have the messages of some time (us), and a few more."""
         ranges = []
         for node, known in self.look().items():
             if known.last is not None:
@@ -199,7 +199,7 @@ class Planner:
         return self.split(ranges)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """What tasks read between two offsets."""
+        """The ranges between two offsets."""
         known = self.look()
         spans = {}
         for node, offset in end.items():

@@ -1,4 +1,4 @@
-"""A batch of messages becomes files, results and a commit: what the streaming query calls, one batch after the other.
+"""A batch of messages becomes files, results and a commit: called by the streaming query, one batch after the other.
 
 One query reads each message once; whatever is computed starts from the archive's new files, or from the batch's rows in
 memory. A query for each result would read the log, plan and commit by itself.
@@ -90,7 +90,7 @@ class Batches:
         self._on_report(version.report)
 
     def look_at_clock(self, now: float) -> bool:
-        """Told that all accepted before `now` has been read: whether a window is over by that, or a device silent."""
+        """All messages accepted before `now` are read: check whether a window is over, or a device silent."""
         clock = round(now * 1e6) - self._options.watermark
         with self._lock:
             last = self.commits.last

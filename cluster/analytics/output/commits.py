@@ -1,4 +1,4 @@
-"""What the job has done, so that kill -9 at any moment neither loses nor doubles a row.
+"""The commits of the job: kill -9 at any moment neither loses nor doubles a row.
 
 Every batch, and every look at the clock that changes something, is a *version*. It writes its files under names that
 carry the version and the job's id, then a commit: one small file, renamed into place. At start, files of versions above
@@ -27,7 +27,7 @@ KEPT = 2  # commits
 
 @dataclass(frozen=True)
 class Commit:
-    """What holds after a version."""
+    """The state after a version."""
 
     version: int = 0
     batch: int = -1  # of Spark
@@ -64,7 +64,7 @@ class Commits:
                     shown = (f"{job[name] / 1e6:g} seconds" if name == "window" else job[name]) if value else value
                     raise UsageError(
                         f"--{name} can't change: it was {shown} when {self.directory} began",
-                        "go on with that, or begin anew with another --checkpoint and --output",
+                        "continue with that, or use another --checkpoint and --output",
                     )
             return str(job["id"])
         if found := [name for name in TABLES if self._files.glob(f"{self._options.output}/{name}/date=*/hour=*/*")]:
@@ -94,11 +94,11 @@ class Commits:
         if self.last.batch >= 0 and not self._files.names(f"{self.directory}/spark/offsets"):
             raise FlockError(
                 f"{self.directory}/spark is gone, and with it the place in the logs where the job was",
-                "put it back, or begin anew with another --checkpoint and --output",
+                "restore it, or use another --checkpoint and --output",
             )
 
     def sweep(self) -> int:
-        """Remove what versions left that were not committed, and state that is no longer needed; returns how many."""
+        """Remove the files of uncommitted versions, and state that is not needed any more; returns how many."""
         removed = 0
         self._files.delete(f"{self._options.output}/_staging")
         for name in TABLES:

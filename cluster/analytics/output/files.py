@@ -1,4 +1,4 @@
-"""Files by Hadoop's FileSystem: what the job keeps may be on a disk, in HDFS or in an object store."""
+"""Files by Hadoop's FileSystem: the job's files may be on a disk, in HDFS or in an object store."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class Files:
         return bool(self._system.exists(self._path(path)))
 
     def names(self, path: str) -> list[str]:
-        """What is in a directory, sorted; nothing if there is none."""
+        """The entries of a directory, sorted; none if it does not exist."""
         if not self.exists(path):
             return []
         return sorted(status.getPath().getName() for status in self._system.listStatus(self._path(path)))

@@ -62,7 +62,7 @@ class Live:
         self._waiting[topic] = "" if result is None else json.dumps(result, ensure_ascii=False)
 
     def flush(self) -> bool:
-        """Send what waits; whether Redis took it."""
+        """Send the pending results; returns whether Redis has them."""
         if not self._waiting:
             return True
         try:
@@ -87,7 +87,7 @@ class Live:
             pipe.execute()
 
     def _bounded(self) -> list[tuple[str, str]]:
-        """What waits, and removals so that not more than the most are there."""
+        """The pending results, and removals that keep the maximum."""
         commands = []
         for topic, payload in self._waiting.items():
             self._known.pop(topic, None)
@@ -104,7 +104,7 @@ class Live:
     # ---- what is set for each table ----
 
     def show(self, name: str, rows: list[Row]) -> None:
-        """Set what the new rows of a table say."""
+        """Set the results of the new rows of a table."""
         if not rows:
             return
         if name == "silence":

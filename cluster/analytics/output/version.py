@@ -24,7 +24,7 @@ FROM_CUBE = {"rates", "clients", "top_clients", "top_topics"}
 
 @dataclass
 class Report:
-    """What a version did, for the line that is logged."""
+    """The counts of a version, for its log line."""
 
     messages: int = 0
     seconds: float = 0
@@ -34,7 +34,7 @@ class Report:
 
 
 class Version:
-    """Writes files and collects what the commit will say.
+    """Writes files and collects the fields of the commit.
 
     Args:
         spark: the session that reads and computes.
@@ -66,7 +66,7 @@ class Version:
         self._last_window = 0
 
     def commit(self) -> Commit:
-        """What holds from now on."""
+        """The commit of this version."""
         return Commit(
             version=self.number,
             batch=self._batch,
@@ -80,7 +80,7 @@ class Version:
     # ---- a batch ----
 
     def add(self, messages: DataFrame) -> None:
-        """Archive the messages, and keep what they mean for the results."""
+        """Archive the messages, and keep their shares in the results."""
         rows = self._rows(messages)
         try:
             if rows is not None and self._look(rows):
@@ -143,7 +143,7 @@ class Version:
     # ---- devices ----
 
     def state(self, name: str) -> DataFrame | None:
-        """What an earlier version, or this one, kept."""
+        """State that an earlier version, or this one, kept."""
         if name not in self._state:
             return None
         return self._spark.read.schema(STATES[name]).parquet(self._commits.state_path(name, self._state[name]))
@@ -159,7 +159,7 @@ class Version:
         return self._spark.createDataFrame([], STATES[name]) if found is None else found
 
     def renew_devices(self, seen: DataFrame) -> None:
-        """Who is silent, and who is back."""
+        """The devices that fell silent, and those that are back."""
         devices = silence.renewed(self._state_or_nothing("devices"), seen, self.watermark, self._options)
         path = self._keep_state("devices", devices)
         told = self._spark.read.schema(f"{silence.DEVICES}, events {silence.EVENTS}").parquet(path)
@@ -197,7 +197,7 @@ class Version:
         }
 
     def _over(self, name: str) -> DataFrame | None:
-        """What the batches have of windows that are over and not written yet, and this one of any that are over."""
+        """The shares of windows that are over: of the batches, if not written yet, and of this one."""
         if not self._parts.get(name):
             return None
         paths = [self._commits.state_path(name, version) for version in self._parts[name]]

@@ -1,1 +1,1 @@
-"""One HTML page with plots of what the job has written: read with pyarrow, drawn as SVG, one file."""
+"""One HTML page with plots of the job's output: read with pyarrow, drawn as SVG, one file."""

@@ -167,7 +167,7 @@ def sparkline(times: Times, values: Values, *, low: Values = (), high: Values = 
 
 @dataclass(frozen=True)
 class Dot:
-    """A point of a plot, and what it is."""
+    """A point of a plot, and its label."""
 
     at: int
     value: float

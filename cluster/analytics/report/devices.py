@@ -1,4 +1,4 @@
-"""The report's part about devices: who fell silent, and values that are unlike the others of their topic."""
+"""The report's part about devices: silent ones, and values that are unlike the others of their topic."""
 
 import heapq
 from collections import defaultdict
@@ -20,7 +20,7 @@ EVENTS = 200_000  # that are looked at, the latest
 
 @dataclass
 class Silence:
-    """What is known of it."""
+    """The data about silence."""
 
     now: int | None = None  # devices that are silent at the end; None: not known
     figures: list[Markup] = field(default_factory=list)
@@ -96,7 +96,7 @@ def _words(stretches: list[Stretch]) -> str:
 
 @dataclass
 class Outliers:
-    """What is known of them."""
+    """The data about values."""
 
     count: int | None = None
     figures: list[Markup] = field(default_factory=list)
@@ -137,7 +137,7 @@ def read_outliers(results: Results, begin: int, end: int) -> Outliers:
     ]
     few = f" The {DOTS} that are farthest out are shown." if count > len(best) else ""
     about = (
-        f"{words.whole(count)} values were far from what their topic usually has. Height: how far, in units of the "
+        f"{words.whole(count)} values were far from the usual values of their topic. Height: how far, in units of the "
         f"usual spread.{few}"
     )
     head = ["topic", "client", "time", "value", "median", "score"]

@@ -1,4 +1,4 @@
-"""What all plots have in common: a figure with its caption, legend, SVG and the same data as a table.
+"""Common to all plots: a figure with its caption, legend, SVG and the same data as a table.
 
 A plot has no fixed width: places along x are percents, heights are pixels, and curves are in an inner SVG that
 stretches, so text stays as large as it is, on a phone too. The table is what screen readers read, and where the page's
@@ -27,7 +27,7 @@ class Cell(NamedTuple):
 
 
 class Legend(NamedTuple):
-    """What a colour means."""
+    """The meaning of a colour."""
 
     name: str
     colour: str  # a class: c0 to c5, cx for the rest

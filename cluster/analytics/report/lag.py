@@ -15,7 +15,7 @@ COLUMNS = ["window_start", "messages", "p50", "p99", "max"]
 
 @dataclass
 class Lag:
-    """What is known of it."""
+    """The data of this part."""
 
     typical: float | None = None  # seconds
     figures: list[Markup] = field(default_factory=list)

@@ -41,5 +41,5 @@ def _attribute(key: str, value: object) -> str:
 
 
 def _safe(data: str) -> str:
-    """Without what HTML may not hold or what turns text around; `words.shown` has escaped it in names already."""
+    """Without characters that HTML may not hold or that reverse text; `words.shown` has escaped it in names already."""
     return data if data.isprintable() else words.escaped(data)

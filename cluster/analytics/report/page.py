@@ -1,4 +1,4 @@
-"""The page: tiles, parts with their plots, style and script, all in one file that asks nobody for anything.
+"""The page: tiles, parts with their plots, style and script, all in one file that loads nothing else.
 
 Its Content-Security-Policy allows this very style and this very script and no connection at all, so even a name that
 got past the escaping could do nothing.
@@ -39,7 +39,7 @@ class Part:
     name: str
     title: str
     figures: Sequence[Markup]
-    missing: str = ""  # what is said if there are none
+    missing: str = ""  # the text if there are none
 
 
 def page(results: Results, title: str, made_at: int | None = None) -> str:
@@ -75,7 +75,7 @@ NONE = {"silence": "No device fell silent", "numbers": "No payload is a number"}
 
 
 def _missing(results: Results, name: str) -> str:
-    """What is said in the place of plots: the job writes no file where it finds nothing."""
+    """The text in place of plots: the job writes no file without rows."""
     nothing = NONE.get(name, "There is nothing")
     if results.has(name):
         return f"{nothing} in this range of time."

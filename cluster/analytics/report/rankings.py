@@ -1,4 +1,4 @@
-"""The report's part about who and what is largest: clients and topics."""
+"""The report's part about the largest clients and topics."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ LISTED = 100  # rows of a table
 
 @dataclass
 class Rankings:
-    """What is known of them."""
+    """The data of this part."""
 
     clients: int | None = None  # that published; None: not known
     figures: list[Markup] = ()  # type: ignore[assignment]

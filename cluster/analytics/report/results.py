@@ -35,7 +35,7 @@ Aggregation = tuple[str, str]  # a column, and "sum", "min" or "max"
 
 
 class Results:
-    """What the job has written to a directory.
+    """The output of the job in a directory.
 
     Args:
         directory: the job's `--output`.
@@ -49,7 +49,7 @@ class Results:
         self.directory = directory
         self._since, self._until = since, until
         if not os.path.isdir(directory):
-            raise FlockError(f"there is no directory {directory}", "it is what `flockmq analytics run --output` names")
+            raise FlockError(f"there is no directory {directory}", "name the --output of `flockmq analytics run`")
         self._datasets = {name: found for name in TABLES if (found := self._open(name)) is not None}
         if not self._datasets:
             raise FlockError(

@@ -65,7 +65,7 @@ class Scale:
         self.low, self.high = self.ticks[0], self.ticks[-1]
 
     def place(self, value: float) -> float:
-        """Where a value is; what is outside is at the edge."""
+        """The place of a value; values outside are at the edge."""
         if self.log:
             at = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:

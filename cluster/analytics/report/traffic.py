@@ -23,7 +23,7 @@ PER_SECOND = "/s"
 
 @dataclass
 class Traffic:
-    """What is known of it."""
+    """The data of this part."""
 
     messages: int = 0
     bytes: int = 0

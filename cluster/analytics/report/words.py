@@ -29,7 +29,7 @@ def shown(name: object, limit: int = NAME_MAX) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text with what is not printable as Python writes it: control characters, direction marks, lone surrogates."""
+    """Text with unprintable characters escaped as in Python: control characters, direction marks, lone surrogates."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 

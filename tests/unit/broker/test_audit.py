@@ -8,7 +8,7 @@ import pytest
 from broker.audit import SEVERITIES, Finding, audit
 from broker.auth.passwords import hash_password
 from broker.cli import main
-from broker.config import schema
+from broker.config.load import load
 from tests.harness.certificates import Authority
 from tests.security.access_files import quick_hash
 
@@ -18,11 +18,7 @@ PUBLIC: dict[str, object] = {"listen": "0.0.0.0:1883", "store.url": "memory"}
 def found(severity: str = "", **settings: object) -> set[str]:
     """Where something of this severity, or of any, is found."""
     named = {name.replace("__", "."): str(value) for name, value in settings.items()}
-    return {
-        finding.where
-        for finding in audit(schema.load({**PUBLIC, **named}, env={}))
-        if severity in ("", finding.severity)
-    }
+    return {finding.where for finding in audit(load({**PUBLIC, **named}, env={})) if severity in ("", finding.severity)}
 
 
 @pytest.fixture
@@ -122,13 +118,13 @@ def test_certificates(good: dict[str, object], tmp_path: Path) -> None:
 def test_each_listener_is_looked_at(good: dict[str, object]) -> None:
     named = {name.replace("__", "."): str(value) for name, value in good.items()}
     open_one = {"listeners.open.listen": "0.0.0.0:1884", "listeners.open.auth.allow_anonymous": "true"}
-    loaded = schema.load({**named, **open_one, "store.url": "memory"}, env={})
+    loaded = load({**named, **open_one, "store.url": "memory"}, env={})
     wheres = {finding.where for finding in audit(loaded)}
     assert wheres == {"listeners.open.auth.allow_anonymous", "listeners.open.listen"}
 
 
 def test_the_worst_comes_first() -> None:
-    order = [SEVERITIES.index(finding.severity) for finding in audit(schema.load(dict(PUBLIC), env={}))]
+    order = [SEVERITIES.index(finding.severity) for finding in audit(load(dict(PUBLIC), env={}))]
     assert order == sorted(order) and order[0] == 0
 
 

@@ -20,7 +20,7 @@ def banned(*bans: Ban) -> Node:
 
     async def refresh() -> None:
         for each in bans:
-            node.broker.router.publish(each.key, json.dumps(each._asdict()).encode(), 0, True)
+            node.router.publish(each.key, json.dumps(each._asdict()).encode(), 0, True)
         node.broker.bans.refresh()
 
     asyncio.run(refresh())
@@ -55,8 +55,8 @@ def test_one_that_is_over() -> None:
 
 def test_one_that_cant_be_read(caplog: pytest.LogCaptureFixture) -> None:
     node = banned(ban("client_id", "good"))
-    node.broker.router.publish(key("client_id", "odd"), b'{"kind": 1}', 0, True)
-    node.broker.router.publish(key("address", "odd"), json.dumps(ban("address", "odd")._asdict()).encode(), 0, True)
+    node.router.publish(key("client_id", "odd"), b'{"kind": 1}', 0, True)
+    node.router.publish(key("address", "odd"), json.dumps(ban("address", "odd")._asdict()).encode(), 0, True)
 
     async def refresh() -> None:
         node.broker.bans.refresh()

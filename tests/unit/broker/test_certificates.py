@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from broker.config.schema import Config, load
+from broker.config.load import load
+from broker.config.schema import Config
 from broker.errors import ConfigError
 from broker.listeners import certificates
 from tests.harness.certificates import Authority
@@ -60,7 +61,7 @@ def test_a_key_that_others_can_read(authority: Authority, caplog: pytest.LogCapt
     pair = authority.server("readable")
     Path(pair.key).chmod(0o604)
     assert certificates.load(config(authority, certificate=pair.cert, key=pair.key).listeners[0]) is not None
-    assert "everybody on this machine can read a private key" in caplog.text
+    assert "every user of this machine can read a private key" in caplog.text
 
 
 def test_without_tls_nothing_is_read() -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from broker.cli import COMMANDS, main
 from broker.commands.output_format import compile_format
-from broker.config.schema import KEYS, Config, sample
+from broker.config.keys import KEYS
+from broker.config.sample import sample
+from broker.config.schema import Config
 from broker.errors import FlockError, UsageError
 
 
@@ -23,9 +25,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((config, reload))
         return 0
 
-    node = types.ModuleType("broker.node")
+    node = types.ModuleType("broker.process")
     node.serve = serve  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "broker.node", node)
+    monkeypatch.setitem(sys.modules, "broker.process", node)
     return calls
 
 
@@ -66,7 +68,7 @@ def test_a_fault_of_the_node_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
     def serve(config: Config, *, reload: Any) -> int:
         raise FlockError("cannot listen\non it", "take another port")
 
-    monkeypatch.setitem(sys.modules, "broker.node", types.SimpleNamespace(serve=serve))
+    monkeypatch.setitem(sys.modules, "broker.process", types.SimpleNamespace(serve=serve))
     assert main(["serve"]) == 1
     assert capsys.readouterr().err == "flockmq: error: cannot listen\\non it; take another port\n"
 

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import schema
-from broker.config.schema import KEYS, Config, diff, follow, load, sample, split_address, trace
+from broker.config.keys import KEYS, SECTIONS, VARIABLES
+from broker.config.kinds import split_address
+from broker.config.load import load, trace
+from broker.config.reload import diff, follow
+from broker.config.sample import sample
+from broker.config.schema import Config
 from broker.errors import ConfigError
 
 MIB = 1 << 20
@@ -40,7 +44,7 @@ def test_sample_is_the_committed_file() -> None:
 
 
 def test_every_key_has_help_and_a_variable() -> None:
-    assert len(schema.VARIABLES) == len(KEYS)
+    assert len(VARIABLES) == len(KEYS)
     for key in KEYS.values():
         assert key.help.endswith("."), key.name
     flags = [key.flag for key in KEYS.values() if key.flag]
@@ -337,6 +341,6 @@ def test_a_changed_url_shows_no_password() -> None:
 def test_sections_are_frozen() -> None:
     for section in fields(Config):
         value = getattr(Config(), section.name)
-        if section.name in schema.SECTIONS:
+        if section.name in SECTIONS:
             with pytest.raises(AttributeError):
                 setattr(value, fields(value)[0].name, None)

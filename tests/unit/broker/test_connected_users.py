@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
-from broker.auth.connected_users import ENDED_AT_ONCE
+from broker.auth.connected_users import CLOSE_BATCH
 from tests.harness.inprocess import Client, Node
 
 
@@ -18,11 +18,11 @@ class Brief:
 def test_expired_connections_are_ended_in_slices() -> None:
     async def run() -> list[int]:
         node = Node(authenticator=Brief())
-        clients = [Client(node, f"c{n}") for n in range(ENDED_AT_ONCE + 50)]
-        node.broker.principals.tick()
-        left = [node.broker.sessions.connected]
+        clients = [Client(node, f"c{n}") for n in range(CLOSE_BATCH + 50)]
+        node.broker.connected_users.tick()
+        left = [node.sessions.connected]
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
-        left.append(node.broker.sessions.connected)
+        left.append(node.sessions.connected)
         assert all(client.read().ended for client in clients)
         return left
 

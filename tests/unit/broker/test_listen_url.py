@@ -3,7 +3,7 @@
 import pytest
 
 from broker.config.listen_url import ListenUrl
-from broker.config.schema import load
+from broker.config.load import load
 from broker.errors import ConfigError
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from broker.commands.check_config import render
-from broker.config.schema import Config, diff, follow, load, trace
+from broker.config.load import load, trace
+from broker.config.reload import diff, follow
+from broker.config.schema import Config
 from broker.errors import ConfigError
 
 FILE = """\

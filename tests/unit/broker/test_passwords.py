@@ -26,8 +26,8 @@ def test_a_hash_knows_its_password(text: str, password: bytes) -> None:
     assert stored.matches(password)
     for wrong in (b"", password + b"x", password[:-1], text.encode()):
         assert not stored.matches(wrong)
-    assert not stored.decoy().matches(password)
-    assert stored.decoy().scheme == stored.scheme and stored.decoy().iterations == stored.iterations
+    assert not stored.dummy().matches(password)
+    assert stored.dummy().scheme == stored.scheme and stored.dummy().iterations == stored.iterations
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_command(passwd: Passwd, tmp_path: Path) -> None:
 def test_the_command_refuses_what_it_cannot_do(passwd: Passwd, tmp_path: Path) -> None:
     path = tmp_path / "passwords"
     for arguments, stdin, words in (
-        ([path], "x\n", "a user is wanted"),
+        ([path], "x\n", "a user is missing"),
         ([path, "a:b"], "x\n", "without colons"),
         ([path, "ada"], "\n", "a password has 1 to"),
         ([path, "ada", "--delete"], "", "has no user 'ada'"),

@@ -23,7 +23,7 @@ def metered(**rates: float) -> Node:
     node = Node()
     for name, rate in rates.items():
         setattr(node.listener, name, rate)
-    node.broker.reactor.meter()
+    node.reactor.meter()
     return node
 
 
@@ -130,11 +130,11 @@ def test_a_new_rate_holds_for_those_that_are_connected() -> None:
     watcher = client_of(node, "watcher", ("t", 0))
     device = client_of(node, "device")
     node.listener.client_messages = 10
-    node.broker.reactor.meter()
+    node.reactor.meter()
     device.send(*numbered(100))
     assert len(payloads(watcher)) == 10
     node.listener.client_messages = 0
-    node.broker.reactor.meter()
+    node.reactor.meter()
     node.advance(1)
     assert len(payloads(watcher)) == 90
 
@@ -145,7 +145,7 @@ def test_a_slowed_client_that_leaves_is_forgotten() -> None:
     device.send(*numbered(100))
     device.close()
     node.advance(400)
-    assert len(node.broker.reactor) == 0
+    assert len(node.reactor) == 0
 
 
 def test_connections_a_second() -> None:
@@ -173,7 +173,7 @@ def test_a_storm_of_new_clients_leaves_the_others_their_turn() -> None:
     turns = 0
     while node.counted("connects_accepted") - before < 300:
         device.write(Publish("t", b"%d" % turns))
-        node.broker.reactor.run()
+        node.reactor.run()
         turns += 1
         watcher.socket.setblocking(True)
         assert watcher.socket.recv(100) == encode(Publish("t", b"%d" % (turns - 1)), 4)

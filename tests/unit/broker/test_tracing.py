@@ -8,10 +8,10 @@ import pytest
 
 from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
 from _speedups.session.rights import PUBLISH, Rights
-from broker.admin.api.operations.events import told
+from broker.admin.api.operations.events import trace_events
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.errors import UsageError
-from broker.tracing import FORGET_SECONDS, KEPT, NAMES_MOST, check, follow
+from broker.tracing import FORGET_SECONDS, KEPT, MAX_NAMES, check, follow
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 Told = list[tuple[str, str, str]]  # step, client, detail
@@ -26,7 +26,7 @@ class Follower:
         assert self.ask() == ([], 0)
 
     def ask(self, **more: Any) -> tuple[list[Any], int]:
-        steps, missed = self._node.broker.questions["trace"](self._arguments | more)
+        steps, missed = self._node.broker.rpc_methods["trace"](self._arguments | more)
         return steps, missed
 
     def told(self, **more: Any) -> Told:
@@ -184,7 +184,7 @@ def test_following_over_all_nodes() -> None:
     async def run() -> list[tuple[str, str, str]]:
         node = Node(KeepingStore())
         client_of(node, "watcher", ("t", 0))
-        steps = follow(node.broker, None, "t")
+        steps = follow(node.broker.coordinator.call_all, node.broker.data_plane.run, None, "t")
         assert await anext(steps) == ([], 0)
         client_of(node, "device").send(Publish("t", b"x"))
         told = [(step.step, step.client, step.message) for step in (await anext(steps))[0]]
@@ -229,7 +229,7 @@ def test_what_a_follower_knows_of_a_client_is_bounded() -> None:
         while follower.ask(names=[n])[0]:
             pass
     (known,) = node.broker.traces._followers.values()
-    assert len(known.names) <= KEPT + NAMES_MOST
+    assert len(known.names) <= KEPT + MAX_NAMES
 
 
 def test_a_stream_of_steps_ends_when_the_node_has_begun_anew() -> None:
@@ -238,7 +238,7 @@ def test_a_stream_of_steps_ends_when_the_node_has_begun_anew() -> None:
     async def run() -> int:
         node = SimpleNamespace(broker=Node().broker)
         count = 0
-        async for _ in told(cast(Any, node), None, "t"):
+        async for _ in trace_events(cast(Any, node), None, "t"):
             count += 1
             if count == 2:
                 node.broker = Node().broker

@@ -119,7 +119,7 @@ def restore(blocks: list[bytes]) -> None:
     except StoreError as error:
         assert "\n" not in str(error)
         return
-    for session in list(node.broker.sessions):
+    for session in list(node.sessions):
         session.entries()
         session.awaited()
     client = Client(node, "probe", clean_start=False)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _speedups.net.proxy_header import HEADER_MOST, read_proxy_header
+from _speedups.net.proxy_header import HEADER_MAX, read_proxy_header
 from tests.cases.proxy_headers import BAD, GOOD, SIGNATURE, Client, Header, binary, line
 
 PORTS = st.integers(0, 65535)
@@ -58,4 +58,4 @@ def test_any_bytes(data: bytes) -> None:
         size, _ = read_proxy_header(data)
     except ValueError:
         return
-    assert 0 <= size <= min(len(data), HEADER_MOST)
+    assert 0 <= size <= min(len(data), HEADER_MAX)

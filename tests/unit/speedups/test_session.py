@@ -42,8 +42,8 @@ def queue_of(session: Session) -> list[tuple[Any, ...]]:
 
 def state_of(node: Node) -> dict[str, Any]:
     """All that must survive, in a form to compare."""
-    router = node.broker.router
-    persistent = [session for session in node.broker.sessions if session.persistent]
+    router = node.router
+    persistent = [session for session in node.sessions if session.persistent]
     return {
         "sessions": {
             session.client_id: (
@@ -296,7 +296,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def compact_a_little(self) -> None:
         self.node.compaction.step()
-        self.node.broker.settle()
+        self.node.end_turn()
         self.node.run()
 
     @rule(ticks=st.sampled_from([1, 25]))
@@ -340,14 +340,14 @@ class SessionMachine(RuleBasedStateMachine):
     def node_and_model_hold_the_same(self) -> None:
         if not hasattr(self, "node"):
             return
-        router, turn = self.node.broker.router, self.node.turn
-        sessions = list(self.node.broker.sessions)
+        router, turn = self.node.router, self.node.turn
+        sessions = list(self.node.sessions)
         assert turn.queued == sum(session.queue_length for session in sessions)
         assert turn.queued_bytes == sum(session.queue_bytes for session in sessions)
         sent = sum(entry[1] != "waiting" for session in sessions for entry in session.entries())
         assert 0 <= turn.inflight <= sent
         for name, one in self.clients.items():
-            session = self.node.broker.sessions.get(name.encode())
+            session = self.node.sessions.get(name.encode())
             assert (session is not None) == one.exists
             if session is None:
                 continue
@@ -388,7 +388,7 @@ class SessionMachine(RuleBasedStateMachine):
         if not wills:
             assert state_of(copy) == state_of(self.node)
         for name, one in self.clients.items():
-            session = copy.broker.sessions.get(name.encode())
+            session = copy.sessions.get(name.encode())
             if session is not None:
                 for number, state, _, dup, *_ in session.entries():
                     if state != "pubrec" and number in one.sent:
@@ -403,7 +403,7 @@ class SessionMachine(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def compaction_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SLICE", 1)
-    monkeypatch.setattr(compaction, "RETAINED_AT_ONCE", 1)
+    monkeypatch.setattr(compaction, "RETAINED_BATCH", 1)
 
 
 class TestSessions(SessionMachine.TestCase):  # type: ignore[name-defined, misc]
@@ -462,7 +462,7 @@ def test_a_full_queue_keeps_to_its_limit_and_policy(policy: str) -> None:
     subscribed(node).close()
     for number in range(30):
         publish(node, b"%d" % number)
-    session = node.broker.sessions.get(b"subscriber")
+    session = node.sessions.get(b"subscriber")
     assert session is not None
     wanted = range(10) if policy == "drop-new" else range(20, 30)
     assert [entry[-1] for entry in session.entries()] == [b"%d" % number for number in wanted]
@@ -488,7 +488,7 @@ def test_dropping_the_oldest_costs_no_memory_when_the_first_is_never_acknowledge
         publisher.take()
         node.store.told.clear()  # nobody reads it back
         node.store.done = 0
-    session = node.broker.sessions.get(b"subscriber")
+    session = node.sessions.get(b"subscriber")
     assert session is not None
     newest = [entry[-1] for entry in session.entries()][-18:]
     assert newest == [b"%d" % number for number in range(count - 18, count)]
@@ -503,7 +503,7 @@ def test_memory_of_a_long_queue_is_returned() -> None:
     publisher.connack()
     publisher.send(*(Publish("t/1", b"x", qos=1, packet_id=1) for _ in range(9000)))
     publisher.take()
-    session = node.broker.sessions.get(b"subscriber")
+    session = node.sessions.get(b"subscriber")
     assert session is not None
     assert session.queue_length == 9000
     client = Client(node, "subscriber", clean_start=False)
@@ -519,7 +519,7 @@ def test_memory_of_a_long_queue_is_returned() -> None:
     client.send(Puback(packet_id=goes_on.packet_id))
     node.turn.seal()
     again = Node(KeepingStore(node.store.after(len(node.store.told))))  # a store that tells of all and of all acks
-    session = again.broker.sessions.get(b"subscriber")
+    session = again.sessions.get(b"subscriber")
     assert session is not None
     assert session.entries() == []
     assert session.queue_capacity <= 1024
@@ -529,10 +529,10 @@ def test_memory_of_a_long_queue_is_returned() -> None:
 
 def test_the_node_s_totals_follow_a_session_that_the_collector_finds() -> None:
     node = Node()
-    turn, sessions = node.broker.turn, node.broker.sessions
+    turn, sessions = node.turn, node.sessions
     session = sessions.create(b"lamp", persistent=False, level=4)
-    node.broker.router.filters.subscribe(session, b"t", 1)
-    node.broker.router.publish(b"t", b"hello", 1, False)
+    node.router.filters.subscribe(session, b"t", 1)
+    node.router.publish(b"t", b"hello", 1, False)
     assert (turn.queued, turn.queued_bytes) == (1, 6)
     session.owner = [session]
     sessions.end(session)

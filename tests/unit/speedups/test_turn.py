@@ -52,7 +52,7 @@ def restarted(node: Node) -> Node:
 def kept(node: Node, client_id: str = "subscriber") -> list[Any]:
     """Payloads in the queue of a session, as a kill right now would leave it."""
     copy = Node(KeepingStore(node.store.after(node.store.done)), **node.limits)
-    session = copy.broker.sessions.get(client_id.encode())
+    session = copy.sessions.get(client_id.encode())
     copy.close()
     return [] if session is None else [entry[-1] for entry in session.entries()]
 
@@ -298,9 +298,9 @@ def test_what_has_come_but_was_not_read_yet_counts_for_keep_alive() -> None:
     node = Node()
     client = connected(node, "client", keep_alive=1)
     client.write(Pingreq())
-    node.broker.reactor.advance(100)
+    node.reactor.advance(100)
     assert [type(packet) for packet in client.take()] == [Pingresp]
-    node.broker.reactor.advance(100)
+    node.reactor.advance(100)
     assert client.read().ended
 
 
@@ -351,7 +351,7 @@ def test_will_and_what_it_queued_are_in_one_block() -> None:
     client.close()
     for moment in range(node.store.done, len(node.store.told) + 1):
         copy = Node(KeepingStore(node.store.after(moment)))
-        session = copy.broker.sessions.get(b"subscriber")
+        session = copy.sessions.get(b"subscriber")
         assert session is not None
         assert [entry[-1] for entry in session.entries()] == [b"gone"]
         copy.close()

@@ -4,14 +4,14 @@ import time
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.api.operation import LONGEST, Operation, Request
+from broker.admin.api.operation import MAX_NAME, Operation, Request
 from broker.admin.api.schema import Schema, array, integer, nullable, number, record, text
 from broker.admin.http.problems import Problem, missing, unfit
-from broker.auth.bans import KINDS, MOST, Ban, network
+from broker.auth.bans import KINDS, MAX_BANS, Ban, network
 
-KIND = text("what is banned", enum=list(KINDS))
+KIND = text("kind of the value", enum=list(KINDS))
 VALUE = text(
-    "the client identifier, user name, or address or network such as 192.0.2.0/24", minLength=1, maxLength=LONGEST
+    "the client identifier, user name, or address or network such as 192.0.2.0/24", minLength=1, maxLength=MAX_NAME
 )
 CENTURY = 36_500 * 86_400
 BAN = record(
@@ -20,26 +20,26 @@ BAN = record(
         "value": text(),
         "reason": text(),
         "since": number("seconds since 1970"),
-        "until": nullable(number("seconds since 1970; null: for good")),
-        "by": text("whose token it was"),
+        "until": nullable(number("seconds since 1970; null: forever")),
+        "by": text("name of the token"),
     }
 )
 NEW: dict[str, Schema] = {
-    "seconds": integer("for how long; without: for good", minimum=1, maximum=CENTURY),
-    "reason": text("for whoever wonders", maxLength=1000),
+    "seconds": integer("duration; without it, forever", minimum=1, maximum=CENTURY),
+    "reason": text("for the operator", maxLength=1000),
 }
 
 
 async def bans(request: Request) -> dict[str, Any]:
-    """All of them."""
+    """All bans."""
     return {"items": [ban._asdict() for ban in request.node.broker.bans]}
 
 
 async def ban(request: Request) -> dict[str, Any]:
-    """One more, or another one of the same value."""
+    """Add a ban, or replace one of the same value."""
     body, known = request.body, request.node.broker.bans
-    if len(known) >= MOST:
-        raise Problem(HTTPStatus.CONFLICT, f"there are {MOST} bans, which is the most")
+    if len(known) >= MAX_BANS:
+        raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_BANS} bans, the maximum")
     now = round(time.time(), 3)
     until = now + body["seconds"] if "seconds" in body else None
     found = Ban(body["kind"], _value(body), body.get("reason", ""), now, until, request.holder.name)
@@ -48,7 +48,7 @@ async def ban(request: Request) -> dict[str, Any]:
 
 
 async def unban(request: Request) -> None:
-    """One less."""
+    """Remove a ban."""
     if not await request.node.broker.bans.remove(request.arguments["kind"], _value(request.arguments)):
         raise missing("there is no such ban")
 
@@ -59,16 +59,16 @@ def _value(given: dict[str, Any]) -> str:
     try:
         return network(given["value"])
     except ValueError as error:
-        raise unfit(f"value is to be an address or a network: {error}") from None
+        raise unfit(f"value must be an address or a network: {error}") from None
 
 
 OPERATIONS = (
-    Operation("GET", "/bans", "bans", "Who is not let in.", bans, record({"items": array(BAN)})),
+    Operation("GET", "/bans", "bans", "All bans.", bans, record({"items": array(BAN)})),
     Operation(
         "POST",
         "/bans",
         "ban",
-        "Close who is connected, and let them in no more.",
+        "Ban clients; those connected are closed.",
         ban,
         BAN,
         role="admin",
@@ -79,7 +79,7 @@ OPERATIONS = (
         "DELETE",
         "/bans",
         "unban",
-        "Let them in again.",
+        "Remove a ban.",
         unban,
         role="admin",
         arguments={"kind": KIND, "value": VALUE},

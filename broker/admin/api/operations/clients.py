@@ -1,11 +1,11 @@
-"""Clients and sessions: searched, looked at, kicked, ended."""
+"""Clients and sessions: search, describe, kick, end."""
 
 from http import HTTPStatus
 from typing import Any
 
 from broker.admin.api import aggregate
-from broker.admin.api.aggregate import ask, failures, values
-from broker.admin.api.operation import AFTER, CLIENT_ID, FAILURES, LIMIT, LIMIT_MOST, Operation, Request, listed
+from broker.admin.api.aggregate import call, failures, values
+from broker.admin.api.operation import AFTER, CLIENT_ID, FAILURES, LIMIT, MAX_LIMIT, Operation, Request, listed
 from broker.admin.api.schema import Schema, array, boolean, integer, record, text
 from broker.admin.http.problems import missing
 
@@ -19,13 +19,13 @@ SESSION: dict[str, Schema] = {
     "subscriptions": integer(),
     "queued_messages": integer("that it has not acknowledged"),
     "queued_bytes": integer(),
-    "node": text("id of the node that says so"),
+    "node": text("id of the node with this item"),
 }
 FILTERS = array(record({"filter": text(), "qos": integer()}))
 ARGUMENTS: dict[str, Schema] = {
-    "search": text("what is looked for", maxLength=256, default=""),
+    "search": text("text to search for", maxLength=256, default=""),
     "by": text(
-        "where: a part of client_id or username, the begin of address",
+        "field: a part of client_id or username, or the start of address",
         default="client_id",
         enum=["client_id", "username", "address"],
     ),
@@ -36,27 +36,27 @@ ONE: dict[str, Schema] = {"client_id": CLIENT_ID}
 
 
 async def clients(request: Request) -> dict[str, Any]:
-    """Those that are connected."""
+    """The connected clients."""
     return await _listed(request, connected=True)
 
 
 async def sessions(request: Request) -> dict[str, Any]:
-    """All, as far as they have subscriptions or a client."""
+    """All sessions with subscriptions or a client."""
     return await _listed(request, connected=False)
 
 
 async def _listed(request: Request, *, connected: bool) -> dict[str, Any]:
-    answers = await ask(request.node, "clients", connected=connected, **request.arguments)
+    answers = await call(request.node, "clients", connected=connected, **request.arguments)
     found = aggregate.page(answers, request.arguments["limit"], "client_id")
     found["next"] = found["next"] and found["next"]["client_id"]
-    if connected or len(answers) == 1:  # else several nodes know of the same sessions
+    if connected or len(answers) == 1:  # else several nodes list the same sessions
         found["total"] = sum(answer["total"] for answer in values(answers).values())
     return found
 
 
 async def client(request: Request) -> dict[str, Any]:
-    """One, with its subscriptions; what waits for one that is away is asked of who keeps it."""
-    answers = await ask(request.node, "client", limit=LIMIT_MOST, **request.arguments)
+    """One client with its subscriptions; for a disconnected one, with the queue from its store."""
+    answers = await call(request.node, "client", limit=MAX_LIMIT, **request.arguments)
     found = aggregate.best(
         ({**value, "node": name} for name, value in values(answers).items() if value is not None),
         lambda item: item["client_id"],
@@ -74,7 +74,7 @@ async def client(request: Request) -> dict[str, Any]:
 
 async def kick(request: Request) -> None:
     """End a connection."""
-    if not any(values(await ask(request.node, "kick", **request.arguments)).values()):
+    if not any(values(await call(request.node, "kick", **request.arguments)).values()):
         raise missing("no such client is connected")
 
 
@@ -109,7 +109,7 @@ OPERATIONS = (
         "DELETE",
         "/client/connection",
         "kick",
-        "End a client's connection; it may come back.",
+        "End a client's connection; it may connect again.",
         kick,
         role="admin",
         arguments=ONE,

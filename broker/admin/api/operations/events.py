@@ -1,33 +1,30 @@
-"""What goes on, and what becomes of messages, as server-sent events."""
+"""Metrics and traces as server-sent events."""
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from broker.admin.api.figures_stream import Pulse
-from broker.admin.api.operation import LONGEST, Operation, Request
+from broker.admin.api.figures_stream import FiguresStream
+from broker.admin.api.operation import MAX_NAME, Operation, Request
 from broker.admin.api.schema import text
 from broker.admin.http.problems import Problem, unfit
 from broker.errors import UsageError
+from broker.rpc.node_view import NodeView
 from broker.tracing import check, follow
 
-if TYPE_CHECKING:
-    from broker.node import Node
-
 SEND_SECONDS = 10.0  # that a reader may take for an event
-STREAMS_MOST = 32
-PULSE = web.AppKey("pulse", Pulse)
-STREAMS = web.AppKey("streams", set[object])  # connections with one that is open
+MAX_STREAMS = 32
+FIGURES = web.AppKey("figures", FiguresStream)
+STREAMS = web.AppKey("streams", set[object])  # connections with an open stream
 
 
 async def events(request: Request) -> web.StreamResponse:
     """The figures of all nodes, each second."""
-    return await _stream(request, request.raw.app[PULSE].watch())
+    return await _stream(request, request.raw.app[FIGURES].watch())
 
 
 async def trace(request: Request) -> web.StreamResponse:
@@ -37,13 +34,13 @@ async def trace(request: Request) -> web.StreamResponse:
         check(client, topic)
     except UsageError as error:
         raise unfit(str(error)) from None
-    return await _stream(request, told(request.node, client, topic))
+    return await _stream(request, trace_events(request.node, client, topic))
 
 
-async def told(node: "Node", client: str | None, topic: str | None) -> AsyncGenerator[str]:
-    """The steps as JSON; it ends when the node has begun anew, and what was followed is no more."""
+async def trace_events(node: NodeView, client: str | None, topic: str | None) -> AsyncGenerator[str]:
+    """The steps as JSON; it ends when the node has rejoined."""
     broker = node.broker
-    async with aclosing(follow(broker, client, topic)) as batches:
+    async with aclosing(follow(broker.coordinator.call_all, broker.data_plane.run, client, topic)) as batches:
         async for batch, missed in batches:
             if node.broker is not broker:
                 return
@@ -51,10 +48,10 @@ async def told(node: "Node", client: str | None, topic: str | None) -> AsyncGene
 
 
 async def _stream(request: Request, events: AsyncGenerator[str]) -> web.StreamResponse:
-    """Send events until nobody takes them any more."""
+    """Send events until the client disconnects."""
     streams = request.raw.app[STREAMS]
-    if len(streams) >= STREAMS_MOST:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many watch already", Retry_After="10")
+    if len(streams) >= MAX_STREAMS:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams are open", Retry_After="10")
     streams.add(request.raw.protocol)
     try:
         return await _send(request, events)
@@ -82,8 +79,8 @@ OPERATIONS = (
         "Each step of messages at all nodes, from the first event on.",
         trace,
         arguments={
-            "client": text("a client identifier: what it publishes and what it gets", minLength=1, maxLength=LONGEST),
-            "topic": text("a topic filter; with a client too, what matches both", minLength=1, maxLength=LONGEST),
+            "client": text("a client identifier of a publisher or receiver", minLength=1, maxLength=MAX_NAME),
+            "topic": text("a topic filter; with a client too, both must match", minLength=1, maxLength=MAX_NAME),
         },
         stream=True,
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),

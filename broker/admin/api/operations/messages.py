@@ -15,7 +15,7 @@ ENCODING = text("of the payload", enum=["text", "base64"])
 
 
 async def publish(request: Request) -> dict[str, Any]:
-    """Publish; answered when the message is kept."""
+    """Publish; the response follows when the message is stored."""
     body, broker = request.body, request.node.broker
     topic = body["topic"]
     try:
@@ -26,9 +26,9 @@ async def publish(request: Request) -> dict[str, Any]:
     if len(payload) + len(topic.encode()) > broker.config.limits.max_packet_size:
         raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the message is larger than limits.max_packet_size")
     stored = asyncio.Event()
-    receivers = broker.router.publish(topic.encode(), payload, body.get("qos", 0), body.get("retain", False))
-    broker.turn.after_commit(stored.set)
-    broker.settle()
+    receivers = broker.data_plane.router.publish(topic.encode(), payload, body.get("qos", 0), body.get("retain", False))
+    broker.data_plane.turn.after_commit(stored.set)
+    broker.data_plane.end_turn()
     await stored.wait()
     return {"receivers": receivers}
 
@@ -45,7 +45,7 @@ def payload_of(body: dict[str, Any]) -> bytes:
 
 
 def shown(payload: bytes) -> dict[str, str]:
-    """A payload for JSON: as text when it is UTF-8 without control characters but those of lines."""
+    """A payload for JSON: as text when it is UTF-8 without other control characters than line ends."""
     try:
         found = payload.decode()
     except UnicodeDecodeError:
@@ -60,7 +60,7 @@ OPERATIONS = (
         "publish",
         "Publish a message.",
         publish,
-        record({"receivers": integer("sessions and other nodes that it goes to from here")}),
+        record({"receivers": integer("receiving sessions and other nodes")}),
         role="admin",
         body=record(
             {"topic": TOPIC},

@@ -1,8 +1,8 @@
-"""The nodes: how they do, where they listen, what they count."""
+"""The nodes: state, listeners and metrics."""
 
 from typing import Any
 
-from broker.admin.api.aggregate import ask, failures, values
+from broker.admin.api.aggregate import call, failures, values
 from broker.admin.api.operation import FAILURES, Operation, Request
 from broker.admin.api.schema import array, boolean, integer, number, record, table, text
 
@@ -13,9 +13,9 @@ NODE = record(
         "version": text(),
         "pid": integer(),
         "started": number("seconds since 1970"),
-        "ready": boolean("whether new clients are welcome"),
-        "state": text("why"),
-        "keeps": text("what is kept where"),
+        "ready": boolean("whether it accepts new clients"),
+        "state": text("the reason"),
+        "keeps": text("where state is stored"),
         "link": boolean("whether the cluster's Redis answers"),
         "resident_bytes": integer(),
         "cpu_seconds": number(),
@@ -25,34 +25,34 @@ NODE = record(
 
 
 def by_node(answer: Any) -> dict[str, Any]:
-    """The schema of what each node says."""
+    """The schema of a value of each node."""
     return record({"nodes": table(answer, "by the nodes' ids"), "failures": FAILURES})
 
 
-async def told(request: Request, question: str, **arguments: Any) -> dict[str, Any]:
-    """What each node says."""
-    answers = await ask(request.node, question, **arguments)
+async def collect(request: Request, method: str, **arguments: Any) -> dict[str, Any]:
+    """The value of each node."""
+    answers = await call(request.node, method, **arguments)
     return {"nodes": values(answers), "failures": failures(answers)}
 
 
 async def nodes(request: Request) -> dict[str, Any]:
-    """All nodes; `here` is the one that was asked."""
-    return {"here": request.node.broker.coordinator.node_id, **await told(request, "node")}
+    """All nodes; `here` is the one that serves the request."""
+    return {"here": request.node.broker.coordinator.node_id, **await collect(request, "node")}
 
 
-async def who(request: Request) -> dict[str, Any]:
-    """Who asks."""
+async def me(request: Request) -> dict[str, Any]:
+    """The holder of the token."""
     return {"name": request.holder.name, "role": request.holder.role}
 
 
 async def metrics(request: Request) -> dict[str, Any]:
-    """What all nodes count."""
-    return await told(request, "figures")
+    """The metrics of all nodes."""
+    return await collect(request, "figures")
 
 
 async def listeners(request: Request) -> dict[str, Any]:
-    """Where all nodes listen."""
-    return await told(request, "listeners")
+    """The listeners of all nodes."""
+    return await collect(request, "listeners")
 
 
 OPERATIONS = (
@@ -60,17 +60,17 @@ OPERATIONS = (
         "GET",
         "/nodes",
         "nodes",
-        "The nodes, and how they do.",
+        "The nodes and their state.",
         nodes,
         record({"here": text(), "nodes": table(NODE, "by the nodes' ids"), "failures": FAILURES}),
     ),
-    Operation("GET", "/me", "me", "Whose token is shown.", who, record({"name": text(), "role": text()})),
-    Operation("GET", "/metrics", "metrics", "What the nodes count, as JSON.", metrics, by_node(FIGURES)),
+    Operation("GET", "/me", "me", "The holder of the token.", me, record({"name": text(), "role": text()})),
+    Operation("GET", "/metrics", "metrics", "The metrics of the nodes, as JSON.", metrics, by_node(FIGURES)),
     Operation(
         "GET",
         "/listeners",
         "listeners",
-        "Where the nodes listen.",
+        "The listeners of the nodes.",
         listeners,
         by_node(array(record({"kind": text(), "address": text()}))),
     ),

@@ -1,75 +1,74 @@
-"""Retained messages: looked through level by level, read, cleared. Every node has all but other nodes' $SYS."""
+"""Retained messages: browse by level, read, clear. Every node has all of them but other nodes' $SYS."""
 
 import asyncio
 from http import HTTPStatus
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_filter
-from broker.admin.api.operation import AFTER, LIMIT, LONGEST, TOPIC_FILTER, Operation, Request
+from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, TOPIC_FILTER, Operation, Request
 from broker.admin.api.operations.messages import ENCODING, shown
 from broker.admin.api.schema import array, boolean, integer, nullable, record, text
 from broker.admin.http.problems import missing, unfit
+from broker.core.data_plane import DataPlane
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
-
-COUNT_MOST = 1000  # nodes of the tree that are looked at to count what is below a level
+MAX_COUNT = 1000  # nodes of the tree that are counted below a level
 SLICE = 200  # messages cleared in one go
-NAME = text("a topic name", minLength=1, maxLength=LONGEST, pattern=r"^[^+#\x00]+$")
-BYTES_MOST = 1 << 20  # of the topic names and payloads that are listed
+NAME = text("a topic name", minLength=1, maxLength=MAX_NAME, pattern=r"^[^+#\x00]+$")
+MAX_BYTES = 1 << 20  # of the topic names and payloads that are listed
 MESSAGE = record({"topic": text(), "qos": integer(), "bytes": integer(), "payload": text(), "encoding": ENCODING})
 LEVEL = record(
     {
         "level": text("one level of the topic name"),
         "topic": text("the topic name so far"),
         "bytes": nullable(integer("of its own message's payload; null: there is none")),
-        "below": integer("messages further below; as far as they were counted"),
+        "below": integer("messages further below, as far as counted"),
         "below_is_least": boolean("there may be more"),
     }
 )
 
 
 async def browse(request: Request) -> dict[str, Any]:
-    """What is one level below a topic name."""
+    """The topics one level below a topic name."""
     parent, after = (request.arguments.get(name) for name in ("parent", "after"))
     limit = request.arguments["limit"]
     encoded = [None if value is None else value.encode() for value in (parent, after)]
-    tree = request.node.broker.router.retained
+    tree = request.node.broker.data_plane.router.retained
     try:
-        found = tree.children(encoded[0], encoded[1], limit, COUNT_MOST)
+        found = tree.children(encoded[0], encoded[1], limit, MAX_COUNT)
     except KeyError:
-        raise missing("there is nothing of this name any more: begin anew") from None
+        raise missing("this topic does not exist any more: start again") from None
     items = [
         {
             "level": level.decode(),
             "topic": level.decode() if parent is None else f"{parent}/{level.decode()}",
             "bytes": size if size >= 0 else None,
             "below": below,
-            "below_is_least": below >= COUNT_MOST,
+            "below_is_least": below >= MAX_COUNT,
         }
         for level, size, below in found
-        if b"\x00" not in level  # the broker's own
+        if b"\x00" not in level  # internal to the broker
     ]
     return {"items": items, "next": found[-1][0].decode() if len(found) == limit else None}
 
 
 async def one(request: Request) -> dict[str, Any]:
     """A message."""
-    for topic, payload, qos in request.node.broker.router.retained.matching(request.arguments["topic"].encode()):
+    retained = request.node.broker.data_plane.router.retained
+    for topic, payload, qos in retained.matching(request.arguments["topic"].encode()):
         return {"topic": topic.decode(), "qos": qos, "bytes": len(payload), **shown(payload)}
-    raise missing("nothing is retained for this topic")
+    raise missing("this topic has no retained message")
 
 
 async def several(request: Request) -> dict[str, Any]:
-    """The first that match a filter."""
+    """The first messages that match a filter."""
     topic_filter = request.arguments["filter"]
     _valid(request, topic_filter)
-    found = request.node.broker.router.retained.matching(topic_filter.encode())
+    found = request.node.broker.data_plane.router.retained.matching(topic_filter.encode())
     size = 0
     items: list[dict[str, Any]] = []
     for topic, payload, qos in found:
-        if len(items) == request.arguments["limit"] or size + len(payload) > BYTES_MOST:
+        if len(items) == request.arguments["limit"] or size + len(payload) > MAX_BYTES:
             return {"items": items, "more": True}
         if b"\x00" not in topic:
             items.append({"topic": topic.decode(), "qos": qos, "bytes": len(payload), **shown(payload)})
@@ -85,24 +84,24 @@ def _valid(request: Request, topic_filter: str) -> None:
 
 
 async def clear(request: Request) -> dict[str, Any]:
-    """Clear what matches a filter."""
-    broker, topic_filter = request.node.broker, request.arguments["filter"]
+    """Clear the messages that match a filter."""
+    data_plane, topic_filter = request.node.broker.data_plane, request.arguments["filter"]
     _valid(request, topic_filter)
     if topic_filter.partition("/")[0] == "$SYS":
-        raise unfit("what nodes say of themselves below $SYS is not to be cleared")
-    return {"cleared": await _clear(broker, topic_filter.encode())}
+        raise unfit("topics below $SYS can't be cleared")
+    return {"cleared": await _clear(data_plane, topic_filter.encode())}
 
 
-async def _clear(broker: "Broker", topic_filter: bytes) -> int:
+async def _clear(data_plane: DataPlane, topic_filter: bytes) -> int:
     cleared = 0
-    found = broker.router.retained.matching(topic_filter)
+    found = data_plane.router.retained.matching(topic_filter)
     while part := list(islice(found, SLICE)):
         for topic, _, _ in part:
-            broker.router.publish(topic, b"", 0, True)
+            data_plane.router.publish(topic, b"", 0, True)
         cleared += len(part)
         stored = asyncio.Event()
-        broker.turn.after_commit(stored.set)
-        broker.settle()
+        data_plane.turn.after_commit(stored.set)
+        data_plane.end_turn()
         await stored.wait()
     return cleared
 
@@ -116,7 +115,7 @@ OPERATIONS = (
         browse,
         record({"items": array(LEVEL), "next": nullable(AFTER)}),
         arguments={
-            "parent": text("a topic name; without: the first levels", maxLength=LONGEST),
+            "parent": text("a topic name; without: the first levels", maxLength=MAX_NAME),
             "after": AFTER,
             "limit": LIMIT,
         },
@@ -139,7 +138,7 @@ OPERATIONS = (
         "retained_messages",
         "The first retained messages that match a topic filter.",
         several,
-        record({"items": array(MESSAGE), "more": boolean("there are more than these")}),
+        record({"items": array(MESSAGE), "more": boolean("whether there are more")}),
         arguments={"filter": TOPIC_FILTER, "limit": LIMIT},
         required=("filter",),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),

@@ -1,27 +1,27 @@
-"""Subscriptions: who has subscribed to what."""
+"""Subscriptions of clients."""
 
 from typing import Any
 
 from broker.admin.api import aggregate
-from broker.admin.api.aggregate import ask
-from broker.admin.api.operation import AFTER, LIMIT, LONGEST, Operation, Request, listed
+from broker.admin.api.aggregate import call
+from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, Operation, Request, listed
 from broker.admin.api.schema import Schema, integer, record, text
 
-SEPARATOR = "\x00"  # between topic filter and client id in a cursor: neither holds it
-ITEM = record({"filter": text(), "client_id": text(), "qos": integer(), "node": text("id of the node that says so")})
+SEPARATOR = "\x00"  # between topic filter and client id in a cursor: neither contains it
+ITEM = record({"filter": text(), "client_id": text(), "qos": integer(), "node": text("id of the node with this item")})
 ARGUMENTS: dict[str, Schema] = {
     "search": text("a part of the topic filter", maxLength=256, default=""),
-    "client_id": text("only those of this client", maxLength=LONGEST, default=""),
+    "client_id": text("only subscriptions of this client", maxLength=MAX_NAME, default=""),
     "after": {**AFTER, "default": ""},
     "limit": LIMIT,
 }
 
 
 async def subscriptions(request: Request) -> dict[str, Any]:
-    """A page of them."""
+    """A page of subscriptions."""
     topic_filter, _, client_id = request.arguments["after"].partition(SEPARATOR)
     arguments = {**request.arguments, "after": [topic_filter, client_id]}
-    answers = await ask(request.node, "subscriptions", **arguments)
+    answers = await call(request.node, "subscriptions", **arguments)
     found = aggregate.page(answers, request.arguments["limit"], "filter", "client_id")
     last = found["next"]
     found["next"] = last and last["filter"] + SEPARATOR + last["client_id"]

@@ -6,7 +6,7 @@ import pytest
 
 from _speedups.codec.packets import Publish
 from loadtest.swarm import payload_header
-from loadtest.swarm.delivery_check import ClusterJournal, Subscriber
+from loadtest.swarm.delivery_check import DeliveryCheck, Subscriber
 from loadtest.swarm.streams import Published
 
 
@@ -15,7 +15,7 @@ class Pair:
 
     def __init__(self, *, qos: int = 1, filter_qos: int = 2, persistent: bool = False) -> None:
         self.faults: Counter[tuple[str, str]] = Counter()
-        self.sender, self.receiver = (ClusterJournal(process, 0.0, self.report) for process in (0, 1))
+        self.sender, self.receiver = (DeliveryCheck(process, 0.0, self.report) for process in (0, 1))
         self.qos = min(qos, filter_qos)
         self.subscriber = self.receiver.subscriber("c", "t/+", filter_qos, persistent=persistent)
         self.published = self.sender.publisher("t/1", qos)
@@ -32,13 +32,13 @@ class Pair:
 
     def deliver(self, *payloads: bytes, dup: bool = False) -> None:
         for payload in payloads:
-            mark = payload_header.read(payload)
-            assert mark is not None
-            self.subscriber.observe(mark, Publish("t/1", payload, self.qos, dup=dup), payload_header.now())
+            header = payload_header.read(payload)
+            assert header is not None
+            self.subscriber.observe(header, Publish("t/1", payload, self.qos, dup=dup), payload_header.now())
 
     def settle(self) -> dict[tuple[str, str], int]:
         """The end of the test; returns the faults."""
-        self.receiver.look_for_losses()
+        self.receiver.check_gaps()
         self.receiver.report_lost(self.receiver.expected(self.sender.summaries()))
         return dict(self.faults)
 
@@ -66,7 +66,7 @@ def test_a_gap_is_lost_while_the_test_runs_and_counted_once(pair: Pair) -> None:
     messages = [pair.publish() for _ in range(3)]
     pair.deliver(messages[0], messages[2])
     assert pair.faults == {}
-    pair.receiver.look_for_losses()
+    pair.receiver.check_gaps()
     assert pair.faults == {("deliver qos1", "lost"): 1}
     assert pair.settle() == {("deliver qos1", "lost"): 1}
 
@@ -196,7 +196,7 @@ def test_nothing_is_expected_before_suback_nor_of_other_topics() -> None:
 
 def test_streams_of_processes_have_numbers_of_their_own() -> None:
     def first(process: int) -> Published:
-        return ClusterJournal(process, 0.0, lambda *_: None).publisher("t", 1)
+        return DeliveryCheck(process, 0.0, lambda *_: None).publisher("t", 1)
 
     assert len({first(process).stream for process in range(100)}) == 100
 
@@ -209,11 +209,11 @@ def test_a_client_that_left_for_good_is_not_waited_for(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 17, 100_000])
-def test_a_stamp_comes_back(size: int) -> None:
+def test_a_payload_header_is_read_back(size: int) -> None:
     payload = payload_header.payload((1 << 32) - 1, 7, size, (1 << 40) + 3)
     assert len(payload) == size
-    assert payload_header.read(payload) == payload_header.Stamp((1 << 32) - 1, 7, (1 << 40) + 3, False, True)
-    assert payload_header.read(payload_header.mark_resent(payload)) == payload_header.Stamp(
+    assert payload_header.read(payload) == payload_header.PayloadHeader((1 << 32) - 1, 7, (1 << 40) + 3, False, True)
+    assert payload_header.read(payload_header.mark_resent(payload)) == payload_header.PayloadHeader(
         (1 << 32) - 1, 7, (1 << 40) + 3, True, True
     )
     assert (

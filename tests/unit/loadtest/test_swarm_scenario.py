@@ -63,7 +63,7 @@ def test_values() -> None:
         (SMALL + "interval = '3 weeks'", "sensor.interval is '3 weeks'; expected a duration such as"),
         (SMALL + "jitter = 2", "sensor.jitter is 2; expected a number from 0 to 1"),
         (SMALL + "qos = 3", "sensor.qos is 3; expected 0, 1 or 2, or a table"),
-        (SMALL + "qos = { 0 = 0.5 }", "shares that make 1"),
+        (SMALL + "qos = { 0 = 0.5 }", "shares that add up to 1"),
         (SMALL + "payload = 8", "sensor.payload is 8; expected bytes, at least 16"),
         (SMALL + "persistent = 1", "sensor.persistent is 1; expected true or false"),
         (SMALL + "will = true", "will: expected also state"),
@@ -108,5 +108,5 @@ def test_hosts() -> None:
 def test_sources() -> None:
     assert hosts.sources("") == []
     assert hosts.sources("127.0.0.5, 127.1.0.0/30") == ["127.0.0.5", "127.1.0.1", "127.1.0.2"]
-    with pytest.raises(ValueError, match="'localhost' is no address"):
+    with pytest.raises(ValueError, match="'localhost' is not an address"):
         hosts.sources("localhost")

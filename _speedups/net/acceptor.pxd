@@ -1,0 +1,27 @@
+# Accepting connections. See acceptor.pyx.
+
+from libc.stdint cimport uint8_t, uint32_t
+
+from _speedups.net.connection cimport Connection
+from _speedups.net.listener cimport Endpoint
+from _speedups.net.loop cimport Loop
+
+cdef enum:
+    ACCEPT_TIME = 1000000      # ns of a turn after which accepting goes on in the next one
+
+
+cdef class Acceptor(Loop):
+    cdef dict entrances                # fd -> Endpoint
+    cdef readonly dict listeners       # name -> Listener, of the endpoints that are or were there
+    cdef set paused                    # fds of endpoints that are not asked for new connections
+    cdef uint32_t paused_at            # tick
+    cdef bint at_capacity              # the handler was told that nobody is accepted
+    cdef public uint32_t max_connections
+    cdef public uint32_t max_pending
+
+    cdef object watch(self, int fd)
+    cdef int pause(self, int fd, bint at_capacity) except -1
+    cdef int resume_accepting(self) except -1
+    cdef bint has_room(self) except -1
+    cdef int accept(self, int listener) except -1
+    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Endpoint entrance)

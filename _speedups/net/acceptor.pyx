@@ -1,0 +1,199 @@
+"""Accepting connections: endpoints, the limits of connections, of pending ones and of each listener.
+
+A part of the reactor (`Acceptor` is its base class) that knows nothing of turns.
+"""
+
+from libc.errno cimport ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from _speedups.base.rate_limit cimport charge_rate, has_rate
+from _speedups.net.posix cimport (
+    AF_UNIX, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN, SO_PEERCRED, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, accept4,
+    close, epoll_ctl, epoll_event, getsockopt, now, sockaddr,
+)
+from _speedups.net.websocket cimport WebSocket
+from _speedups.routing.router cimport Router
+from _speedups.session.counters cimport ACCEPT_PAUSES, CONNECT_TIMEOUTS, CONNECTIONS_OPENED, CONNECTIONS_REFUSED
+
+import os
+import socket
+from ipaddress import ip_address
+
+cdef enum:
+    ACCEPTS_MAX = 128          # connections accepted from one endpoint in one turn
+    CONNECT_PATIENCE_TICKS = 8 # how long CONNECT may take when others wait for a place
+
+
+cdef class Acceptor(Loop):
+    """A loop that accepts connections.
+
+    Args:
+        router: of the node.
+        handler: its `accepting(bool)` is called when accepting ceases for want of room, and when it goes on.
+    """
+
+    def __init__(self, Router router not None, handler):
+        Loop.__init__(self, router, handler)
+        self.entrances = {}
+        self.listeners = {}
+        self.paused = set()
+        self.max_connections = <uint32_t>-1
+        self.max_pending = <uint32_t>-1
+
+    @property
+    def certificate_expires(self):
+        """When the first certificate expires, in seconds since 1970; 0 without TLS."""
+        return min([each.tls.expires for each in self.listeners.values() if each.tls is not None], default=0)
+
+    def listen(self, Endpoint entrance not None):
+        """Accept connections from the entrance's socket."""
+        fd = entrance.socket.fileno()
+        self.entrances[fd] = entrance
+        self.listeners[entrance.listener.name] = entrance.listener
+        self.watch(fd)
+
+    def adopt(self, connected not None, Endpoint entrance not None, str address=""):
+        """Serve a connected socket that was accepted elsewhere, and take it over.
+
+        Args:
+            connected: a socket.
+            entrance: that counts as the one that accepted it.
+            address: HOST:PORT of the client, if it isn't the socket's peer.
+
+        Returns:
+            The connection; None if there is no place for it, which closes the socket.
+        """
+        cdef Connection c
+        cdef uint8_t peer[28]
+        memset(peer, 0, sizeof(peer))
+        peer[0] = <uint8_t>connected.family
+        connected.setblocking(False)
+        self.listeners[entrance.listener.name] = entrance.listener
+        if not self.has_room():
+            connected.close()
+            return None
+        c = self.open(connected.detach(), peer, sizeof(peer), entrance)
+        if c is not None and address:
+            host, _, port = address.rpartition(":")
+            at = ip_address(host.strip("[]"))
+            c.set_client_address(socket.AF_INET if at.version == 4 else socket.AF_INET6, at.packed, int(port))
+        return c
+
+    def stop_listening(self):
+        """Close all listeners."""
+        cdef Endpoint entrance
+        for entrance in self.entrances.values():
+            entrance.socket.close()
+        self.entrances.clear()
+        self.paused.clear()
+
+    cdef object watch(self, int fd):
+        cdef epoll_event event
+        event.events = EPOLLIN
+        event.data.u64 = <uint64_t>fd << 1 | 1     # odd: not the address of a Connection
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    cdef int pause(self, int fd, bint at_capacity) except -1:
+        """Accept nothing for now: new clients wait in the kernel. `at_capacity`: there is no room for them."""
+        if fd not in self.paused:
+            epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
+            self.paused.add(fd)
+            self.paused_at = self.turn.tick
+            if at_capacity and not self.at_capacity:
+                self.at_capacity = True
+                self.handler.accepting(False)
+            self.turn.counters[ACCEPT_PAUSES] += 1
+        return 0
+
+    cdef int resume_accepting(self) except -1:
+        if self.paused and self.has_room():
+            for fd in self.paused:
+                self.watch(fd)
+            self.paused.clear()
+        return 0
+
+    cdef bint has_room(self) except -1:
+        """Whether one more connection may be accepted; the oldest that has not sent CONNECT may be ended for it."""
+        cdef Connection oldest
+        if len(self.connections) >= self.max_connections:
+            return False
+        if len(self.awaiting_connect) < self.max_pending:
+            return True
+        oldest = next(iter(self.awaiting_connect.values()))
+        if self.turn.tick - oldest.last_seen < CONNECT_PATIENCE_TICKS:
+            return False
+        self.turn.counters[CONNECT_TIMEOUTS] += 1
+        oldest.end("no CONNECT, and others wait")
+        return True
+
+    cdef int accept(self, int listener) except -1:
+        cdef Endpoint entrance = self.entrances[listener]
+        cdef int64_t began = now()
+        cdef uint8_t peer[28]
+        cdef uint32_t size
+        cdef int fd, i
+        for i in range(ACCEPTS_MAX):
+            if not self.has_room():
+                return self.pause(listener, True)
+            if not has_rate(&entrance.listener.accepted_lately, entrance.listener.connects, self.turn.tick):
+                return self.pause(listener, False)
+            size = sizeof(peer)
+            fd = accept4(listener, <sockaddr*>peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            if fd < 0:
+                if errno in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+                    return self.pause(listener, True)
+                if errno == ECONNABORTED or errno == EINTR:
+                    continue
+                return 0
+            charge_rate(&entrance.listener.accepted_lately, entrance.listener.connects, 1, self.turn.tick)
+            if entrance.listener.connections >= entrance.listener.max_connections:
+                close(fd)
+                entrance.listener.refused += 1
+                self.turn.counters[CONNECTIONS_REFUSED] += 1
+                continue
+            self.open(fd, peer, size, entrance)
+            if i & 15 == 15 and now() - began > ACCEPT_TIME:
+                break
+        return 0
+
+    cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Endpoint entrance):
+        """A connection on this socket, which is its own from now on; None if it can't be."""
+        cdef Connection c = Connection(self.router, self.handler)
+        cdef epoll_event event
+        cdef int[3] credentials                    # process, user, group: struct ucred
+        c.loop = self
+        c.fd = fd
+        c.entrance = entrance
+        memcpy(c.peer, peer, min(size, sizeof(c.peer)))
+        if c.peer[0] == AF_UNIX:
+            size = sizeof(credentials)
+            getsockopt(fd, SOL_SOCKET, SO_PEERCRED, credentials, &size)
+            memcpy(c.peer + 4, &credentials[1], 4)
+        event.events = c.interest = EPOLLIN
+        event.data.u64 = <uint64_t><uintptr_t><void*>c
+        c.is_pending = True
+        if epoll_ctl(self.pending_epoll, EPOLL_CTL_ADD, fd, &event) < 0:
+            return None                            # the object closes the socket
+        self.connections[fd] = c
+        c.awaits_connect = True
+        self.awaiting_connect[fd] = c
+        if self.at_capacity and not self.paused:
+            self.at_capacity = False
+            self.handler.accepting(True)
+        self.turn.counters[CONNECTIONS_OPENED] += 1
+        entrance.listener.accepted += 1
+        entrance.listener.connections += 1
+        c.restart_timer()
+        if entrance.websocket:
+            c.websocket = WebSocket()
+        c.metered = entrance.listener.metered()
+        c.in_proxy_header = entrance.trusts is not None
+        c.in_preamble = c.in_proxy_header or entrance.secure
+        if c.in_proxy_header and not entrance.trusts(c.address):
+            c.protocol_error("not from a trusted proxy")
+            c.end(c.fault)                         # at once: it takes no pending place
+        elif not c.in_proxy_header and not c.count_address():
+            c.end(c.fault)
+        return c

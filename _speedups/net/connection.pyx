@@ -1,0 +1,475 @@
+"""One connection of a client: its socket, its layers, its timer, its rates.
+
+Between socket and channel there may be layers: a PROXY protocol header, TLS (tls.pyx), HTTP and then frames
+(websocket.pyx). preamble.pyx reads what comes before the first byte of MQTT, reactor.pyx the rest.
+
+A connection ends only between packets: `close_soon` notes what is found out while others are being served, such as a
+failed write, and the reactor ends the connection at the end of the turn.
+"""
+
+from cpython.ref cimport Py_INCREF
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport memcmp, memcpy, memset, strerror
+
+from _speedups.base.buffers cimport buffer_free, buffer_size, pointers_push
+from _speedups.base.rate_limit cimport charge_rate, has_rate
+from _speedups.base.timer_wheel cimport timer_start, timer_stop
+from _speedups.net.listener cimport Listener
+from _speedups.net.posix cimport (
+    AF_INET, AF_INET6, AF_UNIX, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT,
+    MSG_NOSIGNAL, MSG_PEEK, SHUT_WR, SO_LINGER, SOL_SOCKET, close, epoll_ctl, epoll_event, iovec, linger, msghdr, recv,
+    send, sendmsg, setsockopt, shutdown,
+)
+from _speedups.net.tls cimport FAILED, RECORD_MAX, WANTS_WRITE
+from _speedups.net.websocket cimport NORMAL, PROTOCOL_ERROR
+from _speedups.protocol.channel cimport ENDED, EXPECTING, OPEN
+from _speedups.protocol.read_gate cimport (
+    CLOSE_PENDING, CONNECT_PENDING, HANDLER_BUSY, OUTPUT_FULL, PARSE_GATE, RATE_LIMITED, STORE_BEHIND,
+)
+from _speedups.session.counters cimport (
+    BYTES_SENT, CONNECT_TIMEOUTS, CONNECTIONS_CLOSED, CONNECTIONS_REFUSED, KEEP_ALIVE_TIMEOUTS, THROTTLED,
+)
+from _speedups.session.session cimport Session
+
+import socket
+
+cdef enum:
+    LINGER_TICKS = 8           # how long a refused client may take to read why
+
+cdef const uint8_t* MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"  # before an IPv4 address that is written as IPv6's
+cdef Py_ssize_t TIMER_OFFSET           # of `timer` in a Connection
+
+
+cdef class Connection(Channel):
+    """A connection of a client."""
+
+    def __cinit__(self):
+        global TIMER_OFFSET
+        self.fd = -1
+        self.timer.slot = -1
+        TIMER_OFFSET = <char*>&self.timer - <char*><void*>self
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
+        if self.turn is not None:
+            buffer_free(&self.incoming, &self.turn.pool)
+
+    @property
+    def listener(self):
+        """The name of the listener that the client came to."""
+        return self.entrance.listener.name
+
+    @property
+    def transport(self):
+        """What it speaks MQTT over: "mqtt" (plain TCP), "mqtts", "ws", "wss" or "unix"."""
+        return self.entrance.transport
+
+    @property
+    def secure(self):
+        """Whether nobody between can read what is said."""
+        return self.tls is not None and self.tls.ready
+
+    @property
+    def address(self):
+        """The client's address and port, as text; of a Unix socket "unix:" and the client's user id."""
+        cdef int family = self.peer[0] | self.peer[1] << 8
+        if family == AF_UNIX:
+            return f"unix:{int.from_bytes(self.peer[4:8], 'little')}"
+        port = self.peer[2] << 8 | self.peer[3]
+        if family == AF_INET:
+            return f"{socket.inet_ntop(family, self.peer[4:8])}:{port}"
+        return f"[{socket.inet_ntop(socket.AF_INET6, self.peer[8:24])}]:{port}"
+
+    cdef int set_client_address(self, int family, bytes address, int port) except -1:
+        """Take the client's address from its proxy, in place of that of the connection."""
+        cdef int at = 4 if family == AF_INET else 8
+        self.peer[0] = family & 0xFF
+        self.peer[1] = family >> 8
+        self.peer[2] = port >> 8
+        self.peer[3] = port & 0xFF
+        memcpy(self.peer + at, <const uint8_t*>address, min(len(address), <Py_ssize_t>sizeof(self.peer) - at))
+        return 0
+
+    cdef int set_interest(self, uint32_t interest) except -1:
+        """Have epoll report these events."""
+        cdef epoll_event event
+        if interest == self.interest or self.fd < 0:
+            return 0
+        event.events = interest
+        event.data.u64 = <uint64_t><uintptr_t><void*>self
+        if epoll_ctl(self.loop.pending_epoll if self.is_pending else self.loop.epoll, EPOLL_CTL_MOD, self.fd, &event) < 0:
+            return self.close_soon("epoll failed")
+        self.interest = interest
+        return 0
+
+    cdef int admitted(self) except -1:
+        """CONNACK was sent: the connection is served in each turn from now on, however many are pending."""
+        cdef epoll_event event
+        if not self.is_pending or self.fd < 0:
+            return 0
+        self.is_pending = False
+        event.events = self.interest
+        event.data.u64 = <uint64_t><uintptr_t><void*>self
+        if (epoll_ctl(self.loop.pending_epoll, EPOLL_CTL_DEL, self.fd, NULL) < 0
+                or epoll_ctl(self.loop.epoll, EPOLL_CTL_ADD, self.fd, &event) < 0):
+            return self.close_soon("epoll failed")
+        return 0
+
+    cdef bytes origin(self):
+        """The address that its limit counts: an IPv4 address or an IPv6 network; empty for a Unix socket."""
+        cdef int family = self.peer[0] | self.peer[1] << 8
+        if family == AF_INET:
+            return self.peer[4:8]
+        if family == AF_INET6 and memcmp(self.peer + 8, MAPPED, 12) == 0:
+            return self.peer[20:24]                # an IPv4 address, as some proxies tell it
+        return self.peer[8:16] if family == AF_INET6 else b""
+
+    cdef bint count_address(self) except -1:
+        """Count the connection among those of its address; False if there are too many, which refuses it."""
+        cdef uint32_t limit = self.entrance.listener.max_per_address
+        cdef bytes origin = self.origin() if limit else b""
+        if not origin:
+            return True
+        known = self.loop.addresses.get(origin, 0)
+        if known >= limit:
+            self.entrance.listener.refused += 1
+            self.turn.counters[CONNECTIONS_REFUSED] += 1
+            self.protocol_error("too many connections from its address")
+            return False
+        self.loop.addresses[origin] = known + 1
+        self.counted = True
+        return True
+
+    cdef int uncount_address(self) except -1:
+        if self.counted:
+            self.counted = False
+            origin = self.origin()
+            self.loop.addresses[origin] -= 1
+            if self.loop.addresses[origin] == 0:
+                del self.loop.addresses[origin]
+        return 0
+
+    # ---- rates ----
+
+    cdef int charge(self, bint is_publish, Py_ssize_t size) except -1:
+        cdef Listener listener = self.entrance.listener
+        cdef uint32_t tick = self.turn.tick
+        charge_rate(&self.messages, listener.client_messages, is_publish, tick)
+        charge_rate(&self.volume, listener.client_bytes, size, tick)
+        charge_rate(&listener.messages, listener.total_messages, is_publish, tick)
+        charge_rate(&listener.volume, listener.total_bytes, size, tick)
+        return self.apply_rate_limit()
+
+    cdef int apply_rate_limit(self) except -1:
+        """Handle no more packets for now, if its rates are used up."""
+        if self.metered and self.phase == OPEN and not self.gate & PARSE_GATE and not self.within_rate():
+            self.close_gate(RATE_LIMITED)
+            self.turn.counters[THROTTLED] += 1
+            self.loop.rate_limited.append(self)
+        return 0
+
+    cdef int resume_rate_limited(self) except -1:
+        """Its rates allow packets again."""
+        try:
+            return self.open_gate(RATE_LIMITED)    # may limit it once more: it then comes after the others
+        except Exception as error:                 # a fault of ours: the others are to go on
+            self.handler.failed(self, error)
+            return self.close_soon("a fault of the broker; see its log")
+
+    cdef bint within_rate(self) noexcept:
+        """Whether its rates and those of its listener allow another packet."""
+        cdef Listener listener = self.entrance.listener
+        cdef uint32_t tick = self.turn.tick
+        return (has_rate(&self.messages, listener.client_messages, tick)
+                and has_rate(&self.volume, listener.client_bytes, tick)
+                and has_rate(&listener.messages, listener.total_messages, tick)
+                and has_rate(&listener.volume, listener.total_bytes, tick))
+
+    cdef int flush(self) except -1:
+        """Send what the socket takes; epoll reports when it takes the rest."""
+        cdef ssize_t sent
+        cdef Py_ssize_t size = buffer_size(&self.out)
+        if self.tls is not None or self.websocket is not None:
+            if not self.transmit():
+                return 0
+            size = 0
+        while size > 0 and not self.closed:
+            sent = send(self.fd, self.out.data + self.out.start, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                if errno != EAGAIN:
+                    return self.close_soon(strerror(errno).decode())
+                sent = 0
+            self.turn.counters[BYTES_SENT] += sent
+            self.entrance.listener.bytes_sent += sent
+            self.out.start += sent
+            if sent < size:
+                self.blocked = True
+                return self.set_interest(self.interest | EPOLLOUT)
+            size = 0
+        buffer_free(&self.out, &self.turn.pool)
+        if self.blocked:
+            self.blocked = False
+            if not self.tls_wants_write:
+                self.set_interest(self.interest & ~EPOLLOUT)
+        if self.gate & OUTPUT_FULL:
+            self.gate &= ~OUTPUT_FULL
+            self.update_interest()
+        if self.lingering:
+            self.send_close_notices()
+            shutdown(self.fd, SHUT_WR)
+        elif self.wants_room:
+            self.wants_room = False
+            self.drained()
+        return 0
+
+    cdef bint transmit(self) except -1:
+        """Send through the layers what the socket takes; returns whether that was all."""
+        cdef Py_ssize_t sent, size = buffer_size(&self.out)
+        if self.tls is not None and not self.tls.ready:
+            return False
+        while size > 0 or (self.websocket is not None and self.websocket.owes()):
+            if self.closed:
+                return False
+            sent = self.push(self.out.data + self.out.start, size)
+            if sent == WANTS_WRITE:
+                self.blocked = True
+                self.set_interest(self.interest | EPOLLOUT)
+                return False
+            if sent < 0:
+                return False
+            self.turn.counters[BYTES_SENT] += sent
+            self.entrance.listener.bytes_sent += sent
+            self.out.start += sent
+            size -= sent
+        return True
+
+    cdef Py_ssize_t push(self, const uint8_t* p, Py_ssize_t size) except -4:
+        """Send some of these bytes of MQTT, in a frame, in a record; returns how many, or WANTS_WRITE or FAILED."""
+        cdef WebSocket frames = self.websocket
+        cdef Py_ssize_t sent
+        if frames is None:
+            sent = self.tls.write(p, size)
+        else:
+            frames.frame(size)
+            # What the head speaks of is less than there is, if more has come since the frame began.
+            sent = self.push_frame(p, frames.framed)
+        if sent > 0:
+            return sent if frames is None else frames.sent(sent)
+        if sent == WANTS_WRITE:
+            return sent
+        if self.tls is None:
+            self.close_soon(strerror(errno).decode())
+        else:
+            self.close_soon(self.tls.fault if sent == FAILED else "closed by the client")
+        return FAILED
+
+    cdef Py_ssize_t push_frame(self, const uint8_t* p, Py_ssize_t size) except -4:
+        """Send some of what goes before the payload, and of the payload, with one call; returns how many of both."""
+        cdef WebSocket frames = self.websocket
+        cdef uint8_t* prefix = frames.prefix + frames.prefix_start
+        cdef Py_ssize_t head = frames.prefix_end - frames.prefix_start, sent
+        cdef iovec parts[2]
+        cdef msghdr message
+        if self.tls is not None:
+            # A write that was blocked is tried again with the same bytes: they depend on nothing but the frame.
+            size = min(size, RECORD_MAX - head)
+            memcpy(self.loop.record, prefix, head)
+            memcpy(self.loop.record + head, p, size)
+            return self.tls.write(self.loop.record, head + size)
+        memset(&message, 0, sizeof(message))
+        parts[0].iov_base, parts[0].iov_len = prefix, head
+        parts[1].iov_base, parts[1].iov_len = <void*>p, size
+        message.msg_iov, message.msg_iovlen = parts, 2
+        sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if sent < 0:
+            return WANTS_WRITE if errno == EAGAIN or errno == EINTR else FAILED
+        return sent
+
+    cdef int send_close_notices(self) except -1:
+        """Say on each layer that nothing more follows, as far as there is room for it."""
+        if self.websocket is not None and self.websocket.ready:
+            self.websocket.close(NORMAL if self.fault is None or self.lingering else PROTOCOL_ERROR)
+            self.transmit()
+        if self.tls is not None and not self.blocked:
+            self.tls.shutdown()
+        return 0
+
+    cdef int gate_opened(self) except -1:
+        """Packets may be handled again: check its rates, handle what came meanwhile, then read its socket."""
+        self.apply_rate_limit()
+        return self.handle_pending()
+
+    cdef int handle_pending(self) except -1:
+        """Handle the packets that came while none could be, then read on."""
+        cdef Py_ssize_t used
+        if self.closed:
+            return 0
+        if buffer_size(&self.incoming):
+            used = self.feed(self.incoming.data + self.incoming.start, buffer_size(&self.incoming))
+            self.incoming.start += used
+            if buffer_size(&self.incoming) == 0:
+                buffer_free(&self.incoming, &self.turn.pool)
+        return self.update_interest()
+
+    cdef int update_interest(self) except -1:
+        """After packets were handled: end a connection with a fault, read on only where the gate is open."""
+        if self.fault is not None and not self.lingering:
+            return self.close_soon(self.fault)
+        if not self.gate & OUTPUT_FULL and (self.lingering or not self.gate & PARSE_GATE):
+            if self.tls is not None and self.tls.more:
+                self.queue_read_again()
+            return self.set_interest(self.interest | EPOLLIN)
+        return self.set_interest(self.interest & ~EPOLLIN)
+
+    cdef int queue_read_again(self) except -1:
+        """Read on in the next turn, whether epoll reports it or not: a layer has read ahead."""
+        if not self.reads_again:
+            self.reads_again = True
+            self.loop.read_again.append(self)
+        return 0
+
+    cdef bint on_read_error(self, Py_ssize_t result) except -1:
+        """Reading returned no bytes: the client has closed, there is a fault, or it is to be tried again. False."""
+        if result == 0:
+            self.close_soon(self.fault if self.lingering else "closed by the client")
+        elif self.tls is None:
+            if errno != EAGAIN and errno != EINTR:
+                self.close_soon(strerror(errno).decode())
+        elif result == WANTS_WRITE:
+            self.tls_wants_write = True
+            self.set_interest((self.interest | EPOLLOUT) & ~EPOLLIN)
+        elif result == FAILED:
+            self.close_soon(self.tls.fault)
+        return False
+
+    cdef int store_caught_up(self) except -1:
+        self.gate &= ~STORE_BEHIND
+        if self.phase == OPEN and not self.closed and not self.gate & PARSE_GATE:
+            self.gate_opened()
+        return 0
+
+    def accept(self, Session session not None, int level, double keep_alive):
+        Channel.accept(self, session, level, keep_alive)
+        self.admitted()
+        self.restart_timer()                       # its keep alive may run out before the time for CONNECT does
+
+    def proceed(self):
+        """For the handler: packets may be handled; after `packet` or `publish` returned, also those that came meanwhile."""
+        cdef bint was_busy = self.gate & HANDLER_BUSY
+        self.gate &= ~(CONNECT_PENDING | HANDLER_BUSY)
+        if self.handing_up or self.gate & RATE_LIMITED:
+            return
+        if was_busy and not self.gate & PARSE_GATE and self.turn.overloaded():
+            self.close_gate(STORE_BEHIND)          # what it waited for may have given the store more to do
+            self.turn.await_store(self)
+        self.gate_opened()
+
+    def close(self, str reason not None):
+        """End the connection now; `ended` is called before this returns."""
+        if not self.closed:
+            self.flush()
+            self.end(reason)
+
+    def finish(self, str reason not None):
+        """End the connection when the client has read what was sent, or after a while."""
+        self.fault = reason
+        self.phase = ENDED
+        self.lingering = True
+        self.close_gate(CLOSE_PENDING)
+        if buffer_size(&self.out) == 0:
+            self.send_close_notices()
+            shutdown(self.fd, SHUT_WR)
+        self.restart_timer()
+
+    cdef void connect_received(self) noexcept:
+        if self.awaits_connect and self.phase != EXPECTING:
+            self.awaits_connect = False
+            self.loop.awaiting_connect.pop(self.fd, None)
+
+    cdef int end(self, str reason) except -1:
+        cdef linger reset
+        if self.closed:
+            return 0
+        if not self.unsettled and not self.lingering:
+            self.send_close_notices()
+        self.closed = True
+        self.phase = ENDED
+        self.connect_received()
+        self.reason = reason
+        timer_stop(&self.loop.wheel, &self.timer)
+        del self.loop.connections[self.fd]
+        self.loop.closed_this_turn.append(self)
+        if self.unsettled:
+            reset = linger(1, 0)
+            setsockopt(self.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset))
+        close(self.fd)                             # leaves the epoll set with it
+        self.fd = -1
+        self.turn.counters[CONNECTIONS_CLOSED] += 1
+        self.entrance.listener.connections -= 1
+        self.uncount_address()
+        try:
+            self.handler.ended(self, reason)
+        except Exception as error:                 # others are to be ended too
+            self.handler.failed(self, error)
+        return 0
+
+    # ---- time ----
+
+    cdef int restart_timer(self) except -1:
+        """Check the connection when it can next have been silent too long; never, if it may be for ever."""
+        cdef uint32_t ticks
+        timer_stop(&self.loop.wheel, &self.timer)
+        if self.lingering:
+            ticks = LINGER_TICKS
+        elif self.phase == OPEN:
+            ticks = self.keep_alive_ticks
+            if ticks:
+                ticks -= min(ticks - 1, self.turn.tick - self.last_seen)
+            if self.loop.retry_ticks and self.level == 3 and (ticks == 0 or self.loop.retry_ticks < ticks):
+                ticks = self.loop.retry_ticks
+            if ticks == 0:
+                return 0
+        else:
+            ticks = max(1, self.loop.connect_ticks)
+        timer_start(&self.loop.wheel, &self.timer, self.turn.tick + ticks)
+        return 0
+
+    cdef int check_timeout(self) except -1:
+        """Its timer has run out: end it if it was silent too long."""
+        cdef uint8_t byte
+        if self.lingering:
+            return self.close_soon(self.fault)
+        if self.phase == EXPECTING:
+            self.turn.counters[CONNECT_TIMEOUTS] += 1
+            return self.close_soon("no CONNECT in time")
+        if self.phase == OPEN:
+            if self.keep_alive_ticks and self.turn.tick - self.last_seen >= self.keep_alive_ticks and (
+                    recv(self.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 or self.gate & PARSE_GATE):
+                # We did not read: its gate is closed, or the whole process stood still for a while.
+                self.last_seen = self.turn.tick
+            if self.keep_alive_ticks and self.turn.tick - self.last_seen >= self.keep_alive_ticks:
+                self.turn.counters[KEEP_ALIVE_TIMEOUTS] += 1
+                return self.close_soon("keep alive ran out [MQTT-3.1.2-24]")
+            if self.loop.retry_ticks and self.level == 3:
+                self.session.resend_if_older(self.loop.retry_ticks)
+        return self.restart_timer()
+
+    cdef int close_soon(self, str reason) except -1:
+        """End the connection at the end of the turn."""
+        if self.reason is None:
+            self.reason = reason
+            Py_INCREF(self)
+            if pointers_push(&self.loop.to_close, <void*>self) < 0:
+                raise MemoryError
+        self.phase = ENDED
+        self.close_gate(CLOSE_PENDING)
+        return 0
+
+
+cdef Connection connection_of(Timer* timer):
+    """The connection whose timer this is."""
+    return <Connection><void*>(<char*>timer - TIMER_OFFSET)

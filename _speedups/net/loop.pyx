@@ -1,0 +1,80 @@
+"""The state that all connections of a node share. The reactor derives from it and runs it.
+
+Connections know this class, not the reactor: they can be built and tested without it, and neither module imports the
+other in a circle.
+"""
+
+from cpython.ref cimport Py_DECREF
+from libc.stdlib cimport free, malloc
+
+from _speedups.base.buffers cimport pointers_free
+from _speedups.net.posix cimport EPOLL_CLOEXEC, close, epoll_create1
+from _speedups.net.tls cimport RECORD_MAX
+
+
+cdef class Loop:
+    """The shared state.
+
+    Args:
+        router: of the node.
+        handler: see reactor.pyx and channel.pyx.
+    """
+
+    def __cinit__(self):
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        self.pending_epoll = epoll_create1(EPOLL_CLOEXEC)
+        self.shared = <uint8_t*>malloc(READ_MAX + TAIL_MAX)
+        self.record = <uint8_t*>malloc(RECORD_MAX)
+        if self.epoll < 0 or self.pending_epoll < 0 or self.shared == NULL or self.record == NULL:
+            raise OSError("no epoll set or no memory")
+        self.connections = {}
+        self.awaiting_connect = {}
+        self.addresses = {}
+        self.rate_limited = []
+        self.read_again = []
+        self.closed_this_turn = []
+        self.connect_ticks = 40
+
+    def __init__(self, Router router not None, handler):
+        self.router = router
+        self.turn = router.turn
+        self.handler = handler
+        self.wheel.now = self.turn.tick
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.to_close.count):
+            Py_DECREF(<object>self.to_close.items[i])
+        pointers_free(&self.to_close)
+        if self.epoll >= 0:
+            close(self.pending_epoll)
+            close(self.epoll)
+        free(self.shared)
+        free(self.record)
+
+    def attach(self, handler):
+        """Give packets that are not hot to this handler; to be called before the first connection."""
+        self.handler = handler
+
+    def close(self):
+        """Close the epoll sets; nothing may be asked of the loop after that. Else they go with the object."""
+        if self.epoll >= 0:
+            close(self.pending_epoll)
+            close(self.epoll)
+            self.pending_epoll = self.epoll = -1
+
+    def fileno(self):
+        """Readable when a turn has something to do."""
+        return self.epoll
+
+    def __len__(self):
+        """Open connections, with those that have not sent CONNECT."""
+        return len(self.connections)
+
+    def __iter__(self):
+        return iter(list(self.connections.values()))
+
+    @property
+    def pending(self):
+        """Connections that have not sent CONNECT."""
+        return len(self.awaiting_connect)

@@ -1,0 +1,7 @@
+# What comes before the first byte of MQTT on a connection. See preamble.pyx.
+
+from _speedups.net.connection cimport Connection
+
+cdef bint read_preamble(Connection c) except -1
+cdef Py_ssize_t upgrade_websocket(Connection c, Py_ssize_t n) except -1
+cdef int after_frames(Connection c) except -1

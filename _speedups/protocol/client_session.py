@@ -1,0 +1,455 @@
+"""The client's side of one MQTT session, without a socket or a clock: bytes in, events out, bytes out.
+
+Owns packet identifiers, unacknowledged messages, and the QoS 1 and 2 states of both directions. Rules:
+- A session outlives its connections: `connect` begins another one. After its CONNACK every unacknowledged message is
+  sent again, in the order of the first sending [MQTT-4.4.0-1], with DUP if it was sent before [MQTT-3.3.1-1].
+- SUBSCRIBE and UNSUBSCRIBE belong to their connection: `connection_lost` forgets them and returns their tokens.
+- An incoming message is acknowledged when it is handed out, or, on request, by `acknowledge`.
+- Times are seconds of one clock of the caller's, given as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, NamedTuple, TypeAlias
+
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
+from _speedups.codec.errors import MalformedPacket
+from _speedups.codec.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+from _speedups.codec.tables import REASON_CODES
+
+MAX_PACKET_ID = 65535
+FIRST_ERROR = 0x80  # reason codes from here on are refusals (SUBACK at every level; level 5 everywhere)
+# CONNACK return codes of levels 3 and 4: table 3.1.
+RETURN_CODES: Mapping[int, str] = {
+    1: "unacceptable protocol version",
+    2: "identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """The message that the broker publishes if the connection ends without DISCONNECT."""
+
+    topic_name: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    properties: dict[str, Any] = field(default_factory=dict)  # level 5
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """The fields of CONNECT, the same on all connections of a session."""
+
+    client_id: str = ""
+    level: int = 4  # 3 = MQTT 3.1, 4 = MQTT 3.1.1, 5 = MQTT 5
+    clean_start: bool = True
+    keep_alive: int = 60  # seconds; 0 = none
+    will: Will | None = None
+    username: str | None = None
+    password: bytes | None = None
+    properties: dict[str, Any] = field(default_factory=dict)  # level 5
+
+    def packet(self) -> Connect:
+        """The CONNECT packet."""
+        will = self.will
+        return Connect(
+            client_id=self.client_id,
+            clean_start=self.clean_start,
+            keep_alive=self.keep_alive,
+            username=self.username,
+            password=self.password,
+            will_topic=will.topic_name if will else None,
+            will_payload=will.payload if will else b"",
+            will_qos=will.qos if will else 0,
+            will_retain=will.retain if will else False,
+            will_properties=will.properties if will else None,
+            properties=self.properties,
+            protocol_level=self.level,
+        )
+
+
+class Accepted(NamedTuple):
+    """CONNACK that accepts; messages may pass."""
+
+    session_present: bool
+
+
+class Refused(NamedTuple):
+    """CONNACK that refuses; the connection ends."""
+
+    reason_code: int
+    reason: str  # in words
+
+
+class Subscribed(NamedTuple):
+    """SUBACK: for each topic filter the granted QoS, or a reason code from 0x80 on."""
+
+    reason_codes: list[int]
+    token: Any = None
+
+
+class Unsubscribed(NamedTuple):
+    """UNSUBACK."""
+
+    reason_codes: list[int]  # level 5; else empty
+    token: Any = None
+
+
+class Acknowledged(NamedTuple):
+    """PUBACK or PUBCOMP, or at level 5 a PUBREC that refuses: a publication at QoS 1 or 2 has ended."""
+
+    token: Any
+    reason_code: int = 0
+
+
+Event: TypeAlias = Accepted | Refused | Subscribed | Unsubscribed | Acknowledged | Publish
+
+
+class ProtocolViolation(Exception):
+    """The broker has sent what the standard forbids; the connection has to end.
+
+    Attributes:
+        events: the events of the same bytes before the fault.
+    """
+
+    def __init__(self, reason: str, events: list[Event]) -> None:
+        super().__init__(reason)
+        self.events = events
+
+
+class PacketIdsExhausted(Exception):
+    """65535 packets await their acknowledgement."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{MAX_PACKET_ID} packets await their acknowledgement")
+
+
+class ClientSession:
+    """One session, without a connection at first.
+
+    Args:
+        options: the fields of CONNECT.
+        mark_resent: changes the payload of a message when sending it again may create a second one: at QoS 1, and at
+            QoS 2 if the broker has lost the session. DUP apart, this is the only change to a packet sent again.
+        acknowledge_at_once: acknowledge an incoming message when it is handed out; else `acknowledge` does.
+        ping_after: seconds without a sent packet after which PINGREQ is due; 0 = no pings.
+        ping_timeout: seconds until PINGRESP is overdue.
+        on_packet: called with "sending" or "received" and each packet.
+
+    Attributes:
+        unacknowledged: outgoing Publish or Pubrel and its token by packet identifier, in the order of sending.
+    """
+
+    __slots__ = (
+        "_accepted",
+        "_acknowledge_at_once",
+        "_decoder",
+        "_incoming",
+        "_last_packet_id",
+        "_mark_resent",
+        "_on_packet",
+        "_ping_after",
+        "_ping_sent_at",
+        "_ping_timeout",
+        "_received",
+        "_requests",
+        "_sent_at",
+        "_to_send",
+        "_unsent",
+        "options",
+        "unacknowledged",
+    )
+
+    def __init__(
+        self,
+        options: ConnectOptions,
+        *,
+        mark_resent: Callable[[bytes], bytes] = bytes,
+        acknowledge_at_once: bool = True,
+        ping_after: float = 0.0,
+        ping_timeout: float = 10.0,
+        on_packet: Callable[[str, Packet], None] | None = None,
+    ) -> None:
+        self.options = options
+        self.unacknowledged: dict[int, tuple[Publish | Pubrel, Any]] = {}
+        self._mark_resent = mark_resent
+        self._acknowledge_at_once = acknowledge_at_once
+        self._ping_after = ping_after
+        self._ping_timeout = ping_timeout
+        self._on_packet = on_packet
+        self._decoder: Decoder | None = None  # None: there is no connection
+        self._accepted = False
+        self._requests: dict[int, Any] = {}  # tokens of SUBSCRIBE and UNSUBSCRIBE, by packet identifier
+        self._unsent: set[int] = set()  # identifiers in `unacknowledged` of messages that no connection has carried
+        self._incoming: set[int] = set()  # QoS 2 identifiers handed out, not acknowledged by PUBREC
+        self._received: set[int] = set()  # QoS 2 identifiers acknowledged by PUBREC, not released
+        self._last_packet_id = 0
+        self._to_send: list[bytes] = []
+        self._sent_at = 0.0
+        self._ping_sent_at: float | None = None  # None: no PINGREQ is unanswered
+
+    @property
+    def accepted(self) -> bool:
+        """Whether there is a connection that CONNACK has accepted."""
+        return self._accepted
+
+    # ---- sending ----
+
+    def connect(self) -> None:
+        """Begin a connection: send CONNECT."""
+        self.connection_lost()
+        self._decoder = Decoder(self.options.level)
+        self._send(self.options.packet())
+
+    def connection_lost(self) -> list[Any]:
+        """End the connection. Returns the tokens of SUBSCRIBE and UNSUBSCRIBE without a reply."""
+        tokens = list(self._requests.values())
+        self._requests.clear()
+        self._to_send.clear()
+        self._decoder = None
+        self._accepted = False
+        self._ping_sent_at = None
+        return tokens
+
+    def subscribe(
+        self, topic_filters: Sequence[tuple[str, int]], token: Any = None, properties: dict[str, Any] | None = None
+    ) -> None:
+        """Send SUBSCRIBE for (topic filter, QoS) pairs; Subscribed follows. Raises InvalidPacket."""
+        self._request(Subscribe(self._next_packet_id(), list(topic_filters), properties), token)
+
+    def unsubscribe(
+        self, topic_filters: Sequence[str], token: Any = None, properties: dict[str, Any] | None = None
+    ) -> None:
+        """Send UNSUBSCRIBE; Unsubscribed follows. Raises InvalidPacket."""
+        self._request(Unsubscribe(self._next_packet_id(), list(topic_filters), properties), token)
+
+    def publish(
+        self,
+        topic_name: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        token: Any = None,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Send PUBLISH; at QoS 1 and 2 Acknowledged follows, on this connection or a later one.
+
+        Without an accepted connection a message at QoS 0 is dropped, another one waits for CONNACK.
+
+        Raises:
+            InvalidPacket: the topic name or a property can't be encoded.
+            PacketIdsExhausted: too many messages are unacknowledged.
+        """
+        packet_id = self._next_packet_id() if qos else 0
+        packet = Publish(topic_name, payload, qos, retain, False, packet_id, properties)
+        data = encode(packet, self.options.level)
+        if qos:
+            self.unacknowledged[packet_id] = packet, token
+            if not self._accepted:
+                self._unsent.add(packet_id)
+        if self._accepted:
+            self._write(packet, data)
+
+    def acknowledge(self, packet: Publish) -> None:
+        """Acknowledge a message that was handed out unacknowledged; without a connection only the state changes."""
+        if packet.qos == 2:
+            self._incoming.discard(packet.packet_id)
+            self._received.add(packet.packet_id)
+        if packet.qos:
+            self._send(Puback(packet.packet_id) if packet.qos == 1 else Pubrec(packet.packet_id))
+
+    def disconnect(self) -> None:
+        """Send DISCONNECT."""
+        self._send(Disconnect())
+
+    def forget_outgoing(self) -> None:
+        """Drop the unacknowledged messages: the next connection sends none of them again."""
+        self.unacknowledged.clear()
+        self._unsent.clear()
+
+    def take_output(self, now: float) -> bytes:
+        """The bytes to send now."""
+        if not self._to_send:
+            return b""
+        data = b"".join(self._to_send)
+        self._to_send.clear()
+        self._sent_at = now
+        return data
+
+    # ---- time ----
+
+    @property
+    def next_due(self) -> float:
+        """When `on_time` has to be called next; infinite if there is nothing to wait for."""
+        if not self._accepted or not self._ping_after:
+            return inf
+        if self._ping_sent_at is not None:
+            return self._ping_sent_at + self._ping_timeout
+        return self._sent_at + self._ping_after
+
+    def on_time(self, now: float) -> bool:
+        """Send PINGREQ if it is due. Returns False if PINGRESP is overdue."""
+        if now < self.next_due:
+            return True
+        if self._ping_sent_at is not None:
+            return False
+        self.ping(now)
+        return True
+
+    def ping(self, now: float) -> None:
+        """Send PINGREQ."""
+        self._ping_sent_at = now
+        self._send(Pingreq())
+
+    # ---- receiving ----
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events of the bytes received.
+
+        Raises:
+            ProtocolViolation: the broker has sent what it may not send.
+        """
+        assert self._decoder is not None, "connect comes first"
+        events: list[Event] = []
+        fault = ""
+        try:
+            packets: Sequence[Packet] = self._decoder.feed(data)
+        except MalformedPacket as error:
+            packets, fault = error.packets, f"malformed packet: {error.reason}"
+        for packet in packets:
+            self._handle(packet, events)
+        if fault:
+            raise ProtocolViolation(fault, events)
+        return events
+
+    def _handle(self, packet: Packet, events: list[Event]) -> None:
+        if self._on_packet is not None:
+            self._on_packet("received", packet)
+        if self._accepted == isinstance(packet, Connack):
+            when = "after" if self._accepted else "before"
+            raise ProtocolViolation(f"{type(packet).__name__.upper()} {when} CONNACK", events)
+        match packet:
+            case Publish():
+                self._handle_publish(packet, events)
+            case Puback() | Pubcomp():
+                self._end_publication(packet, events)
+            case Pubrec():
+                self._handle_pubrec(packet, events)
+            case Pubrel():
+                self._received.discard(packet.packet_id)
+                self._send(Pubcomp(packet.packet_id))
+            case Pingresp():
+                self._ping_sent_at = None
+            case Suback():
+                events.append(Subscribed(packet.reason_codes, self._requests.pop(packet.packet_id, None)))
+            case Unsuback():
+                events.append(Unsubscribed(packet.reason_codes, self._requests.pop(packet.packet_id, None)))
+            case Connack():
+                events.append(self._handle_connack(packet))
+            case _:
+                raise ProtocolViolation(f"{type(packet).__name__.upper()} from the broker", events)
+
+    def _handle_connack(self, packet: Connack) -> Event:
+        options = self.options
+        if packet.reason_code:
+            return Refused(packet.reason_code, refusal(packet.reason_code, options.level))
+        self._accepted = True
+        # MQTT 3.1 has no session present flag: without clean start the session is assumed to continue.
+        continued = not options.clean_start and (options.level < 4 or packet.session_present)
+        if not continued:
+            self._incoming.clear()
+            self._received.clear()
+        for packet_id, (waiting, token) in self.unacknowledged.items():
+            if isinstance(waiting, Publish) and packet_id not in self._unsent:
+                waiting = self._redelivery(waiting, continued)
+                self.unacknowledged[packet_id] = waiting, token
+            self._send(waiting)
+        self._unsent.clear()
+        return Accepted(packet.session_present)
+
+    def _redelivery(self, packet: Publish, continued: bool) -> Publish:
+        twice = packet.qos == 1 or not continued
+        payload = self._mark_resent(packet.payload) if twice else packet.payload
+        return Publish(packet.topic_name, payload, packet.qos, packet.retain, True, packet.packet_id, packet.properties)
+
+    def _handle_publish(self, packet: Publish, events: list[Event]) -> None:
+        if packet.qos == 2:
+            if packet.packet_id in self._received:  # a redelivery of what was acknowledged [MQTT-4.3.3-2]
+                self._send(Pubrec(packet.packet_id))
+                return
+            if packet.packet_id in self._incoming:
+                return
+            self._incoming.add(packet.packet_id)
+        events.append(packet)
+        if self._acknowledge_at_once:
+            self.acknowledge(packet)
+
+    def _handle_pubrec(self, packet: Pubrec, events: list[Event]) -> None:
+        if packet.reason_code >= FIRST_ERROR:  # level 5: the broker refuses the message
+            self._end_publication(packet, events)
+            return
+        release = Pubrel(packet.packet_id)
+        entry = self.unacknowledged.get(packet.packet_id)
+        if entry is not None:
+            self.unacknowledged[packet.packet_id] = release, entry[1]
+        self._send(release)
+
+    def _end_publication(self, packet: Puback | Pubrec | Pubcomp, events: list[Event]) -> None:
+        entry = self.unacknowledged.pop(packet.packet_id, None)
+        if entry is not None:
+            events.append(Acknowledged(entry[1], packet.reason_code))
+
+    # ---- both ----
+
+    def _next_packet_id(self) -> int:
+        for _ in range(MAX_PACKET_ID):
+            self._last_packet_id = self._last_packet_id % MAX_PACKET_ID + 1
+            if self._last_packet_id not in self.unacknowledged and self._last_packet_id not in self._requests:
+                return self._last_packet_id
+        raise PacketIdsExhausted
+
+    def _request(self, packet: Subscribe | Unsubscribe, token: Any) -> None:
+        assert self._decoder is not None, "connect comes first"
+        data = encode(packet, self.options.level)
+        self._requests[packet.packet_id] = token
+        self._write(packet, data)
+
+    def _send(self, packet: Packet) -> None:
+        if self._decoder is not None:
+            self._write(packet, encode(packet, self.options.level))
+
+    def _write(self, packet: Packet, data: bytes) -> None:
+        if self._on_packet is not None:
+            self._on_packet("sending", packet)
+        self._to_send.append(data)
+
+
+def refusal(reason_code: int, level: int) -> str:
+    """The words for a CONNACK that refuses."""
+    if level < 5:
+        return RETURN_CODES.get(reason_code, f"return code {reason_code}")
+    return next((row.name for row in REASON_CODES if row.code == reason_code), f"reason code 0x{reason_code:02x}")

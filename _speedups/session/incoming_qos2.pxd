@@ -1,0 +1,88 @@
+# QoS 2 messages that a client has sent and not released: PUBREC is out, PUBREL awaited. Inline.
+
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from _speedups.session.message cimport Message, message_release, message_size
+
+cdef enum:
+    FIRST_SIZE = 8             # places of the first table
+
+cdef struct Awaiting:
+    Message* message           # owns a reference; NULL = an empty place
+    uint16_t packet_id
+
+cdef struct IncomingQos2:
+    Awaiting* items            # by packet identifier, open addressing; at most half full
+    uint32_t mask              # size of the table - 1
+    uint32_t count
+    uint64_t bytes             # of topic names and payloads
+
+
+cdef inline uint32_t incoming_places(const IncomingQos2* incoming) noexcept nogil:
+    """The size of the table; empty places have no message."""
+    return incoming.mask + 1 if incoming.items != NULL else 0
+
+
+cdef inline Awaiting* incoming_find(IncomingQos2* incoming, uint16_t packet_id) noexcept nogil:
+    """The place of the identifier, or the empty place where it would go; NULL only if there is no table yet."""
+    cdef uint32_t i = packet_id & incoming.mask
+    if incoming.items == NULL:
+        return NULL
+    while incoming.items[i].message != NULL and incoming.items[i].packet_id != packet_id:
+        i = (i + 1) & incoming.mask
+    return &incoming.items[i]
+
+
+cdef inline int incoming_add(IncomingQos2* incoming, uint16_t packet_id, Message* message) noexcept nogil:
+    """Keep a message whose identifier is not there yet; takes over the reference. -1: out of memory."""
+    cdef Awaiting* before = incoming.items
+    cdef uint32_t places = incoming_places(incoming), i
+    if incoming.count * 2 >= places:
+        incoming.items = <Awaiting*>calloc(places * 2 if places else FIRST_SIZE, sizeof(Awaiting))
+        if incoming.items == NULL:
+            incoming.items = before
+            return -1
+        incoming.mask = (places * 2 if places else FIRST_SIZE) - 1
+        for i in range(places):
+            if before[i].message != NULL:
+                incoming_find(incoming, before[i].packet_id)[0] = before[i]
+        free(before)
+    incoming_find(incoming, packet_id)[0] = Awaiting(message, packet_id)
+    incoming.count += 1
+    incoming.bytes += message_size(message)
+    return 0
+
+
+cdef inline Message* incoming_remove(IncomingQos2* incoming, uint16_t packet_id) noexcept nogil:
+    """Take the message out; its reference is the caller's. NULL if there is none with this identifier."""
+    cdef Awaiting* found = incoming_find(incoming, packet_id)
+    cdef Message* message
+    cdef uint32_t i, k, home
+    if found == NULL or found.message == NULL:
+        return NULL
+    message = found.message
+    incoming.count -= 1
+    incoming.bytes -= message_size(message)
+    # Move back those that had been pushed on past this place.
+    i = k = <uint32_t>(found - incoming.items)
+    while True:
+        k = (k + 1) & incoming.mask
+        if incoming.items[k].message == NULL:
+            break
+        home = incoming.items[k].packet_id & incoming.mask
+        if ((k - home) & incoming.mask) >= ((k - i) & incoming.mask):
+            incoming.items[i] = incoming.items[k]
+            i = k
+    incoming.items[i].message = NULL
+    return message
+
+
+cdef inline void incoming_clear(IncomingQos2* incoming) noexcept nogil:
+    """Release all messages and the memory."""
+    cdef uint32_t i
+    for i in range(incoming_places(incoming)):
+        if incoming.items[i].message != NULL:
+            message_release(incoming.items[i].message)
+    free(incoming.items)
+    incoming[0] = IncomingQos2(NULL, 0, 0, 0)

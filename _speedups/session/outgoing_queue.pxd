@@ -1,0 +1,109 @@
+# The queue of a session: messages that its client has not acknowledged, by queue number. Inline.
+#
+# Queue numbers are packet identifiers: the n-th message of a session (from 1) is always sent with packet identifier
+# (n - 1) mod 65535 + 1. An entry leaves the queue when it is acknowledged; one acknowledged out of order waits as ACKED
+# for those before it. The next queue number to give, `tail`, is the session's (Sender): commits note it.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from _speedups.session.message cimport Message, message_release
+
+cdef enum:
+    PACKET_IDS = 65535
+    FIRST_CAPACITY = 8
+    CAPACITY_KEPT = 1024       # entries of an empty queue whose memory is not returned
+
+cdef enum EntryState:
+    WAITING = 0                # not sent on this connection
+    SENT = 1                   # PUBLISH sent; PUBACK or PUBREC awaited
+    GOT_PUBREC = 2             # PUBREC has come and is to be answered, or PUBREL sent; PUBCOMP awaited
+    ACKED = 3                  # acknowledged or dropped; waits for those before it
+
+cdef struct Entry:
+    Message* message           # owns a reference; NULL from GOT_PUBREC on
+    uint32_t sent_tick         # when it was last sent
+    uint8_t qos                # granted: 1 or 2
+    uint8_t state              # EntryState
+    uint8_t dup                # it may have been sent before
+    uint8_t retain             # RETAIN as it will be sent
+
+cdef struct OutgoingQueue:
+    Entry* entries             # queue number n is kept at entries[n & mask]; NULL = no memory for any
+    uint32_t mask              # capacity - 1
+    uint32_t inflight          # SENT and GOT_PUBREC entries between head and next
+    uint64_t head              # oldest queue number that is not ACKED
+    uint64_t next              # next queue number to send
+    uint64_t sent              # below this all may have been sent before; kept up to date when `next` goes back
+    uint64_t queued_bytes      # topic names and payloads
+    uint64_t droppable         # no entry below this was never sent and is not ACKED
+    uint32_t queued            # entries that are not ACKED
+
+
+cdef inline uint16_t packet_id_of(uint64_t n) noexcept nogil:
+    return <uint16_t>((n - 1) % PACKET_IDS + 1)
+
+
+cdef inline Entry* queue_entry(OutgoingQueue* queue, uint64_t n) noexcept nogil:
+    return &queue.entries[n & queue.mask]
+
+
+cdef inline int queue_grow(OutgoingQueue* queue, uint64_t tail) noexcept nogil:
+    """Room for the entry `tail`, if there is none; -1: out of memory."""
+    cdef uint32_t capacity = (queue.mask + 1) * 2 if queue.entries != NULL else FIRST_CAPACITY
+    cdef Entry* entries
+    cdef uint64_t n = queue.head
+    if queue.entries != NULL and tail - queue.head <= queue.mask:
+        return 0
+    entries = <Entry*>calloc(capacity, sizeof(Entry))
+    if entries == NULL:
+        return -1
+    while n < tail:
+        entries[n & (capacity - 1)] = queue.entries[n & queue.mask]
+        n += 1
+    free(queue.entries)
+    queue.entries = entries
+    queue.mask = capacity - 1
+    return 0
+
+
+cdef inline void queue_skip_acked(OutgoingQueue* queue, uint64_t tail) noexcept nogil:
+    """Let go of the oldest entries that are ACKED, and of the memory of a queue that has become empty."""
+    while queue.head < tail and queue.entries[queue.head & queue.mask].state == ACKED:
+        queue.head += 1
+    if queue.next < queue.head:
+        queue.next = queue.head
+    if queue.head == tail and queue.mask >= CAPACITY_KEPT:
+        free(queue.entries)
+        queue.entries = NULL
+        queue.mask = 0
+
+
+cdef inline Entry* queue_in_flight(OutgoingQueue* queue, uint64_t tail, uint16_t packet_id, uint64_t* n) noexcept nogil:
+    """The entry that the client may acknowledge with this packet identifier, and its queue number; or NULL.
+
+    Also one that is about to be sent again: the answer to what was sent before may be on its way.
+    """
+    cdef Entry* entry
+    if packet_id == 0:
+        return NULL
+    n[0] = queue.head + (<uint64_t>packet_id + PACKET_IDS - packet_id_of(queue.head)) % PACKET_IDS
+    if n[0] >= tail:
+        return NULL
+    entry = queue_entry(queue, n[0])
+    if entry.state == ACKED or (entry.state == WAITING and not entry.dup):
+        return NULL
+    return entry
+
+
+cdef inline void queue_clear(OutgoingQueue* queue, uint64_t tail) noexcept nogil:
+    """Release all messages and the memory. Counts are the caller's."""
+    cdef uint64_t n = queue.head
+    while n < tail:
+        if queue_entry(queue, n).message != NULL:
+            message_release(queue_entry(queue, n).message)
+        n += 1
+    free(queue.entries)
+    queue.entries = NULL
+    queue.mask = 0
+    queue.droppable = 0

@@ -1,0 +1,62 @@
+"""The clock of a node: ticks of the reactor, and periodic jobs as rows (period, function)."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from broker.core.data_plane import TICKS_PER_SECOND
+
+MAX_TICKS = TICKS_PER_SECOND  # at once: a process that was suspended must not find all its clients timed out
+EVERY_TICK = 0.0
+
+
+class Job(NamedTuple):
+    """Periodic work."""
+
+    period: float | Callable[[], float]  # seconds; a function if the configuration may change it
+    run: Callable[[float], object]  # called with the seconds since the last time
+
+
+class Clock:
+    """Runs on the loop between `start` and `stop`.
+
+    Args:
+        loop: of the node.
+        tick: called with the ticks that have passed, maybe none, and the seconds by which the clock is late.
+        jobs: run in this order, after the tick.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, tick: Callable[[int, float], object], jobs: Iterable[Job]
+    ) -> None:
+        self._loop = loop
+        self._tick = tick
+        self._jobs = tuple(jobs)
+
+    def start(self) -> None:
+        """Begin to tick; the first run of each job is a period from now."""
+        self._last_tick = time.monotonic()
+        self._last_runs = [self._last_tick] * len(self._jobs)
+        self._schedule()
+
+    def stop(self) -> None:
+        """Tick no more."""
+        self._handle.cancel()
+
+    def _schedule(self) -> None:
+        now = time.monotonic()
+        self._due = max(now + 0.001, self._last_tick + 1 / TICKS_PER_SECOND)
+        self._handle = self._loop.call_later(self._due - now, self._run)
+
+    def _run(self) -> None:
+        now = time.monotonic()
+        ticks = int((now - self._last_tick) * TICKS_PER_SECOND)
+        self._last_tick += ticks / TICKS_PER_SECOND
+        self._tick(min(ticks, MAX_TICKS), now - self._due)
+        for number, (period, run) in enumerate(self._jobs):
+            elapsed = now - self._last_runs[number]
+            if elapsed >= (period() if callable(period) else period):
+                self._last_runs[number] = now
+                run(elapsed)
+        self._schedule()

@@ -1,0 +1,83 @@
+"""Checks of the configuration that concern more than one key."""
+
+from collections.abc import Mapping
+
+from broker.config.listen_url import ListenUrl
+from broker.config.schema import Config, ListenerConfig
+from broker.errors import ConfigError
+
+
+def check(config: Config, origins: Mapping[str, str]) -> None:
+    """Check a configuration.
+
+    Args:
+        config: each value is valid by itself.
+        origins: where the value of each key stands, by its name.
+
+    Raises:
+        ConfigError: keys contradict each other.
+    """
+    _check_listeners(config, origins)
+    cluster = config.cluster
+    if not cluster.redis and any(listener.auth.redis for listener in config.listeners):
+        raise ConfigError(
+            f"auth.redis = true ({origins['auth.redis']}): users are in the cluster's Redis, and none is configured",
+            "name one with --redis redis://HOST:PORT, or keep users in a file: `flockmq passwd`",
+        )
+    if cluster.workers > 1 and not cluster.redis:
+        raise ConfigError(
+            f"cluster.workers = {cluster.workers} ({origins['cluster.workers']}): "
+            "more than one worker needs a Redis, for their shared state",
+            "name one with --redis redis://HOST:PORT, or start one worker",
+        )
+    topics = config.analytics.topics
+    if topics and not cluster.redis:
+        raise ConfigError(
+            f"analytics.topics = {list(topics)} ({origins['analytics.topics']}): "
+            "messages are logged into a Redis, and none is configured",
+            "name one with --redis redis://HOST:PORT; one node with a Redis is a cluster, too",
+        )
+
+
+def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:
+    for name, table in config.tables:
+        if "listen" not in dict(table):
+            raise ConfigError(f"listeners.{name} has no addresses", 'give it `listen = ["HOST:PORT"]`')
+    places: set[object] = set()
+    is_secure = False
+    for listener in config.listeners:
+        prefix = "" if listener.name == "default" else f"listeners.{listener.name}."
+        urls = [ListenUrl.parse(address) for address in listener.listen]
+        for url in urls:
+            if url.place and url.place in places:
+                raise ConfigError(f"{prefix}listen: {url} is listened on twice", "each address belongs to one listener")
+            places.add(url.place)
+        _check_tls(listener, prefix, any(url.secure for url in urls))
+        is_secure = is_secure or any(url.secure for url in urls)
+        for section, used in (("tls", any(url.secure for url in urls)), ("websocket", any(u.websocket for u in urls))):
+            vain = [key for key in origins if prefix and key.startswith(f"{prefix}{section}.")]
+            if vain and not used:  # a setting must not be ignored silently
+                raise ConfigError(
+                    f"{vain[0]} ({origins[vain[0]]}): no address of this listener is one for it",
+                    f"write {'mqtts://HOST:PORT' if section == 'tls' else 'ws://HOST:PORT'} in {prefix}listen",
+                )
+
+    if config.tls.client_certificate != "none" and not is_secure:
+        raise ConfigError(
+            f"tls.client_certificate ({origins['tls.client_certificate']}): no address of any listener has TLS",
+            "write mqtts://HOST:PORT in `listen`",
+        )
+
+
+def _check_tls(listener: ListenerConfig, prefix: str, used: bool) -> None:
+    tls = listener.tls
+    wrong = {
+        "certificate: mqtts:// and wss:// need one": used and not (tls.certificate and tls.key),
+        "client_ca: no authority for client certificates": tls.client_certificate != "none" and not tls.client_ca,
+        "client_crl: clients need no certificate": tls.client_certificate == "none" and tls.client_crl,
+        "username_from: clients need no certificate": tls.client_certificate == "none" and tls.username_from != "none",
+    }
+    for text, is_wrong in wrong.items():
+        if is_wrong:
+            hint = "set tls.certificate and tls.key" if "need one" in text else "see tls.client_certificate"
+            raise ConfigError(f"{prefix}tls.{text}", hint)

@@ -1,0 +1,103 @@
+"""Configuration keys, derived from the fields of the schema; and how one value is read, wherever it stands.
+
+A wrong value raises `ConfigError` with one line: key, value, place, and the expected value.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields
+from typing import Any, NamedTuple, cast
+
+from broker.config.kinds import Kind
+from broker.config.schema import PER_LISTENER, Config
+from broker.errors import ConfigError
+
+PREFIX = "FLOCKMQ_"
+TOP_OF_LISTENER = ("listen", "proxied", "socket_mode")  # keys of a [listeners.NAME] table outside of sections
+
+
+class Key(NamedTuple):
+    """One configuration key, as derived from its field."""
+
+    name: str  # "limits.max_inflight", or "listen" at the top
+    section: str  # "limits", or "" at the top
+    field: Field[Any]
+
+    @property
+    def kind(self) -> Kind:
+        return cast(Kind, self.field.metadata["kind"])
+
+    @property
+    def help(self) -> str:
+        return cast(str, self.field.metadata["help"])
+
+    @property
+    def reloadable(self) -> bool:
+        return cast(bool, self.field.metadata["reloadable"])
+
+    @property
+    def flag(self) -> str:
+        return cast(str, self.field.metadata["flag"])
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.replace(".", "_").upper()
+
+    def of(self, config: Config) -> object:
+        """This key's value in `config`."""
+        owner = getattr(config, self.section) if self.section else config
+        return getattr(owner, self.field.name)
+
+
+def _keys() -> Iterator[Key]:
+    for top in fields(Config):
+        if "kind" in top.metadata:
+            yield Key(top.name, "", top)
+        elif top.name != "tables":
+            for inner in fields(cast(Any, top.default)):
+                yield Key(f"{top.name}.{inner.name}", top.name, inner)
+
+
+KEYS = {key.name: key for key in _keys()}
+SECTIONS: dict[str, type[Any]] = {
+    key.section: type(getattr(Config, key.section)) for key in KEYS.values() if key.section
+}
+LISTENER_KEYS = {name: key for name, key in KEYS.items() if name in TOP_OF_LISTENER or key.section in PER_LISTENER}
+TABLES = "listeners."  # begins the full name of a key of a [listeners.NAME] table
+LISTENER_NAME = re.compile(r"[a-z0-9_-]{1,32}", re.ASCII)
+VARIABLES = {key.variable: key for key in KEYS.values()}
+
+
+def check_listener_name(name: str, origin: str) -> None:
+    """Raises ConfigError: no table may have this name."""
+    if not LISTENER_NAME.fullmatch(name) or name == "default":
+        raise ConfigError(
+            f"listeners.{shorten(name)} ({origin}): expected a table named by small letters, digits, - and _",
+            'such as [listeners.public]; "default" is that of `listen`',
+        )
+
+
+def read(key: Key, raw: object, origin: str, *, is_text: bool) -> object:
+    """The value of a key as it stands at `origin`. Raises ConfigError."""
+    try:
+        # A repeatable flag arrives as a list: of the same form as TOML's.
+        return key.kind.read(raw, is_text=is_text and isinstance(raw, str))
+    except (ValueError, OverflowError) as error:
+        wanted = str(error) if type(error) is ValueError and str(error) else key.kind.expected
+        text = shorten(key.kind.shown(raw))
+        raise ConfigError(f"{key.name} = {text} ({origin}): expected {wanted}") from None
+
+
+def shorten(text: str) -> str:
+    """A text for an error message."""
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def unknown(kind: str, name: str, origin: str, known: Mapping[str, Key]) -> ConfigError:
+    """The error for a key or variable that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name, known, 1, 0.6)
+    if not near:  # The right name in the wrong section, or in none.
+        near = [full for full in known if full.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    hint = f"did you mean {near[0]}?" if near else "`flockmq sample-config` shows every key"
+    return ConfigError(f"unknown {kind} {shorten(repr(name))[1:-1]} ({origin})", hint)

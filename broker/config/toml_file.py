@@ -1,0 +1,79 @@
+"""The configuration file: TOML, with the line of each setting for error messages."""
+
+import re
+import tomllib
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
+
+from broker.config.keys import KEYS, LISTENER_KEYS, SECTIONS, TABLES, Key, check_listener_name, read, unknown
+from broker.config.schema import PER_LISTENER
+from broker.errors import ConfigError
+
+
+class TomlFile:
+    """A configuration file that has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._text = path.read_text("utf-8")
+            self._document = tomllib.loads(self._text)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot read the configuration file {path}: {error.strerror}",
+                "`flockmq sample-config` prints one to start from",
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+    def keys(self) -> Iterator[tuple[Key, object, str]]:
+        """The settings outside of the tables of listeners: key, value, place."""
+        for name, raw in _flatten(self._document, SECTIONS):
+            if name != "listeners":
+                yield self._key(name, raw, "", KEYS)
+
+    def listeners(self) -> Iterator[tuple[str, Key, object, str]]:
+        """The settings of each [listeners.NAME] table: name, key, value, place."""
+        tables = self._document.get("listeners", {})
+        if not isinstance(tables, dict):
+            raise ConfigError(f"listeners ({self._path}): expected tables such as [listeners.public]")
+        for name, table in tables.items():
+            prefix = f"{TABLES}{name}."
+            origin = _place(self._path, self._text, prefix[:-1])
+            check_listener_name(name if isinstance(table, dict) else f"{name} = {table!r}", origin)
+            if "listen" not in table:
+                raise ConfigError(f"listeners.{name} ({origin}) has no addresses", 'give it `listen = ["HOST:PORT"]`')
+            for key, raw in _flatten(table, PER_LISTENER):
+                yield (name, *self._key(key, raw, prefix, LISTENER_KEYS))
+
+    def _key(self, name: str, raw: object, prefix: str, known: Mapping[str, Key]) -> tuple[Key, object, str]:
+        origin = _place(self._path, self._text, prefix + name)
+        key = known.get(name)
+        if key is None:
+            raise unknown("key", prefix + name, origin, known)
+        return key, read(key, raw, origin, is_text=False), origin
+
+
+def _flatten(document: Mapping[str, object], sections: Container[str]) -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        if name in sections and isinstance(value, dict):
+            yield from ((f"{name}.{inner}", raw) for inner, raw in value.items())
+        else:
+            yield name, value
+
+
+def _place(path: Path, text: str, name: str) -> str:
+    """`path:line` of a key; tomllib keeps no lines, so this finds the line that sets the key, as people write it."""
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([^\]]*?)\s*\]", line):
+            section = header[1].replace('"', "")
+            if section == name:
+                return f"{path}:{number}"
+        elif setting := re.match(r"\s*([\w\".-]+)\s*=", line):
+            found = setting[1].replace('"', "")
+            if name in (found, f"{section}.{found}") and (section or "." in found or "." not in name):
+                return f"{path}:{number}"
+    return str(path)

@@ -1,0 +1,92 @@
+"""The data plane of one node: turn, router, sessions and reactor, and the limits that the configuration sets for them.
+
+Whatever publishes, subscribes, closes connections or waits for the store gets the data plane, not the whole broker.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from _speedups.net.connection import Connection
+from _speedups.net.reactor import Reactor
+from _speedups.routing.router import Router
+from _speedups.session.journal import Journal
+from _speedups.session.session import Session
+from _speedups.session.turn import Turn
+from broker import logs
+from broker.config.schema import Config
+from broker.core.sessions import Sessions
+
+TICKS_PER_SECOND = 4
+
+log = logs.get("flockmq.connection")
+
+
+class DataPlane:
+    """Turn, router, sessions and reactor of a node.
+
+    Args:
+        config: of the node.
+        journal: records of the node, which the turn hands to `commit`.
+        commit: stores a block of records.
+        wake: calls `reactor.run` soon.
+    """
+
+    def __init__(
+        self, config: Config, journal: Journal, commit: Callable[[bytes], object], wake: Callable[[], object]
+    ) -> None:
+        self.turn = Turn(journal, commit, report)
+        self.router = Router(self.turn)
+        self.sessions = Sessions(self.turn, self.router.filters)
+        self.reactor = Reactor(self.router, None, wake)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Apply the limits of a configuration, at the start and after a reload."""
+        self.config = config
+        limits = config.limits
+        self.turn.set_limits(
+            max_packet_size=limits.max_packet_size,
+            max_topic_levels=limits.max_topic_levels,
+            max_inflight=limits.max_inflight,
+            max_queued_messages=limits.max_queued_messages,
+            max_queued_bytes=limits.max_queued_bytes,
+            drop_oldest=limits.queue_policy == "drop-old",
+            max_awaiting_release=limits.max_awaiting_release,
+            max_outgoing_bytes=limits.max_outgoing_bytes,
+            control_characters=config.mqtt.control_characters,
+            max_uncommitted_bytes=limits.max_uncommitted_bytes,
+        )
+        self.router.retained.most = limits.max_retained_messages
+        self.router.retained.most_size = limits.max_retained_bytes
+        self.reactor.max_pending = limits.max_pending_connects
+        self.reactor.connect_ticks = max(1, round(limits.connect_timeout * TICKS_PER_SECOND))
+        self.reactor.meter()
+        self.reactor.retry_ticks = round(config.mqtt.retry_interval * TICKS_PER_SECOND)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside the packets, and keep its task alive until it is done."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end_turn(self) -> None:
+        """End a turn; to be called after a change that was made outside of one."""
+        self.reactor.settle()
+
+    def when_stored(self, connection: Connection, session: Session, callback: Callable[[], object]) -> None:
+        """Call when all recorded changes are stored.
+
+        At once for a clean session, which relies on nothing stored; unless other packets of its connection wait.
+        """
+        if session.persistent or connection.waits:
+            self.turn.after_commit(callback)
+        else:
+            callback()
+
+
+def report(error: Exception, **where: object) -> None:
+    """Log an exception that no code here should raise."""
+    log.error("internal error", error="".join(traceback.format_exception(error)), **where)

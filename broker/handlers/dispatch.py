@@ -1,0 +1,108 @@
+"""From packet type to handler: the handler of the reactor and its channels. The only place with all packets."""
+
+from collections.abc import Callable
+from typing import Any
+
+from _speedups.codec.packets import Disconnect, Subscribe, Unsubscribe
+from _speedups.net.connection import Connection
+from _speedups.session.session import Session
+from broker import logs
+from broker.broker import Broker
+from broker.core.data_plane import report
+from broker.handlers.connect import ConnectHandler
+from broker.handlers.disconnect import DisconnectHandler
+from broker.handlers.publish import PublishHandler
+from broker.handlers.subscribe import SubscribeHandler
+from broker.handlers.unsubscribe import UnsubscribeHandler
+from broker.hooks.chain import client_of
+
+log = logs.get("flockmq.connection")
+
+
+class Dispatcher:
+    """Gives each packet that is not hot to its handler.
+
+    Args:
+        broker: its parts are given to the handlers.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        data_plane, coordinator, hooks = broker.data_plane, broker.coordinator, broker.hooks
+        self._coordinator = coordinator
+        self._hooks = hooks
+        self._reactor = data_plane.reactor
+        self._sessions = data_plane.sessions
+        self._connected_users = broker.connected_users
+        self._connect = ConnectHandler(
+            data_plane,
+            coordinator,
+            broker.authenticator,
+            broker.bans,
+            broker.connected_users,
+            broker.flapping,
+            hooks,
+        )
+        self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
+        subscribe = SubscribeHandler(data_plane, coordinator, hooks)
+        unsubscribe = UnsubscribeHandler(coordinator)
+        disconnect = DisconnectHandler(data_plane.turn, coordinator)
+        # Packets after CONNECT that are not hot. Any other packet is one that only servers send.
+        self._handlers: dict[type, Callable[[Connection, Session, Any], None]] = {
+            Subscribe: subscribe.handle,
+            Unsubscribe: unsubscribe.handle,
+            Disconnect: lambda connection, session, packet: disconnect.handle(connection),
+        }
+
+    def packet(self, connection: Connection, packet: Any) -> None:
+        """A packet that is not hot was received."""
+        if connection.session is None:
+            self._connect.handle(connection, packet)
+            return
+        handler = self._handlers.get(type(packet))
+        if handler is None:
+            connection.reject(f"{type(packet).__name__.upper()} from a client: only servers send it")
+        else:
+            handler(connection, connection.session, packet)
+
+    def denied(self, connection: Connection, topic: bytes) -> None:
+        """A client may not publish to a topic; called once for its rights, counted each time."""
+        session = connection.session
+        log.warning(
+            "publish denied by access rules; further ones of this client are only counted",
+            client_id=session.client_id.decode() if session is not None else "",
+            topic=topic.decode(),
+        )
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """A packet of the connection caused an exception that no code here should raise."""
+        report(error, address=connection.address)
+
+    def accepting(self, is_accepting: bool) -> None:
+        """The reactor starts to accept connections, or stops."""
+        if is_accepting:
+            log.info("accepting connections again", connections=len(self._reactor))
+        else:
+            log.warning(
+                "accepting no connections: limit of connections, pending connections or file descriptors reached",
+                connections=len(self._reactor),
+                pending=self._reactor.pending,
+            )
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        """A connection has ended, in whatever way."""
+        session, connection.claimed = connection.claimed, None
+        log_ended = log.debug if connection.fault is None or connection.lingering else log.info  # a refusal was logged
+        if session is None:
+            self._coordinator.ended(connection, None)
+            log_ended("connection ended before CONNECT", address=connection.address, reason=reason)
+            return
+        if self._hooks.has("disconnected"):
+            connection.claimed = session
+            self._hooks.notify("disconnected", client_of(connection), reason)
+            connection.claimed = None
+        connection.detach()
+        session.owner = None
+        self._sessions.on_disconnected()
+        self._connected_users.on_disconnected(connection)
+        self._coordinator.ended(connection, session)
+        log_ended("connection ended", client_id=session.client_id.decode(), address=connection.address, reason=reason)

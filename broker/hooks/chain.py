@@ -1,0 +1,160 @@
+"""The hooks of a node: calls them in their order, waits for those that are `async def`, and logs those that fail."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from inspect import isawaitable
+from typing import Any, Final, TypeVar, cast
+
+from _speedups.net.connection import Connection
+from broker import logs
+from broker.hooks.api import Client, Hooks, Message
+
+T = TypeVar("T")
+
+SLOW_SECONDS = 0.05  # duration of a call from which on it is logged
+SLOW_INTERVAL = 60.0  # seconds between these lines
+
+log = logs.get("flockmq.hooks")
+
+
+class _Refused:
+    """The result of a filter when a hook has refused."""
+
+
+REFUSED: Final = _Refused()
+ANSWERS: dict[str, type] = {"publish": Message, "subscribe": int}  # results of filters, besides None, True and False
+NAMES = tuple(name for name in vars(Hooks) if not name.startswith("_"))
+Question = tuple[str, Callable[[T], tuple[Any, ...]]]  # method name, arguments from value
+
+
+class HookChain:
+    """The hooks of a node.
+
+    Args:
+        hooks: in the order in which they are called.
+        timeout: seconds that one call of an `async def` may take.
+        run: runs a coroutine beside the packets.
+    """
+
+    def __init__(
+        self, hooks: Iterable[Hooks] = (), timeout: float = 5.0, run: Callable[..., None] | None = None
+    ) -> None:
+        self._run = run
+        self._logged_slow = -SLOW_INTERVAL
+        self.use(hooks, timeout)
+
+    def use(self, hooks: Iterable[Hooks], timeout: float) -> None:
+        """Call these hooks from now on, with arguments as of the class."""
+        given = tuple(hooks)
+        self.timeout = timeout
+        self._methods = {name: tuple(_overriding(given, name)) for name in NAMES}
+
+    def has(self, *names: str) -> bool:
+        """Whether a hook overrides one of these methods."""
+        return any(self._methods[name] for name in names)
+
+    # ---- calls ----
+
+    def filter(self, value: T, *questions: Question[T]) -> T | _Refused | Awaitable[T | _Refused]:
+        """Call all hooks that override the method of the first question, then those of the next.
+
+        The result of a hook is the next value; None and True leave it as it is; False and a failure refuse. The result
+        is awaitable only if that of a hook is.
+        """
+        rest = ((name, hook, arguments) for name, arguments in questions for hook in self._methods[name])
+        for name, hook, arguments in rest:
+            answer = self._call(name, hook, arguments(value))
+            if isawaitable(answer):
+                return self._filter_later(value, name, answer, rest)
+            following = _next_value(value, name, answer)
+            if isinstance(following, _Refused):
+                return following
+            value = following
+        return value
+
+    async def _filter_later(
+        self, value: T, name: str, answer: Awaitable[Any], rest: Iterator[tuple[str, Any, Any]]
+    ) -> T | _Refused:
+        settled = await self._wait(name, answer)
+        while not isinstance(found := _next_value(value, name, settled), _Refused):
+            value = found
+            following = next(rest, None)
+            if following is None:
+                return value
+            name, hook, arguments = following
+            settled = self._call(name, hook, arguments(value))
+            if isawaitable(settled):
+                settled = await self._wait(name, settled)
+        return REFUSED
+
+    async def answers(self, name: str, *arguments: Any) -> AsyncIterator[Any]:
+        """The results of the hooks that override `name`, one after the other; False where one fails."""
+        for hook in self._methods[name]:
+            answer = self._call(name, hook, arguments)
+            yield await self._wait(name, answer) if isawaitable(answer) else answer
+
+    def notify(self, name: str, *arguments: Any) -> None:
+        """Call all hooks that override `name`; their results are ignored."""
+        for hook in self._methods[name]:
+            answer = self._call(name, hook, arguments)
+            if isawaitable(answer) and self._run is not None:
+                self._run(self._notify_later(name, answer))
+
+    async def _notify_later(self, name: str, answer: Awaitable[Any]) -> None:
+        await self._wait(name, answer)
+
+    # ---- one call ----
+
+    def _call(self, name: str, hook: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        began = time.monotonic()
+        try:
+            return hook(*arguments)
+        except Exception:
+            log.exception("a hook failed", hook=name)
+            return False
+        finally:
+            now = time.monotonic()
+            if now - began > SLOW_SECONDS and now - self._logged_slow > SLOW_INTERVAL:
+                self._logged_slow = now
+                log.warning(
+                    "a hook blocks the node: it should be `async def`, or use a thread",
+                    hook=name,
+                    seconds=f"{now - began:.3f}",
+                )
+
+    async def _wait(self, name: str, answer: Awaitable[Any]) -> Any:
+        try:
+            return await asyncio.wait_for(answer, self.timeout)
+        except TimeoutError:
+            log.error("a hook took too long, which counts as a refusal", hook=name, seconds=self.timeout)
+        except Exception:
+            log.exception("a hook failed", hook=name)
+        return False
+
+
+def _next_value(value: T, name: str, answer: Any) -> T | _Refused:
+    """The value after a hook; a result of a wrong type refuses."""
+    if answer is None or answer is True:
+        return value
+    if answer is False:
+        return REFUSED
+    if name in ANSWERS and isinstance(answer, ANSWERS[name]):
+        return cast(T, answer)
+    log.error("a hook returned a wrong type, which counts as a refusal", hook=name, type=type(answer).__name__)
+    return REFUSED
+
+
+def _overriding(given: tuple[Hooks, ...], name: str) -> Iterator[Callable[..., Any]]:
+    """The methods of this name that hooks override."""
+    for hooks in given:
+        method = getattr(hooks, name, None)
+        if method is not None and getattr(method, "__func__", method) is not getattr(Hooks, name):
+            yield method
+
+
+def client_of(connection: Connection) -> Client:
+    """An admitted client, in the form that hooks receive."""
+    session = connection.claimed
+    client_id = session.client_id.decode() if session is not None else ""
+    return Client(client_id, connection.identity.username, connection.address, connection.listener)

@@ -1,0 +1,95 @@
+"""The process around one node: signals, memory, file descriptors, log and banner."""
+
+import asyncio
+import contextlib
+import gc
+import resource
+import signal
+from collections.abc import Callable
+
+import uvloop
+
+from broker import logs, sd_notify
+from broker.config.schema import Config
+from broker.errors import FlockError, fail
+from broker.listeners.bind import is_loopback
+from broker.node import Node
+
+GC_THRESHOLDS = (2_000, 20, 40)  # of the three generations
+
+log = logs.get("flockmq.node")
+
+
+class Heap:
+    """Keeps Python's garbage collector away from the state of the node, which lives long.
+
+    With Python's own thresholds, ten thousand new clients cost a dozen collections of all objects, each a pause.
+    """
+
+    def freeze(self) -> None:
+        """All objects of now are not looked at again."""
+        gc.set_threshold(*GC_THRESHOLDS)
+        gc.collect()
+        gc.freeze()
+
+    def unfreeze(self) -> None:
+        """The state is about to be dropped, and its memory is to be freed."""
+        gc.unfreeze()
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def banner(node: Node) -> None:
+    """Log where clients connect and where state is stored."""
+    plain, proxied = node.listeners.urls(), node.listeners.urls(proxied=True)
+    log.info(f"FlockMQ {node.version} is ready", listen=", ".join(plain or proxied))
+    log.info(node.coordinator.describe())
+    if proxied:
+        log.info("load balancers that speak the PROXY protocol connect here", listen=", ".join(proxied))
+    for name, _ in node.config.tables:
+        log.info("listener", name=name, listen=", ".join(node.listeners.urls_of(name)))
+    if node.http_addresses:
+        log.info("HTTP server is listening", listen=", ".join(node.http_addresses))
+    if all(is_loopback(address) for address in plain + proxied):
+        log.info("only this machine can connect; `flockmq passwd` makes users, --listen 0.0.0.0:1883 lets others in")
+
+
+async def _serve(config: Config, reload: Callable[[], Config]) -> None:
+    loop = asyncio.get_running_loop()
+    node = Node(config, reload, heap=Heap())
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, node.request_stop)
+    loop.add_signal_handler(signal.SIGHUP, node.reload)
+    try:
+        await node.start()
+        if node.serving:
+            banner(node)
+            sd_notify.notify("READY=1")
+        await node.run()
+    finally:
+        for signum in (signal.SIGINT, signal.SIGTERM):  # a second one ends the process at once
+            loop.remove_signal_handler(signum)
+        await node.stop()
+
+
+def serve(config: Config, *, reload: Callable[[], Config]) -> int:
+    """Run a node until a signal stops it; returns the exit status.
+
+    Args:
+        config: of the node.
+        reload: reads the configuration again, for SIGHUP.
+    """
+    logs.configure(config.log.level, config.log.format)
+    raise_file_limit()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, reload))
+    except FlockError as error:
+        return fail(error, 2)
+    return 0

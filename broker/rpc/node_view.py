@@ -1,0 +1,39 @@
+"""The part of a node that its API, its exporters and the calls of other nodes read."""
+
+from typing import Protocol
+
+from broker.broker import Broker
+from broker.config.schema import Config
+from broker.listeners.listeners import Listeners
+
+
+class NodeView(Protocol):
+    """A node, to be read. After a rejoin `broker` is another object: look it up each time."""
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+
+    @property
+    def version(self) -> str:
+        """Version of FlockMQ."""
+
+    @property
+    def config(self) -> Config:
+        """Configuration in force."""
+
+    @property
+    def broker(self) -> Broker:
+        """Protocol side of the node."""
+
+    @property
+    def listeners(self) -> Listeners:
+        """Listeners of the node."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether the node has started and accepts clients."""
+
+    @property
+    def http_addresses(self) -> list[str]:
+        """Addresses of its HTTP server."""

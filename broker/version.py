@@ -1,0 +1,14 @@
+"""The version of FlockMQ, once for all that show it."""
+
+from functools import cache
+
+
+@cache  # a heartbeat opens no file: there may be no descriptor left
+def version() -> str:
+    """The version of the installed package."""
+    from importlib import metadata  # late: it costs as much as all other work of a command line with a mistake
+
+    try:
+        return metadata.version("flockmq")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"

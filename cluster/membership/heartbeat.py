@@ -1,0 +1,113 @@
+"""Heartbeats: this node confirms its membership, and declares nodes dead whose heartbeats have ceased."""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import hiredis
+
+from broker import logs
+from cluster.membership.cleanup import Cleanup
+from cluster.membership.lease import Lease
+from cluster.peers.liveness import is_gone
+from cluster.peers.members import Members
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import LinkLost, Reply
+from cluster.replication.changes import Changes
+from cluster.replication.snapshot import pairs
+from cluster.sessions.wills import Wills
+
+HEARTBEATS_PER_LEASE = 4
+
+log = logs.get("flockmq.cluster")
+
+
+class Heartbeat:
+    """The heartbeats of this node, and its judgement on those of others.
+
+    Args:
+        link: of this node.
+        lease: of this node.
+        members: the other nodes.
+        changes: of this node.
+        wills: of this node.
+        cleanup: of this node.
+        describe: returns the description of this node.
+        on_fenced: called with the reason when this node is no longer a member.
+    """
+
+    def __init__(
+        self,
+        link: NodeLink,
+        lease: Lease,
+        *,
+        members: Members,
+        changes: Changes,
+        wills: Wills,
+        cleanup: Cleanup,
+        describe: Callable[[], Mapping[str, str | int]],
+        on_fenced: Callable[[str], object],
+    ) -> None:
+        self._link = link
+        self._lease = lease
+        self._members = members
+        self._changes = changes
+        self._wills = wills
+        self._cleanup = cleanup
+        self._describe = describe
+        self._on_fenced = on_fenced
+        self._interval = lease.seconds / HEARTBEATS_PER_LEASE
+        self._due = 0.0
+
+    def fields(self) -> list[str | int]:
+        """The description of this node, as arguments of a function."""
+        return [field for pair in self._describe().items() for field in pair]
+
+    def tick(self, now: float) -> None:
+        """Send a heartbeat if it is due."""
+        if now >= self._due:
+            self._due = now + self._interval
+            self._link.function(partial(self._replied, now), "beat", *self.fields())
+
+    async def send_if_due(self) -> None:
+        """As `tick`, and wait for the reply; for long reads."""
+        if time.monotonic() > self._due:
+            await self.send()
+
+    async def send(self) -> None:
+        """Send a heartbeat, and wait for the reply."""
+        sent_at = time.monotonic()
+        self._due = sent_at + self._interval
+        self._replied(sent_at, await self._link.ask_function("beat", *self.fields()))
+
+    def _replied(self, sent_at: float, reply: Reply) -> None:
+        if isinstance(reply, (LinkLost, hiredis.ReplyError)) or self._link.closed:
+            return
+        if reply[0] == b"gone":
+            self._on_fenced("another node declared this one dead")
+            return
+        _, change, *heartbeats = reply
+        if change < self._changes.last:
+            self._on_fenced("Redis has lost committed data")
+            return
+        if not self._link.joined and not self._link.connected:
+            return
+        self._lease.renew(sent_at)
+        counts = dict(zip(heartbeats[::2], heartbeats[1::2], strict=True))
+        del counts[self._link.node_id]
+        for node, count in self._members.check_heartbeats(counts, self._lease.seconds):
+            log.warning("node is silent: declaring it dead", node=node.decode())
+            self._declare_dead(node, count)
+        for member in self._members:
+            if is_gone(member.process) and member.node in counts:
+                log.warning("node's process on this machine has died: declaring it dead", node=member.node.decode())
+                self._declare_dead(member.node, counts[member.node])
+
+    def _declare_dead(self, node: bytes, count: bytes) -> None:
+        self._link.function(self._declared_dead, "bury", node, count)
+
+    def _declared_dead(self, reply: Reply) -> None:
+        if isinstance(reply, list):
+            for epoch, stored in pairs(reply):
+                self._wills.publish(epoch, stored)
+            self._cleanup.start_soon()

@@ -1,0 +1,93 @@
+"""Inbox: the messages of other nodes, and of the functions in Redis, to this node."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from _speedups.base.msgpack import DamagedMessage, unpack
+from _speedups.cluster.journal import arrive
+from _speedups.session.subscriber import SessionKind
+from broker import logs
+from broker.core.data_plane import DataPlane
+from cluster.peers import wire
+from cluster.peers.node_link import NodeLink
+from cluster.replication.replica import Replica
+
+log = logs.get("flockmq.cluster")
+
+
+class Inbox:
+    """Decodes each message and passes it on.
+
+    Args:
+        plane: of this node.
+        link: of this node.
+        replica: the replicated state of this node.
+        handlers: functions for further kinds of messages; the fields are their arguments.
+    """
+
+    def __init__(
+        self, plane: DataPlane, link: NodeLink, replica: Replica, handlers: Mapping[bytes, Callable[..., object]]
+    ) -> None:
+        self._plane = plane
+        self._link = link
+        self._members = replica.members
+        self._changes = replica.changes
+        self._barrier = replica.barrier
+        self._handlers: dict[bytes, Callable[..., object]] = {
+            b"changes": self._handle_changes,
+            b"pushed": self._handle_pushed,
+            b"applied": self._barrier.node_applied,
+            b"back": self._handle_back,
+            b"credit": self._members.receive_credit,
+            b"user": replica.users.refresh,
+            b"result": replica.results.publish,
+            **handlers,
+        }
+        self._to_confirm: dict[bytes, int] = {}  # node -> its last change that this node has applied
+
+    def receive(self, channel: bytes, payload: bytes) -> None:
+        """Handle a message."""
+        if self._link.closed:
+            return
+        try:
+            message = wire.decode(payload)
+        except DamagedMessage as error:
+            log.error("invalid message between nodes", error=error)
+            return
+        if isinstance(message, wire.Batch):
+            self._members.receive(message)
+            return
+        kind, *fields = message
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            handler(*fields)
+
+    def finish(self) -> None:
+        """All received data is processed: confirm the applied changes, end the turn."""
+        if self._link.closed:
+            return
+        for origin, number in self._to_confirm.items():
+            self._link.publish(self._link.keys.to(origin), wire.applied(self._link.node_id, number))
+        self._to_confirm.clear()
+        self._plane.end_turn()
+
+    def _handle_changes(self, number: int, origin: bytes, block: bytes) -> None:
+        if number <= self._changes.last or origin == self._link.node_id:
+            return
+        self._changes.apply(number, origin, unpack(block))
+        if origin:
+            self._to_confirm[origin] = number
+
+    def _handle_back(self, node: bytes, number: int) -> None:
+        """A node has a link again. It has missed the confirmations sent meanwhile, and has sent none."""
+        if node != self._link.node_id:
+            self._barrier.node_applied(node, number)
+            self._to_confirm[node] = self._changes.last
+
+    def _handle_pushed(self, messages: list[bytes], items: list[list[Any]]) -> None:
+        """Another node has put messages into the queues of sessions whose clients are here."""
+        for client_id, first, *places in items:
+            session = self._plane.sessions.get(client_id)
+            if session is not None and session.kind == SessionKind.SHARED:
+                for number, place in enumerate(places, first):
+                    arrive(session, number, messages[place - 1])

@@ -1,0 +1,102 @@
+"""Joining: the node reads the state of the cluster, catches up, and becomes a member."""
+
+import time
+
+from cluster.membership.heartbeat import Heartbeat
+from cluster.membership.lease import Lease
+from cluster.message_log import LoggedMessages
+from cluster.peers import wire
+from cluster.peers.liveness import is_gone
+from cluster.peers.node_link import NodeLink
+from cluster.redis.connector import Refused
+from cluster.redis.keys import LAYOUT
+from cluster.redis.link import LinkError
+from cluster.redis.store import RedisStore
+from cluster.replication.replica import Replica
+from cluster.replication.snapshot import pairs
+from cluster.sessions.wills import Wills
+
+
+class Joining:
+    """Makes the node a member.
+
+    Args:
+        link: of the node.
+        replica: the replicated state of the node.
+        store: of the node.
+        lease: of the node.
+        heartbeat: of the node.
+        wills: of the node.
+        logged: the log of messages of the node.
+    """
+
+    def __init__(
+        self,
+        link: NodeLink,
+        replica: Replica,
+        *,
+        store: RedisStore,
+        lease: Lease,
+        heartbeat: Heartbeat,
+        wills: Wills,
+        logged: LoggedMessages,
+    ) -> None:
+        self._link = link
+        self._replica = replica
+        self._store = store
+        self._lease = lease
+        self._heartbeat = heartbeat
+        self._wills = wills
+        self._logged = logged
+
+    async def join(self) -> None:
+        """Join the cluster.
+
+        Raises:
+            Refused: the cluster has another layout, or Redis refuses for a lasting reason.
+            LinkError: the node was declared dead meanwhile, or Redis refuses for now.
+            OSError, LinkLost, TimeoutError: Redis is unreachable, or the connection ended.
+        """
+        link, replica = self._link, self._replica
+        await link.open()
+        reply = await link.ask_function("join", LAYOUT, *self._heartbeat.fields())
+        if reply[0] == b"layout":
+            raise Refused(f"LAYOUT {reply[1].decode()}")
+        replica.changes.last = reply[0]
+        await replica.reader.read_sessions()
+        await replica.reader.read_retained()
+        await self._read_members()
+        await replica.reader.catch_up()
+        number, *nodes = await link.ask_function("ready")
+        if number == b"gone":
+            raise LinkError("another node declared this one dead while it was joining")
+        await replica.reader.catch_up()
+        for node, seq, state in zip(nodes[::3], nodes[1::3], nodes[2::3], strict=True):
+            if node != link.node_id and state == b"ready":
+                replica.members.add(node, seq)
+                replica.barrier.node_joined(node, number)
+        replica.results.replace(await replica.reader.ask_hash("HGETALL", link.keys.analytics_results))
+        link.connected = True
+        self._logged.configure()
+        self._lease.renew(time.monotonic())
+        self._store.flow(link.connection, self._store.confirmed_seq)
+        # One message confirms all changes that the node has read since it is ready.
+        link.publish(link.keys.all, wire.back(link.node_id, replica.changes.last))
+        link.release()
+        await self._heartbeat.send()
+        if link.closed:
+            raise LinkError("another node declared this one dead while it was joining")
+        link.joined = True
+
+    async def _read_members(self) -> None:
+        link, replica = self._link, self._replica
+        for node, count in (await replica.reader.ask_hash("HGETALL", link.keys.nodes)).items():
+            if node == link.node_id:
+                continue
+            process = await link.ask("HGET", link.keys.node(node), "process")
+            if is_gone(process or b""):  # it died on this machine: don't wait for the end of its lease
+                for epoch, stored in pairs(await link.ask_function("bury", node, count)):
+                    self._wills.publish(epoch, stored)
+            else:
+                replica.members.add(node).process = process or b""
+                await replica.reader.read_routes(node)

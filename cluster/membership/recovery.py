@@ -1,0 +1,171 @@
+"""Recovery: the link was lost; the node reconnects, reads what it missed, and continues, or rejoins."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from broker import logs
+from broker.core.data_plane import DataPlane
+from cluster.membership.lease import Lease
+from cluster.message_log import LoggedMessages
+from cluster.peers import wire
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import LinkError, LinkLost
+from cluster.redis.store import RedisStore
+from cluster.replication.replica import Replica
+from cluster.replication.snapshot import Behind
+from cluster.sessions.claim import Claims
+from cluster.sessions.reclaim import Reclaim
+from cluster.sessions.takeover import TakeOver
+
+BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts to reach Redis, plus or minus a half
+ATTEMPTS_PER_LOG_LINE = 20
+AWAY_LEASES = 3  # after which persistent clients are closed, if the machine of Redis is reachable
+
+log = logs.get("flockmq.cluster")
+
+
+class Recovery:
+    """Brings the link of a node back.
+
+    Args:
+        plane: of the node.
+        link: of the node.
+        address: of Redis, for the log.
+        replica: the replicated state of the node.
+        store: of the node.
+        lease: of the node.
+        logged: the log of messages of the node.
+        claims: of the node.
+        takeover: of the node.
+        reclaim: of the node.
+        on_fenced: called with the reason when the node can't continue, and has to rejoin.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        link: NodeLink,
+        *,
+        address: str,
+        replica: Replica,
+        store: RedisStore,
+        lease: Lease,
+        logged: LoggedMessages,
+        claims: Claims,
+        takeover: TakeOver,
+        reclaim: Reclaim,
+        on_fenced: Callable[[str], object],
+    ) -> None:
+        self._plane = plane
+        self._link = link
+        self._address = address
+        self._replica = replica
+        self._store = store
+        self._lease = lease
+        self._logged = logged
+        self._claims = claims
+        self._takeover = takeover
+        self._reclaim = reclaim
+        self._on_fenced = on_fenced
+        self._task: asyncio.Task[None] | None = None
+        self._away_since = 0.0  # when the link was lost, monotonic; 0 = connected
+        self.links_lost = 0
+
+    def start(self) -> None:
+        """The link is lost."""
+        if self._link.closed or self._task is not None:
+            return
+        self.links_lost += 1
+        self._link.connected = False
+        self._away_since = time.monotonic()
+        self._store.stop_flowing()
+        self._takeover.link_lost()
+        self._lease.link_lost()
+        log.error("Redis is away: messages for persistent sessions and other nodes wait", redis=self._address)
+        self._task = asyncio.get_running_loop().create_task(self._reconnect())
+
+    def tick(self, now: float) -> None:
+        """Redis is away: after some time close the persistent clients, so that they connect to other nodes."""
+        if not self._away_since:
+            return
+        if self._link.reachable:
+            deadline = self._away_since + self._lease.seconds * AWAY_LEASES
+        else:
+            deadline = self._lease.valid_until
+        if now > deadline:
+            self._claims.close_persistent("this node has lost the others")
+
+    def stop(self) -> None:
+        """The node stops."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _reconnect(self) -> None:
+        attempt = 0
+        while not self._link.closed:
+            await asyncio.sleep(_backoff(attempt))
+            attempt += 1
+            try:
+                await self._link.open()
+                await self._resume()
+                return
+            except Behind:
+                self._on_fenced("it was away for longer than Redis keeps changes")
+                return
+            except (LinkLost, LinkError, OSError, TimeoutError) as error:
+                self._link.hang_up()
+                if attempt % ATTEMPTS_PER_LOG_LINE == 0:
+                    log.warning("Redis is still away", reason=str(error) or type(error).__name__)
+            except Exception:
+                log.exception("internal error: recovery of the link failed")
+                self._on_fenced("recovery of the link failed")
+                return
+
+    async def _resume(self) -> None:
+        """Read what the node missed, then continue."""
+        link, replica = self._link, self._replica
+        sent_at = time.monotonic()
+        reply = await link.ask_function("beat")
+        if reply[0] == b"gone":
+            self._on_fenced("another node declared this one dead")
+            return
+        seq, change, *_ = reply
+        if seq < self._store.confirmed_seq or change < replica.changes.last:
+            self._on_fenced("Redis has lost committed data")
+            return
+        members = list(replica.members)
+        await replica.reader.catch_up()
+        if replica.changes.last < change:
+            raise Behind
+        for member in {*members, *replica.members}:
+            await replica.reader.read_log(member)
+        replica.members.keep_departed(members)
+        await replica.reader.read_queues(self._claims.shared_sessions())
+        results = await replica.reader.ask_hash("HGETALL", link.keys.analytics_results)
+        if link.closed:
+            return
+        self._task = None
+        replica.results.replace(results)
+        replica.members.forget_heartbeats()
+        replica.barrier.made(change)
+        self._lease.renew(sent_at)
+        link.connected = True
+        away = time.monotonic() - self._away_since
+        self._away_since = 0.0
+        self._logged.configure()
+        self._store.flow(link.connection, seq)
+        self._reclaim.start()
+        replica.users.refresh_all()
+        for member in replica.members:
+            member.confirm(member.sent)
+        link.publish(link.keys.all, wire.back(link.node_id, replica.changes.last))
+        link.release()
+        replica.members.forget_departed()
+        log.info("Redis is back", seconds=f"{away:.1f}")
+        self._plane.end_turn()
+
+
+def _backoff(attempt: int) -> float:
+    return BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)] * random.uniform(0.5, 1.5)

@@ -1,0 +1,135 @@
+"""This node's link to the cluster: its id, its keys, and calls over the current connection to Redis."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from cluster.redis.connector import Connector
+from cluster.redis.keys import Keys
+from cluster.redis.link import Link, Reply, ignore
+
+
+class NodeLink:
+    """Carries calls to Redis and messages to other nodes; outlives the connections under it.
+
+    Args:
+        connector: opens the connections.
+        keys: of the cluster.
+        node_id: of this node.
+        patience: seconds without data after which a call counts as lost.
+    """
+
+    def __init__(self, connector: Connector, keys: Keys, node_id: bytes, patience: float) -> None:
+        self.keys = keys
+        self.node_id = node_id
+        self.joined = False  # the node has become a member
+        self.connected = False  # the node is a member and up to date, and Redis answers
+        self.closed = False  # the node was fenced or is stopped: final
+        self._connector = connector
+        self._patience = patience
+        self.attach(lambda channel, payload: None, lambda: None, lambda: None)
+        self.connection = self._make()
+
+    def attach(
+        self,
+        on_push: Callable[[bytes, bytes], object],
+        on_drained: Callable[[], object],
+        on_lost: Callable[[], object],
+    ) -> None:
+        """Connect the receivers.
+
+        Args:
+            on_push: called with channel and payload of each message to this node.
+            on_drained: called when all received data is processed.
+            on_lost: called when the connection of a node that has joined has ended.
+        """
+        self._on_push = on_push
+        self._on_drained = on_drained
+        self._on_lost = on_lost
+
+    def _make(self) -> Link:
+        return Link(
+            lambda channel, payload: self._on_push(channel, payload),
+            lambda: self._on_drained(),
+            lambda: None,
+            self._patience,
+        )
+
+    # ---- life ----
+
+    async def open(self) -> None:
+        """Open a new connection, with the function library loaded and the channels subscribed; pushes are held.
+
+        Raises:
+            Refused: Redis refuses for a lasting reason.
+            OSError, LinkError, LinkLost, TimeoutError: Redis is unreachable, or refuses for now.
+        """
+        link = self._make()
+        await self._connector.connect(link)
+        link.set_on_lost(partial(self._lost, link))
+        link.hold()
+        self.connection = link
+        await self._connector.introduce(link, (self.keys.all, self.keys.to(self.node_id)))
+
+    def _lost(self, link: Link) -> None:
+        if link is self.connection and self.joined and not self.closed:
+            self._on_lost()
+
+    def release(self) -> None:
+        """Process the held pushes; from now on none is held."""
+        self.connection.release()
+
+    def hang_up(self) -> None:
+        """End the connection."""
+        self.connection.close()
+
+    def close(self) -> None:
+        """End the connection for good: the node is fenced or stops."""
+        self.closed = True
+        self.connected = False
+        self.connection.close()
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds that the oldest pending call has waited without any data arriving; 0 if none is pending."""
+        return self.connection.silent_for
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the machine of Redis answered at the last attempt to connect."""
+        return self._connector.reached
+
+    # ---- calls ----
+
+    def call(self, then: Callable[[Reply], object], *command: bytes | str | int) -> None:
+        """Send a command; `then` gets the reply, an error of Redis, or LOST."""
+        self.connection.call(then, *command)
+
+    def function(self, then: Callable[[Reply], object], name: str, *arguments: Any, as_node: bool = True) -> None:
+        """Call a function of the library; its first arguments are the prefix and, if `as_node`, this node's id."""
+        self.connection.call(then, *self._command(name, as_node, arguments))
+
+    def call_function_first(self, decide: Callable[[Reply], bool], name: str) -> None:
+        """Call a function, and process nothing before its reply; `decide` returns whether to process the rest."""
+        self.connection.call_first(decide, *self._command(name, True, ()))
+
+    async def ask(self, *command: bytes | str | int) -> Any:
+        """Send a command and wait for its reply.
+
+        Raises:
+            LinkLost: the connection ended, or no data came for too long.
+            LinkError: Redis replied with an error.
+        """
+        return await self.connection.ask(*command)
+
+    async def ask_function(self, name: str, *arguments: Any, as_node: bool = True) -> Any:
+        """Call a function and wait for its reply. Raises as `ask`."""
+        return await self.connection.ask(*self._command(name, as_node, arguments))
+
+    def publish(self, channel: bytes, message: bytes) -> None:
+        """Send a message to other nodes."""
+        self.connection.call(ignore, "PUBLISH", channel, message)
+
+    def _command(self, name: str, as_node: bool, arguments: Any) -> list[bytes | str | int]:
+        node = [self.node_id] if as_node else []
+        return ["FCALL", f"flockmq_{name}", "0", self.keys.prefix, *node, *arguments]

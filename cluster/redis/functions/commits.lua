@@ -1,0 +1,292 @@
+-- The state that a node commits at the end of a turn, and the acknowledgements of its clients.
+
+-- Append messages to queues. Appends to `firsts` for each push: number of its first message (0 = the client is at
+-- another node), count. Returns the number of dropped messages, and {client id, its dropped messages, ...}.
+local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts)
+  local others = {}
+  local dropped, full = 0, {}
+  for number = 1, #pushes do
+    local item = pushes[number]
+    local cid, incarnation = item[1], item[2]
+    local key = prefix .. 's:' .. cid
+    local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z')
+    local owner = state[1]
+    local first, count, dropped_before = 0, #item - 2, dropped
+    if state[2] and tonumber(state[2]) == incarnation then
+      local queue = prefix .. 'q:' .. cid
+      local head, bytes = tonumber(state[3]), tonumber(state[4])
+      local values, length = {}, 0
+      for i = 3, #item do
+        local value = messages[item[i]]
+        values[i - 2] = value
+        bytes = bytes + #value
+      end
+      for i = 1, #values, AT_ONCE do
+        length = redis.call('RPUSH', queue, unpack(values, i, math.min(i + AT_ONCE - 1, #values)))
+      end
+      if length > most or (bytes > most_bytes and length > 1) then
+        if drop_old and owner == '' then
+          local marks = tonumber(state[5])
+          while length > most or (bytes > most_bytes and length > 1) do
+            bytes = bytes - #redis.call('LPOP', queue)
+            if marks > 0 then
+              marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
+            end
+            head = head + 1
+            length = length - 1
+            dropped = dropped + 1
+          end
+          redis.call('HSET', key, 'h', head, 'z', marks)
+          count = math.min(count, length)
+        elseif not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
+          while count > 0 and (length > most or (bytes > most_bytes and length > 1)) do
+            bytes = bytes - #redis.call('RPOP', queue)
+            length = length - 1
+            count = count - 1
+            dropped = dropped + 1
+          end
+        end
+      end
+      redis.call('HSET', key, 'b', bytes)
+      if dropped > dropped_before then
+        full[#full + 1] = cid
+        full[#full + 1] = dropped - dropped_before
+      end
+      if count > 0 then
+        first = head + length - count
+        if owner ~= node and owner ~= '' then
+          local told = others[owner]
+          if not told then
+            told = {at = {}, messages = {}, items = {}}
+            others[owner] = told
+          end
+          local copy = {cid, first}
+          for i = #item - #values + 1, #item - #values + count do
+            local index = item[i]
+            if not told.at[index] then
+              told.messages[#told.messages + 1] = messages[index]
+              told.at[index] = #told.messages
+            end
+            copy[#copy + 1] = told.at[index]
+          end
+          told.items[#told.items + 1] = copy
+        end
+      end
+    end
+    firsts[#firsts + 1] = owner == node and first or 0
+    firsts[#firsts + 1] = count
+  end
+  for owner, told in pairs(others) do
+    tell(prefix, owner, 'pushed', told.messages, told.items)
+  end
+  return dropped, full
+end
+
+-- Apply the changes of a block. Returns the number of the change; 0 if no record of it is valid.
+local function apply(prefix, node, block)
+  local kept, slim = {}, {}
+  local has_values = false
+  local list = cmsgpack.unpack(block)
+  for i = 1, #list do
+    local record = list[i]
+    local kind, valid = record[1], true
+    if kind == 'subscribed' or kind == 'unsubscribed' then
+      local cid = record[2]
+      valid = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or -1) == record[3]
+      if valid and kind == 'subscribed' then
+        redis.call('HSET', prefix .. 'subs:' .. cid, record[4], record[5])
+      elseif valid then
+        redis.call('HDEL', prefix .. 'subs:' .. cid, record[4])
+      end
+    elseif kind == 'route' then
+      redis.call('HSET', prefix .. 'routes:' .. node, record[2], record[3])
+    elseif kind == 'unroute' then
+      redis.call('HDEL', prefix .. 'routes:' .. node, record[2])
+    elseif kind == 'retained' then
+      has_values = true
+      if record[3] == '' then
+        redis.call('HDEL', prefix .. 'retained', record[2])
+      else
+        redis.call('HSET', prefix .. 'retained', record[2], record[3])
+      end
+    end
+    if valid then
+      kept[#kept + 1] = record
+      slim[#slim + 1] = kind == 'retained' and {kind, record[2]} or record
+    end
+  end
+  if #kept == 0 then
+    return 0
+  end
+  if #kept < #list then
+    block = cmsgpack.pack(kept)
+  end
+  return change(prefix, node, block, has_values and cmsgpack.pack(slim) or block)
+end
+
+-- A node has closed a connection: the session is offline, has ended, or is claimed by a connection that waits for this.
+local function release(prefix, node, cid, epoch, sent)
+  redis.call('SREM', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
+  local key = prefix .. 's:' .. cid
+  local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n', 'x')
+  if not state[2] then
+    return
+  end
+  if epoch < tonumber(state[6]) then
+    sent = 0     -- in an earlier life of the session
+  end
+  if tonumber(state[2]) == epoch then
+    if state[3] == '1' then
+      redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))
+      redis.call('ZADD', prefix .. 'sessions', now(), cid)
+    else
+      forget(prefix, cid)
+    end
+    return
+  end
+  local waits = ''
+  for old, where in state[4]:gmatch('([^=,]+)=([^,]*),') do
+    if tonumber(old) ~= epoch then
+      waits = waits .. old .. '=' .. where .. ','
+    end
+  end
+  redis.call('HSET', key, 'w', waits, 'n', math.max(sent, tonumber(state[5])))
+  if state[1] ~= '' then
+    tell(prefix, state[1], 'released', cid, epoch)
+  end
+end
+
+-- args: prefix, node, seq, block, max queued messages, max queued bytes, 1 = drop the oldest, oldest entry of the log
+-- to keep; for the log of messages: id of an entry, the entry, the oldest entry to keep. (The entry is an argument of
+-- its own because unpacking copies the parts of a block.)
+-- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If messages
+-- were dropped, the last element is {client id, its dropped messages, ...}; nodes of revision 7 ignore it.
+-- {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the commit before it was not.
+redis.register_function('flockmq_commit', function(_, args)
+  local prefix, node, seq = args[1], args[2], tonumber(args[3])
+  local last = redis.call('HGET', prefix .. 'node:' .. node, 'seq')
+  if not last then
+    return {'gone'}
+  end
+  last = tonumber(last)
+  if seq <= last then
+    return {'again'}
+  end
+  if seq ~= last + 1 then
+    return {'gap', last}
+  end
+  local obstacle = args[9] and log_obstacle(prefix, node, args[9], args[10])
+  if obstacle == 'gap' then
+    return {'gap', last}
+  end
+  redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
+  local block = cmsgpack.unpack(args[4])
+  local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases = unpack(block)
+  local firsts, full = {0, 0}, {}
+  local incarnations = {}
+  local function lives(cid, incarnation)
+    local found = incarnations[cid]
+    if not found then
+      found = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0)
+      incarnations[cid] = found
+    end
+    return found == incarnation
+  end
+  for i = 1, #awaiting do
+    local item = awaiting[i]
+    if lives(item[1], item[2]) then
+      redis.call('HSET', prefix .. 'in:' .. item[1], item[3], messages[item[4]])
+    end
+  end
+  for i = 1, #released do
+    local item = released[i]
+    if lives(item[1], item[2]) then
+      redis.call('HDEL', prefix .. 'in:' .. item[1], item[3])
+    end
+  end
+  for i = 1, #wills do
+    redis.call('HDEL', prefix .. 'wills:' .. node, string.format('%.0f', wills[i]))
+  end
+  if #pushes > 0 then
+    firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts)
+  end
+  if log ~= '' then
+    local names = {}
+    for i = 1, #targets do
+      names[i] = targets[i][1]
+    end
+    redis.call('XADD', prefix .. 'log:' .. node, 'MINID', '~', args[8], args[3] .. '-0', 'b', log,
+      't', ' ' .. table.concat(names, ' ') .. ' ')
+    for i = 1, #targets do
+      local target = targets[i]
+      redis.call('PUBLISH', prefix .. 'to:' .. target[1], header .. (target[2] == '' and log or target[2]))
+    end
+  end
+  if args[9] and not obstacle then
+    log_entry(prefix, node, args[9], args[10], args[11])
+  end
+  if changes ~= '' then
+    firsts[1] = apply(prefix, node, changes)
+  end
+  for i = 1, #releases do
+    release(prefix, node, releases[i][1], releases[i][2], releases[i][3])
+  end
+  if #full > 0 then
+    firsts[#firsts + 1] = full
+  end
+  return firsts
+end)
+
+-- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They free
+-- memory, so Redis executes them when it has none left. Executing one twice has no effect.
+redis.register_function{function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(_, args)
+  local prefix = args[1]
+  if not live(prefix, args[2]) then
+    return {'gone'}
+  end
+  local list = cmsgpack.unpack(args[3])
+  for i = 1, #list do
+    local cid, incarnation, done, received = unpack(list[i])
+    local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
+    local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x')
+    if state[1] and tonumber(state[4]) == incarnation then
+      local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
+      for j = 1, #received do
+        if received[j] >= head then
+          marks = marks + redis.call('HSET', states, received[j], 'r')
+        end
+      end
+      local first, waiting = head, nil
+      for j = 1, #done do
+        local number = done[j]
+        if number == head then
+          head = head + 1
+        elseif number > head then
+          waiting = waiting or {}
+          waiting[#waiting + 1] = number
+        end
+      end
+      if waiting then
+        for j = 1, #waiting do
+          marks = marks + redis.call('HSET', states, waiting[j], 'd')
+        end
+      end
+      if marks > 0 then
+        for number = first, head - 1 do
+          marks = marks - redis.call('HDEL', states, number)
+        end
+        while marks > 0 and redis.call('HGET', states, head) == 'd' do
+          marks = marks - redis.call('HDEL', states, head)
+          head = head + 1
+        end
+      end
+      if head > first then
+        for _, value in ipairs(redis.call('LPOP', prefix .. 'q:' .. cid, head - first) or {}) do
+          bytes = bytes - #value
+        end
+      end
+      redis.call('HSET', key, 'h', head, 'b', bytes, 'z', marks)
+    end
+  end
+  return {'ok'}
+end}

@@ -1,0 +1,77 @@
+#!lua name=flockmq1
+-- revision 8
+-- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
+-- in deploy/docs/CLUSTER.md.
+--
+-- A node joins common, commits, sessions, membership and log, in this order, to one library: a local of one file is
+-- visible in the files after it, and Lua allows 200 of them.
+--
+-- The first argument of every function is the key prefix. Functions that change state check that the caller is a live
+-- node: a node that was declared dead gets {'gone'}, and the function changes nothing. Messages between nodes are
+-- MessagePack arrays; the first element is the kind.
+
+local KEPT_CHANGES = 100000   -- entries of the stream of changes: a node that is further behind rejoins
+local AT_ONCE = 1000          -- values per command: Lua's stack is small
+local AT_ONCE_BYTES = 524288  -- of messages in one reply: Redis disconnects a subscriber with 32 MB of pending output
+local FLAP_SECONDS = 10       -- take-overs of a session within this time of each other count as a fight
+
+local function live(prefix, node)
+  return redis.call('HEXISTS', prefix .. 'nodes', node) == 1
+end
+
+local function tell(prefix, node, ...)
+  redis.call('PUBLISH', prefix .. 'to:' .. node, cmsgpack.pack({...}))
+end
+
+local function now()
+  return tonumber(redis.call('TIME')[1])
+end
+
+-- Number the changes of a block, append them to the stream, publish them to every node. `kept` is the entry of the
+-- stream; it lacks the retained messages, which the hash holds.
+local function change(prefix, origin, block, kept)
+  local number = redis.call('INCR', prefix .. 'change')
+  redis.call('XADD', prefix .. 'changes', 'MAXLEN', '~', KEPT_CHANGES, string.format('%.0f-0', number), 'o', origin,
+    'b', kept or block)
+  redis.call('PUBLISH', prefix .. 'all', cmsgpack.pack({'changes', number, origin, block}))
+  return number
+end
+
+local function forget(prefix, cid)
+  redis.call('DEL', prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, prefix .. 'in:' .. cid,
+    prefix .. 'subs:' .. cid)
+  redis.call('ZREM', prefix .. 'sessions', cid)
+end
+
+-- End a session. Other nodes know the subscriptions of a persistent one, so its end is a change.
+local function end_session(prefix, origin, cid, incarnation, persistent)
+  forget(prefix, cid)
+  if persistent == '1' then
+    return change(prefix, origin, cmsgpack.pack({{'ended', cid, tonumber(incarnation)}}))
+  end
+  return 0
+end
+
+-- The node of the client is dead: every message in the queue may have been sent.
+local function all_sent(prefix, cid)
+  local key = prefix .. 's:' .. cid
+  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + redis.call('LLEN', prefix .. 'q:' .. cid))
+end
+
+-- Why an entry can't be added to the log of messages: 'again', the log has it; 'gap', the log lacks the entry before it.
+-- nil if it can be added. An entry's id counts the bytes of all blocks up to its own.
+local function log_obstacle(prefix, node, id, block)
+  local logged = tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'logged') or 0)
+  local total = tonumber(id:match('%d+$'))
+  if total <= logged then
+    return 'again'
+  end
+  if total - #block ~= logged then
+    return 'gap'
+  end
+end
+
+local function log_entry(prefix, node, id, block, oldest)
+  redis.call('XADD', prefix .. 'analytics:log:' .. node, 'MINID', '~', oldest, id, 'b', block)
+  redis.call('HSET', prefix .. 'node:' .. node, 'logged', id:match('%d+$'))
+end

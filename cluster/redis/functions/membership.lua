@@ -1,0 +1,121 @@
+-- Nodes: they join, send heartbeats, leave, and are declared dead.
+
+-- args: prefix, node, layout, fields of the node's hash. Returns {number of the last change}, or {'layout', theirs}.
+redis.register_function('flockmq_join', function(_, args)
+  local prefix, node = args[1], args[2]
+  redis.call('SETNX', prefix .. 'layout', args[3])
+  local layout = redis.call('GET', prefix .. 'layout')
+  if layout ~= args[3] then
+    return {'layout', layout}
+  end
+  redis.call('HSET', prefix .. 'nodes', node, 1)
+  redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', unpack(args, 4))
+  return {tonumber(redis.call('GET', prefix .. 'change') or 0)}
+end)
+
+-- args: prefix, node. The node has read the state; from now on others wait for it.
+-- Returns {number of the change, node, seq, ...}.
+redis.register_function('flockmq_ready', function(_, args)
+  local prefix, node = args[1], args[2]
+  if not live(prefix, node) then
+    return {'gone'}
+  end
+  redis.call('HSET', prefix .. 'node:' .. node, 'state', 'ready')
+  local result = {change(prefix, node, cmsgpack.pack({{'ready', node}}))}
+  for _, other in ipairs(redis.call('HKEYS', prefix .. 'nodes')) do
+    result[#result + 1] = other
+    result[#result + 1] = tonumber(redis.call('HGET', prefix .. 'node:' .. other, 'seq') or 0)
+    result[#result + 1] = redis.call('HGET', prefix .. 'node:' .. other, 'state') or ''
+  end
+  return result
+end)
+
+-- args: prefix, node, fields. Returns {seq, last change, node, heartbeats, ...}, or {'gone'}.
+redis.register_function{function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = function(_, args)
+  local prefix, node = args[1], args[2]
+  if not live(prefix, node) then
+    return {'gone'}
+  end
+  redis.call('HINCRBY', prefix .. 'nodes', node, 1)
+  if #args > 2 then
+    redis.call('HSET', prefix .. 'node:' .. node, unpack(args, 3))
+  end
+  local result = {tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'seq')),
+    tonumber(redis.call('GET', prefix .. 'change') or 0)}
+  for _, value in ipairs(redis.call('HGETALL', prefix .. 'nodes')) do
+    result[#result + 1] = value
+  end
+  return result
+end}
+
+local function remove(prefix, node)
+  redis.call('HDEL', prefix .. 'nodes', node)
+  redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
+  redis.call('EXPIRE', prefix .. 'log:' .. node, 60)     -- other nodes may still read it
+  if redis.call('EXISTS', prefix .. 'owned:' .. node) == 1 then
+    redis.call('SADD', prefix .. 'dead', node)
+  end
+  return change(prefix, '', cmsgpack.pack({{'left', node}}))
+end
+
+-- args: prefix, node, dead node, its heartbeats as last seen. Declares it dead if their count is still the same.
+-- Returns {epoch, will, ...}: the wills that the caller publishes. The will of a client that is at another node by now
+-- is handed to that node.
+redis.register_function{function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = function(_, args)
+  local prefix, node, dead = args[1], args[2], args[3]
+  if not live(prefix, node) or redis.call('HGET', prefix .. 'nodes', dead) ~= args[4] then
+    return {}
+  end
+  local result = {}
+  local wills = redis.call('HGETALL', prefix .. 'wills:' .. dead)
+  for i = 1, #wills, 2 do
+    local epoch, will = wills[i], wills[i + 1]
+    local length = struct.unpack('<H', will)
+    local owner = redis.call('HGET', prefix .. 's:' .. will:sub(3, 2 + length), 'o')
+    if owner and owner ~= '' and owner ~= dead and owner ~= node and live(prefix, owner) then
+      redis.call('HSET', prefix .. 'wills:' .. owner, epoch, will)
+      tell(prefix, owner, 'adopt', tonumber(epoch), will)
+    else
+      redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
+      result[#result + 1] = tonumber(epoch)
+      result[#result + 1] = will
+    end
+  end
+  remove(prefix, dead)
+  return result
+end}
+
+-- args: prefix, node. The node leaves; it has committed everything.
+redis.register_function{function_name = 'flockmq_leave', flags = {'allow-oom'}, callback = function(_, args)
+  if live(args[1], args[2]) then
+    remove(args[1], args[2])
+  end
+  return 'ok'
+end}
+
+-- args: prefix, max. Marks sessions of dead nodes as offline, up to that many. Returns how many.
+redis.register_function{function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = function(_, args)
+  local prefix = args[1]
+  local node = redis.call('SRANDMEMBER', prefix .. 'dead')
+  if not node then
+    return 0
+  end
+  local found = redis.call('SPOP', prefix .. 'owned:' .. node, args[2])
+  for i = 1, #found do
+    local cid = found[i]:match('^(.*)%z[^%z]*$')
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'p')
+    if state[1] == node then
+      if state[2] == '1' then
+        redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
+        all_sent(prefix, cid)
+        redis.call('ZADD', prefix .. 'sessions', now(), cid)
+      else
+        forget(prefix, cid)
+      end
+    end
+  end
+  if redis.call('EXISTS', prefix .. 'owned:' .. node) == 0 then
+    redis.call('SREM', prefix .. 'dead', node)
+  end
+  return #found
+end}

@@ -1,0 +1,260 @@
+-- Sessions: which node has them, their queues, their ends; and what a node reads when it joins or its link is back.
+
+-- Entries of a queue from number `from` on, as many as one reply may have.
+local function entries(queue, head, from, count, bytes)
+  local start = from - head
+  if bytes <= AT_ONCE_BYTES then
+    return redis.call('LRANGE', queue, start, start + count - 1)
+  end
+  local found, size = {}, 0
+  while #found < count and size < AT_ONCE_BYTES do
+    local value = redis.call('LINDEX', queue, start + #found)
+    if not value then
+      break
+    end
+    found[#found + 1] = value
+    size = size + #value
+  end
+  return found
+end
+
+local function load(prefix, cid, from, count)
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'b')
+  local head = tonumber(state[1] or 1)
+  local queue = prefix .. 'q:' .. cid
+  from = math.max(from, head)
+  local found = entries(queue, head, from, count, tonumber(state[3] or 0))
+  local tail = head + redis.call('LLEN', queue)
+  local last = from + #found >= tail
+  return {head, tonumber(state[2] or 1), from, found, tail,
+    last and redis.call('HGETALL', prefix .. 'st:' .. cid) or {},
+    last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}}
+end
+
+-- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or nothing
+-- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
+-- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's.
+redis.register_function('flockmq_claim', function(_, args)
+  local prefix, node, cid, persistent = args[1], args[2], args[3], args[4]
+  if not live(prefix, node) then
+    return {'gone'}
+  end
+  local key = prefix .. 's:' .. cid
+  local state = redis.call('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u')
+  local owner, last, incarnation = state[1], state[2], state[3]
+  local user = args[8] or ''                     -- nodes of earlier versions send none
+  if (state[8] or '') ~= '' and state[8] ~= user then
+    return {'denied'}
+  end
+  if not last and persistent == '1' and redis.call('ZCARD', prefix .. 'sessions') >= tonumber(args[7]) then
+    return {'full'}
+  end
+  local epoch = redis.call('INCR', prefix .. 'epoch')
+  local waits, waited, old_will, died = '', {}, '', false
+  for old, where in (state[5] or ''):gmatch('([^=,]+)=([^,]*),') do
+    if live(prefix, where) then
+      waits = waits .. old .. '=' .. where .. ','
+      waited[#waited + 1] = tonumber(old)
+      waited[#waited + 1] = where
+      tell(prefix, where, 'taken', cid, tonumber(old))      -- repeated: the node may have had no link
+    else
+      died = true
+    end
+  end
+  local fights, seconds = tonumber(state[6] or 0), now()
+  if last and owner ~= '' then
+    if math.abs(seconds - tonumber(state[7])) < FLAP_SECONDS then fights = fights + 1 else fights = 0 end
+    if live(prefix, owner) then
+      waits = waits .. last .. '=' .. owner .. ','
+      waited[#waited + 1] = tonumber(last)
+      waited[#waited + 1] = owner
+      tell(prefix, owner, 'taken', cid, tonumber(last))
+    else
+      old_will = redis.call('HGET', prefix .. 'wills:' .. owner, last) or ''
+      redis.call('HDEL', prefix .. 'wills:' .. owner, last)
+      died = true
+    end
+  end
+  if died then
+    all_sent(prefix, cid)
+  end
+  if old_will ~= '' then
+    redis.call('HSET', prefix .. 'wills:' .. node, last, old_will)
+  end
+  local present = last and persistent == '1' and state[4] == '1'
+  if present then
+    redis.call('HSET', key, 'o', node, 'e', epoch, 'l', args[5], 'w', waits, 'f', fights, 't', seconds, 'u', user)
+  else
+    if last then
+      end_session(prefix, '', cid, incarnation, state[4])
+    end
+    incarnation = epoch
+    redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', args[5], 'h', 1, 'b', 0, 'n', 1,
+      'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user)
+  end
+  if persistent == '1' then
+    redis.call('ZADD', prefix .. 'sessions', seconds, cid)
+  end
+  redis.call('SADD', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
+  if args[6] ~= '' then
+    redis.call('HSET', prefix .. 'wills:' .. node, epoch, args[6])
+  end
+  return {epoch, present and 1 or 0, tonumber(incarnation), waited, fights, old_will, tonumber(last or 0)}
+end)
+
+-- args: prefix, client id, first queue number, max entries
+-- Returns {head, sent below, number of the first entry, entries, next number of the queue, states, awaited};
+-- the last two are empty while the queue has more entries.
+redis.register_function{function_name = 'flockmq_load', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  return load(args[1], args[2], tonumber(args[3]), tonumber(args[4]))
+end}
+
+-- args: prefix, node, then client id and the next queue number that the node expects, in turn
+-- Returns the client ids whose queues have that number.
+redis.register_function{function_name = 'flockmq_behind', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local prefix, found = args[1], {}
+  for i = 3, #args, 2 do
+    local cid = args[i]
+    local head = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
+    if head + redis.call('LLEN', prefix .. 'q:' .. cid) > tonumber(args[i + 1]) then
+      found[#found + 1] = cid
+    end
+  end
+  return found
+end}
+
+-- args: prefix, node, cursor, count. The claims of a node as Redis knows them; a node reads them when its link is back.
+-- Returns {cursor, client id, epoch, 1 = another connection has claimed the session since, ...}.
+redis.register_function{function_name = 'flockmq_owned', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local prefix = args[1]
+  local found = redis.call('SSCAN', prefix .. 'owned:' .. args[2], args[3], 'COUNT', args[4])
+  local result = {found[1]}
+  for i = 1, #found[2] do
+    local cid, epoch = found[2][i]:match('^(.*)%z([^%z]*)$')
+    result[#result + 1] = cid
+    result[#result + 1] = tonumber(epoch)
+    result[#result + 1] = redis.call('HGET', prefix .. 's:' .. cid, 'e') == epoch and 0 or 1
+  end
+  return result
+end}
+
+-- args: prefix, client id. Tells the client's node to close its connection. Returns the outcome in words.
+redis.register_function('flockmq_kick', function(_, args)
+  local prefix, cid = args[1], args[2]
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e')
+  if not state[2] then
+    return 'not found'
+  end
+  if state[1] == '' or not live(prefix, state[1]) then
+    return 'not connected'
+  end
+  tell(prefix, state[1], 'kick', cid)
+  return 'told ' .. state[1]
+end)
+
+-- args: prefix, client id. Ends a session. If it is connected, its node closes the connection, then purges it.
+-- Returns the outcome in words.
+redis.register_function('flockmq_purge', function(_, args)
+  local prefix, cid = args[1], args[2]
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'w')
+  if not state[2] then
+    return 'not found'
+  end
+  if state[1] ~= '' and live(prefix, state[1]) then
+    tell(prefix, state[1], 'purge', cid)
+    return 'told ' .. state[1]
+  end
+  end_session(prefix, '', cid, state[2], state[3])
+  return 'purged'
+end)
+
+-- args: prefix, node, seconds, max. Ends persistent sessions whose clients have been offline that long.
+-- Returns how many.
+redis.register_function{function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = function(_, args)
+  local prefix, seconds = args[1], now()
+  local ended = 0
+  for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', seconds - tonumber(args[3]), 'LIMIT', 0,
+      args[4])) do
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p')
+    if not state[2] then
+      redis.call('ZREM', prefix .. 'sessions', cid)
+    elseif state[1] == '' then
+      end_session(prefix, '', cid, state[2], state[3])
+      ended = ended + 1
+    else
+      redis.call('ZADD', prefix .. 'sessions', seconds, cid)   -- its time offline begins now, when the end is noticed
+      if not live(prefix, state[1]) then
+        redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
+        all_sent(prefix, cid)
+      end
+    end
+  end
+  return ended
+end}
+
+-- args: prefix, cursor, count. Returns {cursor, {client id, incarnation, {filter, options, ...}}, ...}.
+redis.register_function{function_name = 'flockmq_sessions', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local prefix = args[1]
+  local found = redis.call('ZSCAN', prefix .. 'sessions', args[2], 'COUNT', args[3])
+  local result = {found[1]}
+  for i = 1, #found[2], 2 do
+    local cid = found[2][i]
+    local subs = redis.call('HGETALL', prefix .. 'subs:' .. cid)
+    if #subs > 0 then
+      result[#result + 1] = {cid, tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x')), subs}
+    end
+  end
+  return result
+end}
+
+-- args: prefix, cursor, count. Returns {cursor, topic name, retained message, ...}; if a message is empty, ask flockmq_values for it.
+redis.register_function{function_name = 'flockmq_retained', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local found = redis.call('HSCAN', args[1] .. 'retained', args[2], 'COUNT', args[3])
+  local result, size = {found[1]}, 0
+  for i = 1, #found[2], 2 do
+    local message = found[2][i + 1]
+    size = size + #message
+    result[#result + 1] = found[2][i]
+    result[#result + 1] = size <= AT_ONCE_BYTES and message or ''
+  end
+  return result
+end}
+
+-- args: prefix, topic names. Returns their retained messages, empty = there is none. If they are large, only
+-- the first of them.
+redis.register_function{function_name = 'flockmq_values', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local result, size = {}, 0
+  for i = 2, #args do
+    local message = redis.call('HGET', args[1] .. 'retained', args[i]) or ''
+    result[#result + 1] = message
+    size = size + #message
+    if size > AT_ONCE_BYTES then
+      break
+    end
+  end
+  return result
+end}
+
+-- args: prefix, node, owner of the log, first seq.
+-- Returns {seq to continue from, 1 = there is more, batches for the node}.
+redis.register_function{function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+  local key, me, from = args[1] .. 'log:' .. args[3], ' ' .. args[2] .. ' ', args[4]
+  local result, size = {0, 1}, 0
+  for _ = 1, AT_ONCE do
+    local entry = redis.call('XRANGE', key, from .. '-0', '+', 'COUNT', 1)[1]
+    if not entry then
+      result[2] = 0
+      break
+    end
+    from = string.format('%.0f', tonumber(entry[1]:match('^%d+')) + 1)
+    if entry[2][4]:find(me, 1, true) then
+      result[#result + 1] = entry[2][2]
+      size = size + #entry[2][2]
+      if size > AT_ONCE_BYTES then
+        break
+      end
+    end
+  end
+  result[1] = tonumber(from)
+  return result
+end}

@@ -1,0 +1,89 @@
+"""Loading: the queue and the QoS states of a session, read from Redis before its client gets CONNACK."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import hiredis
+
+from _speedups.cluster.journal import arrive, decode_message
+from _speedups.session.session import Restored, Session
+from broker import logs
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import LinkLost, Reply
+from cluster.sessions.claim import Claim
+
+AT_ONCE = 500  # queued messages read with one call
+MAX_CALLS = 8  # such calls under way: Redis closes a link with too much pending output
+
+log = logs.get("flockmq.connect")
+
+
+class Loading:
+    """Reads sessions, several at a time.
+
+    Args:
+        link: of this node.
+        on_loaded: called with the claim and its session when all of the session is read.
+    """
+
+    def __init__(self, link: NodeLink, on_loaded: Callable[[Claim, Session], object]) -> None:
+        self._link = link
+        self._on_loaded = on_loaded
+        self._waiting: deque[tuple[Claim, Session, int]] = deque()  # with the queue number to read from
+        self._calls = 0  # under way
+
+    def load(self, claim: Claim, session: Session) -> None:
+        """Read the session of a claim."""
+        session.load()
+        self._enqueue(claim, session, 1)
+
+    def cancel(self) -> None:
+        """The link is lost: read nothing more."""
+        self._waiting.clear()
+
+    def _enqueue(self, claim: Claim, session: Session, first: int) -> None:
+        self._waiting.append((claim, session, first))
+        self._call()
+
+    def _call(self) -> None:
+        while self._waiting and self._calls < MAX_CALLS:
+            claim, session, first = self._waiting.popleft()
+            if not claim.connection.closed:
+                self._calls += 1
+                then = partial(self._loaded, claim, session, first == 1)
+                self._link.function(then, "load", claim.client_id, first, AT_ONCE, as_node=False)
+
+    def _loaded(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
+        self._calls -= 1
+        try:
+            if not claim.connection.closed:  # else the claim was given up when the connection closed
+                self._restore(claim, session, begins, reply)
+        except ValueError as error:
+            log.error("unreadable session", client_id=claim.packet.client_id, reason=error)
+            claim.connection.close("its session is unreadable")
+        finally:
+            self._call()
+
+    def _restore(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
+        if isinstance(reply, (LinkLost, hiredis.ReplyError)):
+            claim.connection.close("Redis went away while the session was read")
+            return
+        head, sent, first, entries, tail, states, awaited = reply
+        if begins:
+            session.restore(head, sent)
+        for number, message in enumerate(entries, first):
+            arrive(session, number, message)
+        if first + len(entries) < tail:
+            self._enqueue(claim, session, first + len(entries))
+            return
+        for number, state in zip(states[::2], states[1::2], strict=True):
+            if state == b"r":
+                session.restore_received(int(number))
+            else:
+                session.restore_done(int(number))
+        for packet_id, message in zip(awaited[::2], awaited[1::2], strict=True):
+            topic, payload, qos, retain = decode_message(message)
+            session.restore_awaiting(int(packet_id), Restored(0, qos, retain, topic, payload))
+        session.restored(claim.all_sent)
+        self._on_loaded(claim, session)

@@ -1,0 +1,69 @@
+"""Reclaim: when the link is back, the claims of this node and those in Redis become the same again."""
+
+from functools import partial
+
+import hiredis
+
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import LinkLost, Reply
+from cluster.sessions.claim import Claim, Claims
+from cluster.sessions.takeover import TakeOver
+from cluster.sessions.wills import Wills
+
+AT_ONCE = 1000  # claims read with one call
+
+
+class Reclaim:
+    """Compares the claims of this node with those in Redis.
+
+    Args:
+        link: of this node.
+        claims: of this node.
+        wills: of this node.
+        takeover: of this node.
+    """
+
+    def __init__(self, link: NodeLink, claims: Claims, wills: Wills, takeover: TakeOver) -> None:
+        self._link = link
+        self._claims = claims
+        self._wills = wills
+        self._takeover = takeover
+
+    def start(self) -> None:
+        """Compare all claims, and claim the sessions that were admitted without Redis."""
+        self._read(self._claims.epochs, b"0")
+        for claim in self._claims:
+            if not claim.epoch and claim.admitted:
+                self._takeover.request(claim, partial(self._granted, claim))
+
+    def _read(self, unseen: set[int], cursor: bytes) -> None:
+        """Read this node's claims in Redis. `unseen`: epochs of this node that no reply had so far."""
+        self._link.function(partial(self._compare, unseen), "owned", cursor, AT_ONCE)
+
+    def _compare(self, unseen: set[int], reply: Reply) -> None:
+        if isinstance(reply, (LinkLost, hiredis.ReplyError)):
+            return  # the link is lost again; if not, `taken` follows when another connection claims one of them
+        cursor, *owned = reply
+        for client_id, epoch, is_taken in zip(owned[::3], owned[1::3], owned[2::3], strict=True):
+            unseen.discard(epoch)
+            if is_taken or self._claims.with_epoch(epoch) is None:
+                self._takeover.taken(client_id, epoch)
+        if cursor != b"0":
+            self._read(unseen, cursor)
+            return
+        for epoch in unseen:
+            claim = self._claims.with_epoch(epoch)
+            if claim is not None:
+                claim.connection.close("Redis has lost its session")
+        self._wills.publish_missed()
+
+    def _granted(self, claim: Claim, reply: Reply) -> None:
+        if isinstance(reply, (LinkLost, hiredis.ReplyError)) or len(reply) == 1:
+            claim.connection.close("Redis refused the claim of its session")
+            return
+        epoch, *_, old_will, last = reply
+        self._claims.grant(claim, epoch)
+        if old_will:
+            self._wills.publish(last, old_will)
+        if claim.connection.closed:
+            self._takeover.give_up(claim)

@@ -1,0 +1,51 @@
+"""Subscriptions in a cluster: of persistent sessions they are changes for all nodes, of clean ones routes."""
+
+from _speedups.cluster.journal import ClusterJournal
+from _speedups.net.connection import Connection
+from _speedups.session.session import Session
+from _speedups.session.subscriber import SessionKind
+from broker.core.data_plane import DataPlane
+from cluster.replication.routes import Routes
+from cluster.sessions.claim import Claims
+
+
+class Subscribing:
+    """Records the changes that SUBSCRIBE and UNSUBSCRIBE of this node's clients make.
+
+    Args:
+        plane: of this node.
+        journal: of this node.
+        claims: of this node.
+        routes: of this node.
+    """
+
+    def __init__(self, plane: DataPlane, journal: ClusterJournal, claims: Claims, routes: Routes) -> None:
+        self._filters = plane.router.filters
+        self._journal = journal
+        self._claims = claims
+        self._routes = routes
+
+    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]]) -> None:
+        """Add subscriptions: topic filter, QoS."""
+        claim = self._claims.get(connection)
+        for name, qos in filters:
+            if session.kind == SessionKind.SHARED and claim is not None:
+                self._journal.change(("subscribed", session.client_id, session.number, name, qos))
+                if name not in claim.filters:
+                    self._routes.add(name, 0)
+                claim.filters[name] = qos
+            elif self._filters.subscribe(session, name, qos):
+                self._routes.add(name, qos)
+            else:
+                self._routes.raise_to(name, qos)
+
+    def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes]) -> None:
+        """Remove subscriptions."""
+        claim = self._claims.get(connection)
+        for name in filters:
+            if session.kind == SessionKind.SHARED and claim is not None:
+                if claim.filters.pop(name, None) is not None:
+                    self._journal.change(("unsubscribed", session.client_id, session.number, name))
+                    self._routes.remove([name])
+            elif self._filters.unsubscribe(session, name):
+                self._routes.remove([name])

@@ -1,0 +1,56 @@
+"""Wills in a cluster: Redis keeps the will of each claim until a commit settles it (G6)."""
+
+from functools import partial
+
+from _speedups.cluster.journal import ClusterJournal, decode_message
+from broker.core import will
+from broker.core.data_plane import DataPlane
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import Reply
+from cluster.sessions.claim import Claims
+
+
+class Wills:
+    """The wills that this node settles: published, or discarded.
+
+    Args:
+        plane: of this node.
+        link: of this node.
+        journal: of this node.
+        claims: of this node.
+    """
+
+    def __init__(self, plane: DataPlane, link: NodeLink, journal: ClusterJournal, claims: Claims) -> None:
+        self._plane = plane
+        self._link = link
+        self._journal = journal
+        self._claims = claims
+        self._key = link.keys.wills(link.node_id)
+        self._settling: set[int] = set()  # epochs of settled wills that Redis may still have
+
+    def settle(self, epoch: int) -> None:
+        """Record, in the block of this turn, that the will of a claim is published or discarded."""
+        self._settling.add(epoch)
+        self._journal.will_settled(epoch)
+        self._plane.turn.after_commit(partial(self._settling.discard, epoch))
+
+    def publish(self, epoch: int, stored: bytes) -> None:
+        """Publish the will of a client whose node is dead; Redis has handed it to this node."""
+        end = 2 + int.from_bytes(stored[:2], "little")
+        topic, payload, qos, retain = decode_message(stored[end:])
+        will.publish_stored(self._plane.router, stored[2:end], topic, payload, qos, retain)
+        self.settle(epoch)
+
+    def publish_missed(self) -> None:
+        """Publish the wills that Redis handed to this node while it had no link."""
+        self._link.call(self._listed, "HKEYS", self._key)
+
+    def _listed(self, reply: Reply) -> None:
+        if isinstance(reply, list):
+            for epoch in map(int, reply):
+                if self._claims.with_epoch(epoch) is None and epoch not in self._settling:
+                    self._link.call(partial(self._read, epoch), "HGET", self._key, epoch)
+
+    def _read(self, epoch: int, reply: Reply) -> None:
+        if isinstance(reply, bytes) and epoch not in self._settling:
+            self.publish(epoch, reply)

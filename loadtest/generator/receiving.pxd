@@ -1,0 +1,99 @@
+# Received messages and acknowledgements: their check, their latency and the replies.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from _speedups.codec.tables cimport PUBACK, PUBREC, PUBREL
+from loadtest.generator.checker cimport DUPLICATE, IN_ORDER, Stream, observe
+from loadtest.generator.client_packets cimport PayloadHeader
+from loadtest.generator.connection cimport Connection, Network
+from loadtest.generator.shapes cimport Shape, is_subscribed
+from loadtest.generator.wire cimport get_uint16, put_uint16
+
+cdef extern from *:
+    int __builtin_clzll(unsigned long long value) noexcept nogil
+
+cdef enum:
+    BUCKETS = 64 * 64           # latency histogram: 64 steps per power of two of ns, each 1.6 % wide
+
+cdef struct Receiving:
+    const Shape* shape          # borrowed
+    int qos
+    uint32_t payload            # bytes
+    uint32_t window             # unacknowledged messages per publisher
+    uint32_t stream_count       # per subscriber
+    uint8_t* replies            # acknowledgements that one read causes; owned by the generator
+    size_t reply_size
+    uint64_t* last_delivery     # ns; borrowed
+    uint64_t latency_from       # ns; messages sent earlier are not in the histogram
+    uint64_t* histogram         # deliveries by latency, take-overs by the time from CONNECT to CONNACK; owned
+
+
+cdef inline uint32_t bucket_of(uint64_t value) noexcept nogil:
+    """The bucket of a latency in ns."""
+    cdef uint32_t power = 57 - <uint32_t>__builtin_clzll(value | 127)
+    return power * 64 + <uint32_t>(value >> power)
+
+
+cdef inline void add_latency(Receiving* load, uint64_t latency) noexcept nogil:
+    load.histogram[bucket_of(latency)] += 1
+
+
+cdef inline void reply(Receiving* load, uint32_t first, uint32_t packet_id) noexcept nogil:
+    cdef uint8_t* p = load.replies + load.reply_size
+    p[0] = <uint8_t>first
+    p[1] = 2
+    put_uint16(p + 2, packet_id)
+    load.reply_size += 4
+
+
+cdef inline void handle_publish(
+    Network* network, Receiving* load, Connection* connection, uint8_t first, const uint8_t* body, uint32_t size,
+    uint64_t now
+) noexcept nogil:
+    cdef PayloadHeader header
+    cdef Stream* stream
+    cdef int result
+    cdef uint32_t qos = first >> 1 & 3
+    cdef uint32_t at = 2 + (get_uint16(body) if size >= 2 else size)
+    if qos and at + 2 <= size:
+        reply(load, (PUBACK if qos == 1 else PUBREC) << 4, get_uint16(body + at))
+        at += 2
+    if at + load.payload != size or qos != <uint32_t>load.qos or connection.streams == NULL:
+        network.counters.malformed += 1
+        return
+    memcpy(&header, body + at, sizeof(header))
+    if header.run != network.run_id or header.publisher >= load.shape.publishers or header.sequence == 0:
+        network.counters.foreign += 1
+        return
+    if not is_subscribed(load.shape, connection.index, header.topic):
+        network.counters.misrouted += 1
+        return
+    stream = connection.streams if load.stream_count == 1 else connection.streams + header.publisher
+    result = observe(stream, header.sequence)
+    if result == DUPLICATE:
+        network.counters.duplicates += 1
+        return
+    if result != IN_ORDER:
+        network.counters.reordered += 1
+    network.counters.received += 1
+    load.last_delivery[0] = now
+    if header.sent >= load.latency_from:
+        add_latency(load, now - header.sent)
+
+
+cdef inline void handle_acknowledgement(
+    Network* network, Receiving* load, Connection* connection, uint32_t kind, uint32_t packet_id
+) noexcept nogil:
+    if (
+        connection.in_flight == NULL or not 1 <= packet_id <= load.window or connection.in_flight[packet_id] == 0
+        or (kind == PUBACK) != (load.qos == 1)
+    ):
+        network.counters.malformed += 1
+    elif kind == PUBREC:
+        reply(load, PUBREL << 4 | 2, packet_id)
+    else:
+        connection.in_flight[packet_id] = 0
+        connection.free_ids[connection.free_count] = <uint16_t>packet_id
+        connection.free_count += 1
+        network.counters.acknowledged += 1

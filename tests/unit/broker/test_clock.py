@@ -1,0 +1,45 @@
+"""The clock: ticks that have passed, and jobs at their periods."""
+
+import asyncio
+import time
+
+from broker.clock import EVERY_TICK, MAX_TICKS, Clock, Job
+
+
+def test_jobs_run_at_their_periods_and_after_the_tick() -> None:
+    seen: list[str] = []
+    period = 0.0
+
+    async def run() -> None:
+        clock = Clock(
+            asyncio.get_running_loop(),
+            lambda ticks, late: seen.append(f"tick {ticks}"),
+            (
+                Job(EVERY_TICK, lambda elapsed: seen.append("every tick")),
+                Job(60.0, lambda elapsed: seen.append("late")),
+                Job(lambda: period or 60.0, lambda elapsed: seen.append("configured")),
+            ),
+        )
+        clock.start()
+        await asyncio.sleep(0.35)
+        clock.stop()
+        before = len(seen)
+        await asyncio.sleep(0.3)
+        assert len(seen) == before
+
+    asyncio.run(run())
+    assert seen == ["tick 1", "every tick"]
+
+
+def test_a_process_that_was_suspended_does_not_catch_up() -> None:
+    ticks: list[int] = []
+
+    async def run() -> None:
+        clock = Clock(asyncio.get_running_loop(), lambda passed, late: ticks.append(passed), ())
+        clock.start()
+        time.sleep(1.6)  # noqa: ASYNC251 - the whole process is suspended
+        await asyncio.sleep(0.05)
+        clock.stop()
+
+    asyncio.run(run())
+    assert ticks == [MAX_TICKS]
