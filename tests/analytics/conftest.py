@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cluster.analytics.source import register
+from tests.analytics.job_process import QUICK
 
 
 @pytest.fixture(scope="session")
@@ -23,8 +24,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.extraJavaOptions", QUICK)
+        .config("spark.default.parallelism", "2")
         .config("spark.sql.warehouse.dir", str(place / "warehouse"))
         .config("spark.local.dir", str(place / "local"))
         .getOrCreate()

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from cluster.analytics.source import register
 
 def places(_):
-    import cluster.analytics.block, redis
+    import cluster.analytics.log.block, redis
     return [(cluster.__file__, redis.__file__)]
 
 url, place = sys.argv[1:]

@@ -15,6 +15,9 @@ from tests.harness.broker_process import DEADLINE, environment
 from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
 
+# A client of another maker sees no difference between a store in memory and one on disk.
+pytestmark = pytest.mark.parametrize("store", ["sqlite", "cluster"])
+
 Process = subprocess.Popen[bytes] | nursery.ForkedProcess
 VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311"])
 

@@ -9,6 +9,9 @@ import pytest
 from tests.clients.packages import node_modules
 from tests.harness.cluster_process import Broker
 
+# A client of another maker sees no difference between a store in memory and one on disk.
+pytestmark = pytest.mark.parametrize("store", ["sqlite", "cluster"])
+
 HERE = Path(__file__).parent
 
 

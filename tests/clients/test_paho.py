@@ -9,6 +9,9 @@ import pytest
 from tests.harness.broker_process import DEADLINE, until
 from tests.harness.cluster_process import Broker
 
+# A client of another maker sees no difference between a store in memory and one on disk.
+pytestmark = pytest.mark.parametrize("store", ["sqlite", "cluster"])
+
 paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 
 LEVELS = pytest.mark.parametrize("level", [3, 4])

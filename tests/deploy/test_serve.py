@@ -15,6 +15,8 @@ from tests.harness import nursery
 from tests.harness.broker_process import DEADLINE, BrokerProcess, environment
 from tests.protocol.wire import Wire
 
+pytestmark = pytest.mark.one_process
+
 StartBroker = Callable[..., BrokerProcess]
 
 

@@ -42,7 +42,7 @@ while True:
 """
 SUPERVISOR = """
 import json, sys
-from broker import logs, workers
+from broker import logs, supervisor as workers
 for name, value in json.loads(sys.argv[2]).items():
     setattr(workers, name, value)
 logs.configure("info", "json")
