@@ -1,4 +1,4 @@
-# The topics and subscriptions of each shape. Both are computed. The number of deliveries of a message is therefore fixed
+# The topics and subscriptions of each shape. Both are computed. The number of deliveries of a message is thus fixed
 # before it is sent, and a receiver can check that it has a subscription for a message.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
