@@ -398,7 +398,7 @@ class ClientSession:
 
     def _handle_publish(self, packet: Publish, events: list[Event]) -> None:
         if packet.qos == 2:
-            if packet.packet_id in self._received:  # a redelivery of what was acknowledged [MQTT-4.3.3-2]
+            if packet.packet_id in self._received:  # a redelivery of an acknowledged message [MQTT-4.3.3-2]
                 self._send(Pubrec(packet.packet_id))
                 return
             if packet.packet_id in self._incoming:

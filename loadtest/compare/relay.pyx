@@ -1,6 +1,6 @@
 """The baseline for a broker's CPU time at QoS 0: a relay that only copies messages.
 
-One epoll loop. A turn reads once from every readable connection, appends each PUBLISH as it came to the output of its
+One epoll loop. A turn reads once from every readable connection, appends each PUBLISH unchanged to the output of its
 receivers, and writes once per receiver. Topic names are found by hash; any filter with a wildcard matches everything.
 There are no checks, limits, timers or sessions, and input is trusted: any further cost is the broker's own.
 """

@@ -109,7 +109,7 @@ def publish_load(target: Target, load: Workload, watch: Watch = UNWATCHED) -> Fi
 def hold_connections(target: Target, load: IdleLoad, watch: Watch = UNWATCHED) -> Figures:
     """Open idle connections, hold them with pings, measure the broker.
 
-    To this machine they come from many addresses in 127.0.0.0/8. CPU time of groups, and counts, are those while the
+    On this machine they use many source addresses in 127.0.0.0/8. CPU time of groups, and counts, are those while the
     connections are held. Memory is only meaningful for a broker that was just started.
 
     Raises:

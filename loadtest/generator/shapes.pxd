@@ -1,5 +1,5 @@
-# The topics and subscriptions of each shape. All are computed, so the number of deliveries of a message is known before
-# it is sent, and a receiver can check that it has a subscription for a message.
+# The topics and subscriptions of each shape. Both are computed. The number of deliveries of a message is thus fixed
+# before it is sent, and a receiver can check that it has a subscription for a message.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free

@@ -1,4 +1,4 @@
-"""The check of deliveries: what the clients of one process have published, should have received, and did.
+"""The check of deliveries: the published, expected and received messages of the clients of one process.
 
 Owns the streams of its publishers and the subscriptions of its subscribers; finds losses, duplicates and wrong order.
 Processes exchange nothing while the test runs. At its end each one receives the streams of all (`final_count`), so

@@ -74,7 +74,6 @@ EXCEPTIONS: set[str] = {
 CIRCLES: list[list[str]] = [
     ["_speedups.session.session", "_speedups.session.subscriber", "_speedups.session.turn"],
     ["cluster.coordinator", "cluster.peers.rpc", "cluster.replication.users", "cluster.sessions.takeover"],
-    ["loadtest.swarm.client", "loadtest.swarm.timer"],
 ]
 
 IMPORTS = read(tuple(PACKAGES))
