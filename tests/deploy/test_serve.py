@@ -336,7 +336,7 @@ def test_hup_with_a_wrong_file_changes_nothing(configured: tuple[BrokerProcess, 
 
 def test_a_client_id_does_not_forge_log_lines(start_broker: StartBroker) -> None:
     """CR, LF and escapes of a client id stay inside its value."""
-    broker = start_broker({"log.level": "debug"})
+    broker = start_broker({"log.level": "debug", "mqtt.control_characters": True})
     name = "a\r\n2026-01-01 forged  \x1b[31m"
     with Wire(broker.port) as client:
         data = name.encode()
