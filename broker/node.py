@@ -27,6 +27,7 @@ from broker.config.reload import diff, follow
 from broker.config.schema import Config
 from broker.coordination.coordinator import Coordinator
 from broker.coordination.standalone import StandaloneCoordinator
+from broker.core.full_queues import FullQueues
 from broker.errors import ConfigError, NotNow, UsageError
 from broker.handlers.dispatch import Dispatcher
 from broker.hooks.api import Hooks
@@ -97,6 +98,7 @@ class Node:
         self.http: HttpServer | None = None
         self._exporter: Exporter | None = None
         self._access = AccessControl(config, users=lambda: self.coordinator.users, first=self._first_methods())
+        self._full_queues = FullQueues(self._queue_limits)
         self._clock = Clock(self._loop, self._tick, self._jobs())
         self._build()
 
@@ -225,6 +227,7 @@ class Node:
     def _jobs(self) -> tuple[Job, ...]:
         return (
             Job(EVERY_TICK, lambda _: self.coordinator.tick()),
+            Job(EVERY_TICK, lambda _: self._report_full_queues()),
             Job(EVERY_TICK, lambda _: self.broker.traces.forget()),
             Job(EVERY_TICK, lambda _: self.broker.connected_users.tick()),
             Job(FILES_SECONDS, lambda _: self._check_files()),
@@ -232,6 +235,17 @@ class Node:
             Job(CERTIFICATE_SECONDS, lambda _: self.listeners.check_certificates(self.config)),
             Job(lambda: self.config.mqtt.sys_interval, self._update_sys),
         )
+
+    def _report_full_queues(self) -> None:
+        """Log the messages that were dropped at full queues: they may have been acknowledged to their publishers."""
+        dropped = self.broker.data_plane.turn.take_full_queues()
+        if dropped:
+            self._full_queues.dropped(dropped)
+        self._full_queues.tick(time.monotonic())
+
+    def _queue_limits(self) -> tuple[int, int, bool]:
+        limits = self.config.limits
+        return limits.max_queued_messages, limits.max_queued_bytes, limits.queue_policy == "drop-old"
 
     def _check_files(self) -> None:
         """Apply files of users and rules that have changed."""
@@ -303,6 +317,8 @@ class Node:
             self._loop.remove_reader(reactor.fileno())
         self.listeners.close()
         await self.coordinator.stop()
+        self._report_full_queues()
+        self._full_queues.close()
         if self.http is not None:
             await self.http.close()
         self._access.close()

@@ -54,7 +54,6 @@ from cluster.replication.routes import Routes
 from cluster.replication.snapshot import SnapshotReader, read_tail
 from cluster.replication.users import Users
 from cluster.sessions.claim import Claims
-from cluster.sessions.full_queues import FullQueues
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.subscribing import Subscribing
 from cluster.sessions.takeover import TakeOver
@@ -106,7 +105,6 @@ class ClusterCoordinator(Coordinator):
             on_fenced=self._on_fenced,
         )
         self.users = Users(self._link)
-        self._full_queues = FullQueues(self._queue_limits)
 
     # ---- composition ----
 
@@ -251,7 +249,6 @@ class ClusterCoordinator(Coordinator):
         now, link = time.monotonic(), self._link
         if link.closed:
             return
-        self._full_queues.tick(now)
         if not link.connected:
             self._recovery.tick(now)
             return
@@ -293,7 +290,6 @@ class ClusterCoordinator(Coordinator):
                 log.error("Redis does not answer: unconfirmed messages were not acknowledged, and may be lost")
             with contextlib.suppress(LinkLost, LinkError, TimeoutError):
                 await asyncio.wait_for(link.ask_function("leave"), STOP_SECONDS / 5)
-        self._full_queues.close()
         self._recovery.stop()
         self.store.close()
         link.close()
@@ -420,7 +416,7 @@ class ClusterCoordinator(Coordinator):
 
     def _on_dropped(self, count: int, by_client: dict[bytes, int]) -> None:
         self.data_plane.turn.count(DROPPED_QUEUE_FULL, count)
-        self._full_queues.dropped(by_client)
+        self.data_plane.turn.add_full_queues(by_client)
 
     def _on_unnumbered(self, sessions: list[Session]) -> None:
         """Redis has put messages of a repeated commit into these queues; their numbers are unknown."""

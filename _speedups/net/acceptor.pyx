@@ -42,6 +42,9 @@ cdef class Acceptor(Loop):
         self.max_connections = <uint32_t>-1
         self.max_pending = <uint32_t>-1
 
+    def __iter__(self):
+        return iter(list(self.connections.values()))
+
     @property
     def certificate_expires(self):
         """When the first certificate expires, in seconds since 1970; 0 without TLS."""

@@ -71,9 +71,6 @@ cdef class Loop:
         """Open connections, with those that have not sent CONNECT."""
         return len(self.connections)
 
-    def __iter__(self):
-        return iter(list(self.connections.values()))
-
     @property
     def pending(self):
         """Connections that have not sent CONNECT."""

@@ -191,6 +191,11 @@ cdef class Turn:
         self.full_queues[client_id] = self.full_queues.get(client_id, 0) + 1
         return 0
 
+    def add_full_queues(self, dict dropped not None):
+        """Note messages that were dropped at queues elsewhere: client id -> their number. They are counted already."""
+        for client_id, n in dropped.items():
+            self.full_queues[client_id] = self.full_queues.get(client_id, 0) + n
+
     def take_full_queues(self):
         """Client id -> messages that were dropped at its full queue since the last call."""
         dropped, self.full_queues = self.full_queues, {}

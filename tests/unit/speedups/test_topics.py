@@ -1,10 +1,16 @@
 """Holds topics.pyx against the tables of tests/cases and against the plain model, on given and on generated input."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from _speedups.codec.topics import InvalidTopic, matches, validate_topic_filter, validate_topic_name
+from _speedups.codec.topics import (
+    InvalidTopic,
+    has_control_characters,
+    matches,
+    validate_topic_filter,
+    validate_topic_name,
+)
 from tests.cases.topics import MATCHES, VALIDITIES, Match, Validity
 from tests.model import topics as model
 
@@ -120,3 +126,18 @@ def test_validity_as_the_model_does(topic: str, level: int, max_levels: int) -> 
 def test_any_bytes_are_judged_as_the_model_judges_them(data: bytes) -> None:
     assert is_topic_name(data) is model.is_topic_name(data)
     assert is_topic_filter(data) is model.is_topic_filter(data)
+
+
+@given(st.text(max_size=20))
+@example("abcdefg\x1f")
+@example("abcdefgh\x7f")
+@example("\x9f\ufdd0")
+@example("x\U0001fffe")
+@example("\u00a0\ufdf0\ufffd")
+def test_control_characters_are_those_that_the_standard_names(text: str) -> None:
+    def is_unwanted(character: str) -> bool:
+        code = ord(character)
+        return 1 <= code <= 0x1F or 0x7F <= code <= 0x9F or 0xFDD0 <= code <= 0xFDEF or code & 0xFFFE == 0xFFFE
+
+    assume(not any(0xD800 <= ord(character) <= 0xDFFF for character in text))
+    assert has_control_characters(text) == any(map(is_unwanted, text))

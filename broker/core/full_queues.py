@@ -1,4 +1,4 @@
-"""Full queues in Redis: one warning per session when an episode of dropped messages begins, one line when it ends."""
+"""Full queues: one warning per session when an episode of dropped messages begins, one line when it ends."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from broker import logs
 EPISODE_SECONDS = 10.0  # without a dropped message, after which the episode of a session ends
 MAX_EPISODES = 1000  # at a time; drops of further sessions are only counted
 
-log = logs.get("flockmq.cluster")
+log = logs.get("flockmq.queues")
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Episode:
 
 
 class FullQueues:
-    """Logs the messages that this node's commits could not put into full queues.
+    """Logs the messages that this node dropped at full queues, its own and those in Redis.
 
     Args:
         limits: returns the limits of a queue: messages, bytes, and whether the oldest message is dropped.
