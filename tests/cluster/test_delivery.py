@@ -6,6 +6,7 @@ import pytest
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe
+from tests.conftest import StartCluster
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
@@ -201,8 +202,9 @@ ODD = [
 
 
 @pytest.mark.parametrize("client_id", ODD, ids=range(len(ODD)))
-def test_odd_client_ids(cluster: ClusterProcess, client_id: str) -> None:
+def test_odd_client_ids(start_cluster: StartCluster, client_id: str) -> None:
     """They are part of keys: a session keeps its own, and another with a similar name has none of it."""
+    cluster = start_cluster({"mqtt.control_characters": True})
     with SocketClient(cluster["a"].port, client_id, clean_start=False) as client:
         assert client.subscribe(("t", 1)) == [1]
     others = [client_id + "y", "y" + client_id, client_id[:-1] or "y"]
@@ -229,8 +231,9 @@ GLOBS = ["t[ab]", "t?", "t*", "t\\", "t\\*", "t[^a]", "a b", "t{x}", "*", "?", "
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_topics_that_look_like_patterns(cluster: ClusterProcess, qos: int) -> None:
+def test_topics_that_look_like_patterns(start_cluster: StartCluster, qos: int) -> None:
     """A8: to Redis they are bytes. Each is delivered to its own subscription and no other's."""
+    cluster = start_cluster({"mqtt.control_characters": True})
     with (
         Wire(cluster["a"].port, name="s") as subscriber,
         Wire(cluster["b"].port, name="p") as publisher,
