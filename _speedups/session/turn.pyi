@@ -1,7 +1,7 @@
 from collections.abc import Callable
+from typing import Any
 
 from _speedups.session.journal import Journal
-from _speedups.session.session import Session
 from _speedups.session.trace import Tracer
 
 COUNTERS: tuple[str, ...]
@@ -21,7 +21,7 @@ class Turn:
     committed: int
     tick: int
     has_publish_hook: bool
-    deliver_hook: Callable[[Session, bytes, bytes, int, bool], bool] | None
+    deliver_hook: Callable[[Any, bytes, bytes, int, bool], bool] | None
     tracer: Tracer | None
     uncommitted: int
     queued: int

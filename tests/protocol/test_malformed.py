@@ -40,7 +40,7 @@ BAD_LATER = [param for param in BAD if not is_connect(param.values[0])]
 FROM_BROKER = [
     pytest.param(case, 4, id=f"{case.name} [from a client]")
     for case in CASES
-    if type(case.packet).__name__ in ("Connack", "Suback", "Unsuback") and 4 in case.levels
+    if type(case.packet).__name__ in ("Connack", "Suback", "Unsuback", "Pingresp") and 4 in case.levels
 ]
 
 
@@ -180,7 +180,7 @@ def test_qos_is_the_lower_of_published_and_granted(published: int, granted: int,
 
 
 def valid_from_a_client(level: int) -> list[Any]:
-    names = ("Publish", "Puback", "Pubrec", "Pubrel", "Pubcomp", "Subscribe", "Unsubscribe", "Pingreq", "Pingresp")
+    names = ("Publish", "Puback", "Pubrec", "Pubrel", "Pubcomp", "Subscribe", "Unsubscribe", "Pingreq")
     return [case for case in CASES if type(case.packet).__name__ in names and level in case.levels]
 
 

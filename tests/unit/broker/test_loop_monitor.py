@@ -5,7 +5,7 @@ import pytest
 from _speedups.session.journal import Journal
 from _speedups.session.turn import Turn
 from broker.core import loop_monitor
-from broker.core.loop_monitor import Longest, LoopMonitor
+from broker.core.loop_monitor import Maximum, LoopMonitor
 
 
 class Clock:
@@ -23,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_the_longest_is_forgotten(clock: Clock) -> None:
-    longest = Longest()
+    longest = Maximum()
     assert longest.read() == 0
     longest.note(0.5)
     longest.note(0.25)
@@ -39,7 +39,7 @@ def test_the_longest_is_forgotten(clock: Clock) -> None:
 
 def test_reading_changes_nothing(clock: Clock) -> None:
     """OpenTelemetry's thread does, while the loop's notes."""
-    longest = Longest()
+    longest = Maximum()
     longest.note(0.5)
     before = vars(longest).copy()
     for expected in (0.5, 0.5, 0.0):
