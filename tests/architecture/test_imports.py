@@ -64,8 +64,7 @@ TESTS = ["cases model", "harness"]  # all the rest stands on these
 
 # Imports that point upwards, as "importer -> imported", and circles. Both lists are empty, and stay so.
 EXCEPTIONS: set[str] = set()
-CIRCLES: list[list[str]] = [
-]
+CIRCLES: list[list[str]] = []
 
 IMPORTS = read(tuple(PACKAGES))
 

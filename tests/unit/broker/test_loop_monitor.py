@@ -5,7 +5,7 @@ import pytest
 from _speedups.session.journal import Journal
 from _speedups.session.turn import Turn
 from broker.core import loop_monitor
-from broker.core.loop_monitor import Maximum, LoopMonitor
+from broker.core.loop_monitor import LoopMonitor, Maximum
 
 
 class Clock:
@@ -25,11 +25,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_the_longest_is_forgotten(clock: Clock) -> None:
     longest = Maximum()
     assert longest.read() == 0
-    longest.note(0.5)
-    longest.note(0.25)
+    longest.add(0.5)
+    longest.add(0.25)
     assert longest.read() == 0.5
     clock.now += 15
-    longest.note(0.125)
+    longest.add(0.125)
     assert longest.read() == 0.5
     clock.now += 15
     assert longest.read() == 0.125
@@ -40,7 +40,7 @@ def test_the_longest_is_forgotten(clock: Clock) -> None:
 def test_reading_changes_nothing(clock: Clock) -> None:
     """OpenTelemetry's thread does, while the loop's notes."""
     longest = Maximum()
-    longest.note(0.5)
+    longest.add(0.5)
     before = vars(longest).copy()
     for expected in (0.5, 0.5, 0.0):
         assert longest.read() == expected
