@@ -70,8 +70,7 @@ class Broker:
         """
         self.hooks.use(hooks, timeout)
         turn = self.data_plane.turn
-        turn.has_publish_hook = self.hooks.has("publish", "authorize")
-        turn.deliver_hook = self._may_deliver if self.hooks.has("deliver") else None
+        turn.set_hooks(self.hooks.has("publish", "authorize"), self._may_deliver if self.hooks.has("deliver") else None)
         self.data_plane.sessions.attach(self._session_ended if self.hooks.has("session_ended") else None)
 
     def _may_deliver(self, session: Session, topic: bytes, payload: bytes, qos: int, retain: bool) -> bool:

@@ -173,7 +173,7 @@ class Node:
         """Accept clients."""
         self.broker.bans.refresh()
         reactor = self.broker.data_plane.reactor
-        reactor.max_connections = self._max_connections()
+        reactor.set_max_connections(self._max_connections())
         self._loop.add_reader(reactor.fileno(), reactor.run)
         self.listeners.open(reactor, self.config.proxy.trusted)
         self._update_sys(0.0)

@@ -122,12 +122,12 @@ class Traces:
         self._collect()
         followers = self._followers.values()
         if not followers:
-            self._turn.tracer = None
+            self._turn.follow(None)
             self._events.clear()
         elif any(follower.topic is None for follower in followers):
-            self._turn.tracer = Tracer(None)
+            self._turn.follow(Tracer(None))
         else:
-            self._turn.tracer = Tracer({follower.topic for follower in followers if follower.topic is not None})
+            self._turn.follow(Tracer({follower.topic for follower in followers if follower.topic is not None}))
 
 
 async def follow(

@@ -139,7 +139,7 @@ class ClusterCoordinator(Coordinator):
         )
         self._routes = Routes(self.journal)
         self._logged = LoggedMessages(plane, self.store, self._link, self._name, lambda: self._config.analytics)
-        self.journal.log = self._logged.log
+        self.journal.attach(self._logged.log)
 
     def _build_sessions(self, plane: DataPlane) -> None:
         self._claims = Claims()
@@ -167,7 +167,7 @@ class ClusterCoordinator(Coordinator):
             link=self._link,
             on_fenced=self._on_fenced,
         )
-        plane.reactor.on_lease_expired = self._on_lease_expired
+        plane.reactor.attach_lease(self._on_lease_expired)
         self._cleanup = Cleanup(self._link, lambda: self._config.mqtt.session_expiry)
         self._heartbeat = Heartbeat(
             self._link,

@@ -56,7 +56,7 @@ cdef class ClusterJournal(Journal):
     cdef list changes                  # for all nodes, in the order they were made: tuples
     cdef list wills                    # epochs of wills that are settled
     cdef list releases                 # of sessions: (client id, epoch, sent)
-    cdef public MessageLog log         # None = messages are not logged
+    cdef readonly MessageLog log         # None = messages are not logged
     cdef object header                 # callable: what comes before a batch for a peer
 
     cdef object begin(self)

@@ -208,6 +208,10 @@ cdef class ClusterJournal(Journal):
 
     # ---- what is recorded ----
 
+    def attach(self, MessageLog log not None):
+        """Commit the blocks of this log together with those of the journal."""
+        self.log = log
+
     def change(self, tuple record not None):
         """Tell all nodes, and keep: see the kinds in cluster/replication/changes.py."""
         self.changes.append(record)

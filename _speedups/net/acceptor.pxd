@@ -16,8 +16,8 @@ cdef class Acceptor(Loop):
     cdef set paused                    # fds of endpoints that are not asked for new connections
     cdef uint32_t paused_at            # tick
     cdef bint at_capacity              # the handler was told that nobody is accepted
-    cdef public uint32_t max_connections
-    cdef public uint32_t max_pending
+    cdef readonly uint32_t max_connections
+    cdef readonly uint32_t max_pending
 
     cdef object watch(self, int fd)
     cdef int pause(self, int fd, bint at_capacity) except -1

@@ -50,6 +50,22 @@ cdef class Acceptor(Loop):
         """When the first certificate expires, in seconds since 1970; 0 without TLS."""
         return min([each.tls.expires for each in self.listeners.values() if each.tls is not None], default=0)
 
+    def set_limits(self, *, uint32_t max_pending, uint32_t connect_ticks, uint32_t retry_ticks):
+        """The limits of the configuration.
+
+        Args:
+            max_pending: connections that have not sent CONNECT.
+            connect_ticks: quarters of a second that CONNECT may take.
+            retry_ticks: quarters of a second after which level 3 gets again what it has not acknowledged; 0 = never.
+        """
+        self.max_pending = max_pending
+        self.connect_ticks = connect_ticks
+        self.retry_ticks = retry_ticks
+
+    def set_max_connections(self, uint32_t max_connections):
+        """Accept no more connections than this."""
+        self.max_connections = max_connections
+
     def listen(self, Endpoint endpoint not None):
         """Accept connections from the endpoint's socket."""
         fd = endpoint.socket.fileno()

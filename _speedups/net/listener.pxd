@@ -8,14 +8,14 @@ from _speedups.net.tls cimport TlsContext
 
 cdef class Listener:
     cdef readonly str name
-    cdef public TlsContext tls         # for those of its addresses that are `secure`
-    cdef public uint32_t max_connections
-    cdef public uint32_t max_per_address   # connections; 0 = no limit
-    cdef public double connects        # a second; 0 = no limit, here and below
-    cdef public double client_messages # PUBLISH packets a second from one client ...
-    cdef public double client_bytes    # ... and bytes of its packets
-    cdef public double total_messages  # from all clients of the listener
-    cdef public double total_bytes
+    cdef readonly TlsContext tls         # for those of its addresses that are `secure`
+    cdef readonly uint32_t max_connections
+    cdef readonly uint32_t max_per_address   # connections; 0 = no limit
+    cdef readonly double connects        # a second; 0 = no limit, here and below
+    cdef readonly double client_messages # PUBLISH packets a second from one client ...
+    cdef readonly double client_bytes    # ... and bytes of its packets
+    cdef readonly double total_messages  # from all clients of the listener
+    cdef readonly double total_bytes
     cdef RateLimit accepted_lately, messages, volume
     cdef readonly uint32_t connections
     cdef readonly uint64_t accepted

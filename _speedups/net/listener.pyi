@@ -19,6 +19,18 @@ class Listener:
     bytes_received: int
     bytes_sent: int
     def __init__(self, name: str = "default", tls: TlsContext | None = None) -> None: ...
+    def use(self, tls: TlsContext | None) -> None: ...
+    def set_limits(
+        self,
+        *,
+        max_connections: int = ...,
+        max_per_address: int = 0,
+        connects: float = 0,
+        client_messages: float = 0,
+        client_bytes: float = 0,
+        total_messages: float = 0,
+        total_bytes: float = 0,
+    ) -> None: ...
 
 class Endpoint:
     listener: Listener

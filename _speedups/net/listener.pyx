@@ -14,6 +14,31 @@ cdef class Listener:
         self.tls = tls
         self.max_connections = <uint32_t>-1
 
+    def use(self, TlsContext tls):
+        """Use these certificates for new connections."""
+        self.tls = tls
+
+    def set_limits(self, *, uint32_t max_connections=<uint32_t>-1, uint32_t max_per_address=0, double connects=0,
+                   double client_messages=0, double client_bytes=0, double total_messages=0, double total_bytes=0):
+        """The limits of its connections; 0 = no limit. Rates are per second.
+
+        Args:
+            max_connections: open at a time.
+            max_per_address: of them, from one address.
+            connects: new connections.
+            client_messages: PUBLISH packets from one client.
+            client_bytes: bytes of packets from one client.
+            total_messages: PUBLISH packets from all clients of the listener.
+            total_bytes: bytes of packets from all clients of the listener.
+        """
+        self.max_connections = max_connections
+        self.max_per_address = max_per_address
+        self.connects = connects
+        self.client_messages = client_messages
+        self.client_bytes = client_bytes
+        self.total_messages = total_messages
+        self.total_bytes = total_bytes
+
     cdef bint metered(self) noexcept:
         """Whether there is a rate that its clients must keep to."""
         return (self.client_messages > 0 or self.client_bytes > 0 or self.total_messages > 0 or self.total_bytes > 0)

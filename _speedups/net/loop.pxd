@@ -28,5 +28,5 @@ cdef class Loop:
     cdef Pointers to_close             # Connections to be ended at the end of the turn (owned references)
     cdef list closed_this_turn         # Connections that have ended; events may still name them
     cdef TimerWheel wheel
-    cdef public uint32_t connect_ticks # that CONNECT may take
-    cdef public uint32_t retry_ticks   # after which level 3 is sent again what it has not acknowledged; 0 = never
+    cdef readonly uint32_t connect_ticks # that CONNECT may take
+    cdef readonly uint32_t retry_ticks   # after which level 3 is sent again what it has not acknowledged; 0 = never

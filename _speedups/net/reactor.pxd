@@ -19,7 +19,7 @@ cdef enum:
 cdef class Reactor(Acceptor):
     cdef Wakeup wakeup
     cdef int64_t lease_deadline           # after this nobody is served, ns; 0 = always
-    cdef public object on_lease_expired         # callable: called instead
+    cdef readonly object on_lease_expired         # callable: called instead
     cdef bint soon                     # another turn has been asked for
     cdef object wake                   # callable: call `run` soon
 

@@ -53,6 +53,10 @@ cdef class Reactor(Acceptor):
 
     # ---- a turn ----
 
+    def attach_lease(self, on_lease_expired not None):
+        """Call this, and serve nobody, in turns after the lease has expired."""
+        self.on_lease_expired = on_lease_expired
+
     def set_lease(self, double seconds):
         """Serve nobody after this time, but call `on_lease_expired`; 0 = there is no such time."""
         self.lease_deadline = now() + <int64_t>(seconds * 1e9) if seconds else 0

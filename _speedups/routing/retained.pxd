@@ -12,8 +12,8 @@ cdef class RetainedTree:
     cdef Node* root                    # a node's value is a Message, one reference owned
     cdef readonly uint64_t count       # messages
     cdef readonly uint64_t size        # bytes of their topic names and payloads
-    cdef public uint64_t max_messages          # messages that may be kept
-    cdef public uint64_t max_bytes     # bytes that may be kept
+    cdef readonly uint64_t max_messages          # messages that may be kept
+    cdef readonly uint64_t max_bytes     # bytes that may be kept
 
     cdef bint has_room(self, Message* message) except -1
     cdef int put(self, Message* message, bint always=*) except -1

@@ -95,6 +95,11 @@ cdef class RetainedTree:
         """Keep a message that was read back."""
         self.put(message.message)
 
+    def set_limits(self, uint64_t max_messages, uint64_t max_bytes):
+        """Keep no more messages than this, and no more bytes of topic names and payloads."""
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+
     def search(self, bytes topic_filter not None, int qos=2):
         """A search for what matches the filter, for `Session.pull_from`, or None if there is surely nothing.
 

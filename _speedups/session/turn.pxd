@@ -79,9 +79,9 @@ cdef class Turn:
     cdef readonly Py_ssize_t uncommitted  # bytes of those blocks, and of all that waits
     cdef readonly uint64_t sealed     # blocks given to the store
     cdef readonly uint64_t committed  # blocks that the store has confirmed
-    cdef public bint has_publish_hook     # every PUBLISH is handed to the handler first
-    cdef public object deliver_hook   # callable: may the session have the message? None = it always may
-    cdef public Tracer tracer         # None while nobody follows messages
+    cdef readonly bint has_publish_hook     # every PUBLISH is handed to the handler first
+    cdef readonly object deliver_hook   # callable: may the session have the message? None = it always may
+    cdef readonly Tracer tracer         # None while nobody follows messages
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running
     cdef uint64_t counters[COUNTER_COUNT]
     cdef dict full_queues             # client id -> messages dropped at its full queue since they were last asked for

@@ -177,6 +177,21 @@ cdef class Turn:
             max_packet_size, max_topic_levels, min(max_inflight, 65535), max_queued_messages, max_queued_bytes,
             drop_oldest, max_awaiting_release, max_outgoing_bytes, control_characters, max_uncommitted_bytes)
 
+    def set_hooks(self, bint has_publish_hook, deliver_hook):
+        """The hooks on the data path.
+
+        Args:
+            has_publish_hook: every PUBLISH is handed to the handler first.
+            deliver_hook: called with (session, topic name, payload, QoS, RETAIN); False keeps the message from the
+                session. None: every message is delivered.
+        """
+        self.has_publish_hook = has_publish_hook
+        self.deliver_hook = deliver_hook
+
+    def follow(self, Tracer tracer):
+        """Note the steps of messages in this tracer; None: in none."""
+        self.tracer = tracer
+
     def count(self, int counter, uint64_t n=1):
         """Add `n` to a counter, given by its index in COUNTERS."""
         self.counters[counter] += n

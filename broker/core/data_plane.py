@@ -59,12 +59,13 @@ class DataPlane:
             control_characters=config.mqtt.control_characters,
             max_uncommitted_bytes=limits.max_uncommitted_bytes,
         )
-        self.router.retained.max_messages = limits.max_retained_messages
-        self.router.retained.max_bytes = limits.max_retained_bytes
-        self.reactor.max_pending = limits.max_pending_connects
-        self.reactor.connect_ticks = max(1, round(limits.connect_timeout * TICKS_PER_SECOND))
+        self.router.retained.set_limits(limits.max_retained_messages, limits.max_retained_bytes)
+        self.reactor.set_limits(
+            max_pending=limits.max_pending_connects,
+            connect_ticks=max(1, round(limits.connect_timeout * TICKS_PER_SECOND)),
+            retry_ticks=round(config.mqtt.retry_interval * TICKS_PER_SECOND),
+        )
         self.reactor.apply_rate_limits()
-        self.reactor.retry_ticks = round(config.mqtt.retry_interval * TICKS_PER_SECOND)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine beside the packets, and keep its task alive until it is done."""

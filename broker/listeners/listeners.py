@@ -96,7 +96,7 @@ class Listeners:
         """Apply the settings that may change while clients are connected."""
         for each in config.listeners:
             listener = self._listeners[each.name]
-            listener.tls = contexts[each.name]
+            listener.use(contexts[each.name])
             _limit(listener, each.quotas)
             self._upgrades[each.name].configure(each.websocket)
             self._states[each.name] = certificates.state(each.tls)
@@ -111,7 +111,7 @@ class Listeners:
 
     def _reload(self, each: ListenerConfig, listener: Listener) -> None:
         try:
-            listener.tls = certificates.load(each)
+            listener.use(certificates.load(each))
         except ConfigError as error:
             log.error("certificate reload failed; the previous certificate stays in use", error=error)
         else:
@@ -126,13 +126,15 @@ class Listeners:
 
 
 def _limit(listener: Listener, quotas: QuotasConfig) -> None:
-    listener.max_connections = quotas.max_connections or UNLIMITED
-    listener.max_per_address = quotas.max_connections_per_address
-    listener.connects = quotas.connects_per_second
-    listener.client_messages = quotas.messages_per_second
-    listener.client_bytes = quotas.bytes_per_second
-    listener.total_messages = quotas.listener_messages_per_second
-    listener.total_bytes = quotas.listener_bytes_per_second
+    listener.set_limits(
+        max_connections=quotas.max_connections or UNLIMITED,
+        max_per_address=quotas.max_connections_per_address,
+        connects=quotas.connects_per_second,
+        client_messages=quotas.messages_per_second,
+        client_bytes=quotas.bytes_per_second,
+        total_messages=quotas.listener_messages_per_second,
+        total_bytes=quotas.listener_bytes_per_second,
+    )
 
 
 def _bind(url: ListenUrl, listener: ListenerConfig, shared: bool) -> socket.socket:

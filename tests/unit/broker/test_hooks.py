@@ -315,7 +315,7 @@ class TakesItsTime(Hooks):
 
 def test_a_client_that_waits_for_hooks_keeps_to_its_rate_too() -> None:
     async def act(node: Node) -> int:
-        node.listener.client_messages = 10
+        node.listener.set_limits(client_messages=10)
         node.reactor.apply_rate_limits()
         watcher, device = client_of(node, "watcher", ("t", 0)), client_of(node, "device")
         device.send(*[Publish("t", b"x")] * 100)

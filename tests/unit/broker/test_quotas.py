@@ -21,8 +21,7 @@ def client_of(node: Node, client_id: str, *filters: tuple[str, int], **connect: 
 
 def metered(**rates: float) -> Node:
     node = Node()
-    for name, rate in rates.items():
-        setattr(node.listener, name, rate)
+    node.listener.set_limits(**rates)  # type: ignore[arg-type]
     node.reactor.apply_rate_limits()
     return node
 
@@ -129,11 +128,11 @@ def test_a_new_rate_holds_for_those_that_are_connected() -> None:
     node = Node()
     watcher = client_of(node, "watcher", ("t", 0))
     device = client_of(node, "device")
-    node.listener.client_messages = 10
+    node.listener.set_limits(client_messages=10)
     node.reactor.apply_rate_limits()
     device.send(*numbered(100))
     assert len(payloads(watcher)) == 10
-    node.listener.client_messages = 0
+    node.listener.set_limits(client_messages=0)
     node.reactor.apply_rate_limits()
     node.advance(1)
     assert len(payloads(watcher)) == 90
@@ -150,7 +149,7 @@ def test_a_slowed_client_that_leaves_is_forgotten() -> None:
 
 def test_connections_a_second() -> None:
     node = Node()
-    node.listener.connects = 10
+    node.listener.set_limits(connects=10)
     clients = [Client(node) for _ in range(50)]
     for client in clients:
         client.write(Connect("c"))
@@ -188,7 +187,7 @@ def test_a_rate_that_comes_later_doesnt_count_what_was_used_without_one() -> Non
     device = client_of(node, "device")
     device.send(*numbered(1000))
     assert len(payloads(watcher)) == 1000
-    node.listener.client_messages = node.listener.connects = 2
+    node.listener.set_limits(client_messages=2, connects=2)
     node.advance(4)
     device.send(*numbered(3))
     assert len(payloads(watcher)) == 2
@@ -198,6 +197,6 @@ def test_a_rate_of_arrivals_that_comes_later_doesnt_count_those_before() -> None
     node = Node()
     for n in range(50):
         client_of(node, f"before-{n}")
-    node.listener.connects = 2
+    node.listener.set_limits(connects=2)
     node.advance(1)
     assert client_of(node, "after")

@@ -45,7 +45,7 @@ class Log:
         self.turn.set_limits(**LIMITS)
         self.router = Router(self.turn)
         self.log = MessageLog(self.turn, lambda *entry: self.entries.append(entry), self._wait)
-        self.ledger.log = self.log
+        self.ledger.attach(self.log)
         self.router.filters.subscribe(self.log, b"#", 0)
 
     def _commit(self, block: Block) -> None:
