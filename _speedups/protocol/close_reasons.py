@@ -1,6 +1,6 @@
-"""Why connections end: the sentences that logs and `ended` report, once. A new reason is a line here.
+"""Reasons for closing a connection, as logs and `ended` report them. Each new reason is one line here.
 
-Reasons that hold a figure or name a packet's fault stand where the fault is found (channel.pyx, codec/).
+A reason with a number, or with the fault of a packet, stands where the fault is detected (channel.pyx, codec/).
 """
 
 # The client.
