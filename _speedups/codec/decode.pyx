@@ -3,7 +3,7 @@
 Rules that hold here:
 - No sockets, no clock, no configuration, no state but a Decoder's incomplete frame.
 - A peer's fault is a MalformedPacket, which ends that peer's connection.
-- The bytes of a packet are checked here, its meaning to a session is not: a wildcard in the wrong place of a topic
+- The bytes of a packet are checked here, its meaning to a session is not. A wildcard in the wrong place of a topic
   filter, an empty client id or an unknown topic alias pass.
 - Level 3 is lenient where the V3.1 text marks bits as unused, level 4 and 5 are exact.
 

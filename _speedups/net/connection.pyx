@@ -4,7 +4,7 @@ Between socket and channel there may be layers: a PROXY protocol header, TLS (tl
 (websocket.pyx). preamble.pyx reads the bytes before the first byte of MQTT, reactor.pyx the rest.
 
 A connection ends only between packets. `close_soon` records a fault that is found while other connections are served,
-such as a failed write; the reactor then ends the connection at the end of the turn.
+such as a failed write. The reactor then ends the connection at the end of the turn.
 """
 
 from cpython.ref cimport Py_INCREF

@@ -8,8 +8,8 @@ entry in a wheel that moves about once per keep-alive period.
 Connections without CONNACK are in an epoll set of their own. A turn serves only some of them, which bounds the delay
 that a storm of new clients, or of TLS handshakes, causes to the others.
 
-The handler is that of channel.pyx, and also gets `ended(connection, reason)`, once for each connection,
-`failed(connection, exception)` and `accepting(bool)`.
+The handler is that of channel.pyx, with three more methods: `ended(connection, reason)`, called once for each
+connection, `failed(connection, exception)` and `accepting(bool)`.
 """
 
 from cpython.ref cimport Py_DECREF

@@ -1,7 +1,7 @@
 # Coalescing of wake-ups: a short wait for more input, when turns follow each other so fast that each has little.
 #
 # A wake-up for every message costs several times as much as the message. Like a network card's interrupt moderation
-# this adds some 50 microseconds, and only while that makes turns larger: clients that wait for each other's replies
+# this adds some 50 microseconds, and only while that makes turns larger. Clients that wait for each other's replies
 # are not delayed.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

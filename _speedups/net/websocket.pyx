@@ -2,7 +2,7 @@
 
 Received payload is unmasked and compacted in its read buffer; a frame's announced length is only counted down, never
 allocated. MQTT packets and frames are independent of each other [MQTT-6.0.0-2]. All output is one frame: `frame`
-writes its head, the payload stays where it is, and the owner of the socket sends `prefix` and then `framed` bytes of
+writes its head, and the payload stays in place. The owner of the socket sends `prefix` and then `framed` bytes of
 payload. No extension is ever negotiated, so nothing is compressed.
 
 Network input never raises: `code` and `fault` are set, a close frame is made, and further input is ignored.

@@ -5,9 +5,9 @@ Each holds the position of the other, so that either side removes it in constant
 session are one receiver with the highest QoS.
 
 Plans are cached per topic name in a table of fixed size. A new plan replaces the one in its slot only if its name is
-looked up twice in a row, so names that are used once cost no copying. A change to a filter without wildcards drops the
-plan of that one topic name. Any other change makes all plans stale, by number. A plan is used only within the call
-that requested it: no function called meanwhile changes subscriptions.
+looked up twice in a row. Names that are used once therefore cost no copying. A change to a filter without wildcards
+drops the plan of that one topic name. Any other change makes all plans stale, by number. A plan is used only within
+the call that requested it: no function called meanwhile changes subscriptions.
 """
 
 from libc.stdlib cimport calloc, free, malloc
@@ -215,7 +215,7 @@ cdef class SubscriptionTree:
         return plan
 
     cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL:
-        """Make the plan for a valid topic name; `h` is the hash from `known`."""
+        """Make the plan for a valid topic name; `h` is its hash, as `known` returned it."""
         cdef uint32_t slot = slot_of(h)
         cdef Plan* old
         cdef Plan* plan

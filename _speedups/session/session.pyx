@@ -4,7 +4,7 @@ Owns queue numbers, packet identifiers, windows and the QoS 1 and 2 states of bo
 clock (the turn's tick is its time). Changes that must survive a restart are recorded in the turn's journal.
 
 Queue numbers are packet identifiers: the n-th message of a session (from 1) is always sent with packet identifier
-(n - 1) mod 65535 + 1, so identifiers, order and DUP survive a crash of the node without further state. An entry
+(n - 1) mod 65535 + 1. Identifiers, order and DUP thus survive a crash of the node without further state. An entry
 leaves the queue when it is acknowledged; an entry acknowledged out of order waits as ACKED for the entries before it.
 At most 65534 entries lie between the oldest unacknowledged and the newest sent entry, so identifiers are unique.
 """

@@ -1,7 +1,7 @@
 """One turn of the loop: all readable input is read and handled, then each connection is written once.
 
-Owns the lists that the packets of a turn fill (connections with output, senders with messages, records for the store)
-and the order in which the end of the turn processes them. It has no socket, no clock, no MQTT.
+Owns the lists that the packets of a turn fill: connections with output, senders with messages, records for the store.
+Owns the order in which the end of the turn processes them. It has no socket, no clock, no MQTT.
 
 Group commit: output that depends on stored records waits here. A block is sealed at the end of the turn that wrote it
 and passed to the store. When the store has it, the caller calls `confirm`. Acknowledgements, deliveries and callbacks
