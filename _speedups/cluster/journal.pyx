@@ -81,7 +81,7 @@ cdef Message* read_message(const uint8_t* p, Py_ssize_t n) except NULL:
     cdef Message* m
     cdef uint16_t topic_length
     if n < MESSAGE_HEAD or p[0] >> 4 != MESSAGE_LAYOUT:
-        raise DamagedMessage("a message of a layout that this version doesn't know")
+        raise DamagedMessage("a message of a layout that this version doesn't support")
     memcpy(&topic_length, p + 1, 2)
     if topic_length > n - MESSAGE_HEAD:
         raise DamagedMessage("a message that is cut short")

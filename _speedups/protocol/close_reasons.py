@@ -43,7 +43,7 @@ NODE_REJOINS = "the node rejoins the cluster"
 SESSION_LOST = "Redis has lost its session"
 CLAIM_REFUSED = "Redis refused the claim of its session"
 SESSION_UNREADABLE = "its session is unreadable"
-REDIS_AWAY = "Redis went away while the session was read"
+REDIS_AWAY = "Redis was unreachable while the session was read"
 
 # Faults of the broker and its machine.
 INTERNAL_ERROR = "a fault of the broker; see its log"

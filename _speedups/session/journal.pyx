@@ -209,7 +209,7 @@ def records(bytes block not None):
     cdef list found = []
     need(p, end, 1)
     if p[0] != LAYOUT:
-        raise DamagedBlock(f"layout {p[0]} of the journal is not known (this version knows {LAYOUT})")
+        raise DamagedBlock(f"journal layout {p[0]} is not supported (this version supports {LAYOUT})")
     p += 1
     while p < end:
         kind = p[0]
@@ -261,7 +261,7 @@ def records(bytes block not None):
                 found.append((NAMES[kind], a, flags, p[:<Py_ssize_t>length]))
             p += length
         else:
-            raise DamagedBlock(f"record kind {kind} is not known")
+            raise DamagedBlock(f"record kind {kind} is not supported")
     return found
 
 

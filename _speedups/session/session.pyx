@@ -527,7 +527,7 @@ cdef class Session(Subscriber):
     cdef Entry* restored_entry(self, uint64_t n) except NULL:
         """Entry n, created if missing. Entries before it that are still missing may be restored later."""
         if n >= self.tail and n - self.tail > GAP_MAX:
-            raise DamagedBlock("a queue number that can't be")
+            raise DamagedBlock("a queue number out of range")
         while self.tail <= n:
             if queue_grow(&self.queue, self.tail) < 0:
                 raise MemoryError
@@ -539,7 +539,7 @@ cdef class Session(Subscriber):
         """Restore a SESSION record: all before `first` is done, all before `sent` has been sent."""
         cdef uint64_t n = self.queue.head
         if first == 0 or sent > max(first, self.tail) + GAP_MAX:
-            raise DamagedBlock("queue numbers that can't be")
+            raise DamagedBlock("queue numbers out of range")
         while n < first and n < self.tail:
             self.restore_done(n)                  # a no-op after a DONE record
             n += 1
