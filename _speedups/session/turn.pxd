@@ -79,7 +79,7 @@ cdef class Turn:
     cdef readonly Py_ssize_t uncommitted  # bytes of those blocks and of their waiters
     cdef readonly uint64_t sealed     # blocks given to the store
     cdef readonly uint64_t committed  # blocks that the store has confirmed
-    cdef public bint has_publish_hook # every PUBLISH is passed to the handler first
+    cdef public bint has_publish_hook  # every PUBLISH is passed to the handler first
     cdef public object deliver_hook   # callable: whether the session may get the message; None = always
     cdef public Tracer tracer         # None while no trace runs
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running
