@@ -1,4 +1,4 @@
-# The growable array of C: items, how many there are, for how many there is room.
+# The growable array of C: items, count and capacity.
 
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport realloc
@@ -8,7 +8,7 @@ cdef enum:
 
 
 cdef inline int array_reserve(void** items, Py_ssize_t wanted, Py_ssize_t* capacity, size_t size) noexcept nogil:
-    """Room for `wanted` items of `size` bytes; it grows twofold. -1: out of memory, and nothing has changed."""
+    """Ensure room for `wanted` items of `size` bytes; it grows twofold. -1: out of memory, and nothing has changed."""
     cdef Py_ssize_t room = capacity[0]
     cdef void* grown
     if wanted <= room:
@@ -23,7 +23,7 @@ cdef inline int array_reserve(void** items, Py_ssize_t wanted, Py_ssize_t* capac
 
 
 cdef inline int array_reserve_tight(void** items, uint32_t wanted, uint32_t* capacity, size_t size) noexcept nogil:
-    """The same for arrays that there are many of: they begin with one item and grow by half."""
+    """The same for numerous small arrays: they begin with one item and grow by half."""
     cdef uint32_t room = capacity[0] + (capacity[0] >> 1) + 1
     cdef void* grown
     if wanted <= capacity[0]:

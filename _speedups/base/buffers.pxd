@@ -1,7 +1,7 @@
 # Growable memory without Python objects: byte buffers with a pool of blocks, and arrays of pointers.
 #
-# Owner rule: whoever holds a Buffer or a Pointers by value frees it, with buffer_free or pointers_free.
-# Everything here is inline: a call across modules would cost more than the work.
+# Owner rule: the object that holds a Buffer or a Pointers by value frees it, with buffer_free or pointers_free.
+# All functions are inline: a call across modules would cost more than the work.
 
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
@@ -12,18 +12,18 @@ from _speedups.base.array cimport array_reserve
 cdef enum:
     BLOCK_SMALLEST = 1024      # bytes; a block of class k has BLOCK_SMALLEST << k bytes
     BLOCK_CLASSES = 8          # so pooled blocks have 1 KiB to 128 KiB
-    POOL_MAX = 8388608        # bytes kept in a pool; more than this goes back to malloc
+    POOL_MAX = 8388608        # bytes kept in a pool; the excess is freed
 
 cdef struct Pool:
-    uint8_t* blocks[BLOCK_CLASSES]   # each free block begins with the address of the next
+    uint8_t* blocks[BLOCK_CLASSES]   # lists: each free block begins with the address of the next
     Py_ssize_t kept                  # bytes in all of them
 
 cdef struct Buffer:
     uint8_t* data              # NULL while empty: an idle connection owns no memory
-    Py_ssize_t start           # first byte not yet taken
-    Py_ssize_t end             # one past the last byte put
+    Py_ssize_t start           # first byte not yet consumed
+    Py_ssize_t end             # one past the last byte written
     Py_ssize_t capacity
-    uint8_t usual              # the block class that was enough last time: no growing in steady state
+    uint8_t usual              # the block class that sufficed last time: no growth in steady state
 
 cdef struct Pointers:
     void** items
@@ -106,7 +106,7 @@ cdef inline uint8_t* buffer_reserve_slow(Buffer* b, Pool* pool, Py_ssize_t n) no
 
 
 cdef inline uint8_t* buffer_reserve(Buffer* b, Pool* pool, Py_ssize_t n) noexcept nogil:
-    """Where the next `n` bytes go; the caller then adds to `end` what it wrote. NULL: out of memory."""
+    """Room for the next `n` bytes; the caller then adds the bytes written to `end`. NULL: out of memory."""
     if b.capacity - b.end >= n and b.data != NULL:
         return b.data + b.end
     return buffer_reserve_slow(b, pool, n)
@@ -122,7 +122,7 @@ cdef inline int buffer_append(Buffer* b, Pool* pool, const void* data, Py_ssize_
 
 
 cdef inline void buffer_free(Buffer* b, Pool* pool) noexcept nogil:
-    """Give the memory back, and remember the size that was needed."""
+    """Return the memory to the pool, and store the block class that was needed."""
     cdef int k
     if b.data != NULL:
         k = block_class(b.end if b.end > 0 else 1)

@@ -1,8 +1,8 @@
-# Owns: checked reads between two pointers, and the few fixed-size writes of the wire format.
+# Checked reads between two pointers, and the few fixed-size writes of the wire format.
 #
-# Rules: no Python objects and no GIL, so a loop over frames may call anything here. A reader answers 0, or -1
-# when the bytes end too early; after -1 neither the cursor nor the result has changed. The caller keeps the
-# memory alive, a cursor owns nothing. A writer trusts its caller to have made room.
+# Rules: no Python objects and no GIL, so a loop over frames may call all functions here. A reader returns 0, or -1 if
+# the bytes end too early; after -1 neither the cursor nor the result has changed. The caller keeps the memory alive,
+# a cursor owns nothing. The caller of a writer ensures room.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
@@ -108,7 +108,7 @@ cdef inline void write_u16(uint8_t* p, uint16_t value) noexcept nogil:
 cdef inline int read_header(Cursor* c, uint8_t* first_byte, uint32_t* remaining) noexcept nogil:
     """The fixed header of a frame: packet type and flags, then the Remaining Length in bytes.
 
-    Returns 1, 0 if more bytes are needed to tell, or -1 if a fifth length byte is announced [2.2.3].
+    Returns 1, 0 if more bytes are needed, or -1 if a fifth length byte is announced [2.2.3].
     """
     cdef Cursor ahead = c[0]
     if read_u8(&ahead, first_byte) == -1:

@@ -1,4 +1,4 @@
-# MessagePack, as far as nodes and Redis use it: whole numbers, texts, arrays. The writer, for C; see msgpack.pyx.
+# The MessagePack writer for C, for the types that nodes and Redis use: integers, texts, arrays. See msgpack.pyx.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy

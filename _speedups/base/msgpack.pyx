@@ -1,6 +1,6 @@
-"""MessagePack, as far as nodes and Redis use it: whole numbers, texts, arrays.
+"""MessagePack, for the types that nodes and Redis use: integers, texts, arrays.
 
-It is what Redis' Lua reads and writes in C, at a quarter of a microsecond per element. Texts are bytes on our side.
+Redis' Lua reads and writes it in C, at a quarter of a microsecond per element. Texts are bytes on the Python side.
 """
 
 from libc.string cimport memcpy
@@ -9,7 +9,7 @@ from _speedups.base.buffers cimport Buffer, Pool, buffer_free, pool_free
 
 
 class DamagedMessage(ValueError):
-    """What another node, or Redis, sent can't be read."""
+    """Data from another node, or from Redis, can't be read."""
 
 
 cdef int put_object(Buffer* b, Pool* pool, object value) except -1:
@@ -114,7 +114,7 @@ def unpack(bytes data not None):
     """The value of `data`.
 
     Raises:
-        DamagedMessage: it is not one value, whole.
+        DamagedMessage: the bytes are not exactly one complete value.
     """
     cdef const uint8_t* p = data
     cdef const uint8_t* end = p + len(data)

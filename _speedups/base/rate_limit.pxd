@@ -1,4 +1,4 @@
-# How much of something was used lately: a bucket that fills at a rate, holds what a second brings, and may be overdrawn.
+# A token bucket: it refills at a rate, holds the amount of one second, and may be overdrawn.
 
 from libc.stdint cimport uint32_t
 
@@ -6,12 +6,12 @@ cdef enum:
     TICKS_PER_SECOND = 4            # a second
 
 cdef struct RateLimit:
-    double used                # of what a second brings; above `rate` nothing more is to be used
+    double used                # of one second's amount; above `rate` the limit is exceeded
     uint32_t tick              # of the last use
 
 
 cdef inline bint has_rate(RateLimit* limit, double rate, uint32_t tick) noexcept nogil:
-    """Whether something may be used; 0 = there is no limit."""
+    """Whether the limit allows further use; rate 0 = no limit."""
     if rate == 0:
         return True
     if tick != limit.tick:
@@ -21,7 +21,7 @@ cdef inline bint has_rate(RateLimit* limit, double rate, uint32_t tick) noexcept
 
 
 cdef inline bint charge_rate(RateLimit* limit, double rate, double amount, uint32_t tick) noexcept nogil:
-    """Use so much, whether it may be used or not; returns whether more may be. Without a limit nothing is noted."""
+    """Charge `amount`, even over the limit; returns whether more is allowed. Without a limit nothing is recorded."""
     if rate == 0:
         return True
     has_rate(limit, rate, tick)

@@ -1,14 +1,14 @@
-# A timer wheel: timers in slots of a tick each, linked into each other. It allocates nothing and knows no owner.
+# A timer wheel: slots of one tick each, with linked timers. It allocates nothing and is independent of the owners.
 
 from libc.stdint cimport int32_t, uint32_t
 
 cdef enum:
-    WHEEL_SLOTS = 512          # ticks that the wheel spans; a timer that is due later goes around again
+    WHEEL_SLOTS = 512          # ticks that the wheel spans; a timer due later stays for another round
 
 cdef struct Timer:
     Timer* next                # in the same slot
     Timer* previous
-    int slot                   # -1 = it does not run
+    int slot                   # -1 = not running
     uint32_t due               # tick
 
 cdef struct TimerWheel:
@@ -17,7 +17,7 @@ cdef struct TimerWheel:
 
 
 cdef inline void timer_start(TimerWheel* wheel, Timer* timer, uint32_t due) noexcept nogil:
-    """Start a timer that does not run: into the slot of its tick, or into the last one."""
+    """Start a timer that is not running, in the slot of its tick, or in the last one."""
     timer.due = due
     timer.slot = (wheel.now + min(max(<int32_t>(due - wheel.now), 1), WHEEL_SLOTS - 1)) % WHEEL_SLOTS
     timer.previous = NULL
@@ -28,7 +28,7 @@ cdef inline void timer_start(TimerWheel* wheel, Timer* timer, uint32_t due) noex
 
 
 cdef inline void timer_stop(TimerWheel* wheel, Timer* timer) noexcept nogil:
-    """Stop a timer; one that does not run is left alone."""
+    """Stop a timer; no effect if it is not running."""
     if timer.slot < 0:
         return
     if timer.next != NULL:

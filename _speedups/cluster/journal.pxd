@@ -1,4 +1,4 @@
-# The journal of a node in a cluster: what a turn wants from Redis, packed as one call. See ledger.pyx.
+# The journal of a node in a cluster: a turn's changes for Redis, packed as one call. See journal.pyx.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -9,16 +9,16 @@ from _speedups.session.message cimport Message
 from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport Subscriber
 
-# A message as it is put into a queue.
+# A message to be queued.
 cdef struct Queued:
     Message* message           # an owned reference
     uint8_t flags              # QoS | RETAIN << 2
 
-# A number that belongs to a session: a message for its queue, or an acknowledgement.
+# A number of a session: a message for its queue, or an acknowledgement.
 cdef struct Item:
     uint32_t session           # place in the block's list of sessions
     uint8_t kind               # RecordKind
-    uint64_t number            # place of the message; queue number; packet identifier
+    uint64_t number            # place of the message, queue number, or packet identifier
 
 cdef struct Items:
     Item* items
@@ -35,8 +35,8 @@ cdef class Block:
     cdef readonly bytes acks           # for the function flockmq_acks; empty = nothing
     cdef readonly list changes         # of `commit`
     cdef readonly Py_ssize_t log_size  # bytes of the batch for the log
-    cdef readonly tuple entry          # of the log of messages: (id, block); None = there is none
-    cdef list sessions                 # that get messages, in the order of the reply
+    cdef readonly tuple entry          # of the message log: (id, block); None = no entry
+    cdef list sessions                 # Sessions that get messages, in the order of the reply
     cdef Queued* messages
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
@@ -45,7 +45,7 @@ cdef class Block:
 cdef class ClusterJournal(Journal):
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
-    cdef uint64_t block                # number of this block, for the marks
+    cdef uint64_t block                # number of this block, for the marks on sessions
     cdef Queued* messages
     cdef Py_ssize_t message_count, message_capacity
     cdef Items pushes
@@ -53,11 +53,11 @@ cdef class ClusterJournal(Journal):
     cdef Items handshakes              # AWAITING, RELEASED
     cdef Forward* forwards
     cdef Py_ssize_t forward_count, forward_capacity
-    cdef list changes                  # for all nodes, in the order they were made: tuples
-    cdef list wills                    # epochs of wills that are settled
+    cdef list changes                  # for all nodes, in order of occurrence: tuples
+    cdef list wills                    # epochs of wills published or discarded
     cdef list releases                 # of sessions: (client id, epoch, sent)
-    cdef readonly MessageLog log         # None = messages are not logged
-    cdef object header                 # callable: what comes before a batch for a peer
+    cdef readonly MessageLog log       # None = messages are not logged
+    cdef object header                 # callable: returns the bytes before a batch for a peer
 
     cdef object begin(self)
     cdef uint32_t index(self, Subscriber session) except? 0

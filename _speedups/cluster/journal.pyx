@@ -1,12 +1,11 @@
-"""The journal of a node in a cluster: what a turn wants from Redis, packed as one call of a function.
+"""The journal of a node in a cluster: a turn's changes for Redis, packed as one call of a function.
 
-Sessions and the router record here as they do in the journal of a single node. Nothing takes effect when it is
-recorded: queue numbers, retained messages and subscriptions of persistent sessions come back from Redis, in the one
-order that holds for all nodes.
+Sessions and the router record here as they do in the journal of a single node. A record alone has no effect: Redis
+returns queue numbers, retained messages and subscriptions of persistent sessions, in one order for all nodes.
 
 A block is two texts of MessagePack (deploy/docs/CLUSTER.md, "Commit"). `commit`: an array of messages, pushes, log,
 header, targets, changes, awaiting, released, wills, releases. `acks`: an array of (client id, incarnation, queue numbers
-that are done, queue numbers for which PUBREC came), apart, because it must pass when Redis has no memory left.
+that are done, queue numbers with PUBREC). It is separate because it must succeed when Redis has no memory left.
 
 A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, little-endian, topic name, payload. A batch is
 PUBLISH packets as MQTT 3.1.1 encodes them, with packet identifier 0.
@@ -40,7 +39,7 @@ cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number) excep
 
 
 cdef int sort_by_session(Items* list, Py_ssize_t sessions, Py_ssize_t** counts) except -1:
-    """Bring together what belongs to a session, in the order it came. The caller frees `counts`, one per session."""
+    """Group the items by session, in order of arrival. The caller frees `counts`, one per session."""
     cdef Py_ssize_t* count = <Py_ssize_t*>calloc(sessions + 1, sizeof(Py_ssize_t))
     cdef Py_ssize_t* place = <Py_ssize_t*>malloc((sessions + 1) * sizeof(Py_ssize_t))
     cdef Item* sorted = <Item*>malloc((list.count + 1) * sizeof(Item))
@@ -78,11 +77,11 @@ cdef int write_message(uint8_t* p, const Message* m, uint8_t flags) except -1:
 
 
 cdef Message* read_message(const uint8_t* p, Py_ssize_t n) except NULL:
-    """A new reference."""
+    """Decode a message; returns a new reference."""
     cdef Message* m
     cdef uint16_t topic_length
     if n < MESSAGE_HEAD or p[0] >> 4 != MESSAGE_LAYOUT:
-        raise DamagedMessage("a message of a layout that this version doesn't know")
+        raise DamagedMessage("a message of a layout that this version doesn't support")
     memcpy(&topic_length, p + 1, 2)
     if topic_length > n - MESSAGE_HEAD:
         raise DamagedMessage("a message that is cut short")
@@ -94,15 +93,15 @@ cdef Message* read_message(const uint8_t* p, Py_ssize_t n) except NULL:
 
 
 def encode_message(bytes topic not None, bytes payload not None, int qos, bint retain):
-    """A message as Redis holds it."""
+    """Encode a message for Redis."""
     return bytes([qos | retain << 2 | MESSAGE_LAYOUT << 4]) + len(topic).to_bytes(2, "little") + topic + payload
 
 
 def decode_message(bytes data not None):
-    """(topic name, payload, QoS, RETAIN) of a message as Redis holds it.
+    """(topic name, payload, QoS, RETAIN) of a message encoded for Redis.
 
     Raises:
-        DamagedMessage: it isn't one.
+        DamagedMessage: the bytes are not a message.
     """
     cdef const uint8_t* p = data
     cdef Message* m = read_message(p, len(data))
@@ -114,7 +113,7 @@ def decode_message(bytes data not None):
 
 
 def arrive(Session session not None, uint64_t n, bytes data not None):
-    """Give a session the message that has its queue number `n`, as Redis holds it."""
+    """Pass a message with queue number `n`, encoded for Redis, to its session."""
     cdef const uint8_t* p = data
     cdef Message* m = read_message(p, len(data))
     try:
@@ -124,7 +123,7 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
 
 
 cdef class Block:
-    """A turn's changes, on their way to Redis."""
+    """A turn's changes, to be sent to Redis."""
 
     def __len__(self):
         return len(self.commit) + len(self.acks) + (len(self.entry[1]) if self.entry is not None else 0)
@@ -137,10 +136,10 @@ cdef class Block:
         free(self.pushes.items)
 
     def numbered(self, list reply not None):
-        """Redis has it: the sessions whose clients are here get their messages.
+        """Redis has the block: sessions whose clients are here get their messages.
 
         Args:
-            reply: first queue number and count for each session in turn; 0 as number for those of other nodes.
+            reply: first queue number and count for each session in turn; number 0 for sessions of other nodes.
         """
         cdef Py_ssize_t i = 0, j, number = 0
         cdef uint64_t first, count
@@ -161,7 +160,7 @@ cdef class Block:
             i = j
 
     def unnumbered(self):
-        """Redis has it, but its answer was lost: queues have to be looked up. Returns the sessions."""
+        """Redis has the block, but its reply was lost: the caller must read the queues. Returns the sessions."""
         cdef Session session
         cdef Py_ssize_t i
         for item in self.sessions:
@@ -171,10 +170,10 @@ cdef class Block:
 
 
 cdef class ClusterJournal(Journal):
-    """Records what must be in Redis.
+    """Records changes for Redis.
 
     Args:
-        header: called with nothing, gives the bytes that come before the batch of the block that is taken.
+        header: called without arguments, returns the bytes before the batch of the block.
     """
 
     def __init__(self, header):
@@ -204,31 +203,31 @@ cdef class ClusterJournal(Journal):
         self.releases = []
 
     def start(self):
-        """There is no compaction: nothing is written again."""
+        """Start recording. There is no compaction: nothing is written again."""
 
-    # ---- what is recorded ----
+    # ---- records ----
 
     def attach(self, MessageLog log not None):
         """Commit the blocks of this log together with those of the journal."""
         self.log = log
 
     def change(self, tuple record not None):
-        """Tell all nodes, and keep: see the kinds in cluster/replication/changes.py."""
+        """Record a replicated change for all nodes; cluster/replication/changes.py lists the kinds."""
         self.changes.append(record)
         self.note(RETAINED)
 
     def will_settled(self, uint64_t epoch):
-        """The will of the connection with this epoch is published in this block, or is not to be."""
+        """Record that the will of the connection with this epoch is published in this block, or discarded."""
         self.wills.append(epoch)
         self.note(RETAINED)
 
     def release(self, bytes client_id not None, uint64_t epoch, uint64_t sent):
-        """A connection has ended; the session is no longer this node's."""
+        """Record that a connection has ended and that this node releases the session."""
         self.releases.append((client_id, epoch, sent))
         self.note(RETAINED)
 
     cdef int note(self, uint8_t kind) except -1:
-        """Something was recorded: `records` grows, as others ask whether it did."""
+        """Note a record: `records` grows, because other modules test its size."""
         self.room(kind, 7)
         return 0
 
@@ -240,7 +239,7 @@ cdef class ClusterJournal(Journal):
         return session.block_index
 
     cdef uint64_t place(self, Message* m, uint8_t flags) except? 0:
-        """Where the block has the message; the same one goes into many queues, with QoS 1 or 2."""
+        """The place of the message in the block, shared by all its queues with this QoS (1 or 2)."""
         cdef int shift = 32 if flags == 2 else 0
         if m.stored_epoch != <uint32_t>self.block:
             m.stored_epoch = <uint32_t>self.block
@@ -294,7 +293,7 @@ cdef class ClusterJournal(Journal):
     # ---- the block ----
 
     def take(self):
-        """The block, and a new one is begun."""
+        """Return the block, and begin a new one."""
         cdef Block block = Block()
         cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
         cdef Py_ssize_t i
@@ -376,7 +375,7 @@ cdef class ClusterJournal(Journal):
         return found
 
     cdef int pack_log(self, Buffer* b, Block block) except -1:
-        """The batch for the log, what comes before it for a peer, and [peer, its batch; empty = that of the log]."""
+        """The batch for the log, the header for a peer, and [peer, its batch; empty = the batch of the log]."""
         cdef Py_ssize_t i, k, size = 0
         cdef Message* m
         cdef Message* last
@@ -487,12 +486,12 @@ cdef Py_ssize_t packet_size(const Message* m) noexcept:
 
 
 cdef int write_packet(uint8_t* p, const Message* m) except -1:
-    """PUBLISH with the QoS it was published with, which is 1 or 2, and packet identifier 0."""
+    """Write a PUBLISH with its original QoS, 1 or 2, and packet identifier 0."""
     write_publish(p, PUBLISH_QOS_0 | m.qos << 1, publish_remaining(m.topic_length, m.payload_length, m.qos), m.data,
                   m.topic_length, 0, m.data + m.topic_length, m.payload_length)
     return 0
 
 
 def pack_changes(list changes not None):
-    """The changes of a block, as all nodes get them; empty if there are none."""
+    """The changes of a block, encoded for all nodes; empty if there are none."""
     return pack(changes) if changes else b""

@@ -1,4 +1,4 @@
-# The messages that a node accepts, as columns for readers such as Spark. See message_log.pyx.
+# The message log: accepted messages, as columns for readers such as Spark. See message_log.pyx.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -17,19 +17,19 @@ cdef struct Row:
 
 cdef class MessageLog(Subscriber):
     cdef object write              # callable: takes the id of an entry and its block
-    cdef object wait               # callable: asks for `close` a moment later
+    cdef object wait               # callable: requests a call of `close` a moment later
     cdef Pool pool
     cdef Buffer rows               # of Row
     cdef Buffer payloads, topics
     cdef Buffer topic_ends         # of int32_t
     cdef list clients              # client ids
-    cdef uint64_t blocks           # number of the block being filled: marks the plans and sessions that it names
-    cdef int64_t now               # microseconds; 0 = to be asked
-    cdef int64_t last              # the latest that was ever used: the log's time doesn't go back
+    cdef uint64_t blocks           # number of the block being filled; marks the plans and sessions in it
+    cdef int64_t now               # microseconds; 0 = not read yet
+    cdef int64_t last              # the latest time used: the log's time never decreases
     cdef bint required             # a message in the block is acknowledged only when the block is stored
     cdef bint waiting              # `wait` was called
-    cdef public bint suspended     # what need not be logged, is not
-    cdef readonly uint64_t lacking     # messages that were not logged for this reason
+    cdef public bint suspended     # only messages that must be logged are logged
+    cdef readonly uint64_t lacking     # messages not logged for this reason
     cdef readonly uint64_t rows_before     # of this block, in the whole log
     cdef readonly uint64_t bytes_before
 

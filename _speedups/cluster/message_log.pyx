@@ -1,12 +1,12 @@
-"""The log of messages: what a node accepts from clients, as blocks of columns that a reader has as Arrow arrays.
+"""The message log: the messages that a node accepts from clients, as blocks of columns, readable as Arrow arrays.
 
-The log is a subscriber: it has the filters of what is logged, so delivery plans name it and nothing is matched for it.
-A message is one row of fixed size and its payload; client ids and topic names are written once a block, found by marks
-on the session and on the delivery plan. The layout is in deploy/docs/CLUSTER.md, "The log of messages".
+The log is a subscriber with the filters of the logged topics, so delivery plans contain it and need no extra matching.
+A message is one row of fixed size and its payload. Client ids and topic names are written once per block, found by
+marks on the session and on the delivery plan. The layout is in deploy/docs/CLUSTER.md, "The log of messages".
 
-Messages of QoS 1 and 2 belong to the block that the turn's commit takes (`take_block`), since they are acknowledged only
-when they are logged. Blocks of QoS 0 alone are given to `write` when they are full or a moment old. Both get their ids
-here, in the order in which they must be stored.
+Messages of QoS 1 and 2 belong to the block that the turn's commit takes (`take_block`), since they are acknowledged
+only when they are logged. Blocks of QoS 0 alone are passed to `write` when they are full or a moment old. Both get
+their ids here, in the order in which they must be stored.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -25,8 +25,8 @@ cdef enum:
     LAYOUT = 1
     HEADER = 48                # bytes
     ROWS_ENOUGH = 2048         # rows, or ...
-    BYTES_ENOUGH = 262144      # ... bytes of payloads, with which a block is full at the end of a turn
-    BYTES_MAX = 1048576       # with which it is full at once
+    BYTES_ENOUGH = 262144      # ... bytes of payloads, that make a block full at the end of a turn
+    BYTES_MAX = 1048576       # bytes of payloads that make it full at once
 
 cdef int64_t microseconds() noexcept:
     cdef timespec t
@@ -39,7 +39,7 @@ cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept:
 
 
 cdef inline uint8_t* put_ends(uint8_t* p, const void* ends, Py_ssize_t count) noexcept:
-    """A column of `count` ends after a 0."""
+    """Write a column: 0, then `count` ends."""
     memset(p, 0, 4)
     if count:
         memcpy(p + 4, ends, count * 4)
@@ -49,7 +49,7 @@ cdef inline uint8_t* put_ends(uint8_t* p, const void* ends, Py_ssize_t count) no
 
 
 cdef inline uint8_t* put_bytes(uint8_t* p, const void* data, Py_ssize_t n) noexcept:
-    """A column of bytes."""
+    """Write a column of bytes."""
     if n:
         memcpy(p, data, n)
     memset(p + n, 0, padded(n) - n)
@@ -60,9 +60,9 @@ cdef class MessageLog(Subscriber):
     """The log of a node.
 
     Args:
-        turn: of the node.
-        write: called with the id of an entry and its block, for those that no commit takes.
-        wait: called when the first message of a block is there; `close` should be called a moment later.
+        turn: the node's turn.
+        write: called with the id of an entry and its block, for blocks that no commit takes.
+        wait: called at the first message of a block; `close` should be called a moment later.
     """
 
     def __init__(self, Turn turn not None, write, wait):
@@ -82,7 +82,7 @@ cdef class MessageLog(Subscriber):
         pool_free(&self.pool)
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
-        """Log a message of a client; the node that accepted it does. The log is no receiver that counts."""
+        """Log a message of a client, if this node accepted it. The log is not counted as a receiver."""
         if publication.forwarded or publication.publisher == NULL or publication.publisher == <void*>None:
             return 0
         return self.append(publication, plan)
@@ -115,7 +115,7 @@ cdef class MessageLog(Subscriber):
             if not self.required:
                 self.close()
             elif buffer_size(&self.payloads) > BLOCK_MAX:
-                self.turn.seal()                  # the commit takes it now: a turn may bring more than Redis takes
+                self.turn.seal()                  # the commit takes it now: a turn may hold more than Redis accepts
         return 0
 
     cdef int32_t client(self, object publisher) except -1:
@@ -145,7 +145,7 @@ cdef class MessageLog(Subscriber):
         return <int32_t>plan.log_index
 
     cdef int send_pending(self) except -1:
-        """The end of a turn."""
+        """At the end of a turn, write a full block, or request `close`."""
         self.now = 0
         if self.required or buffer_size(&self.rows) == 0:
             return 0                              # the commit takes it
@@ -158,13 +158,13 @@ cdef class MessageLog(Subscriber):
         return 0
 
     def close(self):
-        """Write what there is, unless a commit is to take it."""
+        """Write the block, unless a commit will take it."""
         self.waiting = False
         if buffer_size(&self.rows) and not self.required:
             self.write(*self.take_block())
 
     cdef tuple take_block(self):
-        """(id of the entry, block), and a new one is begun."""
+        """Return (id of the entry, block), and begin a new block."""
         cdef Py_ssize_t rows = buffer_size(&self.rows) // <Py_ssize_t>sizeof(Row)
         cdef Py_ssize_t topics = buffer_size(&self.topic_ends) // 4
         cdef list ends = []
@@ -188,7 +188,7 @@ cdef class MessageLog(Subscriber):
         client = <int32_t*>(accepted + rows)
         topic = <int32_t*>(<uint8_t*>client + padded(rows * 4))
         payload_end = <int32_t*>(<uint8_t*>topic + padded(rows * 4))
-        client[padded(rows * 4) // 4 - 1] = 0     # the padding, if there is any
+        client[padded(rows * 4) // 4 - 1] = 0     # the padding, if any
         topic[padded(rows * 4) // 4 - 1] = 0
         payload_end[padded((rows + 1) * 4) // 4 - 1] = 0
         payload_end[0] = 0

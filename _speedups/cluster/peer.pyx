@@ -1,8 +1,8 @@
-"""Another node, as a subscriber: it has the filters for which it has clients, and gets messages as one batch a turn.
+"""Another node, as a subscriber: it has the filters of its clients, and gets messages as one batch per turn.
 
-A batch of QoS 0 messages is their PUBLISH packets one after the other, just as a client would get them, so that neither
-side encodes anything again. DUP, which QoS 0 has no use for, marks those that were published with QoS 1 or 2: sessions
-whose queue is in Redis have them there.
+A batch of QoS 0 messages is their PUBLISH packets one after the other, as sent to clients, so that neither side encodes
+again. DUP, which QoS 0 does not use, marks messages published with QoS 1 or 2: sessions with a queue in Redis have
+them there.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -16,7 +16,7 @@ from _speedups.session.turn cimport Turn
 
 
 cdef class PeerOutlet(Outlet):
-    """What is on its way to a node.
+    """The output to a node.
 
     Args:
         turn: of this node.
@@ -37,18 +37,18 @@ cdef class PeerOutlet(Outlet):
         return 0
 
     def hold(self, bint wait):
-        """Keep what comes, and drop what is too much, or go on sending."""
+        """Keep output, and drop it past the limit, or resume sending."""
         self.blocked = wait
         self.flush()
 
 
 cdef class Peer(Subscriber):
-    """A node that has clients, as this one sees it.
+    """Another node with clients, as seen by this node.
 
     Args:
-        turn: of this node.
-        number: for the journal; any.
-        node: its id.
+        turn: this node's turn.
+        number: its number in the journal; arbitrary.
+        node: its node id.
         send: called with each batch of QoS 0 messages.
     """
 
@@ -64,13 +64,13 @@ cdef class Peer(Subscriber):
         cdef uint32_t remaining
         cdef bint sent
         if publication.forwarded:
-            return 1                                  # the node that accepted it has sent it to all nodes
+            return 1                                  # the node that accepted the message has sent it to all nodes
         if publication.qos and receiver.qos:
             self.turn.journal.forward(self, publication.message)
             if tracer is not None:
                 trace_delivery(tracer, "forwarded", self, publication, publication.qos, "")
             return 1
-        # DUP stands for "published with QoS 1 or 2": sessions that have it in a queue then leave it out.
+        # DUP means "published with QoS 1 or 2": sessions that have it in a queue then skip it.
         if publication.packet != NULL:
             sent = put_packet(self.outlet, publication.packet, publication.packet_size, FLAG_DUP * (publication.qos > 0))
         else:
@@ -87,5 +87,5 @@ cdef class Peer(Subscriber):
         return 1
 
     def hold(self, bint wait):
-        """Stop sending for now, or go on."""
+        """Pause or resume sending."""
         (<PeerOutlet>self.outlet).hold(wait)

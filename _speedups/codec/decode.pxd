@@ -1,4 +1,4 @@
-# What other compiled modules may call. See decode.pyx.
+# The interface for other compiled modules. See decode.pyx.
 
 from libc.stdint cimport uint8_t
 

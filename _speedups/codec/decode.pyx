@@ -3,7 +3,7 @@
 Rules that hold here:
 - No sockets, no clock, no configuration, no state but a Decoder's incomplete frame.
 - A peer's fault is a MalformedPacket, which ends that peer's connection.
-- The bytes of a packet are judged here, its meaning to a session is not: a wildcard in the wrong place of a topic
+- The bytes of a packet are checked here, its meaning to a session is not. A wildcard in the wrong place of a topic
   filter, an empty client id or an unknown topic alias pass.
 - Level 3 is lenient where the V3.1 text marks bits as unused, level 4 and 5 are exact.
 
@@ -40,7 +40,7 @@ cdef object refuse_flags(int packet_type, str statement):
 
 
 cdef int decode_protocol_level(Cursor* c) except -1:
-    """The protocol name and level that open a CONNECT, which decide about all that follows."""
+    """Decode the protocol name and level of a CONNECT, which determine the form of the rest."""
     cdef const uint8_t* p
     cdef Py_ssize_t n
     cdef uint8_t level
@@ -94,7 +94,7 @@ cdef object decode_will(Cursor* c, Connect packet, uint8_t flags):
     if packet.protocol_level == 5:
         packet.will_properties = decode_properties(c, CONNECT, WILL)
     packet.will_topic = decode_topic_name(c, CONNECT, "will topic", packet.protocol_level, False)
-    # Bytes, not text, at every level: V3.1 too publishes what follows the two length bytes.
+    # Bytes, not text, at every level: V3.1 too publishes the bytes after the two length bytes.
     packet.will_payload = decode_binary(c, CONNECT, "will message")
 
 
@@ -233,7 +233,7 @@ cdef Unsuback decode_unsuback(Cursor* c, int level):
 
 
 cdef object decode_goodbye(Cursor* c, int packet_type, int level):
-    """DISCONNECT and AUTH: at level 5 a reason code and properties, each of which may be left out."""
+    """DISCONNECT and AUTH: at level 5 a reason code and properties, each optional."""
     cdef int code = 0
     cdef dict properties = {}
     if level == 5 and c.p < c.end:
@@ -244,9 +244,9 @@ cdef object decode_goodbye(Cursor* c, int packet_type, int level):
 
 
 cdef object decode_body(uint8_t first_byte, const uint8_t* body, Py_ssize_t n, int level):
-    """The packet of one frame: its first byte, and `n` bytes after the fixed header at `body`.
+    """The packet of one frame: its first byte, and the `n` bytes at `body` after the fixed header.
 
-    `level` is the connection's protocol level (3, 4 or 5); a CONNECT brings its own. Raises MalformedPacket.
+    `level` is the connection's protocol level (3, 4 or 5); a CONNECT names its own. Raises MalformedPacket.
     """
     cdef int packet_type = first_byte >> 4
     cdef object packet
@@ -306,7 +306,7 @@ def decode(data not None, int level=4):
     """The packet in `data` (bytes-like), which is exactly one frame of a connection at protocol `level` (3, 4 or 5).
 
     The level of a CONNECT is the one it names itself. Raises MalformedPacket, with a reason and a reason code,
-    if the bytes break the standard, as section 4.8 asks [MQTT-4.8.0-1].
+    if the bytes violate the standard, as section 4.8 requires [MQTT-4.8.0-1].
     """
     cdef bytes frame = data if type(data) is bytes else bytes(data)
     cdef uint8_t first_byte = 0
@@ -325,17 +325,17 @@ def decode(data not None, int level=4):
 
 @cython.final
 cdef class Decoder:
-    """Cuts a stream into packets, for clients and tests; the broker has its own way through its buffers.
+    """Splits a stream into packets, for clients and tests; the broker parses its buffers itself.
 
     `level` is the connection's protocol level (3, 4 or 5) and follows the first CONNECT that passes;
-    `max_packet_size` limits a whole frame, in bytes, and so what is kept between two calls.
+    `max_packet_size` limits a whole frame, in bytes, and thereby the memory kept between two calls.
     """
 
     cdef readonly int level
     cdef readonly Py_ssize_t max_packet_size
     cdef bytearray tail               # the frame that is not yet complete; empty between frames
-    cdef Py_ssize_t needed            # how long `tail` has to be before a look at it is worth while
-    cdef object error                 # the first error: a stream without frame borders has no second
+    cdef Py_ssize_t needed            # length of `tail` from which parsing it is worthwhile
+    cdef object error                 # the first error: after it the stream has no frame borders
 
     def __init__(self, level=4, max_packet_size=VARINT_MAX + 5):
         check_level(level)
@@ -370,13 +370,13 @@ cdef class Decoder:
         return packets
 
     cdef object feed_whole(self, bytes data, list packets):
-        """The common case: nothing is left from before, so frames are read where they are."""
+        """The common case: `tail` is empty, so frames are read in place."""
         cdef Py_ssize_t used = self.split(<const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), packets)
         if used < PyBytes_GET_SIZE(data):
             self.tail += data[used:]
 
     cdef Py_ssize_t split(self, const uint8_t* data, Py_ssize_t n, list packets) except -1:
-        """Append the packets of the whole frames in `n` bytes to `packets`; returns the bytes they take."""
+        """Append the packets of the complete frames in `n` bytes to `packets`; returns the bytes of these frames."""
         cdef uint8_t first_byte = 0
         cdef uint32_t remaining = 0
         cdef const uint8_t* start

@@ -1,3 +1,3 @@
-# What other compiled modules may call. See encode.pyx.
+# The interface for other compiled modules. See encode.pyx.
 
 cpdef bytes encode(object packet, int level=*)

@@ -1,6 +1,6 @@
 """From packets to bytes, protocol levels 3, 4 and 5. All that `encode` accepts, `decode` accepts at the same level.
 
-PUBLISH and the acknowledgements write straight into the frame. The rest is rare and joins pieces.
+PUBLISH and the acknowledgements are written directly to the frame. Other packets are rare and join pieces.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -89,7 +89,7 @@ cdef bytes encode_connack(Connack packet, int level):
 
 
 cdef bytes encode_publish(Publish packet, int level):
-    """Written in one pass: this is what a load generator does all day."""
+    """PUBLISH, written in one pass: it is most of a load generator's work."""
     cdef bytes properties = b""
     cdef Py_ssize_t topic_size, payload_size
     cdef Py_ssize_t remaining
@@ -129,7 +129,7 @@ cdef bytes encode_publish(Publish packet, int level):
 
 
 cdef bytes encode_ack(Acknowledgement packet, int packet_type, int level):
-    """The four acknowledgements of PUBLISH. What follows the packet identifier is left out where it says nothing."""
+    """The four acknowledgements of PUBLISH. Reason code and properties are omitted where they have default values."""
     cdef uint8_t[4] data
     cdef list pieces
     if packet.reason_code == 0 and (level < 5 or not packet.properties):
@@ -172,7 +172,7 @@ cdef bytes encode_suback(Suback packet, int level):
     if level == 5:
         pieces.append(encode_properties(SUBACK, SUBACK, packet.properties))
     for code in packet.reason_codes:
-        # Level 3 has no failure: its receiver would take 0x80 for a granted QoS 0.
+        # Level 3 has no failure code: its receiver would read 0x80 as a granted QoS 0.
         if level < 5 and code not in (0, 1, 2) and (level == 3 or code != 0x80):
             raise invalid(SUBACK, f"level {level} has no return code {code!r} [MQTT-3.9.3-2]")
         pieces.append(reason_code_bytes(SUBACK, code))
@@ -216,10 +216,10 @@ cdef bytes encode_goodbye(int packet_type, int reason_code, dict properties, int
 
 
 cpdef bytes encode(object packet, int level=4):
-    """The frame of `packet` for a connection at protocol `level` (3, 4 or 5); a CONNECT brings its own level.
+    """The frame of `packet` for a connection at protocol `level` (3, 4 or 5); a CONNECT names its own level.
 
-    Properties are left out below level 5, where there is no place for them. Raises InvalidPacket if a field does
-    not fit or would make the receiver refuse the packet.
+    Properties are omitted below level 5, whose packets have none. Raises InvalidPacket if a field does not fit or
+    would make the receiver refuse the packet.
     """
     check_level(level)
     if isinstance(packet, Publish):

@@ -1,10 +1,10 @@
 """Errors of the codec.
 
 ValueError
-+-- InvalidPacket              encode was given what the wire cannot carry
-+-- MalformedPacket            decode was given what the standard forbids; .reason, .code
++-- InvalidPacket              a packet that the wire cannot carry (encode)
++-- MalformedPacket            bytes that the standard forbids (decode); .reason, .code
     +-- ProtocolError          each part is well-formed, the whole is not allowed
-        +-- UnacceptableProtocol   CONNECT of a protocol name or level we do not speak
+        +-- UnacceptableProtocol   CONNECT of an unsupported protocol name or level
         +-- PacketTooLarge         longer than the Decoder's limit
 """
 
@@ -16,14 +16,14 @@ class InvalidPacket(ValueError):
 
 
 class MalformedPacket(ValueError):
-    """Bytes that break the standard: the peer's fault, its connection has to end.
+    """Bytes that violate the standard: the peer's fault; its connection must end.
 
     Args:
         reason: for the log; it names the statement.
-        code: the reason code that a level-5 peer is sent.
+        code: the reason code for a level-5 peer.
 
     Attributes:
-        packets: the packets that `Decoder.feed` had decoded of the same bytes before the fault.
+        packets: the packets that `Decoder.feed` decoded from the same bytes before the fault.
     """
 
     packets: list[Any] | tuple[()] = ()
@@ -42,14 +42,14 @@ class ProtocolError(MalformedPacket):
 
 
 class UnacceptableProtocol(ProtocolError):
-    """A CONNECT whose protocol name or level is not ours: answered with return code 1 [MQTT-3.1.2-2]."""
+    """A CONNECT with an unsupported protocol name or level: refused with return code 1 [MQTT-3.1.2-2]."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, 0x84)
 
 
 class PacketTooLarge(ProtocolError):
-    """A frame longer than the receiver is ready to hold."""
+    """A frame longer than the receiver accepts."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, 0x95)

@@ -1,4 +1,4 @@
-# Fields of packets, both ways. See fields.pyx.
+# Fields of packets, decoded and encoded. See fields.pyx.
 
 from libc.stdint cimport uint32_t
 

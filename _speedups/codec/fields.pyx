@@ -23,8 +23,8 @@ cdef object check_level(int level):
 
 
 cdef object short_body(int packet_type, str field):
-    """The error for a body that ends before or within `field`. To be raised by the caller, as with all such helpers:
-    the C compiler then sees that what was not read is not used."""
+    """The error for a body that ends before or within `field`. The caller raises it, as with all such helpers:
+    the C compiler then sees that unread values are not used."""
     return MalformedPacket(f"{TYPE_NAMES[packet_type]}: the body ends before its {field} does")
 
 
@@ -65,7 +65,7 @@ cdef str decode_topic_name(Cursor* c, int packet_type, str field, int level, bin
 
 
 cdef str decode_topic_filter(Cursor* c, int packet_type):
-    """A topic filter. Its wildcards are not judged here: the broker answers a wrong one in SUBACK."""
+    """A topic filter. Its wildcards are not checked here: the broker reports a wrong one in SUBACK."""
     cdef str topic_filter = decode_text(c, packet_type, "topic filter")
     if not topic_filter:
         raise MalformedPacket(f"{TYPE_NAMES[packet_type]}: a topic filter is empty [MQTT-4.7.3-1]")

@@ -1,7 +1,7 @@
 # The packets as C structures.
 #
-# Every field is owned by its packet. Integers are plain `int` although the wire has less room, so that a wrong
-# value reaches `encode` and is refused there with a reason.
+# Every field is owned by its packet. Integers are plain `int` although the wire has less room, so that `encode` gets
+# a wrong value and refuses it with a reason.
 
 cdef class ControlPacket:
     pass
@@ -15,8 +15,8 @@ cdef class Connect(ControlPacket):
     cdef public int protocol_level    # 3, 4 or 5
     cdef public str client_id
     cdef public bint clean_start      # the standard's Clean Session at levels 3 and 4
-    cdef public int keep_alive        # seconds, 0 turns it off
-    cdef public str will_topic        # None: there is no will, and the other will fields mean nothing
+    cdef public int keep_alive        # seconds, 0 = off
+    cdef public str will_topic        # None: no will, and the other will fields are ignored
     cdef public bytes will_payload
     cdef public int will_qos
     cdef public bint will_retain

@@ -1,4 +1,4 @@
-"""The packets of MQTT, as objects. They carry fields and judge nothing: decode.pyx and encode.pyx do."""
+"""The packets of MQTT, as objects. They hold fields; decode.pyx and encode.pyx validate them."""
 
 cimport cython
 
@@ -9,7 +9,7 @@ from _speedups.codec.tables cimport (
 
 
 cdef class ControlPacket:
-    """What all packets have: they compare and print by their `fields`."""
+    """The base class of all packets, which compare and print by their `fields`."""
 
     def __eq__(self, other):
         if type(self) is not type(other):
@@ -17,7 +17,7 @@ cdef class ControlPacket:
         return all(getattr(self, name) == getattr(other, name) for name in self.fields)
 
     def __repr__(self):
-        """The packet as its constructor call. A password is hidden: a repr ends up in logs."""
+        """The packet as its constructor call. A password is hidden, because logs contain reprs."""
         cdef list arguments = []
         for name in self.fields:
             value = getattr(self, name)
@@ -27,7 +27,7 @@ cdef class ControlPacket:
 
 
 cdef class Acknowledgement(ControlPacket):
-    """What PUBACK, PUBREC, PUBREL and PUBCOMP have."""
+    """The base class of PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
     fields = ("packet_id", "reason_code", "properties")
 
@@ -39,7 +39,7 @@ cdef class Acknowledgement(ControlPacket):
 
 @cython.final
 cdef class Connect(ControlPacket):
-    """A client asks for a connection. `will_topic` None means no will; `keep_alive` is in seconds. Section 3.1."""
+    """A client's request to connect. `will_topic` None means no will; `keep_alive` is in seconds. Section 3.1."""
 
     packet_type = CONNECT
     fields = (
@@ -67,7 +67,7 @@ cdef class Connect(ControlPacket):
 
 @cython.final
 cdef class Connack(ControlPacket):
-    """The broker's answer to CONNECT. `reason_code` is the return code of levels 3 and 4. Section 3.2."""
+    """The broker's reply to CONNECT. `reason_code` is the return code of levels 3 and 4. Section 3.2."""
 
     packet_type = CONNACK
     fields = ("session_present", "reason_code", "properties")
@@ -97,35 +97,35 @@ cdef class Publish(ControlPacket):
 
 @cython.final
 cdef class Puback(Acknowledgement):
-    """The answer to a PUBLISH of QoS 1. Section 3.4."""
+    """The reply to a PUBLISH of QoS 1. Section 3.4."""
 
     packet_type = PUBACK
 
 
 @cython.final
 cdef class Pubrec(Acknowledgement):
-    """The answer to a PUBLISH of QoS 2. Section 3.5."""
+    """The reply to a PUBLISH of QoS 2. Section 3.5."""
 
     packet_type = PUBREC
 
 
 @cython.final
 cdef class Pubrel(Acknowledgement):
-    """The answer to PUBREC. Section 3.6."""
+    """The reply to PUBREC. Section 3.6."""
 
     packet_type = PUBREL
 
 
 @cython.final
 cdef class Pubcomp(Acknowledgement):
-    """The answer to PUBREL. Section 3.7."""
+    """The reply to PUBREL. Section 3.7."""
 
     packet_type = PUBCOMP
 
 
 @cython.final
 cdef class Subscribe(ControlPacket):
-    """A client asks for subscriptions: `topic_filters` is a list of (topic filter, QoS).
+    """A client's request for subscriptions: `topic_filters` is a list of (topic filter, QoS).
 
     At level 5 the second of a pair is the whole options byte, of which QoS is the lower two bits. Section 3.8.
     """
@@ -141,7 +141,7 @@ cdef class Subscribe(ControlPacket):
 
 @cython.final
 cdef class Suback(ControlPacket):
-    """The answer to SUBSCRIBE: a granted QoS, or 0x80 and more for a failure, per topic filter. Section 3.9."""
+    """The reply to SUBSCRIBE: a granted QoS, or 0x80 and more for a failure, per topic filter. Section 3.9."""
 
     packet_type = SUBACK
     fields = ("packet_id", "reason_codes", "properties")
@@ -154,7 +154,7 @@ cdef class Suback(ControlPacket):
 
 @cython.final
 cdef class Unsubscribe(ControlPacket):
-    """A client ends subscriptions: `topic_filters` is a list of str. Section 3.10."""
+    """A client's request to end subscriptions: `topic_filters` is a list of str. Section 3.10."""
 
     packet_type = UNSUBSCRIBE
     fields = ("packet_id", "topic_filters", "properties")
@@ -167,7 +167,7 @@ cdef class Unsubscribe(ControlPacket):
 
 @cython.final
 cdef class Unsuback(ControlPacket):
-    """The answer to UNSUBSCRIBE; `reason_codes` stays empty below level 5. Section 3.11."""
+    """The reply to UNSUBSCRIBE; `reason_codes` is empty below level 5. Section 3.11."""
 
     packet_type = UNSUBACK
     fields = ("packet_id", "reason_codes", "properties")
@@ -180,7 +180,7 @@ cdef class Unsuback(ControlPacket):
 
 @cython.final
 cdef class Pingreq(ControlPacket):
-    """A client says that it is alive. Section 3.12."""
+    """A client's sign of life. Section 3.12."""
 
     packet_type = PINGREQ
     fields = ()
@@ -188,7 +188,7 @@ cdef class Pingreq(ControlPacket):
 
 @cython.final
 cdef class Pingresp(ControlPacket):
-    """The answer to PINGREQ. Section 3.13."""
+    """The reply to PINGREQ. Section 3.13."""
 
     packet_type = PINGRESP
     fields = ()

@@ -1,4 +1,4 @@
-"""The property block of level 5, both ways, by the table PROPERTIES."""
+"""The property block of level 5, decoded and encoded by the table PROPERTIES."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 

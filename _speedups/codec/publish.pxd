@@ -1,4 +1,4 @@
-# PUBLISH on the hot paths: the one encoder, and the topic names that are the broker's own. Inline.
+# PUBLISH on the hot paths: its encoder, and the broker's own topic names. Inline.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcmp, memcpy
@@ -24,10 +24,10 @@ cdef inline Py_ssize_t publish_size(uint32_t remaining) noexcept nogil:
 cdef inline uint8_t* write_publish(uint8_t* p, uint8_t first_byte, uint32_t remaining, const uint8_t* topic,
                                    Py_ssize_t topic_length, uint16_t packet_id, const uint8_t* payload,
                                    Py_ssize_t payload_length) noexcept nogil:
-    """Write a PUBLISH at `p`; its packet identifier only where its QoS, in `first_byte`, is not 0.
+    """Write a PUBLISH at `p`; the packet identifier only if the QoS, in `first_byte`, is not 0.
 
-    What `remaining` counts beyond topic name, packet identifier and payload is left free before the payload: the
-    properties of level 5. Returns where they go; without any, where the payload is.
+    If `remaining` exceeds topic name, packet identifier and payload, room for the properties of level 5 is left before
+    the payload. Returns the place of the properties; without any, the place of the payload.
     """
     cdef uint8_t* rest
     p[0] = first_byte
@@ -44,5 +44,5 @@ cdef inline uint8_t* write_publish(uint8_t* p, uint8_t first_byte, uint32_t rema
 
 
 cdef inline bint is_sys(const uint8_t* topic, Py_ssize_t n) noexcept nogil:
-    """Whether only the node itself publishes there, of itself [MQTT-4.7.2-1]."""
+    """Whether only the node publishes to the topic, about itself [MQTT-4.7.2-1]."""
     return n >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (n == 4 or topic[4] == c'/')

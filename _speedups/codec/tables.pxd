@@ -18,9 +18,9 @@ cdef enum:
     PINGRESP = 13
     DISCONNECT = 14
     AUTH = 15                         # level 5; reserved below
-    WILL = 0                          # stands for the will properties of CONNECT where a packet type is asked for
+    WILL = 0                          # stands for the will properties of CONNECT in place of a packet type
 
-cdef enum:                            # reason codes of level 5 that this codec itself gives
+cdef enum:                            # reason codes of level 5 that this codec sets
     CODE_MALFORMED = 0x81
     CODE_PROTOCOL_ERROR = 0x82
     CODE_UNSUPPORTED_PROTOCOL = 0x84
@@ -32,9 +32,9 @@ cdef enum:                            # reason codes of level 5 that this codec 
 cdef enum:
     RETURN_CODE_MAX = 5               # CONNACK at levels 3 and 4: "not authorized"
     ANY_FLAGS = 0xFF                  # in REQUIRED_FLAGS: the flags carry a meaning
-    USER_PROPERTIES_LIMIT = 128       # user properties of one packet: a limit of ours, each becomes Python objects
+    USER_PROPERTIES_LIMIT = 128       # user properties of one packet: the broker's limit (Python objects)
 
-# Wire types of a property. BYTE carries 0 or 1. A TOPIC is a STRING that has to be a topic name.
+# Wire types of a property. BYTE is 0 or 1. A TOPIC is a STRING that must be a topic name.
 cdef enum WireType:
     ABSENT = 0
     BYTE

@@ -7,8 +7,8 @@ from collections import namedtuple
 
 CLIENT, SERVER, BOTH = "client", "server", "both"
 
-# `flags`: the lower four bits of the first byte [MQTT-2.2.2-1], None where they mean something;
-# `sender`: who may send it; `first_level`: the protocol level that brought it.
+# `flags`: the lower four bits of the first byte [MQTT-2.2.2-1], None where they have a meaning;
+# `sender`: the permitted sender; `first_level`: the first protocol level with the packet.
 PacketType = namedtuple("PacketType", "packet_type name flags sender first_level")
 PACKET_TYPES = (
     PacketType(CONNECT, "CONNECT", 0, CLIENT, 3),
@@ -39,8 +39,8 @@ def packets(*packet_types):
 
 cdef tuple ACKS = (PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK)
 
-# `packets`: where it may stand; `repeatable`: where more than once (its value is then a list);
-# `zero_code`: the reason code that answers a value of 0, None where 0 is allowed.
+# `packets`: packets that may have it; `repeatable`: packets that may repeat it (its value is then a list);
+# `zero_code`: the reason code for a value of 0, None where 0 is allowed.
 Property = namedtuple("Property", "identifier name wire packets repeatable zero_code")
 PROPERTIES = (
     Property(0x01, "payload_format_indicator", BYTE, packets(PUBLISH, WILL), 0, None),

@@ -1,17 +1,17 @@
-# What other compiled modules may call of topics.pyx; the rules are written there.
+# The interface of topics.pyx for other compiled modules; topics.pyx describes the rules.
 
 from libc.stdint cimport uint8_t
 
 cdef enum:
     TOPIC_BYTES_MAX = 65_535          # bytes of a name or filter [MQTT-4.7.3-3]
     TOPIC_CHARACTERS_MAX_3 = 32_767   # characters of a name or filter at protocol level 3
-    TOPIC_LEVELS_MAX = 200            # levels of a name or filter, unless the caller says otherwise
+    TOPIC_LEVELS_MAX = 200            # levels of a name or filter, unless the caller passes another limit
 
 cdef enum TopicFault:
     TOPIC_OK = 0
     TOPIC_EMPTY                       # [MQTT-4.7.3-1]
     TOPIC_TOO_LONG                    # [MQTT-4.7.3-3], or the shorter limit of level 3
-    TOPIC_TOO_MANY_LEVELS             # our own limit: bounds the depth of the filter tree
+    TOPIC_TOO_MANY_LEVELS             # the broker's limit: bounds the depth of the subscription tree
     TOPIC_BAD_UTF8                    # [MQTT-1.5.3-1] and [MQTT-1.5.3-2]
     TOPIC_WILDCARD_IN_NAME            # [MQTT-3.3.2-2]
     TOPIC_MISPLACED_HASH              # [MQTT-4.7.1-2]

@@ -1,8 +1,8 @@
-"""Owns: which byte strings are valid topic names and topic filters, and whether one filter matches one name.
+"""Checks whether byte strings are valid topic names and topic filters, and whether a filter matches a name.
 
-Rules: the C functions take UTF-8 bytes, hold no state, and never touch a Python object, so the packet path calls
-them without the GIL's leave. A fault is a `TopicFault`; `fault_text` says it in words. Shared subscriptions
-(`$share/...`) are filters like any other here; the filter tree takes them apart.
+Rules: the C functions take UTF-8 bytes, hold no state, and use no Python object, so the packet path calls them without
+the GIL. A fault is a `TopicFault`; `fault_text` is its text. Shared subscriptions (`$share/...`) are filters like any
+other here; the subscription tree parses them.
 
 Valid filters:    a   /   a//b   +   #   a/+/b   +/#   /#   $SYS/#
 Invalid filters:  (empty)   a#   a/#/b   #/a   a+   a/+b   ++
@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-# Eight bytes are judged at once: ONES * c repeats the byte c, and a byte of HIGH marks a hit. They are C macros
+# Eight bytes are checked at once: ONES * c repeats the byte c, and a byte of HIGH marks a hit. They are C macros
 # because the C compiler cannot fold a module variable.
 cdef extern from *:
     """
@@ -44,7 +44,7 @@ cdef inline uint64_t equal(uint64_t block, uint8_t c) noexcept nogil:
 cdef inline int multibyte_size(const uint8_t* p, Py_ssize_t n) noexcept nogil:
     """Bytes of the well-formed character that starts at `p` with a byte of 0x80 or more; 0 if it is ill-formed."""
     cdef uint8_t first = p[0]
-    cdef uint8_t least = 0x80, most = 0xBF    # of the second byte: this is what shuts out the three cases below
+    cdef uint8_t least = 0x80, most = 0xBF    # of the second byte: these bounds exclude the three cases below
     cdef int size, i
     if first < 0xC2 or first > 0xF4:          # a continuation byte, an overlong pair, beyond U+10FFFF
         return 0
@@ -107,7 +107,7 @@ cdef Py_ssize_t characters(const uint8_t* p, Py_ssize_t n) noexcept nogil:
 cdef inline int check_common(
     const uint8_t* p, Py_ssize_t n, int level, int max_levels, bint* wildcard
 ) noexcept nogil:
-    """What names and filters share; `wildcard` is set if there is a `+` or `#` anywhere."""
+    """The checks common to names and filters; `wildcard` is set if there is a `+` or `#` anywhere."""
     cdef const uint8_t* at = p
     cdef Py_ssize_t rest = n
     cdef int levels = 1
@@ -123,7 +123,7 @@ cdef inline int check_common(
         odd |= (block & HIGH) | equal(block, 0)
         at += 8
         rest -= 8
-    # Anything but plain ASCII is rare and gets the full check; no byte of a longer character looks like `/+#`.
+    # Text beyond plain ASCII is rare and gets the full check; no byte of a longer character equals `/+#`.
     if odd and check_utf8(p, n):
         return TOPIC_BAD_UTF8
     if level == 3 and n > TOPIC_CHARACTERS_MAX_3 and characters(p, n) > TOPIC_CHARACTERS_MAX_3:
@@ -201,7 +201,7 @@ cdef int check_topic_filter(const uint8_t* p, Py_ssize_t n, int level, int max_l
 cdef int match_topic(
     const uint8_t* topic_filter, Py_ssize_t filter_size, const uint8_t* topic_name, Py_ssize_t name_size
 ) noexcept nogil:
-    """Whether the filter matches the name: 1 or 0. Both are taken to be valid. Linear: nothing is read twice."""
+    """Whether the filter matches the name: 1 or 0. Both must be valid. Linear: no byte is read twice."""
     cdef const uint8_t* f = topic_filter
     cdef const uint8_t* f_end = f + filter_size
     cdef const uint8_t* t = topic_name
@@ -244,12 +244,12 @@ cdef tuple FAULT_TEXTS = (
 
 
 cdef object fault_text(int fault):
-    """A TopicFault in words that a log can show, with the statement; an empty string for TOPIC_OK."""
+    """The text of a TopicFault for logs, with the statement; an empty string for TOPIC_OK."""
     return FAULT_TEXTS[fault]
 
 
 class InvalidTopic(ValueError):
-    """A topic name or filter that breaks a rule; `reason` says which.
+    """A topic name or filter that violates the rule in `reason`.
 
     `code` is the reason code a level-5 peer is sent: 0x90 Topic Name invalid or 0x8F Topic Filter invalid.
     """
@@ -261,7 +261,7 @@ class InvalidTopic(ValueError):
 
 
 cdef bytes as_utf8(object topic):
-    """The bytes of a str or bytes. A lone surrogate survives, so that the check below refuses it in our words."""
+    """The bytes of a str or bytes. A lone surrogate is kept, so that the check below refuses it with our reason."""
     if isinstance(topic, str):
         return (<str>topic).encode("utf-8", "surrogatepass")
     return topic

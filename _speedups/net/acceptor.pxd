@@ -1,4 +1,4 @@
-# Accepting connections. See acceptor.pyx.
+# Accepts connections. See acceptor.pyx.
 
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -7,15 +7,15 @@ from _speedups.net.listener cimport Endpoint
 from _speedups.net.loop cimport Loop
 
 cdef enum:
-    ACCEPT_TIME = 1000000      # ns of a turn after which accepting goes on in the next one
+    ACCEPT_TIME = 1000000      # ns of a turn after which accepting continues in the next turn
 
 
 cdef class Acceptor(Loop):
     cdef dict endpoints                # fd -> Endpoint
-    cdef readonly dict listeners       # name -> Listener, of the endpoints that are or were there
-    cdef set paused                    # fds of endpoints that are not asked for new connections
+    cdef readonly dict listeners       # name -> Listener, of present and former endpoints
+    cdef set paused                    # fds of endpoints that accept nothing for now
     cdef uint32_t paused_at            # tick
-    cdef bint at_capacity              # the handler was told that nobody is accepted
+    cdef bint at_capacity              # the handler was notified that accepting has stopped
     cdef readonly uint32_t max_connections
     cdef readonly uint32_t max_pending
 

@@ -1,6 +1,6 @@
-"""Accepting connections: endpoints, the limits of connections, of pending ones and of each listener.
+"""Accepts connections: endpoints, and the limits of all connections, of pending ones and of each listener.
 
-A part of the reactor (`Acceptor` is its base class) that knows nothing of turns.
+A part of the reactor (`Acceptor` is its base class) that does not depend on turns.
 """
 
 from libc.errno cimport ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
@@ -23,15 +23,15 @@ from _speedups.protocol import close_reasons
 
 cdef enum:
     ACCEPTS_MAX = 128          # connections accepted from one endpoint in one turn
-    CONNECT_PATIENCE_TICKS = 8 # how long CONNECT may take when others wait for a place
+    CONNECT_PATIENCE_TICKS = 8 # how long CONNECT may take while new clients wait for a place
 
 
 cdef class Acceptor(Loop):
     """A loop that accepts connections.
 
     Args:
-        router: of the node.
-        handler: its `accepting(bool)` is called when accepting ceases for want of room, and when it goes on.
+        router: the node's router.
+        handler: its `accepting(bool)` is called when accepting stops for lack of room, and when it resumes.
     """
 
     def __init__(self, Router router not None, handler):
@@ -74,15 +74,15 @@ cdef class Acceptor(Loop):
         self.watch(fd)
 
     def adopt(self, connected not None, Endpoint endpoint not None, str address=""):
-        """Serve a connected socket that was accepted elsewhere, and take it over.
+        """Serve a connected socket that was accepted elsewhere, and take ownership of it.
 
         Args:
             connected: a socket.
-            endpoint: that counts as the one that accepted it.
-            address: HOST:PORT of the client, if it isn't the socket's peer.
+            endpoint: the endpoint that counts as having accepted it.
+            address: HOST:PORT of the client, if it is not the socket's peer.
 
         Returns:
-            The connection; None if there is no place for it, which closes the socket.
+            The connection; None if there is no place for it; the socket is then closed.
         """
         cdef Connection c
         cdef uint8_t peer[28]
@@ -116,7 +116,7 @@ cdef class Acceptor(Loop):
             raise OSError(errno, os.strerror(errno))
 
     cdef int pause(self, int fd, bint at_capacity) except -1:
-        """Accept nothing for now: new clients wait in the kernel. `at_capacity`: there is no room for them."""
+        """Stop accepting for now: new clients wait in the kernel. `at_capacity`: there is no room for them."""
         if fd not in self.paused:
             epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
             self.paused.add(fd)
@@ -135,7 +135,7 @@ cdef class Acceptor(Loop):
         return 0
 
     cdef bint has_room(self) except -1:
-        """Whether one more connection may be accepted; the oldest that has not sent CONNECT may be ended for it."""
+        """Whether one more connection may be accepted; may end the oldest one that has not sent CONNECT."""
         cdef Connection oldest
         if len(self.connections) >= self.max_connections:
             return False
@@ -179,7 +179,7 @@ cdef class Acceptor(Loop):
         return 0
 
     cdef Connection open(self, int fd, const uint8_t* peer, uint32_t size, Endpoint endpoint):
-        """A connection on this socket, which is its own from now on; None if it can't be."""
+        """Create a connection, which owns the socket from now on; None on failure."""
         cdef Connection c = Connection(self.router, self.handler)
         cdef epoll_event event
         cdef int[3] credentials                    # process, user, group: struct ucred
@@ -213,7 +213,7 @@ cdef class Acceptor(Loop):
         c.in_preamble = c.in_proxy_header or endpoint.secure
         if c.in_proxy_header and not endpoint.trusts(c.address):
             c.protocol_error(close_reasons.UNTRUSTED_PROXY)
-            c.end(c.fault)                         # at once: it takes no pending place
+            c.end(c.fault)                         # at once: it uses no pending place
         elif not c.in_proxy_header and not c.count_address():
             c.end(c.fault)
         return c

@@ -1,4 +1,4 @@
-# One connection: socket, layers, timer. See connection.pyx.
+# A connection: socket, layers, timer. See connection.pyx.
 
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -13,27 +13,27 @@ from _speedups.protocol.channel cimport Channel
 
 
 cdef class Connection(Channel):
-    # What every flush looks at stands together: a thousand receivers are a thousand times as many lines of cache.
+    # The fields that every flush reads are adjacent: with a thousand receivers each cache line counts a thousandfold.
     cdef int fd                        # -1 when closed
-    cdef uint32_t interest             # epoll events asked for
-    cdef readonly Endpoint endpoint    # that accepted it
-    cdef Tls tls                       # None: in plain text
+    cdef uint32_t interest             # requested epoll events
+    cdef readonly Endpoint endpoint    # the endpoint that accepted it
+    cdef Tls tls                       # None: plain text
     cdef WebSocket websocket           # None: no frames
-    cdef readonly bint lingering       # all is sent; waits for the client to close
+    cdef readonly bint lingering       # all output is sent; waits for the client to close
     cdef Loop loop
-    cdef Buffer incoming               # bytes of an incomplete packet, or that may not be handled yet
-    cdef Timer timer                   # of CONNECT, then of keep alive
-    cdef bint awaits_connect           # counts among those that have not sent CONNECT
-    cdef public bint reset_on_close         # it ends with a reset: a clean end would tell the client of what is not stored yet
-    cdef str reason                    # of the end
+    cdef Buffer incoming               # bytes of an incomplete packet, or of packets that may not be handled yet
+    cdef Timer timer                   # for CONNECT, then for keep alive
+    cdef bint awaits_connect           # is in loop.awaiting_connect
+    cdef public bint reset_on_close    # close by reset: a clean close would confirm data that is not stored yet
+    cdef str reason                    # reason of the close
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6, or only the family
-    cdef readonly str certificate      # subject of the certificate that the client showed, as configured, or None
-    cdef bint in_preamble              # something comes before the first byte of MQTT or HTTP:
-    cdef bint in_proxy_header          # ... a PROXY protocol header; and then TLS, if the endpoint wants it
-    cdef bint is_pending               # in the epoll set of those without CONNACK
-    cdef bint counted                  # among the connections of its address
-    cdef RateLimit messages, volume        # what it used of its rates
-    cdef bint tls_wants_write          # TLS can't read on before it has written
+    cdef readonly str certificate      # subject of the client's certificate, as configured, or None
+    cdef bint in_preamble              # reads the bytes before the first byte of MQTT or HTTP:
+    cdef bint in_proxy_header          # ... a PROXY protocol header, then TLS if the endpoint uses it
+    cdef bint is_pending               # in the epoll set of connections without CONNACK
+    cdef bint counted                  # counted among the connections of its address
+    cdef RateLimit messages, volume    # recent use of its rates
+    cdef bint tls_wants_write          # TLS must write before it can read on
     cdef bint reads_again              # is in loop.read_again
 
     cdef bint transmit(self) except -1

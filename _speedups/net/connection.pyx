@@ -1,10 +1,10 @@
 """One connection of a client: its socket, its layers, its timer, its rates.
 
 Between socket and channel there may be layers: a PROXY protocol header, TLS (tls.pyx), HTTP and then frames
-(websocket.pyx). preamble.pyx reads what comes before the first byte of MQTT, reactor.pyx the rest.
+(websocket.pyx). preamble.pyx reads the bytes before the first byte of MQTT, reactor.pyx the rest.
 
-A connection ends only between packets: `close_soon` notes what is found out while others are being served, such as a
-failed write, and the reactor ends the connection at the end of the turn.
+A connection ends only between packets. `close_soon` records a fault that is found while other connections are served,
+such as a failed write. The reactor then ends the connection at the end of the turn.
 """
 
 from cpython.ref cimport Py_INCREF
@@ -36,9 +36,9 @@ import socket
 from _speedups.protocol import close_reasons
 
 cdef enum:
-    LINGER_TICKS = 8           # how long a refused client may take to read why
+    LINGER_TICKS = 8           # how long a refused client may take to read the refusal
 
-cdef const uint8_t* MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"  # before an IPv4 address that is written as IPv6's
+cdef const uint8_t* MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"  # prefix of an IPv4 address in IPv6 form
 cdef Py_ssize_t TIMER_OFFSET           # of `timer` in a Connection
 
 
@@ -59,22 +59,22 @@ cdef class Connection(Channel):
 
     @property
     def listener(self):
-        """The name of the listener that the client came to."""
+        """The name of the listener."""
         return self.endpoint.listener.name
 
     @property
     def transport(self):
-        """What it speaks MQTT over: "mqtt" (plain TCP), "mqtts", "ws", "wss" or "unix"."""
+        """The transport: "mqtt" (plain TCP), "mqtts", "ws", "wss" or "unix"."""
         return self.endpoint.transport
 
     @property
     def secure(self):
-        """Whether nobody between can read what is said."""
+        """Whether the connection is encrypted: TLS, with a finished handshake."""
         return self.tls is not None and self.tls.ready
 
     @property
     def address(self):
-        """The client's address and port, as text; of a Unix socket "unix:" and the client's user id."""
+        """The client's address and port, as text; for a Unix socket, "unix:" and the client's user id."""
         cdef int family = self.peer[0] | self.peer[1] << 8
         if family == AF_UNIX:
             return f"unix:{int.from_bytes(self.peer[4:8], 'little')}"
@@ -84,7 +84,7 @@ cdef class Connection(Channel):
         return f"[{socket.inet_ntop(socket.AF_INET6, self.peer[8:24])}]:{port}"
 
     cdef int set_client_address(self, int family, bytes address, int port) except -1:
-        """Take the client's address from its proxy, in place of that of the connection."""
+        """Replace the connection's address with the client's address from its proxy."""
         cdef int at = 4 if family == AF_INET else 8
         self.peer[0] = family & 0xFF
         self.peer[1] = family >> 8
@@ -94,7 +94,7 @@ cdef class Connection(Channel):
         return 0
 
     cdef int set_interest(self, uint32_t interest) except -1:
-        """Have epoll report these events."""
+        """Request these events from epoll."""
         cdef epoll_event event
         if interest == self.interest or self.fd < 0:
             return 0
@@ -106,7 +106,7 @@ cdef class Connection(Channel):
         return 0
 
     cdef int admitted(self) except -1:
-        """CONNACK was sent: the connection is served in each turn from now on, however many are pending."""
+        """CONNACK was sent: from now on each turn serves the connection, however many are pending."""
         cdef epoll_event event
         if not self.is_pending or self.fd < 0:
             return 0
@@ -119,16 +119,16 @@ cdef class Connection(Channel):
         return 0
 
     cdef bytes origin(self):
-        """The address that its limit counts: an IPv4 address or an IPv6 network; empty for a Unix socket."""
+        """The address for its limit: an IPv4 address or an IPv6 network; empty for a Unix socket."""
         cdef int family = self.peer[0] | self.peer[1] << 8
         if family == AF_INET:
             return self.peer[4:8]
         if family == AF_INET6 and memcmp(self.peer + 8, MAPPED, 12) == 0:
-            return self.peer[20:24]                # an IPv4 address, as some proxies tell it
+            return self.peer[20:24]                # an IPv4 address in IPv6 form, as some proxies send it
         return self.peer[8:16] if family == AF_INET6 else b""
 
     cdef bint count_address(self) except -1:
-        """Count the connection among those of its address; False if there are too many, which refuses it."""
+        """Count the connection among those of its address; False if there are too many: it is then refused."""
         cdef uint32_t limit = self.endpoint.listener.max_per_address
         cdef bytes origin = self.origin() if limit else b""
         if not origin:
@@ -164,7 +164,7 @@ cdef class Connection(Channel):
         return self.apply_rate_limit()
 
     cdef int apply_rate_limit(self) except -1:
-        """Handle no more packets for now, if its rates are used up."""
+        """Stop handling packets for now, if its rates are used up."""
         if self.metered and self.phase == OPEN and not self.gate & PARSE_GATE and not self.within_rate():
             self.close_gate(RATE_LIMITED)
             self.turn.counters[THROTTLED] += 1
@@ -172,10 +172,10 @@ cdef class Connection(Channel):
         return 0
 
     cdef int resume_rate_limited(self) except -1:
-        """Its rates allow packets again."""
+        """Resume handling packets: its rates allow them again."""
         try:
-            return self.open_gate(RATE_LIMITED)    # may limit it once more: it then comes after the others
-        except Exception as error:                 # a fault of ours: the others are to go on
+            return self.open_gate(RATE_LIMITED)    # may limit it again: it is then last in the list
+        except Exception as error:                 # a fault of the broker: other connections continue
             self.handler.failed(self, error)
             return self.close_soon(close_reasons.INTERNAL_ERROR)
 
@@ -189,7 +189,7 @@ cdef class Connection(Channel):
                 and has_rate(&listener.volume, listener.total_bytes, tick))
 
     cdef int flush(self) except -1:
-        """Send what the socket takes; epoll reports when it takes the rest."""
+        """Send as much as the socket takes; epoll reports when it takes the rest."""
         cdef ssize_t sent
         cdef Py_ssize_t size = buffer_size(&self.out)
         if self.tls is not None or self.websocket is not None:
@@ -228,7 +228,7 @@ cdef class Connection(Channel):
         return 0
 
     cdef bint transmit(self) except -1:
-        """Send through the layers what the socket takes; returns whether that was all."""
+        """Send through the layers as much as the socket takes; returns whether that was all."""
         cdef Py_ssize_t sent, size = buffer_size(&self.out)
         if self.tls is not None and not self.tls.ready:
             return False
@@ -256,7 +256,7 @@ cdef class Connection(Channel):
             sent = self.tls.write(p, size)
         else:
             frames.frame(size)
-            # What the head speaks of is less than there is, if more has come since the frame began.
+            # The head covers less than the whole output, if output was added since the frame began.
             sent = self.push_frame(p, frames.framed)
         if sent > 0:
             return sent if frames is None else frames.sent(sent)
@@ -269,14 +269,14 @@ cdef class Connection(Channel):
         return FAILED
 
     cdef Py_ssize_t push_frame(self, const uint8_t* p, Py_ssize_t size) except -4:
-        """Send some of what goes before the payload, and of the payload, with one call; returns how many of both."""
+        """Send some of the prefix and of the payload with one call; returns the bytes sent of both."""
         cdef WebSocket frames = self.websocket
         cdef uint8_t* prefix = frames.prefix + frames.prefix_start
         cdef Py_ssize_t head = frames.prefix_end - frames.prefix_start, sent
         cdef iovec parts[2]
         cdef msghdr message
         if self.tls is not None:
-            # A write that was blocked is tried again with the same bytes: they depend on nothing but the frame.
+            # A blocked write is retried with the same bytes: they depend only on the frame.
             size = min(size, RECORD_MAX - head)
             memcpy(self.loop.record, prefix, head)
             memcpy(self.loop.record + head, p, size)
@@ -291,7 +291,7 @@ cdef class Connection(Channel):
         return sent
 
     cdef int send_close_notices(self) except -1:
-        """Say on each layer that nothing more follows, as far as there is room for it."""
+        """Send the close notice of each layer, as far as there is room for it."""
         if self.websocket is not None and self.websocket.ready:
             self.websocket.close(NORMAL if self.fault is None or self.lingering else PROTOCOL_ERROR)
             self.transmit()
@@ -300,12 +300,12 @@ cdef class Connection(Channel):
         return 0
 
     cdef int gate_opened(self) except -1:
-        """Packets may be handled again: check its rates, handle what came meanwhile, then read its socket."""
+        """Resume: check its rates, handle the packets received meanwhile, then read its socket."""
         self.apply_rate_limit()
         return self.handle_pending()
 
     cdef int handle_pending(self) except -1:
-        """Handle the packets that came while none could be, then read on."""
+        """Handle the packets received while the gate was closed, then read on."""
         cdef Py_ssize_t used
         if self.closed:
             return 0
@@ -317,7 +317,7 @@ cdef class Connection(Channel):
         return self.update_interest()
 
     cdef int update_interest(self) except -1:
-        """After packets were handled: end a connection with a fault, read on only where the gate is open."""
+        """After packets were handled: end a connection with a fault, else read on only if the gate is open."""
         if self.fault is not None and not self.lingering:
             return self.close_soon(self.fault)
         if not self.gate & OUTPUT_FULL and (self.lingering or not self.gate & PARSE_GATE):
@@ -327,14 +327,14 @@ cdef class Connection(Channel):
         return self.set_interest(self.interest & ~EPOLLIN)
 
     cdef int queue_read_again(self) except -1:
-        """Read on in the next turn, whether epoll reports it or not: a layer has read ahead."""
+        """Read on in the next turn, even without an epoll event: a layer has read ahead."""
         if not self.reads_again:
             self.reads_again = True
             self.loop.read_again.append(self)
         return 0
 
     cdef bint on_read_error(self, Py_ssize_t result) except -1:
-        """Reading returned no bytes: the client has closed, there is a fault, or it is to be tried again. False."""
+        """Handle a read without bytes: the client has closed, a fault, or a retry. Returns False."""
         if result == 0:
             self.close_soon(self.fault if self.lingering else close_reasons.CLOSED_BY_CLIENT)
         elif self.tls is None:
@@ -356,16 +356,16 @@ cdef class Connection(Channel):
     def accept(self, Session session not None, int level, double keep_alive):
         Channel.accept(self, session, level, keep_alive)
         self.admitted()
-        self.restart_timer()                       # its keep alive may run out before the time for CONNECT does
+        self.restart_timer()                       # its keep alive may expire before the CONNECT timeout does
 
     def proceed(self):
-        """For the handler: packets may be handled; after `packet` or `publish` returned, also those that came meanwhile."""
+        """For the handler: resume; after `packet` or `publish` returned, packets received meanwhile are handled too."""
         cdef bint was_busy = self.gate & HANDLER_BUSY
         self.gate &= ~(CONNECT_PENDING | HANDLER_BUSY)
         if self.handing_up or self.gate & RATE_LIMITED:
             return
         if was_busy and not self.gate & PARSE_GATE and self.turn.overloaded():
-            self.close_gate(STORE_BEHIND)          # what it waited for may have given the store more to do
+            self.close_gate(STORE_BEHIND)          # the event it waited for may have added work for the store
             self.turn.await_store(self)
         self.gate_opened()
 
@@ -376,7 +376,7 @@ cdef class Connection(Channel):
             self.end(reason)
 
     def finish(self, str reason not None):
-        """End the connection when the client has read what was sent, or after a while."""
+        """End the connection when the client has read the output, or after LINGER_TICKS."""
         self.fault = reason
         self.phase = ENDED
         self.lingering = True
@@ -407,21 +407,21 @@ cdef class Connection(Channel):
         if self.reset_on_close:
             reset = linger(1, 0)
             setsockopt(self.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset))
-        close(self.fd)                             # leaves the epoll set with it
+        close(self.fd)                             # also removes it from the epoll set
         self.fd = -1
         self.turn.counters[CONNECTIONS_CLOSED] += 1
         self.endpoint.listener.connections -= 1
         self.uncount_address()
         try:
             self.handler.ended(self, reason)
-        except Exception as error:                 # others are to be ended too
+        except Exception as error:                 # other connections must still be ended
             self.handler.failed(self, error)
         return 0
 
     # ---- time ----
 
     cdef int restart_timer(self) except -1:
-        """Check the connection when it can next have been silent too long; never, if it may be for ever."""
+        """Schedule the next check for silence, at its earliest timeout; none without a timeout."""
         cdef uint32_t ticks
         timer_stop(&self.loop.wheel, &self.timer)
         if self.lingering:
@@ -440,7 +440,7 @@ cdef class Connection(Channel):
         return 0
 
     cdef int check_timeout(self) except -1:
-        """Its timer has run out: end it if it was silent too long."""
+        """The timer has expired: end the connection if it was silent too long."""
         cdef uint8_t byte
         if self.lingering:
             return self.close_soon(self.fault)
@@ -450,7 +450,7 @@ cdef class Connection(Channel):
         if self.phase == OPEN:
             if self.keep_alive_ticks and self.turn.tick - self.last_seen >= self.keep_alive_ticks and (
                     recv(self.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 or self.gate & PARSE_GATE):
-                # We did not read: its gate is closed, or the whole process stood still for a while.
+                # The broker did not read: the gate is closed, or the whole process was suspended.
                 self.last_seen = self.turn.tick
             if self.keep_alive_ticks and self.turn.tick - self.last_seen >= self.keep_alive_ticks:
                 self.turn.counters[KEEP_ALIVE_TIMEOUTS] += 1
@@ -472,5 +472,5 @@ cdef class Connection(Channel):
 
 
 cdef Connection connection_of(Timer* timer):
-    """The connection whose timer this is."""
+    """The connection that owns this timer."""
     return <Connection><void*>(<char*>timer - TIMER_OFFSET)

@@ -1,12 +1,12 @@
-"""Where connections come in: a listener has a name, limits and figures; each of its addresses is an endpoint."""
+"""Listeners and endpoints: a listener has a name, limits and counters; each of its addresses is an endpoint."""
 
 
 cdef class Listener:
-    """What the connections to one listener have in common.
+    """The settings and counters that the connections to one listener share.
 
     Args:
         name: as in the configuration.
-        tls: certificates, for those of its addresses that want them.
+        tls: certificates, for its endpoints that use TLS.
     """
 
     def __init__(self, str name not None="default", TlsContext tls=None):
@@ -40,7 +40,7 @@ cdef class Listener:
         self.total_bytes = total_bytes
 
     cdef bint metered(self) noexcept:
-        """Whether there is a rate that its clients must keep to."""
+        """Whether its clients have a rate limit."""
         return (self.client_messages > 0 or self.client_bytes > 0 or self.total_messages > 0 or self.total_bytes > 0)
 
 
@@ -48,12 +48,12 @@ cdef class Endpoint:
     """One address of a listener.
 
     Args:
-        listener: whose.
-        socket: bound, listening, not blocking; None if connections are handed in.
-        transport: what is spoken: "mqtt", "mqtts", "ws", "wss" or "unix".
-        trusts: connections begin with a PROXY protocol header; says of an address whether it is one of a proxy.
-        upgrade: called with a HTTP request up to its empty line, and whether TLS was spoken; returns the answer and
-            why it refuses, or "".
+        listener: the listener that it belongs to.
+        socket: bound, listening, not blocking; None if connections are passed in (`adopt`).
+        transport: "mqtt", "mqtts", "ws", "wss" or "unix".
+        trusts: connections begin with a PROXY protocol header; returns whether an address is a trusted proxy.
+        upgrade: called with an HTTP request up to its empty line, and whether TLS is used; returns the response and
+            the reason of a refusal, or "".
     """
 
     def __init__(self, Listener listener not None, socket=None, str transport not None="mqtt", trusts=None,

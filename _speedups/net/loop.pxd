@@ -1,4 +1,4 @@
-# What the connections of a node share, and what each may ask of their loop. See loop.pyx.
+# The state that the connections of a node share, and the loop's interface for them. See loop.pyx.
 
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -17,16 +17,16 @@ cdef class Loop:
     cdef Router router
     cdef object handler
     cdef int epoll
-    cdef int pending_epoll             # an epoll set in that one: connections without CONNACK
-    cdef uint8_t* shared               # what every connection reads into
-    cdef uint8_t* record               # where head and payload of a frame are put together for TLS
+    cdef int pending_epoll             # an epoll set within the first: connections without CONNACK
+    cdef uint8_t* shared               # read buffer of all connections
+    cdef uint8_t* record               # joins head and payload of a frame for TLS
     cdef dict connections              # fd -> Connection: owns them
     cdef dict awaiting_connect         # fd -> Connection that has not sent CONNECT, oldest first
-    cdef dict addresses                # address -> its connections, where a listener counts them
-    cdef list rate_limited             # Connections that are
-    cdef list read_again               # Connections that have read more from their sockets than they have handled
-    cdef Pointers to_close             # Connections to be ended at the end of the turn (owned references)
-    cdef list closed_this_turn         # Connections that have ended; events may still name them
+    cdef dict addresses                # address -> number of its connections, if a listener limits them
+    cdef list rate_limited             # Connections over a rate
+    cdef list read_again               # Connections with bytes read ahead and not handled
+    cdef Pointers to_close             # Connections to end at the end of the turn (owned references)
+    cdef list closed_this_turn         # ended Connections; pending events may still name them
     cdef TimerWheel wheel
-    cdef readonly uint32_t connect_ticks # that CONNECT may take
-    cdef readonly uint32_t retry_ticks   # after which level 3 is sent again what it has not acknowledged; 0 = never
+    cdef readonly uint32_t connect_ticks # time for CONNECT
+    cdef readonly uint32_t retry_ticks # after which unacknowledged packets are sent again at level 3; 0 = never

@@ -1,7 +1,7 @@
 """The state that all connections of a node share. The reactor derives from it and runs it.
 
-Connections know this class, not the reactor: they can be built and tested without it, and neither module imports the
-other in a circle.
+Connections refer to this class, not to the reactor. They can be built and tested without it, and the modules do not
+import each other in a circle.
 """
 
 from cpython.ref cimport Py_DECREF
@@ -16,7 +16,7 @@ cdef class Loop:
     """The shared state.
 
     Args:
-        router: of the node.
+        router: the node's router.
         handler: see reactor.pyx and channel.pyx.
     """
 
@@ -53,22 +53,22 @@ cdef class Loop:
         free(self.record)
 
     def attach(self, handler):
-        """Give packets that are not hot to this handler; to be called before the first connection."""
+        """Pass packets that are not hot to this handler; to be called before the first connection."""
         self.handler = handler
 
     def close(self):
-        """Close the epoll sets; nothing may be asked of the loop after that. Else they go with the object."""
+        """Close the epoll sets; the loop must not be used after that. Otherwise the object's deallocation does it."""
         if self.epoll >= 0:
             close(self.pending_epoll)
             close(self.epoll)
             self.pending_epoll = self.epoll = -1
 
     def fileno(self):
-        """Readable when a turn has something to do."""
+        """A file descriptor that is readable when a turn has work."""
         return self.epoll
 
     def __len__(self):
-        """Open connections, with those that have not sent CONNECT."""
+        """Open connections, including those that have not sent CONNECT."""
         return len(self.connections)
 
     @property

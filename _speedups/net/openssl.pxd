@@ -1,4 +1,4 @@
-# What is used of OpenSSL 3 (libssl, libcrypto): names and types as in its manual pages.
+# The parts of OpenSSL 3 (libssl, libcrypto) in use: names and types as in its manual pages.
 
 cdef extern from "<openssl/ssl.h>" nogil:
     ctypedef struct SSL:
@@ -59,7 +59,7 @@ cdef extern from "<openssl/ssl.h>" nogil:
     unsigned long long SSL_OP_NO_RENEGOTIATION, SSL_OP_NO_COMPRESSION, SSL_OP_CIPHER_SERVER_PREFERENCE
     unsigned long long SSL_OP_PRIORITIZE_CHACHA, SSL_OP_IGNORE_UNEXPECTED_EOF
 
-# Callbacks of ours have the GIL, and so must have who sets off the handshakes of a server.
+# The broker's callbacks need the GIL, so the caller of a server handshake must hold it.
 cdef extern from "<openssl/ssl.h>":
     ctypedef int (*alpn_callback)(SSL*, const unsigned char**, unsigned char*, const unsigned char*, unsigned int,
                                   void*) noexcept

@@ -1,4 +1,4 @@
-# What comes before the first byte of MQTT on a connection. See preamble.pyx.
+# The preamble of a connection: the bytes before the first byte of MQTT. See preamble.pyx.
 
 from _speedups.net.connection cimport Connection
 

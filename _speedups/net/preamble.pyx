@@ -1,4 +1,4 @@
-"""What comes before the first byte of MQTT: a PROXY protocol header, TLS's handshake, the HTTP request of WebSocket."""
+"""The preamble, before the first byte of MQTT: PROXY protocol header, TLS handshake, HTTP request of WebSocket."""
 
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
@@ -13,11 +13,11 @@ from _speedups.net.proxy_header import HEADER_MAX, read_proxy_header as parse_pr
 from _speedups.protocol import close_reasons
 
 cdef enum:
-    REQUEST_MAX = 8192         # bytes of the HTTP request that a WebSocket begins with
+    REQUEST_MAX = 8192         # bytes of the HTTP request that opens a WebSocket
 
 
 cdef bint read_preamble(Connection c) except -1:
-    """Read what comes before the first byte of MQTT or HTTP; returns whether all of it has come."""
+    """Read the bytes before the first byte of MQTT or HTTP; returns whether they are complete."""
     if c.in_proxy_header and not read_proxy_header(c):
         return False
     if c.endpoint.secure and not tls_handshake(c):
@@ -27,7 +27,7 @@ cdef bint read_preamble(Connection c) except -1:
 
 
 cdef bint read_proxy_header(Connection c) except -1:
-    """Read the PROXY protocol header as far as it has come, and no byte after it: those may be TLS's."""
+    """Read the received part of the PROXY protocol header, and no byte after it: it may belong to TLS."""
     cdef uint8_t* shared = c.loop.shared
     cdef Py_ssize_t have = buffer_size(&c.incoming), size
     cdef ssize_t got
@@ -45,7 +45,7 @@ cdef bint read_proxy_header(Connection c) except -1:
         got = size - have
     got = recv(c.fd, shared + have, got, MSG_DONTWAIT)
     c.turn.counters[BYTES_RECEIVED] += got
-    if not size:                               # incomplete, so all that has come belongs to it
+    if not size:                               # incomplete, so all received bytes belong to it
         if buffer_append(&c.incoming, &c.turn.pool, shared + have, got) < 0:
             c.close_soon(close_reasons.OUT_OF_MEMORY)
         return False
@@ -61,7 +61,7 @@ cdef bint read_proxy_header(Connection c) except -1:
 
 
 cdef bint tls_handshake(Connection c) except -1:
-    """A step of TLS's handshake; returns whether it is done. It takes the time of its own cryptography."""
+    """Make a step of the TLS handshake; returns whether it is done. Its cryptography takes time of this turn."""
     cdef Py_ssize_t result
     if c.tls is None:
         c.tls = Tls(c.endpoint.listener.tls, c.fd)
@@ -88,7 +88,7 @@ cdef Py_ssize_t upgrade_websocket(Connection c, Py_ssize_t n) except -1:
         return 0
     answer, fault = c.endpoint.upgrade(shared[:size], c.tls is not None)
     c.send(answer)
-    c.websocket.framed = len(answer)           # these bytes go without a frame
+    c.websocket.framed = len(answer)           # these bytes are sent without a frame
     if not fault:
         c.websocket.ready = True
         return size
@@ -99,7 +99,7 @@ cdef Py_ssize_t upgrade_websocket(Connection c, Py_ssize_t n) except -1:
 
 
 cdef int after_frames(Connection c) except -1:
-    """After frames were decoded: send the answer that a control frame asks for, or end the connection."""
+    """After frames were decoded: send the reply to a control frame, or end the connection."""
     if c.websocket.code == 0:
         return c.flush() if c.websocket.answer_size else 0
     if c.websocket.fault is None:

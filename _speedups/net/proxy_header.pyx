@@ -1,7 +1,7 @@
-"""The PROXY protocol: what a load balancer sends before a client's first byte, versions 1 and 2.
+"""The PROXY protocol header, which a load balancer sends before a client's first byte, versions 1 and 2.
 
-The format is HAProxy's (https://www.haproxy.org/download/2.8/doc/proxy-protocol.txt). Only the client's address is taken
-from it; TLVs are skipped. Called once for each connection, with the bytes that have come so far.
+The format is HAProxy's (https://www.haproxy.org/download/2.8/doc/proxy-protocol.txt). Only the client's address is
+used; TLVs are skipped. Called with the bytes received so far.
 """
 
 import re
@@ -13,7 +13,7 @@ HEADER_MAX = 4096                            # bytes, not more than reactor.pxd'
 LINE_MAX = 107                               # bytes of a header of version 1, CRLF included
 FIXED = 16                                    # bytes of version 2 before the addresses: signature, command, family, size
 LINE = re.compile(rb"PROXY (TCP[46]) (\S+) (\S+) (\d{1,5}) (\d{1,5})")
-LOCAL, PROXY = 0x20, 0x21                     # version and command: the balancer itself speaks, or for a client
+LOCAL, PROXY = 0x20, 0x21                     # version and command: the balancer's own connection, or a client's
 STREAM = {                                    # family and transport -> address family, bytes of an address
     0x11: (socket.AF_INET, 4),
     0x21: (socket.AF_INET6, 16),
@@ -21,10 +21,10 @@ STREAM = {                                    # family and transport -> address 
 
 
 def read_proxy_header(bytes data not None):
-    """The header at the begin of `data`: how many bytes it has, and the client's (address family, address, port).
+    """Parse the header at the start of `data`: returns its size in bytes, and the client's (family, address, port).
 
-    The size is 0 while the header is incomplete. The address is packed, in network order. There is none where the
-    balancer tells of none: it speaks for itself, or for a client that it can't name.
+    The size is 0 while the header is incomplete. The address is packed, in network order. The address is missing if
+    the connection is the balancer's own, or if the balancer can't name the client.
 
     Raises:
         ValueError: the bytes are not a PROXY header.

@@ -1,4 +1,4 @@
-# The turn of a node's sockets. See reactor.pyx.
+# The sockets of a node, turn by turn. See reactor.pyx.
 
 from libc.stdint cimport int64_t, uint32_t
 
@@ -8,19 +8,19 @@ from _speedups.net.wakeup cimport Wakeup
 
 cdef enum:
     DIRECT_MAX = 1048576       # bytes read at once into a large packet's own buffer
-    KEPT_MAX = 16777216        # bytes that are free and still kept from the kernel
+    KEPT_MAX = 16777216        # free bytes that are not returned to the kernel
     PENDING_MAX = 64           # pending connections served in one turn ...
     PENDING_TIME = 1000000     # ... and ns after which the next one waits for the next turn
-    READ_METERED = 16384       # bytes read at once of a client that has to keep to a rate
+    READ_METERED = 16384       # bytes read at once from a client with a rate limit
     EVENTS_MAX = 512           # connections served in one turn
-    PAUSE_TICKS = 4            # until accepting is tried again
+    PAUSE_TICKS = 4            # until accepting is retried
 
 
 cdef class Reactor(Acceptor):
     cdef Wakeup wakeup
-    cdef int64_t lease_deadline           # after this nobody is served, ns; 0 = always
-    cdef readonly object on_lease_expired         # callable: called instead
-    cdef bint soon                     # another turn has been asked for
+    cdef int64_t lease_deadline        # after this no client is served, ns; 0 = no deadline
+    cdef readonly object on_lease_expired  # callable: called instead
+    cdef bint soon                     # another turn has been requested
     cdef object wake                   # callable: call `run` soon
 
     cdef int serve(self, Connection c, uint32_t events) except -1

@@ -1,15 +1,15 @@
 """The sockets of a node: one epoll set, itself watched by the node's loop, so that a turn is one callback.
 
-Sockets and clock are touched in this package only, because at a microsecond a message a Python call per read and per
-write would cost most. A turn: ask epoll once, read each readable connection once into one shared buffer, let its
-channel act, then `Turn.end` stores and writes. An idle connection owns no buffer, and its timer is a place in a wheel
-where it moves about once per keep-alive period.
+Sockets and clock are used in this package only: at a microsecond a message, a Python call per read and per write
+would cost most. A turn calls epoll once, reads each readable connection once into one shared buffer, and lets its
+channel handle the packets. Then `Turn.end` stores and writes. An idle connection owns no buffer, and its timer is an
+entry in a wheel that moves about once per keep-alive period.
 
-Connections without CONNACK are in an epoll set of their own: a turn serves only some of them, so that a storm of new
-clients, or of TLS handshakes, holds up the others by no more than that.
+Connections without CONNACK are in an epoll set of their own. A turn serves only some of them, which bounds the delay
+that a storm of new clients, or of TLS handshakes, causes to the others.
 
-The handler is that of channel.pyx, and also gets `ended(connection, reason)`, once for each connection,
-`failed(connection, exception)` and `accepting(bool)`.
+The handler is that of channel.pyx, with three more methods: `ended(connection, reason)`, called once for each
+connection, `failed(connection, exception)` and `accepting(bool)`.
 """
 
 from cpython.ref cimport Py_DECREF
@@ -38,16 +38,16 @@ cdef class Reactor(Acceptor):
     """The sockets of a node.
 
     Args:
-        router: of the node.
+        router: the node's router.
         handler: see the head of this file and of channel.pyx.
-        wake: called with nothing when `run` should be called once more, soon.
+        wake: called without arguments when `run` should be called again soon.
     """
 
     def __init__(self, Router router not None, handler, wake):
         Acceptor.__init__(self, router, handler)
         self.wake = wake
-        prctl(PR_SET_TIMERSLACK, 1)                # a wait of 50 us is not to take 100
-        mallopt(M_MMAP_THRESHOLD, KEPT_MAX)        # a turn's batches come and go: getting their pages anew from the
+        prctl(PR_SET_TIMERSLACK, 1)                # a wait of 50 us must not take 100
+        mallopt(M_MMAP_THRESHOLD, KEPT_MAX)        # a turn's batches are short-lived: getting their pages from the
         mallopt(M_TRIM_THRESHOLD, KEPT_MAX)        # kernel each time costs more than filling them
         self.watch(self.pending_epoll)
 
@@ -58,11 +58,11 @@ cdef class Reactor(Acceptor):
         self.on_lease_expired = on_lease_expired
 
     def set_lease(self, double seconds):
-        """Serve nobody after this time, but call `on_lease_expired`; 0 = there is no such time."""
+        """Set the time after which no client is served and `on_lease_expired` is called; 0 = no deadline."""
         self.lease_deadline = now() + <int64_t>(seconds * 1e9) if seconds else 0
 
     def run(self):
-        """One turn: everything that is readable now, and its consequences."""
+        """Run one turn: read and handle all that is readable now, then end the turn."""
         cdef epoll_event events[EVENTS_MAX]
         cdef int count, i
         cdef uint64_t tag
@@ -105,7 +105,7 @@ cdef class Reactor(Acceptor):
     cdef int serve_pending(self) except -1:
         """Serve some of the connections without CONNACK.
 
-        Those that are left are ready still in the next turn, and come before those that were served.
+        The remaining ones are still ready in the next turn, and are served before the others.
         """
         cdef epoll_event events[PENDING_MAX]
         cdef int64_t began = now()
@@ -128,7 +128,7 @@ cdef class Reactor(Acceptor):
         return 0
 
     cdef int serve(self, Connection c, uint32_t events) except -1:
-        """Do what epoll reports to be possible."""
+        """Read, write or close, as the events of epoll allow."""
         if c.closed:
             return 0
         try:
@@ -142,13 +142,13 @@ cdef class Reactor(Acceptor):
                     events |= EPOLLIN
             if events & (EPOLLIN | EPOLLERR | EPOLLHUP) and not c.closed:
                 self.readable(c)
-        except Exception as error:                    # a fault of ours: it must not cost the others their turn
+        except Exception as error:                    # a fault of the broker: the other connections are still served
             self.handler.failed(c, error)
             c.close_soon(close_reasons.INTERNAL_ERROR)
         return 0
 
     cdef int readable(self, Connection c) except -1:
-        """Read once from the connection's socket, through its layers, and handle what came."""
+        """Read once from the connection's socket, through its layers, and handle the bytes."""
         cdef Py_ssize_t have, room
         cdef uint8_t* p
         cdef ssize_t got
@@ -164,7 +164,7 @@ cdef class Reactor(Acceptor):
             self.turn.counters[READ_PAUSES] += 1
             return c.update_interest()
         if direct:
-            # A large packet is read into its own buffer, which grows with what has come, never ahead of it.
+            # A large packet is read into its own buffer, which grows with the bytes received, never ahead of them.
             room = <Py_ssize_t>c.need - have
             room = min(room, max(have, TAIL_MAX * 16), DIRECT_MAX) if room > 0 else TAIL_MAX
             p = buffer_reserve(&c.incoming, &self.turn.pool, room)
@@ -187,7 +187,7 @@ cdef class Reactor(Acceptor):
             return 0
         if c.websocket is not None and not upgrading:
             got = c.websocket.decode(p, got)
-        if got:                                    # frames without payload are no sign of life [MQTT-3.1.2-24]
+        if got:                                    # frames without payload don't extend keep alive [MQTT-3.1.2-24]
             c.last_seen = self.turn.tick
         if direct:
             c.incoming.end += got
@@ -205,11 +205,11 @@ cdef class Reactor(Acceptor):
         return 0
 
     cdef int process_input(self, Connection c, Py_ssize_t n) except -1:
-        """Handle the first `n` bytes of the shared buffer; the connection keeps what is incomplete."""
+        """Handle the first `n` bytes of the shared buffer; the connection keeps an incomplete packet."""
         cdef Py_ssize_t used = 0
         if c.websocket is not None and not c.websocket.ready:
             used = upgrade_websocket(c, n)
-            if used:                               # what follows the request at once is frames already
+            if used:                               # bytes right after the request are frames
                 n = used + c.websocket.decode(self.shared + used, n - used)
         if c.websocket is None or c.websocket.ready:
             used += c.feed(self.shared + used, n - used)
@@ -219,13 +219,13 @@ cdef class Reactor(Acceptor):
         return 0
 
     cdef int close_pending(self) except -1:
-        """End the connections that are to be closed."""
+        """End the connections of `to_close`."""
         cdef Py_ssize_t i = 0
         cdef Connection c
         while i < self.to_close.count:             # ending one may add others
             c = <Connection>self.to_close.items[i]
             if buffer_size(&c.out) or (c.websocket is not None and c.websocket.owes()):
-                c.flush()                          # answers to what came before the fault
+                c.flush()                          # replies to packets before the fault
             c.end(c.reason)
             Py_DECREF(c)
             i += 1
@@ -235,7 +235,7 @@ cdef class Reactor(Acceptor):
     # ---- time ----
 
     def advance(self, uint32_t ticks):
-        """Let `ticks` quarters of a second pass: check the connections whose timers have run out."""
+        """Advance by `ticks` quarters of a second: check the connections whose timers have expired."""
         cdef Timer* timer
         self.turn.advance(ticks)
         while True:
@@ -246,11 +246,11 @@ cdef class Reactor(Acceptor):
         if self.paused and self.turn.tick - self.paused_at >= PAUSE_TICKS:
             self.resume_accepting()
         self.resume_rate_limited()
-        self.turn.seal()                           # records that nobody waits for
+        self.turn.seal()                           # records without waiters
         self.end_turn()
 
     cdef int resume_rate_limited(self) except -1:
-        """Read on from connections whose rates allow it again; those that waited longest are first."""
+        """Resume reading from connections whose rates allow it again, the longest waiting first."""
         cdef Connection c
         cdef list waiting = []
         connections, self.rate_limited = self.rate_limited, []
@@ -265,7 +265,7 @@ cdef class Reactor(Acceptor):
         return 0
 
     def apply_rate_limits(self):
-        """Rates of listeners have changed: they are in force for all connections from now on."""
+        """Apply changed rates of listeners to all connections."""
         cdef Connection c
         for c in self.connections.values():
             c.metered = c.endpoint.listener.metered()

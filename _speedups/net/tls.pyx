@@ -1,9 +1,9 @@
 # distutils: libraries = ssl crypto
-"""TLS by OpenSSL, straight on the sockets: contexts with certificates, and what one connection has.
+"""TLS by OpenSSL, directly on the sockets: contexts with certificates, and the TLS state of one connection.
 
-Python's `ssl` costs too much per message: a call of Python's for each record, and two system calls to read one. Here a
-read takes all records that have come. Nothing blocks: a step that can't go on says what it waits for. Knows no
-connection and no configuration. OpenSSL keeps errors per thread, so each step begins with none.
+Python's `ssl` costs too much per message: a Python call for each record, and two system calls to read one. Here one
+read returns all records received so far. Nothing blocks: a step that can't continue returns the event that it needs.
+It has no connection and no configuration. OpenSSL keeps errors per thread, so each step first clears them.
 """
 
 from libc.errno cimport errno
@@ -13,11 +13,11 @@ from _speedups.net.openssl cimport *
 
 
 class TlsError(ValueError):
-    """OpenSSL refuses a certificate, a key or a list of them; says which and why."""
+    """OpenSSL refuses a certificate, a key or a list of them; the text names it and the reason."""
 
 
 cdef str last_error():
-    """The first reason that OpenSSL noted."""
+    """The first reason in OpenSSL's error queue."""
     cdef unsigned long code = ERR_get_error()
     cdef const char* reason = ERR_reason_error_string(code) if code else NULL
     ERR_clear_error()
@@ -25,13 +25,13 @@ cdef str last_error():
 
 
 cdef int no_password(char* buffer, int size, int writing, void* context) noexcept:
-    """There is nobody to ask for the password of a key."""
+    """Refuse a key with a password: there is no prompt for it."""
     return -1
 
 
 cdef int choose_protocol(SSL* ssl, const unsigned char** chosen, unsigned char* size, const unsigned char* offered,
                          unsigned int n, void* context) noexcept:
-    """ALPN: who offers protocols, and not ours, meant another service [RFC 7301, 3.2]."""
+    """ALPN: refuse a client that offers protocols without MQTT: it expects another service [RFC 7301, 3.2]."""
     cdef bytes ours = (<TlsContext>context).protocols
     if SSL_select_next_proto(<unsigned char**>chosen, size, <const unsigned char*>ours, len(ours), offered,
                              n) == OPENSSL_NPN_NEGOTIATED:
@@ -40,7 +40,7 @@ cdef int choose_protocol(SSL* ssl, const unsigned char** chosen, unsigned char* 
 
 
 cdef int choose_certificate(SSL* ssl, int* alert, void* context) noexcept:
-    """SNI: the certificate that has this name; the first one, if none has."""
+    """SNI: select the certificate that has this name; the first one, if none has."""
     cdef const char* name = SSL_get_servername(ssl, TLSEXT_NAMETYPE_host_name)
     cdef SSL_CTX* chosen = NULL
     if name != NULL:
@@ -51,19 +51,19 @@ cdef int choose_certificate(SSL* ssl, int* alert, void* context) noexcept:
 
 
 cdef class TlsContext:
-    """What connections to a listener share: certificates, and what is asked of clients.
+    """The TLS settings of a listener: its certificates, and its requirements for client certificates.
 
     Args:
         certificate: PEM file with the certificate and its chain.
         key: PEM file with its private key.
-        others: pairs of such files; the name that a client asks for chooses.
-        client_ca: PEM file with the authorities of clients' certificates; "" = clients are asked for none.
-        client_crl: PEM file with the certificates that these have taken back, or "".
+        others: pairs of such files; the name that a client requests selects one.
+        client_ca: PEM file with the authorities of clients' certificates; "" = no client certificates are requested.
+        client_crl: PEM file with the certificates that these authorities have revoked, or "".
         required: a client without a certificate is refused.
-        username_from: "none", "cn" or "subject": what `Connection.certificate` says.
-        version: the oldest one spoken, "1.2" or "1.3".
+        username_from: "none", "cn" or "subject": the value of `Connection.certificate`.
+        version: the oldest version accepted, "1.2" or "1.3".
         protocols: names for ALPN, the preferred one first.
-        name: of the listener; a ticket of one is worth nothing at another.
+        name: of the listener; a ticket of one is not valid at another.
 
     Raises:
         TlsError: a file can't be used.
@@ -77,7 +77,7 @@ cdef class TlsContext:
     def __init__(self, str certificate not None, str key not None, others=(), *, str client_ca="", str client_crl="",
                  bint required=False, str username_from="none", str version="1.2", protocols=("mqtt",), str name=""):
         cdef bytes scope = name.encode()[:32]
-        # The one that a name chooses also checks the client's certificate.
+        # The context that a name selects also checks the client's certificate.
         self.others = [
             TlsContext(*pair, client_ca=client_ca, client_crl=client_crl, required=required, name=name)
             for pair in others
@@ -87,16 +87,16 @@ cdef class TlsContext:
         ERR_clear_error()
         SSL_CTX_set_options(self.context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_IGNORE_UNEXPECTED_EOF
                             | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA)
-        # A blocked write is tried again from a buffer that may have moved; an idle connection has no buffers.
+        # A blocked write is retried from a buffer that may have moved; an idle connection has no buffers.
         SSL_CTX_set_mode(self.context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER
                          | SSL_MODE_RELEASE_BUFFERS)
         SSL_CTX_set_read_ahead(self.context, 1)
-        SSL_CTX_set_session_cache_mode(self.context, SSL_SESS_CACHE_OFF)  # tickets need no memory of ours
+        SSL_CTX_set_session_cache_mode(self.context, SSL_SESS_CACHE_OFF)  # tickets need no server memory
         SSL_CTX_set_num_tickets(self.context, 1)
         SSL_CTX_set_session_id_context(self.context, scope, len(scope))
         SSL_CTX_set_min_proto_version(self.context, TLS1_3_VERSION if version == "1.3" else TLS1_2_VERSION)
         SSL_CTX_set_cipher_list(self.context, b"ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AESCCM")
-        SSL_CTX_set_ciphersuites(  # of TLS 1.3; the first is as safe as the second, and cheaper
+        SSL_CTX_set_ciphersuites(  # of TLS 1.3; the first is as secure as the second, and cheaper
             self.context, b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256")
         SSL_CTX_set_alpn_select_cb(self.context, choose_protocol, <void*>self)
         if self.others:
@@ -110,7 +110,7 @@ cdef class TlsContext:
         SSL_CTX_free(self.context)
 
     cdef int use(self, certificate, key) except -1:
-        """The files of one certificate."""
+        """Load the files of one certificate."""
         cdef int days = 0, seconds = 0
         cdef ASN1_TIME* epoch
         SSL_CTX_set_default_passwd_cb(self.context, no_password)
@@ -131,7 +131,7 @@ cdef class TlsContext:
         return 0
 
     def ask_clients(self, str authorities, str revoked, bint required):
-        """Ask clients for a certificate."""
+        """Request certificates from clients."""
         cdef X509_LOOKUP* lookup
         path = authorities.encode()
         names = SSL_load_client_CA_file(path)
@@ -146,7 +146,7 @@ cdef class TlsContext:
             X509_STORE_set_flags(SSL_CTX_get_cert_store(self.context), X509_V_FLAG_CRL_CHECK)
 
     cdef SSL_CTX* named(self, const char* name) noexcept:
-        """The context whose certificate has this name, itself before by a wildcard; NULL if it is none of `others`."""
+        """The context whose certificate has this name, exact before wildcard; NULL if it is none of `others`."""
         cdef TlsContext one
         cdef unsigned int flags
         for flags in (X509_CHECK_FLAG_NO_WILDCARDS, <unsigned int>0):
@@ -157,10 +157,10 @@ cdef class TlsContext:
 
 
 cdef class Tls:
-    """The TLS of one connection, on a non-blocking socket, which stays its owner's.
+    """The TLS of one connection, on a non-blocking socket, which it does not own.
 
     Args:
-        context: of the listener.
+        context: the listener's context.
         fd: the socket.
     """
 
@@ -175,19 +175,19 @@ cdef class Tls:
         SSL_free(self.ssl)
 
     cdef Py_ssize_t handshake(self) except -4:
-        """A step of the handshake: 1 when it is done, else what it waits for; 0 if the client has gone."""
+        """Make a step of the handshake: 1 = done, 0 = the client has closed, else WANTS_READ, WANTS_WRITE or FAILED."""
         cdef int result
         ERR_clear_error()
         result = SSL_do_handshake(self.ssl)
         if result == 1:
             self.ready = True
-            # Fewer reads, and fewer words of TCP's about each. Not before: whoever stops midway keeps its buffer.
+            # Fewer reads and fewer TCP acknowledgements. Not earlier: an unfinished handshake would keep the buffer.
             SSL_set_default_read_buffer_len(self.ssl, READ_AHEAD)
             return 1
         return self.explain(result)
 
     cdef Py_ssize_t read(self, uint8_t* p, Py_ssize_t room) except -4:
-        """What has come, up to `room` bytes, over all records; 0 at the end of the connection."""
+        """Read received bytes, up to `room`, over all records; returns 0 at the end of the connection."""
         cdef Py_ssize_t total = 0
         cdef int got
         ERR_clear_error()
@@ -197,7 +197,7 @@ cdef class Tls:
             if got <= 0:
                 if total == 0:
                     return self.explain(got)
-                self.more = SSL_get_error(self.ssl, got) != SSL_ERROR_WANT_READ  # it says that again, when asked
+                self.more = SSL_get_error(self.ssl, got) != SSL_ERROR_WANT_READ  # the next read returns that again
                 return total
             total += got
             if not SSL_has_pending(self.ssl):
@@ -207,14 +207,14 @@ cdef class Tls:
                 return total
 
     cdef Py_ssize_t write(self, const uint8_t* p, Py_ssize_t n) except -4:
-        """Send one record; returns how many bytes it took. After WANTS_WRITE the same bytes must come again."""
+        """Send one record; returns its bytes of payload. After WANTS_WRITE the caller must repeat the same bytes."""
         cdef int sent
         ERR_clear_error()
         sent = SSL_write(self.ssl, p, <int>min(n, <Py_ssize_t>RECORD_MAX))
         return sent if sent > 0 else self.explain(sent)
 
     cdef Py_ssize_t explain(self, int result) except -4:
-        """What a step waits for, or why there is no more."""
+        """Convert a failed step to WANTS_READ, WANTS_WRITE, 0 or FAILED with `fault`."""
         cdef int code = errno
         cdef int kind = SSL_get_error(self.ssl, result)
         cdef long verified
@@ -239,9 +239,9 @@ cdef class Tls:
         return SSL_get_version(self.ssl).decode()
 
     cdef str certificate(self):
-        """What the client's certificate, which has been verified, says of its subject, as the context wants it.
+        """The subject of the client's verified certificate, in the form that the context selects.
 
-        None if there is no certificate, or it doesn't say that in one way only.
+        None if there is no certificate, or its value is not unique.
         """
         cdef X509_NAME* subject
         cdef X509* shown = SSL_get1_peer_certificate(self.ssl) if self.context.username_from != "none" else NULL
@@ -259,8 +259,8 @@ cdef class Tls:
         return name if name and "\0" not in name else None
 
     cdef int shutdown(self) except -1:
-        """Say that nothing more follows, if there is room for it."""
-        if self.ready and self.fault is None:      # after a fatal error it must not be called
+        """Send the close notice, if there is room for it."""
+        if self.ready and self.fault is None:      # SSL_shutdown is forbidden after a fatal error
             ERR_clear_error()
             SSL_shutdown(self.ssl)
         return 0
@@ -282,7 +282,7 @@ cdef bytes common_name(X509_NAME* subject):
 
 
 cdef bytes whole_subject(X509_NAME* subject):
-    """All of it, as RFC 2253 writes it."""
+    """The whole subject, in the form of RFC 2253."""
     cdef BIO* memory = BIO_new(BIO_s_mem())
     cdef char* text = NULL
     cdef long size

@@ -1,8 +1,8 @@
-# Coalescing of wake-ups: waiting a moment for more to come, when turns follow each other so fast that each carries little.
+# Coalescing of wake-ups: a short wait for more input, when turns follow each other so fast that each has little.
 #
-# Being woken for every message costs several times what the message costs. Like a network card's interrupt moderation
-# this trades some 50 microseconds for that, and only while it makes turns larger: clients that wait for each other's
-# answers are not held up.
+# A wake-up for every message costs several times as much as the message. Like a network card's interrupt moderation
+# this adds some 50 microseconds, and only while that makes turns larger. Clients that wait for each other's replies
+# are not delayed.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -11,9 +11,9 @@ from _speedups.net.posix cimport nanosleep, now, timespec
 cdef enum:
     WAIT_NS = 50000
     IDLE_NS = 25000            # only when turns follow each other faster
-    ENOUGH_PACKETS = 1000      # packets in the last turn from which on no waiting is needed
-    WORTH_FACTOR = 2           # times as many packets as without: what makes waiting worth while
-    PROBE_TURNS = 32           # turns after which the way that is not taken now is tried again
+    ENOUGH_PACKETS = 1000      # packets in the last turn from which no wait is needed
+    WORTH_FACTOR = 2           # a wait pays if it multiplies the packets of a turn by this
+    PROBE_TURNS = 32           # turns after which the other mode is tried again
 
 cdef struct Wakeup:
     int64_t turn_ended         # ns
@@ -26,7 +26,7 @@ cdef struct Wakeup:
 
 
 cdef inline void coalesce_wakeups(Wakeup* w, bint is_asked_for) noexcept:
-    """Before a turn: wait, if that is worth while and no turn was asked for."""
+    """Before a turn: wait, if that pays and no turn was requested."""
     cdef timespec moment
     cdef int64_t idle = now() - w.turn_ended
     w.waited = False
@@ -44,7 +44,7 @@ cdef inline void coalesce_wakeups(Wakeup* w, bint is_asked_for) noexcept:
 
 
 cdef inline void note_turn(Wakeup* w, uint64_t packets) noexcept:
-    """After a turn that brought so many packets."""
+    """After a turn: note its number of packets."""
     w.packets = packets
     if w.waited:
         w.packets_after_wait += (<double>packets - w.packets_after_wait) / 4

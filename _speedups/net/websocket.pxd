@@ -1,11 +1,11 @@
-# The frames of WebSocket, in place. See websocket.pyx.
+# WebSocket frames, decoded and encoded in place. See websocket.pyx.
 
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
 cdef enum:
     HEAD_MAX = 14             # bytes of a frame before its payload
     CONTROL_MAX = 125         # bytes of payload of a control frame
-    PREFIX_MAX = 153          # bytes: a control frame and the head of what follows it, twice a head to spare
+    PREFIX_MAX = 153          # bytes: a control frame and the head of the next frame, twice a head to spare
 
 # Opcodes [RFC 6455, 5.2].
 cdef enum:
@@ -16,7 +16,7 @@ cdef enum:
     PING = 9
     PONG = 10
 
-# Why a connection is closed [RFC 6455, 7.4.1].
+# Status codes of a close [RFC 6455, 7.4.1].
 cdef enum:
     NORMAL = 1000
     PROTOCOL_ERROR = 1002
@@ -24,26 +24,26 @@ cdef enum:
 
 
 cdef class WebSocket:
-    cdef bint client                   # it is we who mask
-    cdef bint ready                    # the HTTP request has been answered
-    # What comes.
+    cdef bint client                   # this end is the client, which masks
+    cdef bint ready                    # the HTTP request was answered
+    # Received.
     cdef uint8_t head[HEAD_MAX]       # of a frame whose head is incomplete
     cdef uint8_t head_size
-    cdef uint8_t opcode                # of the frame whose payload comes
-    cdef uint64_t left                 # bytes of it that have not come
-    cdef uint8_t mask[8]               # four bytes, twice; begins with the one for the next byte
-    cdef bint inside                   # a frame's payload comes
-    cdef bint fragmented               # the message goes on in another frame
+    cdef uint8_t opcode                # of the frame whose payload is being received
+    cdef uint64_t left                 # bytes of it not yet received
+    cdef uint8_t mask[8]               # the four bytes twice; the first is for the next byte
+    cdef bint inside                   # within a frame's payload
+    cdef bint fragmented               # the message continues in another frame
     cdef uint8_t control[CONTROL_MAX]
     cdef uint8_t control_size
-    cdef readonly uint16_t code        # why it is to end; 0 = it goes on
-    cdef readonly str fault            # in words; None if the other end just closes
-    # What goes.
+    cdef readonly uint16_t code        # status code of the close; 0 = open
+    cdef readonly str fault            # the reason as text; None if the other end just closes
+    # Sent.
     cdef uint8_t answer[CONTROL_MAX + 6]  # a control frame that waits for the end of the frame that is being sent
     cdef uint8_t answer_size
-    cdef uint8_t prefix[PREFIX_MAX]   # what goes before the next bytes of payload
+    cdef uint8_t prefix[PREFIX_MAX]   # bytes to send before the next bytes of payload
     cdef uint8_t prefix_start, prefix_end
-    cdef Py_ssize_t framed             # bytes of payload that the last head speaks of and that have not been sent
+    cdef Py_ssize_t framed             # unsent bytes of payload that the last head announced
 
     cdef Py_ssize_t decode(self, uint8_t* data, Py_ssize_t n) except -1
     cdef int begin(self, const uint8_t* head) except -1

@@ -1,18 +1,18 @@
-"""The frames of WebSocket [RFC 6455, 5], in place: bytes with frames in, bytes of MQTT out, and the reverse.
+"""WebSocket frames [RFC 6455, 5], in place: bytes with frames in, bytes of MQTT out, and the reverse.
 
-What comes is unmasked and moved together in the buffer that it was read into; a frame's announced length is only
-counted down, never allocated. MQTT's packets and the frames have nothing to do with each other [MQTT-6.0.0-2]. What
-goes is one frame for all that is to be sent: `frame` makes its head, the payload stays where it is, and the owner of
-the socket sends `prefix` and then `framed` bytes of payload. No extension is ever agreed, so nothing is compressed.
+Received payload is unmasked and compacted in its read buffer; a frame's announced length is only counted down, never
+allocated. MQTT packets and frames are independent of each other [MQTT-6.0.0-2]. All output is one frame: `frame`
+writes its head, and the payload stays in place. The owner of the socket sends `prefix` and then `framed` bytes of
+payload. No extension is ever negotiated, so nothing is compressed.
 
-Never raises at the network: a fault is noted in `code` and `fault`, a close frame is made, and what follows is ignored.
+Network input never raises: `code` and `fault` are set, a close frame is made, and further input is ignored.
 """
 
 from libc.string cimport memcpy, memset
 
 
 cdef inline int head_size(const uint8_t* p, Py_ssize_t n) noexcept nogil:
-    """The size of the head at `p`; 0 if its `n` bytes don't tell yet."""
+    """The size of the head at `p`; 0 if its `n` bytes don't determine it yet."""
     cdef int size = 2
     if n < 2:
         return 0
@@ -26,7 +26,7 @@ cdef inline int head_size(const uint8_t* p, Py_ssize_t n) noexcept nogil:
 
 
 cdef inline void unmask(uint8_t* target, const uint8_t* source, Py_ssize_t n, uint8_t* mask) noexcept nogil:
-    """Copy `n` bytes without their mask to a place not after theirs; then turn the mask to the byte that follows."""
+    """Unmask `n` bytes into `target`, which is not after `source`; then rotate the mask to the next byte."""
     cdef uint64_t key, word
     cdef Py_ssize_t i = 0
     cdef int k
@@ -50,16 +50,16 @@ cdef class WebSocket:
     """The two directions of one connection.
 
     Args:
-        client: this is the client's end, which masks what it sends (with zeros: that costs nothing).
+        client: this is the client's end, which masks its output (with zeros: that costs nothing).
     """
 
     def __cinit__(self, bint client=False):
         self.client = client
 
-    # ---- what comes ----
+    # ---- received ----
 
     cdef Py_ssize_t decode(self, uint8_t* data, Py_ssize_t n) except -1:
-        """Take `n` bytes of frames; returns how many bytes of payload now stand at `data` instead."""
+        """Decode `n` bytes of frames in place; returns the bytes of payload, which are then at `data`."""
         cdef uint8_t* p = data
         cdef uint8_t* end = data + n
         cdef uint8_t* out = data
@@ -70,7 +70,7 @@ cdef class WebSocket:
                     size = head_size(p, end - p)
                     self.begin(p)
                     p += size
-                else:                                  # a head that came in pieces
+                else:                                  # a head received in pieces
                     self.head[self.head_size] = p[0]
                     self.head_size += 1
                     p += 1
@@ -94,7 +94,7 @@ cdef class WebSocket:
         return out - data
 
     cdef int begin(self, const uint8_t* head) except -1:
-        """Judge the head of a frame [RFC 6455, 5.2]; its payload comes next."""
+        """Check the head of a frame [RFC 6455, 5.2]; its payload follows."""
         cdef uint64_t length = head[1] & 0x7F
         cdef const uint8_t* p = head + 2
         cdef int size, i
@@ -131,7 +131,7 @@ cdef class WebSocket:
         return 0
 
     cdef int finish(self) except -1:
-        """All of a frame's payload has come."""
+        """Handle the end of a frame's payload."""
         self.inside = False
         if self.opcode == PING:
             self.reply(PONG, self.control, self.control_size)
@@ -143,20 +143,20 @@ cdef class WebSocket:
         return 0
 
     cdef int refuse(self, int code, str fault) except -1:
-        """The other end breaks the protocol."""
+        """Close the connection after a protocol violation of the other end."""
         self.fault = f"WebSocket: {fault}"
         return self.close(code)
 
     def receive(self, bytes data not None):
-        """Take bytes with frames; returns those of MQTT."""
+        """Decode bytes with frames; returns the bytes of MQTT."""
         cdef bytearray taken = bytearray(data)
         cdef Py_ssize_t n = self.decode(<uint8_t*>taken, len(data))
         return bytes(taken[:n])
 
-    # ---- what goes ----
+    # ---- sent ----
 
     cdef int reply(self, int opcode, const uint8_t* payload, Py_ssize_t n) noexcept:
-        """Send a control frame when the frame that is being sent has ended; the latest one is enough [5.5.3]."""
+        """Queue a control frame for the end of the current frame; only the latest is kept [5.5.3]."""
         cdef int head = 6 if self.client else 2
         memset(self.answer, 0, head)
         self.answer[0] = <uint8_t>(0x80 | opcode)
@@ -166,7 +166,7 @@ cdef class WebSocket:
         return 0
 
     cdef int close(self, int code) noexcept:
-        """Send a close frame, and take nothing more; once."""
+        """Send a close frame, once, and ignore further input."""
         cdef uint8_t payload[2]
         if self.code == 0:
             self.code = <uint16_t>code
@@ -176,7 +176,7 @@ cdef class WebSocket:
         return 0
 
     cdef bint owes(self) noexcept:
-        """Whether something must be sent, even if there is no more payload."""
+        """Whether bytes other than payload must be sent."""
         return self.answer_size > 0 or self.prefix_end > self.prefix_start
 
     cdef int frame(self, Py_ssize_t size) noexcept:
@@ -209,14 +209,14 @@ cdef class WebSocket:
         return 0
 
     cdef Py_ssize_t sent(self, Py_ssize_t n) noexcept:
-        """Of prefix and payload `n` bytes have been sent; returns how many of them were payload."""
+        """Note that `n` bytes of prefix and payload were sent; returns the bytes of payload among them."""
         cdef Py_ssize_t head = min(n, <Py_ssize_t>(self.prefix_end - self.prefix_start))
         self.prefix_start += <uint8_t>head
         self.framed -= n - head
         return n - head
 
     def send(self, bytes data not None):
-        """These bytes of MQTT as a frame, after what else is to be sent now."""
+        """Return these bytes of MQTT as a frame, after other pending frames."""
         self.frame(len(data))
         framed = self.prefix[self.prefix_start:self.prefix_end] + data
         self.sent(len(framed))

@@ -1,4 +1,4 @@
-# One connection's protocol life, without the socket. See channel.pyx.
+# The MQTT protocol of one connection, without the socket. See channel.pyx.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
@@ -8,26 +8,26 @@ from _speedups.session.turn cimport Outlet
 
 cdef enum Phase:
     EXPECTING = 0              # no CONNECT yet
-    CONNECTING = 1             # CONNECT is being decided; nothing is parsed meanwhile
+    CONNECTING = 1             # CONNECT is being processed; nothing is parsed meanwhile
     OPEN = 2
-    ENDED = 3                  # what still arrives is ignored
+    ENDED = 3                  # further input is ignored
 
 
 cdef class Channel(Outlet):
     cdef Router router
-    cdef object handler                # of the node: gets what is not hot
+    cdef object handler                # the node's; gets the packets that are not hot
     cdef readonly Session session      # None before CONNECT is accepted
-    cdef public Session claimed        # for the handler: its session, also while CONNECT waits for the store
-    cdef public object identity        # for the handler: who the client was found to be
-    cdef public object connect         # for the handler: the CONNECT packet, while it matters
+    cdef public Session claimed        # for the handler: the session, also while CONNECT waits for the store
+    cdef public object identity        # for the handler: the identity of the authenticated client
+    cdef public object connect         # for the handler: the CONNECT packet, while it is needed
     cdef readonly str fault            # why the connection must end, or None
     cdef uint8_t phase
     cdef bint handing_up               # the handler is being called
-    cdef bint metered                  # its packets count against a rate
-    cdef uint8_t gate                  # why it is not read: bits of read_gate.pxd
-    cdef uint32_t need                 # bytes of the packet that is incomplete; 0 = not known or none
+    cdef bint metered                  # its packets are rate limited
+    cdef uint8_t gate                  # reasons not to read: bits of read_gate.pxd
+    cdef uint32_t need                 # bytes of the incomplete packet; 0 = unknown or none
     cdef uint32_t last_seen            # tick of the last bytes received
-    cdef uint32_t keep_alive_ticks             # ticks without bytes until the client counts as gone; 0 = for ever
+    cdef uint32_t keep_alive_ticks     # ticks without bytes until the client times out; 0 = never
 
     cdef int close_gate(self, uint8_t reason) noexcept
     cdef int open_gate(self, uint8_t reason) except -1

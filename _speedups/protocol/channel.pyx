@@ -1,11 +1,11 @@
-"""One connection's protocol life, without the socket: bytes in, packets acted on, bytes out.
+"""The MQTT protocol of one connection, without the socket: bytes in, packets handled, bytes out.
 
 PUBLISH, its acknowledgements and PINGREQ never become Python objects; every other packet is decoded and handed to the
-node's handler. Never raises at the network: a fault is noted in `fault`, what follows is ignored, and whoever owns the
-socket closes it. Knows no socket, no clock (the turn's tick is its time), no configuration but the turn's limits.
+node's handler. Network input never raises: `fault` is set, further input is ignored, and the owner of the socket
+closes it. It has no socket, no clock (the turn's tick is its time), and no configuration except the turn's limits.
 
-The handler is any object with `packet(channel, packet)`, called for CONNECT, SUBSCRIBE, UNSUBSCRIBE and DISCONNECT, and
-`denied(channel, topic)`, called when the client first publishes what it may not. With hooks for PUBLISH, also
+The handler is any object with two methods. `packet(channel, packet)` handles CONNECT, SUBSCRIBE, UNSUBSCRIBE and
+DISCONNECT. `denied(channel, topic)` is called at the client's first denied PUBLISH. With hooks for PUBLISH, also
 `publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `drop_publish`.
 """
 
@@ -36,10 +36,10 @@ cdef enum:
 
 
 cdef class Channel(Outlet):
-    """A connection's protocol side.
+    """The protocol of a connection.
 
     Args:
-        router: of the node.
+        router: the node's router.
         handler: gets the packets that are not hot.
     """
 
@@ -55,22 +55,22 @@ cdef class Channel(Outlet):
         return self.level
 
     def accept(self, Session session not None, int level, double keep_alive):
-        """CONNECT is accepted: packets are taken from now on, and the session's messages flow.
+        """Accept CONNECT: packets are handled from now on, and the session's messages are sent.
 
         Args:
-            session: of the client.
+            session: the client's session.
             level: protocol level.
-            keep_alive: seconds; 0 = the client may be silent for ever.
+            keep_alive: seconds; 0 = the client never times out.
         """
         self.level = <uint8_t>level
         self.session = session
         self.phase = OPEN
-        # One and a half times the period [MQTT-3.1.2-24], in ticks, none of which counts until it is over.
+        # One and a half times the period [MQTT-3.1.2-24], in ticks; a tick counts only when it is over.
         self.keep_alive_ticks = <uint32_t>(keep_alive * 6 + 1.999) if keep_alive else 0
         session.attach(self, level)
 
     def detach(self):
-        """The session goes on without this connection, or ends."""
+        """Detach from the session, which continues without this connection, or ends."""
         session, self.session = self.session, None
         if session is not None and session.outlet is self:
             session.detach()
@@ -82,7 +82,7 @@ cdef class Channel(Outlet):
         return 0
 
     cdef int protocol_error(self, str reason) except -1:
-        """The client broke the protocol: the connection is to end."""
+        """Note that the client violated the protocol: the connection must end."""
         if self.fault is None:
             self.fault = reason
             self.turn.counters[MALFORMED_PACKETS] += 1
@@ -90,25 +90,25 @@ cdef class Channel(Outlet):
         return 0
 
     cdef int close_gate(self, uint8_t reason) noexcept:
-        """Handle no more packets, or read no more, for this reason."""
+        """Stop handling packets, or stop reading, for this reason."""
         self.gate |= reason
         return 0
 
     cdef int open_gate(self, uint8_t reason) except -1:
-        """The reason holds no longer; if none is left that keeps packets from being handled, go on."""
+        """Remove the reason; if no reason against handling packets remains, resume."""
         self.gate &= ~reason
         return 0 if self.gate & PARSE_GATE else self.gate_opened()
 
     cdef int gate_opened(self) except -1:
-        """Packets may be handled again: the owner of the socket handles those that came meanwhile, and reads on."""
+        """Resume: the owner of the socket handles the packets received meanwhile, and reads on."""
         return 0
 
     cdef int charge(self, bint is_publish, Py_ssize_t size) except -1:
-        """A packet was taken: whoever knows the client's rate may say that the next has to wait."""
+        """Charge a handled packet to the client's rates; a subclass with rates may delay the next packet."""
         return 0
 
     cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1:
-        """Act on the packets in `n` bytes; returns how many bytes were used. The rest must come again, with more."""
+        """Handle the packets in `n` bytes; returns the bytes used. The caller passes the rest again, with more."""
         cdef const uint8_t* p = data
         cdef const uint8_t* end = data + n
         cdef const uint8_t* q
@@ -150,7 +150,7 @@ cdef class Channel(Outlet):
         return n if self.phase == ENDED else p - data
 
     cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
-        """Act on one packet."""
+        """Handle one packet."""
         cdef int kind = first_byte >> 4
         cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
         cdef bint adds
@@ -169,7 +169,7 @@ cdef class Channel(Outlet):
             return 0
         else:
             self.dispatch(first_byte, body, n)
-        # Whoever gives a store that is behind more to do, or to remember, is not read until it has caught up.
+        # If the store is behind, a client that adds work or memory to it is not read until it has caught up.
         adds = buffer_size(&self.turn.journal.records) > before or self.held > self.turn.committed
         if (adds or kind in (SUBSCRIBE, UNSUBSCRIBE)) and not self.gate & PARSE_GATE and self.turn.overloaded():
             self.close_gate(STORE_BEHIND)
@@ -210,7 +210,7 @@ cdef class Channel(Outlet):
             self.turn.tracer.received(self, self.session.client_id, topic, topic_length, payload, end - payload, qos,
                                       packet_id, first_byte & 8 != 0)
         if is_sys(topic, topic_length):
-            # Only the broker publishes there [MQTT-4.7.2-1]; level 4 has no way to say so but to acknowledge.
+            # Only the broker publishes there [MQTT-4.7.2-1]; at level 4 the only reply is an acknowledgement.
             return self.acknowledge_and_drop(qos, packet_id, topic, topic_length, payload, end - payload,
                                         "only the broker publishes there")
         if self.session.rights is not None and not self.router.may_publish(self.session.rights, topic, topic_length):
@@ -229,10 +229,10 @@ cdef class Channel(Outlet):
     cdef int accept_publish(self, uint8_t first_byte, const uint8_t* packet, Py_ssize_t header, const uint8_t* topic,
                             Py_ssize_t topic_length, const uint8_t* payload, Py_ssize_t size,
                             uint16_t packet_id) except -1:
-        """Publish what the client may publish, and acknowledge it.
+        """Publish a message that the client may publish, and acknowledge it.
 
-        `packet` is the PUBLISH as it came, whose topic name was checked just before, with a fixed header of `header`
-        bytes; or NULL.
+        `packet` is the received PUBLISH, whose topic name was just checked, with a fixed header of `header` bytes; or
+        NULL.
         """
         cdef uint8_t qos = first_byte >> 1 & 3
         cdef Publication publication = publication_of(topic, topic_length, payload, size, qos, first_byte & 1)
@@ -242,7 +242,7 @@ cdef class Channel(Outlet):
         publication.dup = first_byte & FLAG_DUP
         publication.looked_up = packet != NULL
         if qos == 0:
-            # The packet as it came is what receivers get, if it has no flags and no longer header than needed.
+            # Receivers get the received packet itself, if it has no flags and the shortest header.
             if first_byte != PUBLISH_QOS_0 or header != 1 + varint_size(<uint32_t>(2 + topic_length + size)):
                 packet = NULL
             publication.packet = packet
@@ -254,7 +254,7 @@ cdef class Channel(Outlet):
             self.router.route(&publication)
             return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before)
         if self.session.awaits(packet_id):
-            # A duplicate: PUBREC again, but not before the first one may leave.
+            # A duplicate: PUBREC again, but not before the first one may be sent.
             return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind())
         if self.session.incoming.count >= self.turn.limits.max_awaiting_release or (
                 self.session.incoming.count
@@ -268,7 +268,7 @@ cdef class Channel(Outlet):
 
     cdef int acknowledge_and_drop(self, uint8_t qos, uint16_t packet_id, const uint8_t* topic, Py_ssize_t topic_length,
                              const uint8_t* payload, Py_ssize_t size, str reason) except -1:
-        """Acknowledge a message that goes nowhere: below level 5 there is no word for a refusal [MQTT-3.3.5-2]."""
+        """Acknowledge and drop a message: below level 5 there is no reason code for a refusal [MQTT-3.3.5-2]."""
         if self.turn.tracer is not None:
             self.turn.tracer.note("dropped", self.session.client_id, topic, topic_length, payload, size, qos, reason)
         if qos == 0:
@@ -319,7 +319,7 @@ cdef class Channel(Outlet):
         return self.acknowledge(PUBCOMP << 4, packet_id, wait)
 
     cdef int dispatch(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
-        """Decode a packet that is not hot and give it to the handler."""
+        """Decode a packet that is not hot and pass it to the handler."""
         if self.phase == OPEN and first_byte >> 4 == CONNECT:
             return self.protocol_error(close_reasons.SECOND_CONNECT)
         try:
@@ -341,23 +341,23 @@ cdef class Channel(Outlet):
         return 0
 
     def pause(self):
-        """For the handler: take no more packets until it is told to go on."""
+        """For the handler: handle no more packets until the handler resumes the channel."""
         self.close_gate(HANDLER_BUSY)
 
     def publish_as(self, bytes topic not None, bytes payload not None, int qos, bint retain, int packet_id, bint dup):
-        """For the handler: publish what came, or what became of it, under a valid topic name; and acknowledge it."""
+        """For the handler: publish the message, perhaps changed, under a valid topic name, and acknowledge it."""
         self.accept_publish(<uint8_t>(0x30 | dup << 3 | qos << 1 | retain), NULL, 0, topic, len(topic), payload,
                             len(payload), <uint16_t>packet_id)
 
     def drop_publish(self, bytes topic not None, bytes payload not None, int qos, int packet_id,
                            str reason not None):
-        """For the handler: acknowledge what came, and publish nothing."""
+        """For the handler: acknowledge the message, and publish nothing."""
         self.acknowledge_and_drop(<uint8_t>qos, <uint16_t>packet_id, topic, len(topic), payload, len(payload), reason)
 
     def ignore(self):
-        """For the handler: what still comes is not for us; the connection is to be closed soon."""
+        """For the handler: ignore further input; the connection will be closed soon."""
         self.phase = ENDED
 
     def reject(self, str reason not None):
-        """For the handler: the packet breaks the protocol, and the connection is to end."""
+        """For the handler: the packet violates the protocol, and the connection must end."""
         self.protocol_error(reason)

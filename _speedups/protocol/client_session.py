@@ -4,8 +4,8 @@ Owns packet identifiers, unacknowledged messages, and the QoS 1 and 2 states of 
 - A session outlives its connections: `connect` begins another one. After its CONNACK every unacknowledged message is
   sent again, in the order of the first sending [MQTT-4.4.0-1], with DUP if it was sent before [MQTT-3.3.1-1].
 - SUBSCRIBE and UNSUBSCRIBE belong to their connection: `connection_lost` forgets them and returns their tokens.
-- An incoming message is acknowledged when it is handed out, or, on request, by `acknowledge`.
-- Times are seconds of one clock of the caller's, given as arguments.
+- An incoming message is acknowledged when it is passed to the caller, or, on request, by `acknowledge`.
+- Times are arguments, in seconds of one clock that the caller chooses.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from _speedups.codec.packets import (
 from _speedups.codec.tables import REASON_CODES
 
 MAX_PACKET_ID = 65535
-FIRST_ERROR = 0x80  # reason codes from here on are refusals (SUBACK at every level; level 5 everywhere)
+FIRST_ERROR = 0x80  # the first reason code of refusals (SUBACK at every level; level 5 everywhere)
 # CONNACK return codes of levels 3 and 4: table 3.1.
 RETURN_CODES: Mapping[int, str] = {
     1: "unacceptable protocol version",
@@ -130,7 +130,7 @@ Event: TypeAlias = Accepted | Refused | Subscribed | Unsubscribed | Acknowledged
 
 
 class ProtocolViolation(Exception):
-    """The broker has sent what the standard forbids; the connection has to end.
+    """The broker has sent data that the standard forbids; the connection must end.
 
     Attributes:
         events: the events of the same bytes before the fault.
@@ -155,7 +155,7 @@ class ClientSession:
         options: the fields of CONNECT.
         mark_resent: changes the payload of a message when sending it again may create a second one: at QoS 1, and at
             QoS 2 if the broker has lost the session. DUP apart, this is the only change to a packet sent again.
-        acknowledge_at_once: acknowledge an incoming message when it is handed out; else `acknowledge` does.
+        acknowledge_at_once: acknowledge an incoming message when the caller gets it; else `acknowledge` does.
         ping_after: seconds without a sent packet after which PINGREQ is due; 0 = no pings.
         ping_timeout: seconds until PINGRESP is overdue.
         on_packet: called with "sending" or "received" and each packet.
@@ -205,7 +205,7 @@ class ClientSession:
         self._accepted = False
         self._requests: dict[int, Any] = {}  # tokens of SUBSCRIBE and UNSUBSCRIBE, by packet identifier
         self._unsent: set[int] = set()  # identifiers in `unacknowledged` of messages that no connection has carried
-        self._incoming: set[int] = set()  # QoS 2 identifiers handed out, not acknowledged by PUBREC
+        self._incoming: set[int] = set()  # QoS 2 identifiers passed to the caller, not acknowledged by PUBREC
         self._received: set[int] = set()  # QoS 2 identifiers acknowledged by PUBREC, not released
         self._last_packet_id = 0
         self._to_send: list[bytes] = []
@@ -275,7 +275,7 @@ class ClientSession:
             self._write(packet, data)
 
     def acknowledge(self, packet: Publish) -> None:
-        """Acknowledge a message that was handed out unacknowledged; without a connection only the state changes."""
+        """Acknowledge a message that the caller got unacknowledged; without a connection only the state changes."""
         if packet.qos == 2:
             self._incoming.discard(packet.packet_id)
             self._received.add(packet.packet_id)
@@ -304,7 +304,7 @@ class ClientSession:
 
     @property
     def next_due(self) -> float:
-        """When `on_time` has to be called next; infinite if there is nothing to wait for."""
+        """When `on_time` must be called next; infinite if no timer runs."""
         if not self._accepted or not self._ping_after:
             return inf
         if self._ping_sent_at is not None:
@@ -331,7 +331,7 @@ class ClientSession:
         """The events of the bytes received.
 
         Raises:
-            ProtocolViolation: the broker has sent what it may not send.
+            ProtocolViolation: the broker has sent data that the standard forbids.
         """
         assert self._decoder is not None, "connect comes first"
         events: list[Event] = []
@@ -449,7 +449,7 @@ class ClientSession:
 
 
 def refusal(reason_code: int, level: int) -> str:
-    """The words for a CONNACK that refuses."""
+    """The text for a CONNACK that refuses."""
     if level < 5:
         return RETURN_CODES.get(reason_code, f"return code {reason_code}")
     return next((row.name for row in REASON_CODES if row.code == reason_code), f"reason code 0x{reason_code:02x}")

@@ -1,6 +1,6 @@
-"""Why connections end: the sentences that logs and `ended` report, once. A new reason is a line here.
+"""Reasons for closing a connection, as logs and `ended` report them. Each new reason is one line here.
 
-Reasons that hold a figure or name a packet's fault stand where the fault is found (channel.pyx, codec/).
+A reason with a number, or with the fault of a packet, stands where the fault is detected (channel.pyx, codec/).
 """
 
 # The client.
@@ -43,7 +43,7 @@ NODE_REJOINS = "the node rejoins the cluster"
 SESSION_LOST = "Redis has lost its session"
 CLAIM_REFUSED = "Redis refused the claim of its session"
 SESSION_UNREADABLE = "its session is unreadable"
-REDIS_AWAY = "Redis went away while the session was read"
+REDIS_AWAY = "Redis was unreachable while the session was read"
 
 # Faults of the broker and its machine.
 INTERNAL_ERROR = "a fault of the broker; see its log"

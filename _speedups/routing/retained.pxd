@@ -9,7 +9,7 @@ from _speedups.session.turn cimport Turn
 
 
 cdef class RetainedTree:
-    cdef Node* root                    # a node's value is a Message, one reference owned
+    cdef Node* root                    # a node's value is a Message; the node owns one reference
     cdef readonly uint64_t count       # messages
     cdef readonly uint64_t size        # bytes of their topic names and payloads
     cdef readonly uint64_t max_messages          # messages that may be kept
@@ -25,7 +25,7 @@ cdef class RetainedSearch(MessageSource):
     cdef bytes topic_filter
     cdef list levels                   # of the filter: bytes
     cdef Py_ssize_t filter_depth         # levels, without the '#'
-    cdef bint all_below                # it ends in '#'
+    cdef bint all_below                # the filter ends in '#'
     cdef uint8_t qos                   # granted
     cdef Node* at                      # pinned; NULL when the search is over
     cdef Py_ssize_t depth              # of `at`

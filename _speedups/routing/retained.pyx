@@ -1,8 +1,8 @@
 """Retained messages by topic name, and the search that a new subscription makes.
 
-Owns one message per topic name. A search visits only nodes whose path fits the filter so far, in the order they came,
-and may stop anywhere for as long as its client is slow: the node where it stands is pinned, so that it stays in the
-tree even when its message goes. What it finds is the value at the time of the visit, never an older one.
+Owns one message per topic name. A search visits only nodes whose path fits the filter so far, oldest first. It may
+pause anywhere while its client is slow. The node where it stands is pinned, so that the node stays in the tree even if
+its message is removed. A search returns the value at the time of the visit, never an older one.
 """
 
 from libc.stdlib cimport free
@@ -32,7 +32,7 @@ cdef class RetainedTree:
         tree_free(self.root, drop_message)
 
     cdef bint has_room(self, Message* message) except -1:
-        """Whether the message may be kept: the limits allow one more, or it replaces one that is no smaller."""
+        """Whether the message may be kept: the limits allow it, or it replaces one at least as large."""
         cdef Node* node
         cdef uint64_t size = message.topic_length + message.payload_length
         if self.count < self.max_messages and self.size + size <= self.max_bytes:
@@ -42,7 +42,7 @@ cdef class RetainedTree:
                 and (<Message*>node.value).topic_length + (<Message*>node.value).payload_length >= size)
 
     cdef int put(self, Message* message, bint always=False) except -1:
-        """Keep the message for its topic name instead of the one before. 0: there is no room for it."""
+        """Keep the message for its topic name in place of the previous one. 0: there is no room for it."""
         cdef Node* node
         cdef uint64_t size = message.topic_length + message.payload_length
         if not always and not self.has_room(message):
@@ -60,7 +60,7 @@ cdef class RetainedTree:
         return 1
 
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1:
-        """Keep no message for the topic name any more. 0 if there was none."""
+        """Remove the message of the topic name. 0 if there was none."""
         cdef Node* node = node_at(self.root, topic, n, False)
         if node == NULL or node.value == NULL:
             return 0
@@ -72,9 +72,9 @@ cdef class RetainedTree:
         return 1
 
     def set(self, bytes topic not None, bytes payload not None, int qos=0, uint64_t number=0):
-        """Keep a message whose room was made sure of by whoever accepted it; an empty payload clears.
+        """Keep a message whose room the caller has checked; an empty payload clears.
 
-        `number` is its name in the store, if it has one.
+        `number` is the message's name in the store, if it has one.
         """
         cdef const uint8_t* t = topic
         cdef const uint8_t* p = payload
@@ -92,7 +92,7 @@ cdef class RetainedTree:
             message_release(message)
 
     def keep(self, Restored message not None):
-        """Keep a message that was read back."""
+        """Keep a message restored from the store."""
         self.put(message.message)
 
     def set_limits(self, uint64_t max_messages, uint64_t max_bytes):
@@ -101,9 +101,9 @@ cdef class RetainedTree:
         self.max_bytes = max_bytes
 
     def search(self, bytes topic_filter not None, int qos=2):
-        """A search for what matches the filter, for `Session.pull_from`, or None if there is surely nothing.
+        """A search for the messages that match the filter, for `Session.pull_from`; None if surely none match.
 
-        `qos` is what was granted.
+        `qos` is the granted QoS.
         """
         cdef const uint8_t* path = topic_filter
         cdef Node* node
@@ -119,7 +119,7 @@ cdef class RetainedTree:
         return RetainedSearch(self, topic_filter, qos)
 
     def hidden(self):
-        """First levels that begin with $, which wildcards at the first level don't find: a list."""
+        """First levels that begin with $, which wildcards at the first level don't match: a list."""
         cdef Node* node = self.root.child
         cdef list found = []
         while node != NULL:
@@ -129,13 +129,13 @@ cdef class RetainedTree:
         return found
 
     def children(self, bytes parent, bytes after, int limit, int count_limit):
-        """What is one level below `parent` (None: the first levels), in the order it came, `limit` of it.
+        """At most `limit` levels directly below `parent` (None: the first levels), oldest first.
 
         Returns a list of (level, bytes of its own message or -1, messages further below, counted among the first
         `count_limit` nodes there).
 
         Raises:
-            KeyError: there is no `parent`, or no `after` below it, from which to go on (None: from the beginning).
+            KeyError: there is no `parent`, or no `after` below it, where the list continues (None: from the first).
         """
         cdef Node* node = self.root
         cdef const uint8_t* p
@@ -161,7 +161,7 @@ cdef class RetainedTree:
         return found
 
     def matching(self, bytes topic_filter not None):
-        """What matches the filter: yields (topic name, payload, QoS)."""
+        """The messages that match the filter: yields (topic name, payload, QoS)."""
         cdef RetainedSearch search = RetainedSearch(self, topic_filter, 2)
         cdef Message* m
         while search.step():
@@ -171,7 +171,7 @@ cdef class RetainedTree:
 
 
 cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:
-    """Messages in the tree below a node, looked for at so many nodes."""
+    """Messages in the tree below a node, counted among the first `visits` nodes."""
     cdef Py_ssize_t count = 0
     cdef Node* node = top
     while visits > 0:
@@ -206,7 +206,7 @@ cdef class RetainedSearch(MessageSource):
             node_prune(self.at)
 
     cdef int stand(self, Node* node, Py_ssize_t depth) except -1:
-        """Move the pin."""
+        """Move the pin to this node."""
         cdef Node* left = self.at
         if node != NULL:
             node.pins += 1
@@ -218,7 +218,7 @@ cdef class RetainedSearch(MessageSource):
         return 0
 
     cdef int step(self) except -1:
-        """Go to the next node on a way that fits the filter. 0: the search is over."""
+        """Move to the next node on a path that fits the filter. 0: the search is over."""
         cdef Node* node = self.at
         cdef Node* child = NULL
         cdef Py_ssize_t depth = self.depth
@@ -240,7 +240,7 @@ cdef class RetainedSearch(MessageSource):
             depth += 1
         else:
             node = self.beside(node, &depth)
-        # Topics that begin with $ are not for wildcards at the first level [MQTT-4.7.2-1].
+        # Wildcards at the first level don't match topics that begin with $ [MQTT-4.7.2-1].
         while node != NULL and depth == 1 and node.length and node.level[0] == c'$' and self.wild_at(0):
             node = self.beside(node, &depth)
         self.stand(node, depth)

@@ -1,4 +1,4 @@
-# From a published message to everybody who gets it. See router.pyx.
+# Routes a published message to its receivers. See router.pyx.
 
 from libc.stdint cimport uint8_t, uint64_t
 
@@ -16,8 +16,8 @@ cdef class Router:
     cdef readonly Turn turn
     cdef readonly SubscriptionTree filters
     cdef readonly RetainedTree retained
-    cdef bint looked_up                # the topic name checked last has been ...
-    cdef Plan* plan                    # ... and this is its plan, which may be stale, or NULL; good until filters change
+    cdef bint looked_up                # the last checked topic name was looked up ...
+    cdef Plan* plan                    # ... and this is its plan, perhaps stale, or NULL; valid until filters change
     cdef uint64_t topic_hash           # of that name
     cdef Buffer scratch                # a QoS 0 packet made from a message with a packet identifier
 

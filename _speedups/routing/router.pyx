@@ -1,7 +1,7 @@
-"""From a published message to everybody who gets it: subscribers, queues, the retained tree.
+"""Routes a published message to its receivers: subscribers, queues, the retained tree.
 
-Owns no state of its own but scratch memory. QoS 0 is one copy of the encoded packet per receiver; a message object is
-made only when a queue, a window or the retained tree has to hold it.
+Owns no state except scratch memory. QoS 0 is one copy of the encoded packet per receiver. A message object is created
+only when a queue, a window or the retained tree must hold it.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -41,7 +41,7 @@ cdef class Router:
             buffer_free(&self.scratch, &self.turn.pool)
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1:
-        """0, or the TopicFault of a topic name. One that has a delivery plan was found valid before."""
+        """0, or the TopicFault of a topic name. A name with a delivery plan is valid: it was checked before."""
         cdef int fault
         self.looked_up = 0 < n <= LONG_NAME
         if self.looked_up:
@@ -56,7 +56,7 @@ cdef class Router:
     cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1:
         """Whether a client with these rights may publish to the topic name that was checked just before.
 
-        The plan of the name remembers whose rights allowed it last.
+        The plan of the name stores the rights that last allowed it.
         """
         cdef Plan* plan = self.plan if self.looked_up else NULL
         if plan != NULL and plan.publisher == rights.number:
@@ -135,7 +135,7 @@ cdef class Router:
         return receivers
 
     cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1:
-        """Whether a hook lets a QoS 0 message through to the client; counts."""
+        """Whether the hook allows a QoS 0 message to the client; counts a denial."""
         if self.turn.deliver_hook(subscriber, publication.topic[:publication.topic_length],
                                    publication.payload[:publication.payload_length], 0, False):
             return True
@@ -145,7 +145,7 @@ cdef class Router:
         return False
 
     cdef int encode(self, Publication* publication) except -1:
-        """Give it a QoS 0 packet, in scratch memory that is good until the next one."""
+        """Encode it as a QoS 0 packet, in scratch memory that is valid until the next call."""
         cdef uint32_t remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
         cdef uint8_t* p
         self.scratch.start = self.scratch.end = 0
@@ -164,7 +164,7 @@ cdef class Router:
         cdef Py_ssize_t n = publication.topic_length, payload_length = publication.payload_length
         cdef Message* message = publication.message
         cdef bint recorded = self.turn.journal.epoch and not is_sys(topic, n)
-        if recorded and self.turn.journal.shared:     # it takes effect when all nodes are told, in one order
+        if recorded and self.turn.journal.shared:     # it takes effect as a replicated change
             if payload_length == 0:
                 self.turn.journal.retained_gone(topic, n)
             elif self.retained.has_room(message):
@@ -184,14 +184,14 @@ cdef class Router:
 
     def publish(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
                 bytes publisher=None):
-        """Publish a message that has not just come in a packet: a will, or one of the broker's own.
+        """Publish a message that is not from a packet: a will, or one of the broker's own.
 
         Args:
             topic: a valid topic name, UTF-8.
             payload: its bytes.
             qos: 0, 1 or 2.
-            retain: whether it is kept for later subscribers.
-            publisher: client id of the client whose message it is; None: the broker's own.
+            retain: whether to keep it for later subscribers.
+            publisher: client id of the publishing client; None: the broker.
 
         Returns:
             The number of receivers.
@@ -203,16 +203,16 @@ cdef class Router:
         return self.route(&publication)
 
     def deliver(self, bytes batch not None):
-        """Give the messages of another node's batch to the clients here.
+        """Deliver the messages of another node's batch to the clients here.
 
         Args:
-            batch: PUBLISH packets, as `_speedups.peer` and `_speedups.ledger` write them.
+            batch: PUBLISH packets, as `_speedups.cluster` (peer, journal) writes them.
 
         Returns:
-            How many there were.
+            The number of messages.
 
         Raises:
-            ValueError: it is not that.
+            ValueError: the batch is not valid.
         """
         cdef const uint8_t* packet
         cdef Publication publication
@@ -236,7 +236,7 @@ cdef class Router:
                 <Py_ssize_t>remaining - 2 - topic_length - 2 * (qos > 0), qos, False)
             publication.publisher = <void*>None
             publication.forwarded = True
-            if first_byte == PUBLISH_QOS_0 | FLAG_DUP:    # published with more, but wanted by nobody here with more
+            if first_byte == PUBLISH_QOS_0 | FLAG_DUP:    # published with a higher QoS, but no receiver here has one
                 publication.qos = 1
             elif qos == 0:
                 publication.packet = packet
@@ -247,7 +247,7 @@ cdef class Router:
         return count
 
     def record_retained(self, RetainedSearch search not None, int most):
-        """Write up to `most` retained messages of the search into the journal once more; False at its end."""
+        """Write up to `most` retained messages of the search to the journal again; False at its end."""
         cdef Message* m
         while most > 0:
             if not search.step():

@@ -1,13 +1,13 @@
-"""Which sessions want a message: the tree of topic filters and the delivery plans made from it.
+"""Maps topic names to receivers: the subscription tree and the delivery plans made from it.
 
-Owns the subscriptions. A subscription is two small records that know each other's place, one at the node of its
-filter and one at its session, so that either side removes it in constant time whatever the other's size. Overlapping
-subscriptions of a session are one receiver with the highest QoS.
+Owns the subscriptions. A subscription is two small records, one at the node of its filter and one at its session.
+Each holds the position of the other, so that either side removes it in constant time. Overlapping subscriptions of a
+session are one receiver with the highest QoS.
 
-Plans are kept per topic name in a table of fixed size where a new one replaces the one in its slot, the second time
-that it is wanted in a row: names that don't come again cost no copying. A change to a
-filter without wildcards forgets the plan of that one topic name; any other change makes all plans stale, by number.
-A plan is used only within the call that asked for it: nothing that is called meanwhile changes subscriptions.
+Plans are cached per topic name in a table of fixed size. A new plan replaces the one in its slot only if its name is
+looked up twice in a row. Names that are used once therefore cost no copying. A change to a filter without wildcards
+drops the plan of that one topic name. Any other change makes all plans stale, by number. A plan is used only within
+the call that requested it: no function called meanwhile changes subscriptions.
 """
 
 from libc.stdlib cimport calloc, free, malloc
@@ -44,7 +44,7 @@ cdef inline uint32_t slot_of(uint64_t h) noexcept nogil:
 
 
 cdef inline uint32_t tag_of(uint64_t h) noexcept nogil:
-    """What tells the topic names of a slot apart without a look at them. Bit 0: its plan is in the slot."""
+    """A tag that distinguishes the topic names of a slot without comparing them. Bit 0: its plan is in the slot."""
     return <uint32_t>(h >> 17) | 1
 
 
@@ -83,7 +83,7 @@ cdef class SubscriptionTree:
         """Add a subscription, or replace the options of the one with the same filter.
 
         Args:
-            subscriber: gets what matches.
+            subscriber: gets the matching messages.
             topic_filter: valid UTF-8 and valid as a filter.
             options: the subscription options byte; bits 0 and 1 are the QoS.
 
@@ -135,7 +135,7 @@ cdef class SubscriptionTree:
         return True
 
     def unsubscribe_all(self, Subscriber subscriber not None):
-        """Remove all subscriptions of the subscriber; must be called before it goes."""
+        """Remove all subscriptions of the subscriber; must be called before it is freed."""
         cdef Node* node
         cdef uint8_t path[256]
         cdef Py_ssize_t n
@@ -153,7 +153,7 @@ cdef class SubscriptionTree:
         subscriber.subscription_capacity = 0
 
     cdef Py_ssize_t find(self, Subscriber subscriber, Node* node) noexcept:
-        """Where the subscriber's array has the node, or -1: looked for in the shorter of the two arrays."""
+        """The position of the node in the subscriber's array, or -1; searches the shorter of the two arrays."""
         cdef uint32_t i
         cdef SubscriptionEntry* subscribers = <SubscriptionEntry*>node.value
         if node.count < subscriber.subscription_count:
@@ -167,7 +167,7 @@ cdef class SubscriptionTree:
         return -1
 
     cdef int cancel(self, Subscriber subscriber, uint32_t position) except -1:
-        """Remove both ends; the last of each array moves into the gap and its partner is told."""
+        """Remove both ends; the last of each array moves into the gap, and its partner's position is updated."""
         cdef Node* node = <Node*>subscriber.subscriptions[position].node
         cdef uint32_t place = subscriber.subscriptions[position].position
         cdef SubscriptionEntry* subscribers = <SubscriptionEntry*>node.value
@@ -190,7 +190,7 @@ cdef class SubscriptionTree:
         return 0
 
     cdef int forget(self, const uint8_t* path, Py_ssize_t n) except -1:
-        """Plans that a change to this filter concerns are not to be used again."""
+        """Drop the plans that a change to this filter affects."""
         cdef uint64_t h
         cdef Plan* plan
         if is_wild(path, n):
@@ -204,7 +204,7 @@ cdef class SubscriptionTree:
     # ---- plans ----
 
     cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept:
-        """The plan kept for the topic name, which may be stale, or NULL. That it is there says the name is valid."""
+        """The cached plan of the topic name, perhaps stale, or NULL. A name with a plan is valid."""
         cdef Plan* plan
         h[0] = topic_hash(topic, n)
         if self.tags[slot_of(h[0])] != tag_of(h[0]):
@@ -215,7 +215,7 @@ cdef class SubscriptionTree:
         return plan
 
     cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL:
-        """The plan for a valid topic name, made anew; `h` is what `known` gave."""
+        """Make the plan for a valid topic name; `h` is its hash, as `known` returned it."""
         cdef uint32_t slot = slot_of(h)
         cdef Plan* old
         cdef Plan* plan
@@ -223,7 +223,7 @@ cdef class SubscriptionTree:
         cdef Py_ssize_t size
         self.match(topic, n)
         if self.scratch.count > PLAN_MAX or n > PLAN_TOPIC_MAX or (self.tags[slot] | 1) != tag_of(h):
-            self.tags[slot] = tag_of(h) & ~1u     # the plan that is there is not used any more
+            self.tags[slot] = tag_of(h) & ~1u     # the plan in the slot is no longer used
             self.scratch.generation = self.generation
             self.scratch.publisher = 0
             self.scratch.log_block = 0
@@ -269,7 +269,7 @@ cdef class SubscriptionTree:
         cdef Node* node
         cdef Node* child
         cdef Node** swap
-        cdef bint hidden = n > 0 and topic[0] == c'$'   # not for wildcards at the first level [MQTT-4.7.2-1]
+        cdef bint hidden = n > 0 and topic[0] == c'$'   # not matched by wildcards at the first level [MQTT-4.7.2-1]
         cdef bint more = True
         self.topic = topic
         self.topic_length = n
@@ -284,7 +284,7 @@ cdef class SubscriptionTree:
             found = 0
             for i in range(count):
                 node = self.frontier[i]
-                child = node_child(node, p, length, h)      # never a wildcard: a topic name holds none
+                child = node_child(node, p, length, h)      # never a wildcard: a topic name has none
                 if child != NULL:
                     self.beyond[found] = child
                     found += 1
@@ -307,7 +307,7 @@ cdef class SubscriptionTree:
             node = self.frontier[i]
             if node.value != NULL:
                 self.collect(node)
-            if node.wild & HASH:                      # '#' stands for the parent level too [MQTT-4.7.1-2]
+            if node.wild & HASH:                      # '#' matches the parent level too [MQTT-4.7.1-2]
                 self.collect(node_child(node, b"#", 1, HASH_LEVEL))
         return 0
 
@@ -319,7 +319,7 @@ cdef class SubscriptionTree:
         return 0
 
     cdef int collect(self, Node* node) except -1:
-        """The node's subscribers receive the message."""
+        """Add the node's subscribers to the plan."""
         cdef SubscriptionEntry* s = <SubscriptionEntry*>node.value
         cdef SubscriptionEntry* end = s + node.count
         cdef Subscriber subscriber
@@ -345,13 +345,13 @@ cdef class SubscriptionTree:
         return 0
 
     def forget_plans(self):
-        """What somebody may read has changed."""
+        """Drop all plans, after the rights of a subscriber have changed."""
         self.generation += 1
 
-    # ---- questions ----
+    # ---- queries ----
 
     def receivers(self, bytes topic not None):
-        """Who gets a message with this valid topic name: a list of (subscriber, QoS granted), by plan."""
+        """The receivers of a message with this valid topic name: a list of (subscriber, QoS granted), by plan."""
         cdef const uint8_t* path = topic
         cdef Py_ssize_t n = len(topic)
         cdef uint64_t h
@@ -379,7 +379,7 @@ cdef class SubscriptionTree:
         return found
 
     def record(self, Subscriber subscriber not None):
-        """Write the subscriber's subscriptions into the journal once more."""
+        """Write the subscriber's subscriptions to the journal again."""
         cdef uint32_t i
         cdef Node* node
         cdef bytes path
@@ -392,7 +392,7 @@ cdef class SubscriptionTree:
                     (<SubscriptionEntry*>node.value)[subscriber.subscriptions[i].position].options, path, len(path))
 
     def filters(self):
-        """All topic filters that somebody has subscribed to, with the number of subscriptions: a list."""
+        """All subscribed topic filters, with the number of subscriptions: a list."""
         cdef Node* node = self.root
         cdef list found = []
         while node != NULL:

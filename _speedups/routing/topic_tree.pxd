@@ -1,16 +1,17 @@
-# A tree of topic levels: one node a level, nothing about what the nodes hold. Shared by filters and retained messages.
+# A tree of topic levels, one node a level, independent of the values in its nodes. Used by topic filters and retained
+# messages.
 #
-# Children hang in a ring of siblings in the order they came; a node with many has a hash table over them too. Nothing
-# here recurses: a topic of 32 767 levels costs loops, not stack (CVE-2019-11779).
+# Children form a ring of siblings, oldest first; a node with many also has a hash table over them. No function here
+# recurses: a topic of 32 767 levels costs loops, not stack (CVE-2019-11779).
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
 cdef enum:
-    TABLE_FROM = 8             # children from which on a node has a table
+    TABLE_FROM = 8             # children from which a node has a table
     PLUS = 1                   # bits of Node.wild: a child '+' ...
-    HASH = 2                   # ... or '#' is there
+    HASH = 2                   # ... or '#' exists
 
 cdef struct Node:
     Node* parent               # NULL at the root
@@ -18,13 +19,13 @@ cdef struct Node:
     Node* next                 # sibling, NULL at the youngest
     Node* previous             # sibling; at the oldest: the youngest
     Node** table               # children by hash of their level, open addressing; or NULL
-    void* value                # what the owner of the tree keeps here; a node without value, child, pin is removed
+    void* value                # value of the tree's owner; a node without value, child and pin is removed
     uint32_t children
     uint32_t table_size        # a power of two
     uint32_t count             # for the owner: items in `value`
     uint32_t capacity          # for the owner
     uint32_t hash
-    uint32_t pins              # cursors that stand here
+    uint32_t pins              # cursors at this node
     uint16_t length            # of the level
     uint8_t wild
     uint8_t level[1]
@@ -115,7 +116,7 @@ cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint3
         node.wild |= HASH
     if node.table == NULL:
         if node.children >= TABLE_FROM:
-            table_build(node, TABLE_FROM * 4)         # without one the ring still serves
+            table_build(node, TABLE_FROM * 4)         # if that fails, the ring is still complete
     elif node.children * 4 > node.table_size * 3 and table_build(node, node.table_size * 2) < 0:
         free(node.table)
         node.table = NULL
@@ -125,7 +126,7 @@ cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint3
 
 
 cdef inline void table_put_if_absent(Node* node, Node* child) noexcept nogil:
-    """A table that was just built has the child already."""
+    """Put the child into the table, unless the table was just built with it."""
     cdef uint32_t i = child.hash & (node.table_size - 1)
     while node.table[i] != NULL:
         if node.table[i] == child:
@@ -135,7 +136,7 @@ cdef inline void table_put_if_absent(Node* node, Node* child) noexcept nogil:
 
 
 cdef inline void table_remove(Node* node, Node* child) noexcept nogil:
-    """Remove, and move back those that had been pushed on."""
+    """Remove the child, and move back the entries that collisions had pushed on."""
     cdef uint32_t mask = node.table_size - 1
     cdef uint32_t i = child.hash & mask
     cdef uint32_t k, home
@@ -176,7 +177,7 @@ cdef inline void node_remove(Node* child) noexcept nogil:
 
 
 cdef inline void node_prune(Node* node) noexcept nogil:
-    """Remove the node and then its ancestors, as long as they hold nothing."""
+    """Remove the node and then its ancestors, as long as they are empty."""
     cdef Node* parent
     while node.parent != NULL and node.child == NULL and node.value == NULL and node.pins == 0:
         parent = node.parent
@@ -185,7 +186,7 @@ cdef inline void node_prune(Node* node) noexcept nogil:
 
 
 cdef inline Node* node_at(Node* node, const uint8_t* path, Py_ssize_t n, bint make) noexcept nogil:
-    """The node of a topic name or filter below `node`; made if asked for, else NULL when there is none."""
+    """The node of a topic name or filter below `node`; if missing, created if `make`, else NULL."""
     cdef const uint8_t* p = path
     cdef const uint8_t* end = path + n
     cdef Py_ssize_t length
@@ -210,7 +211,7 @@ cdef inline Node* node_at(Node* node, const uint8_t* path, Py_ssize_t n, bint ma
 
 
 cdef inline Py_ssize_t node_path(const Node* node, uint8_t* path) noexcept nogil:
-    """Bytes of the topic name or filter that leads to the node; written to `path` unless that is NULL."""
+    """Length in bytes of the node's topic name or filter, which is written to `path` unless that is NULL."""
     cdef const Node* n = node
     cdef Py_ssize_t size = 0
     cdef uint8_t* p

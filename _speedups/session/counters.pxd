@@ -1,4 +1,4 @@
-# The counters of a node: constants of C and of Python. `broker/metrics.py` and $SYS take their names from here.
+# The counters of a node: constants of C and of Python. Metrics and $SYS use these names.
 
 cpdef enum:
     BYTES_RECEIVED, BYTES_SENT, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_RECEIVED, PUBLISH_SENT,

@@ -1,4 +1,4 @@
-# QoS 2 messages that a client has sent and not released: PUBREC is out, PUBREL awaited. Inline.
+# QoS 2 messages that a client has sent and not released: PUBREC sent, PUBREL awaited. Inline.
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -25,7 +25,7 @@ cdef inline uint32_t incoming_places(const IncomingQos2* incoming) noexcept nogi
 
 
 cdef inline Awaiting* incoming_find(IncomingQos2* incoming, uint16_t packet_id) noexcept nogil:
-    """The place of the identifier, or the empty place where it would go; NULL only if there is no table yet."""
+    """The place of the identifier, or the empty place for it; NULL only if there is no table yet."""
     cdef uint32_t i = packet_id & incoming.mask
     if incoming.items == NULL:
         return NULL
@@ -35,7 +35,7 @@ cdef inline Awaiting* incoming_find(IncomingQos2* incoming, uint16_t packet_id) 
 
 
 cdef inline int incoming_add(IncomingQos2* incoming, uint16_t packet_id, Message* message) noexcept nogil:
-    """Keep a message whose identifier is not there yet; takes over the reference. -1: out of memory."""
+    """Keep a message whose identifier is new; takes over the reference. -1: out of memory."""
     cdef Awaiting* before = incoming.items
     cdef uint32_t places = incoming_places(incoming), i
     if incoming.count * 2 >= places:
@@ -55,7 +55,7 @@ cdef inline int incoming_add(IncomingQos2* incoming, uint16_t packet_id, Message
 
 
 cdef inline Message* incoming_remove(IncomingQos2* incoming, uint16_t packet_id) noexcept nogil:
-    """Take the message out; its reference is the caller's. NULL if there is none with this identifier."""
+    """Remove the message; its reference passes to the caller. NULL if none has this identifier."""
     cdef Awaiting* found = incoming_find(incoming, packet_id)
     cdef Message* message
     cdef uint32_t i, k, home
@@ -64,7 +64,7 @@ cdef inline Message* incoming_remove(IncomingQos2* incoming, uint16_t packet_id)
     message = found.message
     incoming.count -= 1
     incoming.bytes -= message_size(message)
-    # Move back those that had been pushed on past this place.
+    # Move back the entries that collisions had pushed past this place.
     i = k = <uint32_t>(found - incoming.items)
     while True:
         k = (k + 1) & incoming.mask

@@ -1,5 +1,5 @@
-# The journal: what the store must hold, as a sequence of records; a turn's records are one block.
-# The layout is described in journal.pyx.
+# The journal: durable state changes as a sequence of records; a turn's records are one block.
+# journal.pyx describes the layout.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -8,7 +8,7 @@ from _speedups.session.message cimport Message
 
 cdef enum:
     LAYOUT = 1                 # version of the records; raise it when one changes
-    BLOCK_MAX = 16777216      # bytes that a turn's block may refer to: past it another is begun
+    BLOCK_MAX = 16777216      # bytes that a turn's block may refer to: past it a new block begins
 
 cdef enum RecordKind:
     MESSAGE = 1
@@ -32,18 +32,18 @@ cdef class Journal:
     cdef Buffer records        # of the block being written
     cdef Pool pool
     cdef uint64_t last_id      # of the messages named so far
-    cdef readonly bint shared  # other nodes have what is recorded: retained messages come back from there
-    cdef bint urgent           # somebody waits for a record of this block: not all of them are DONE
-    cdef Py_ssize_t weight     # bytes that the block refers to and `records` hasn't
-    cdef uint32_t epoch        # of the current compaction; 0 = nothing is kept (store `memory`)
+    cdef readonly bint shared  # records reach all nodes, and retained messages take effect from there
+    cdef bint urgent           # a client or callback waits for this block: not all its records are DONE
+    cdef Py_ssize_t weight     # bytes that the block refers to and `records` does not contain
+    cdef uint32_t epoch        # number of the current compaction; 0 = nothing is kept (store `memory`)
 
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL
     cdef int number(self, uint8_t kind, uint64_t a) except -1
     cdef int numbers(self, uint8_t kind, uint64_t a, uint64_t b) except -1
     cdef int text(self, uint8_t kind, uint64_t a, uint8_t options, const uint8_t* data, Py_ssize_t n) except -1
     cdef uint64_t message(self, Message* m) except? 0
-    # What sessions and the router record. A session is given as itself and by its number: each journal takes the name
-    # that it uses.
+    # Records of sessions and the router. A session is passed as an object and as a number: each kind of journal uses
+    # the name that it needs.
     cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1

@@ -1,21 +1,21 @@
-"""The journal: what the store must hold, as records packed into one block per turn of the loop.
+"""The journal: durable state changes, as records packed into one block per turn of the loop.
 
-A store keeps blocks in order, each whole or not at all; reading them all again, first to last, gives the state of the
-node at the last commit. Every record says what *is* from now on ("subscription F of session 7 has options 1"), so a
-record may be written again, and compaction is: write all that is live once more, then forget the blocks before.
+A store keeps blocks in order, each whole or not at all. Reading all blocks, first to last, restores the state of the
+node at the last commit. Every record states a value ("subscription F of session 7 has options 1"), not a difference,
+so a record may be written again. Compaction writes all live state again and then deletes the earlier blocks.
 
 Block: one byte LAYOUT, then records. Record: one byte kind, then fields, little-endian, without padding.
 
 ======================  ==============================================================================================
 MESSAGE                 id u64, QoS | RETAIN << 2 u8, topic length u16, payload length u32, topic name, payload
 QUEUED                  session u64, queue number u64, message u64, QoS | RETAIN << 2 u8
-DONE                    session u64, queue number u64: PUBACK or PUBCOMP has come, or it was dropped
-RECEIVED                session u64, queue number u64: PUBREC has come
+DONE                    session u64, queue number u64: PUBACK or PUBCOMP received, or message dropped
+RECEIVED                session u64, queue number u64: PUBREC received
 AWAITING                session u64, packet identifier u64, message u64: QoS 2 message received, PUBREL awaited
-RELEASED                session u64, packet identifier u64: PUBREL has come
+RELEASED                session u64, packet identifier u64: PUBREL received
 SESSION                 session u64, protocol level | connected << 7 u8, length u32, first queue number u64,
                         sent below this queue number u64, client id
-SESSION_USER            session u64, 0 u8, length u32, name of the user whose session it is; none = nobody's
+SESSION_USER            session u64, 0 u8, length u32, name of the user that owns the session; empty = no user
 SESSION_GONE            session u64
 SUBSCRIBED              session u64, options u8, length u32, topic filter
 UNSUBSCRIBED            session u64, 0 u8, length u32, topic filter
@@ -25,8 +25,8 @@ WILL                    message u64, 0 u8, length u32, client id
 WILL_GONE               0 u64, 0 u8, length u32, client id
 ======================  ==============================================================================================
 
-A message is named by a number, is written before the first record that refers to it, and again after a compaction
-began (its epoch is then older than the journal's). Message numbers are names, not an order.
+A message has a number as its name. It is written before the first record that refers to it, and again once a
+compaction has begun (its epoch is then older than the journal's). Message numbers are names, not an order.
 """
 
 from libc.string cimport memcpy
@@ -36,11 +36,11 @@ from _speedups.session.message cimport Message, message_new, message_release
 
 
 class DamagedBlock(ValueError):
-    """A block of the journal can't be read: not the layout this version knows, or cut, or changed."""
+    """A block of the journal can't be read: its layout is not supported, or it is truncated or altered."""
 
 
 cdef class Journal:
-    """Records of the block being written. Nothing is recorded before `start`, so that what is read back is not."""
+    """Records of the block being written. Nothing is recorded before `start`, during the restore."""
 
     def __dealloc__(self):
         buffer_free(&self.records, &self.pool)
@@ -52,11 +52,11 @@ cdef class Journal:
 
     @property
     def durable(self):
-        """Whether records are kept at all."""
+        """Whether records are kept."""
         return self.epoch != 0
 
     def start(self):
-        """Record from now on; or again all: a compaction begins, and live messages are written when next named."""
+        """Start recording, or begin a compaction: live messages are then written again when a record names them."""
         self.epoch += 1
 
     def continue_after(self, uint64_t last_id):
@@ -64,14 +64,14 @@ cdef class Journal:
         self.last_id = max(self.last_id, last_id)
 
     def take(self):
-        """The block, as bytes, and a new one is begun."""
+        """Return the block, as bytes, and begin a new one."""
         block = self.records.data[self.records.start:self.records.end]
         buffer_free(&self.records, &self.pool)
         self.urgent = False
         return block
 
     def record_will(self, bytes client_id not None, bytes topic not None, bytes payload not None, int qos, bint retain):
-        """Write that a connected client has a will."""
+        """Write the will of a connected client."""
         cdef const uint8_t* t = topic
         cdef const uint8_t* p = payload
         cdef const uint8_t* c = client_id
@@ -87,13 +87,13 @@ cdef class Journal:
             message_release(m)
 
     def record_will_gone(self, bytes client_id not None):
-        """Write that the client's will has been published or is not to be."""
+        """Write that the client's will was published or discarded."""
         cdef const uint8_t* c = client_id
         if self.epoch:
             self.text(WILL_GONE, 0, 0, c, len(client_id))
 
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL:
-        """Where the `n` bytes of a record's fields go; they count as written."""
+        """Reserve the `n` bytes of a record's fields; they count as written."""
         cdef bint first = buffer_size(&self.records) == 0
         cdef uint8_t* p = buffer_reserve(&self.records, &self.pool, n + 2)
         if p == NULL:
@@ -127,7 +127,7 @@ cdef class Journal:
         return 0
 
     cdef uint64_t message(self, Message* m) except? 0:
-        """The number of the message in the store, which holds its bytes from this block on at the latest."""
+        """The number of the message in the store; its bytes are written to this block unless the store has them."""
         cdef uint8_t* p
         if m.stored_epoch == self.epoch:
             return m.stored_id
@@ -144,7 +144,7 @@ cdef class Journal:
         return m.stored_id
 
     cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1:
-        """The message is in the session's queue, with queue number `n`."""
+        """Write that the message is in the session's queue, with queue number `n`."""
         cdef uint64_t name = self.message(m)
         cdef uint8_t* p = self.room(QUEUED, 25)
         memcpy(p, &number, 8)
@@ -154,15 +154,15 @@ cdef class Journal:
         return 0
 
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
-        """DONE or RECEIVED, of a queue number, or RELEASED, of a packet identifier."""
+        """Write DONE or RECEIVED of a queue number, or RELEASED of a packet identifier."""
         return self.numbers(kind, number, n)
 
     cdef int forward(self, object peer, Message* m) except -1:
-        """The message is for another node."""
+        """Send the message to another node."""
         raise NotImplementedError
 
     cdef int logged(self, Py_ssize_t size) except -1:
-        """A message that is to be acknowledged is in the log of messages, with about `size` bytes."""
+        """Note that a message to be acknowledged is in the message log, with about `size` bytes."""
         raise NotImplementedError
 
     cdef int retained(self, Message* m) except -1:
@@ -172,7 +172,7 @@ cdef class Journal:
         return self.text(RETAINED_GONE, 0, 0, topic, n)
 
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
-        """A QoS 2 message from the session's client waits for PUBREL."""
+        """Write that a QoS 2 message from the session's client waits for PUBREL."""
         cdef uint64_t name = self.message(m), wide = packet_id
         cdef uint8_t* p = self.room(AWAITING, 24)
         memcpy(p, &number, 8)
@@ -192,13 +192,13 @@ cdef int need(const uint8_t* p, const uint8_t* end, Py_ssize_t n) except -1:
 
 
 def records(bytes block not None):
-    """The records of a block as a list of tuples: the kind's name, then its fields as the table above has them.
+    """The records of a block as a list of tuples: the name of the kind, then its fields as in the table above.
 
     MESSAGE: (name, id, qos, retain, topic, payload). QUEUED: (name, session, n, message, qos, retain).
     SESSION: (name, session, level, connected, first queue number, sent below, client id). Texts are bytes.
 
     Raises:
-        DamagedBlock: another layout, or the bytes are not what a journal wrote.
+        DamagedBlock: another layout, or the bytes are not those of a journal.
     """
     cdef const uint8_t* p = block
     cdef const uint8_t* end = p + len(block)
@@ -209,7 +209,7 @@ def records(bytes block not None):
     cdef list found = []
     need(p, end, 1)
     if p[0] != LAYOUT:
-        raise DamagedBlock(f"layout {p[0]} of the journal is not known (this version knows {LAYOUT})")
+        raise DamagedBlock(f"journal layout {p[0]} is not supported (this version supports {LAYOUT})")
     p += 1
     while p < end:
         kind = p[0]
@@ -261,7 +261,7 @@ def records(bytes block not None):
                 found.append((NAMES[kind], a, flags, p[:<Py_ssize_t>length]))
             p += length
         else:
-            raise DamagedBlock(f"record kind {kind} is not known")
+            raise DamagedBlock(f"record kind {kind} is not supported")
     return found
 
 

@@ -1,5 +1,5 @@
-# An application message that more than one place holds: queues, windows, the retained tree, wills.
-# One allocation, counted references, never changed after it is made. QoS 0 deliveries never make one.
+# An application message with more than one holder: queues, windows, the retained tree, wills.
+# One allocation, counted references, immutable. QoS 0 deliveries never create one.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -9,28 +9,28 @@ cdef struct Message:
     uint32_t refs              # holders; the last one to release frees
     uint32_t payload_length
     uint64_t stored_id         # name of this message in the store's log; 0 = never stored
-    uint32_t stored_epoch      # compaction epoch in which the log last got its bytes
+    uint32_t stored_epoch      # compaction epoch in which its bytes were last written to the log
     uint16_t topic_length
     uint8_t qos                # as published
     uint8_t retain             # RETAIN as published
     uint8_t data[1]            # topic name, then payload
 
 
-# A message on its way through the router: on the stack of the function that accepted it, borrowed by all it is shown to.
+# A message in the router: on the stack of the function that accepted it, borrowed by all that receive it.
 cdef struct Publication:
     const uint8_t* topic       # a valid topic name
     const uint8_t* payload
     Py_ssize_t topic_length
     Py_ssize_t payload_length
     Py_ssize_t packet_size
-    const uint8_t* packet      # the same as a QoS 0 packet in its shortest encoding, without flags; NULL = to be encoded
+    const uint8_t* packet      # as a QoS 0 packet in its shortest encoding, without flags; NULL = to be encoded
     Message* message           # the same as an object, not owned; NULL until a queue or the retained tree needs one
-    void* publisher            # borrowed: the Session that it is from, the client id of one that is elsewhere, or None
+    void* publisher            # borrowed: the publisher's Session, or client id if it is at another node, or None
     uint8_t qos                # as published: 0, 1 or 2
     uint8_t retain             # RETAIN as published
     uint8_t dup                # DUP as published: 0 or 8
-    uint8_t forwarded          # another node accepted it: it goes to the clients here, and no further
-    uint8_t looked_up          # `Router.check_topic` was given the topic name just before, and no filter has changed
+    uint8_t forwarded          # accepted by another node: delivered to clients here, not forwarded again
+    uint8_t looked_up          # `Router.check_topic` has just checked the topic name, and no filter has changed since
 
 
 cdef inline Publication publication_of(const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
@@ -74,5 +74,5 @@ cdef inline const uint8_t* message_payload(const Message* m) noexcept nogil:
 
 
 cdef inline int64_t message_size(const Message* m) noexcept nogil:
-    """Bytes of topic name and payload: what limits and figures count."""
+    """Bytes of topic name and payload, as limits and metrics count them."""
     return <int64_t>m.topic_length + m.payload_length

@@ -2,7 +2,7 @@
 #
 # Queue numbers are packet identifiers: the n-th message of a session (from 1) is always sent with packet identifier
 # (n - 1) mod 65535 + 1. An entry leaves the queue when it is acknowledged; one acknowledged out of order waits as ACKED
-# for those before it. The next queue number to give, `tail`, is the session's (Sender): commits note it.
+# for the entries before it. The next queue number, `tail`, belongs to the session (Sender): commits note it.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -17,15 +17,15 @@ cdef enum:
 cdef enum EntryState:
     WAITING = 0                # not sent on this connection
     SENT = 1                   # PUBLISH sent; PUBACK or PUBREC awaited
-    GOT_PUBREC = 2             # PUBREC has come and is to be answered, or PUBREL sent; PUBCOMP awaited
-    ACKED = 3                  # acknowledged or dropped; waits for those before it
+    GOT_PUBREC = 2             # PUBREC received; PUBREL to be sent, or sent and PUBCOMP awaited
+    ACKED = 3                  # acknowledged or dropped; waits for the entries before it
 
 cdef struct Entry:
     Message* message           # owns a reference; NULL from GOT_PUBREC on
-    uint32_t sent_tick         # when it was last sent
+    uint32_t sent_tick         # tick of the last sending
     uint8_t qos                # granted: 1 or 2
     uint8_t state              # EntryState
-    uint8_t dup                # it may have been sent before
+    uint8_t dup                # may have been sent before
     uint8_t retain             # RETAIN as it will be sent
 
 cdef struct OutgoingQueue:
@@ -34,9 +34,9 @@ cdef struct OutgoingQueue:
     uint32_t inflight          # SENT and GOT_PUBREC entries between head and next
     uint64_t head              # oldest queue number that is not ACKED
     uint64_t next              # next queue number to send
-    uint64_t sent              # below this all may have been sent before; kept up to date when `next` goes back
+    uint64_t sent              # below this all may have been sent before; updated when `next` moves back
     uint64_t queued_bytes      # topic names and payloads
-    uint64_t droppable         # no entry below this was never sent and is not ACKED
+    uint64_t droppable         # every entry below this was sent before or is ACKED
     uint32_t queued            # entries that are not ACKED
 
 
@@ -49,7 +49,7 @@ cdef inline Entry* queue_entry(OutgoingQueue* queue, uint64_t n) noexcept nogil:
 
 
 cdef inline int queue_grow(OutgoingQueue* queue, uint64_t tail) noexcept nogil:
-    """Room for the entry `tail`, if there is none; -1: out of memory."""
+    """Ensure room for the entry `tail`; -1: out of memory."""
     cdef uint32_t capacity = (queue.mask + 1) * 2 if queue.entries != NULL else FIRST_CAPACITY
     cdef Entry* entries
     cdef uint64_t n = queue.head
@@ -68,7 +68,7 @@ cdef inline int queue_grow(OutgoingQueue* queue, uint64_t tail) noexcept nogil:
 
 
 cdef inline void queue_skip_acked(OutgoingQueue* queue, uint64_t tail) noexcept nogil:
-    """Let go of the oldest entries that are ACKED, and of the memory of a queue that has become empty."""
+    """Remove the oldest entries that are ACKED, and free the memory of a queue that has become empty."""
     while queue.head < tail and queue.entries[queue.head & queue.mask].state == ACKED:
         queue.head += 1
     if queue.next < queue.head:
@@ -82,7 +82,7 @@ cdef inline void queue_skip_acked(OutgoingQueue* queue, uint64_t tail) noexcept 
 cdef inline Entry* queue_in_flight(OutgoingQueue* queue, uint64_t tail, uint16_t packet_id, uint64_t* n) noexcept nogil:
     """The entry that the client may acknowledge with this packet identifier, and its queue number; or NULL.
 
-    Also one that is about to be sent again: the answer to what was sent before may be on its way.
+    An entry that is about to be sent again counts too: the reply to its first sending may be in transit.
     """
     cdef Entry* entry
     if packet_id == 0:
@@ -97,7 +97,7 @@ cdef inline Entry* queue_in_flight(OutgoingQueue* queue, uint64_t tail, uint16_t
 
 
 cdef inline void queue_clear(OutgoingQueue* queue, uint64_t tail) noexcept nogil:
-    """Release all messages and the memory. Counts are the caller's."""
+    """Release all messages and the memory. The caller adjusts the counts."""
     cdef uint64_t n = queue.head
     while n < tail:
         if queue_entry(queue, n).message != NULL:

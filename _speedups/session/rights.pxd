@@ -1,4 +1,4 @@
-# What one client may publish and read. See acl.pyx.
+# The topics that one client may publish and read. See rights.pyx.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -7,18 +7,18 @@ cdef enum:
     MAY_PUBLISH = 2
 
 cdef struct AclRule:
-    uint32_t at                # of the topic filter, in `text`
-    uint16_t size              # bytes of it
+    uint32_t at                # offset of the topic filter in `text`
+    uint16_t size              # its bytes
     uint8_t access             # MAY_READ, MAY_PUBLISH, or both
-    uint8_t allow              # else it denies, whatever others allow
+    uint8_t allow              # else it denies, even if other rules allow
 
 
 cdef class Rights:
-    cdef AclRule* rules        # those that deny come first
+    cdef AclRule* rules        # denying rules first
     cdef uint32_t count
     cdef readonly bytes text   # all topic filters, one after the other
-    cdef readonly tuple key    # what the rules say: equal for equal rights
-    cdef uint64_t number       # no other Rights ever had it, unlike the address
-    cdef bint denied_before    # for whoever logs the first refusal
+    cdef readonly tuple key    # the rules: equal for equal rights
+    cdef uint64_t number       # unique in the process, unlike the address
+    cdef bint denied_before    # the first refusal has been logged
 
     cdef bint may(self, const uint8_t* topic, Py_ssize_t n, int access) noexcept

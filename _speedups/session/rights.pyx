@@ -1,8 +1,8 @@
-"""What one client may publish and read: topic filters that allow or deny, already made for this client.
+"""The topics that one client may publish and read: topic filters that allow or deny, prepared for this client.
 
-Nothing is allowed that no rule allows, and a rule that denies wins over any that allow. Filters match as those of
-subscriptions do, so `#` and `+` say nothing about topics that begin with `$`: those are closed unless a rule names them.
-Knows no users and no files; whoever makes the rules puts client ids and user names into patterns.
+Access needs a rule that allows it, and a denying rule overrides all that allow. Filters match like those of
+subscriptions: `#` and `+` do not match topics that begin with `$`, which are closed unless a rule names them.
+It has no users and no files; the caller inserts client ids and user names into patterns.
 """
 
 from libc.stdlib cimport calloc, free
@@ -56,7 +56,7 @@ cdef class Rights:
         return f"Rights({list(self.key)!r})"
 
     cdef bint may(self, const uint8_t* topic, Py_ssize_t n, int access) noexcept:
-        """Whether the client may do this with a valid topic name."""
+        """Whether the client has this access to a valid topic name."""
         cdef const uint8_t* text = self.text
         cdef AclRule* rule = self.rules
         cdef AclRule* end = rule + self.count
@@ -67,17 +67,17 @@ cdef class Rights:
         return False
 
     def may_publish(self, bytes topic not None):
-        """Whether it may publish to this valid topic name."""
+        """Whether the client may publish to this valid topic name."""
         return self.may(topic, len(topic), MAY_PUBLISH)
 
     def may_read(self, bytes topic not None):
-        """Whether messages with this valid topic name may be delivered to it."""
+        """Whether messages with this valid topic name may be delivered to the client."""
         return self.may(topic, len(topic), MAY_READ)
 
     def may_subscribe(self, bytes topic_filter not None):
         """Whether anything that this valid topic filter matches may be readable.
 
-        Such a subscription is granted, and what is delivered is judged message by message.
+        Such a subscription is granted, and each message is checked when it is delivered.
         """
         readable = False
         for allow, access, rule in self.key:
@@ -88,20 +88,20 @@ cdef class Rights:
         return readable
 
     def first_denial(self):
-        """True the first time it is asked: what follows need not be told again."""
+        """True on the first call only: later denials need not be logged."""
         before, self.denied_before = self.denied_before, True
         return not before
 
 
 def overlap(bytes one not None, bytes other not None):
-    """Whether there is a topic name that both valid topic filters match."""
+    """Whether some topic name matches both valid topic filters."""
     cdef list a = one.split(b"/"), b = other.split(b"/")
     cdef Py_ssize_t i = 0
     if (a[0] in (b"+", b"#") and other.startswith(b"$")) or (b[0] in (b"+", b"#") and one.startswith(b"$")):
         return False                              # [MQTT-4.7.2-1]
     while True:
         if i < len(a) and a[i] == b"#" or i < len(b) and b[i] == b"#":
-            return True                           # it matches whatever the other goes on with, and its parent too
+            return True                           # matches any remaining levels of the other filter, and the parent
         if i == len(a) or i == len(b):
             break
         if a[i] != b[i] and a[i] != b"+" and b[i] != b"+":
@@ -111,7 +111,7 @@ def overlap(bytes one not None, bytes other not None):
 
 
 def covers(bytes wide not None, bytes narrow not None):
-    """Whether every topic name that `narrow` matches is matched by `wide`; both are valid topic filters."""
+    """Whether `wide` matches every topic name that `narrow` matches; both are valid topic filters."""
     cdef list a = wide.split(b"/"), b = narrow.split(b"/")
     cdef Py_ssize_t i = 0
     if a[0] in (b"+", b"#") and narrow.startswith(b"$"):

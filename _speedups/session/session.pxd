@@ -8,20 +8,20 @@ from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue
 from _speedups.session.subscriber cimport Subscriber
 
 cdef class MessageSource:
-    # Messages that the session pulls when it has room: retained messages after SUBSCRIBE.
+    # A sequence of messages that the session pulls when it has room: retained messages after SUBSCRIBE.
     cdef bint pull(self, Session session) except -1
 
 
 cdef class Session(Subscriber):
-    cdef public object owner           # for the Python side: what else belongs to the session
-    cdef public object user            # bytes: the verified user whose session it is; None = nobody's
-    cdef readonly bint persistent      # it outlives its connection
-    cdef bint restoring                # records are being read back
-    cdef uint32_t pending              # messages given to the journal whose queue numbers are not known yet
+    cdef public object owner           # for Python: the object that holds the rest of the session
+    cdef public object user            # bytes: the verified user that owns the session; None = no user
+    cdef readonly bint persistent      # outlives its connection
+    cdef bint restoring                # records are being restored
+    cdef uint32_t pending              # messages passed to the journal that have no queue number yet
     cdef readonly uint8_t level        # protocol level of the last connection
     cdef OutgoingQueue queue           # `tail` is the next queue number to give
     cdef IncomingQos2 incoming         # QoS 2 messages from the client
-    cdef list sources                  # of MessageSource, in the order they came; None when empty
+    cdef list sources                  # of MessageSource, in order of arrival; None when empty
 
     cdef void clear(self) noexcept
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1

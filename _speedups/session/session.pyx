@@ -1,12 +1,12 @@
 """The state of one client id: subscriptions, queue, packets in flight.
 
-Owns queue numbers, packet identifiers, windows and the QoS 1 and 2 states of both directions; knows no socket and no
-clock (the turn's tick is its time). What of it must survive is recorded in the turn's journal as it changes.
+Owns queue numbers, packet identifiers, windows and the QoS 1 and 2 states of both directions. It has no socket and no
+clock (the turn's tick is its time). Changes that must survive a restart are recorded in the turn's journal.
 
 Queue numbers are packet identifiers: the n-th message of a session (from 1) is always sent with packet identifier
-(n - 1) mod 65535 + 1, so identifiers, order and DUP survive any death of the node without further state. An entry
-leaves the queue when it is acknowledged; one acknowledged out of order waits as ACKED for those before it. Since
-never more than 65534 entries lie between the oldest unacknowledged and the newest sent, identifiers are unique.
+(n - 1) mod 65535 + 1. Identifiers, order and DUP thus survive a crash of the node without further state. An entry
+leaves the queue when it is acknowledged; an entry acknowledged out of order waits as ACKED for the entries before it.
+At most 65534 entries lie between the oldest unacknowledged and the newest sent entry, so identifiers are unique.
 """
 
 cimport cython
@@ -38,21 +38,21 @@ from _speedups.session.journal import DamagedBlock
 cdef enum:
     PUBREL = 0x62              # first byte
     SEND_BYTES = 131072        # bytes of output up to which a session sends in one turn
-    GAP_MAX = 1 << 24          # queue numbers that a store may leave out
+    GAP_MAX = 1 << 24          # queue numbers that a store may skip
     ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED
     PULLS_MAX = 4096           # steps of a source in one turn
 
 
 cdef class MessageSource:
-    """Messages that a session pulls when it has room."""
+    """A sequence of messages that a session pulls when its queue has room."""
 
     cdef bint pull(self, Session session) except -1:
-        """Enqueue or send one more; False when there are no more."""
+        """Enqueue or send one more message; False at the end of the source."""
         return False
 
 
 cdef inline void count_queued(Session session, int64_t messages, int64_t size) noexcept:
-    """The session's queue has so many more messages, and bytes of them; the node's totals follow."""
+    """Add to the messages and bytes in the session's queue, and to the node's totals."""
     session.queue.queued += <uint32_t>messages
     session.queue.queued_bytes += <uint64_t>size
     session.turn.queued += messages
@@ -60,22 +60,22 @@ cdef inline void count_queued(Session session, int64_t messages, int64_t size) n
 
 
 cdef inline void count_inflight(Session session, int64_t messages) noexcept:
-    """So many more have been sent to the session and are not acknowledged."""
+    """Add to the session's messages sent and not acknowledged, and to the node's total."""
     session.queue.inflight += <uint32_t>messages
     session.turn.inflight += messages
 
 
-@cython.no_gc_clear                       # the collector must leave it its turn: `clear` takes what it had off the totals
+@cython.no_gc_clear                       # the collector must not clear `turn`: `clear` subtracts from its totals
 cdef class Session(Subscriber):
     """A session, new and empty.
 
     Args:
-        turn: of the node.
-        number: its name in the journal; never used twice in one store.
+        turn: the node's turn.
+        number: the session's id in the journal; never used twice in one store.
         client_id: UTF-8 bytes.
-        persistent: whether it outlives its connection (clean session 0).
-        shared: its queue is in Redis: messages get their numbers there and come back by `arrive`.
-        restoring: records of it are to be read from the store, until `restored`.
+        persistent: whether the session outlives its connection (clean session 0).
+        shared: the queue is in Redis, which numbers the messages; `arrive` adds them here.
+        restoring: the session's records are read from the store until `restored`.
     """
 
     def __init__(self, Turn turn not None, uint64_t number, bytes client_id not None, *, bint persistent, int level=4,
@@ -94,7 +94,7 @@ cdef class Session(Subscriber):
         self.clear()
 
     cdef void clear(self) noexcept:
-        """Let go of the queue and of the messages that wait for PUBREL."""
+        """Release the queue and the messages that wait for PUBREL."""
         queue_clear(&self.queue, self.tail)
         incoming_clear(&self.incoming)
         if self.turn is not None:                 # else `__init__` has failed
@@ -103,13 +103,13 @@ cdef class Session(Subscriber):
         self.pending = 0
 
     cdef bint recorded(self) noexcept:
-        """Whether changes go into the journal."""
+        """Whether changes are written to the journal."""
         return self.persistent and self.turn.journal.epoch != 0 and not self.restoring
 
     def set_rights(self, Rights rights):
-        """What its client may publish and read; None = everything. True if that is something else than before.
+        """Set the topics that the client may publish and read; None = all. Returns True if the rights changed.
 
-        Then `SubscriptionTree.forget_plans` must follow, if the session has subscriptions.
+        If they changed and the session has subscriptions, the caller must call `SubscriptionTree.forget_plans`.
         """
         changed = rights != self.rights
         self.rights = rights
@@ -117,7 +117,7 @@ cdef class Session(Subscriber):
 
     @property
     def connected(self):
-        """Whether it has a live connection."""
+        """Whether the session has a live connection."""
         return self.outlet is not None
 
     @property
@@ -127,24 +127,24 @@ cdef class Session(Subscriber):
 
     @property
     def queue_capacity(self):
-        """How many entries it has memory for."""
+        """Entries that the queue has memory for."""
         return self.queue.mask + 1 if self.queue.entries != NULL else 0
 
     @property
     def queue_bytes(self):
-        """Bytes of their topic names and payloads."""
+        """Bytes of the topic names and payloads in the queue."""
         return self.queue.queued_bytes
 
     @property
     def sources_waiting(self):
-        """How many sources it still pulls from."""
+        """Number of message sources that are not exhausted."""
         return len(self.sources) if self.sources is not None else 0
 
     def entries(self):
-        """What the client has not acknowledged, oldest first.
+        """The messages that the client has not acknowledged, oldest first.
 
         A list of (queue number, state, QoS, DUP, RETAIN, topic name, payload). The state is "waiting", "sent", or
-        "pubrec" when PUBREC has come; the message is then gone, topic name and payload are None.
+        "pubrec" after PUBREC. The message is then released, and topic name and payload are None.
         """
         cdef uint64_t n = self.queue.head
         cdef Entry* e
@@ -162,7 +162,7 @@ cdef class Session(Subscriber):
         return found
 
     def awaited(self):
-        """QoS 2 messages from the client whose PUBREL has not come: a list of (packet identifier, topic name, payload)."""
+        """QoS 2 messages from the client that wait for PUBREL: a list of (packet identifier, topic name, payload)."""
         cdef uint32_t i
         cdef Message* m
         cdef list found = []
@@ -177,17 +177,17 @@ cdef class Session(Subscriber):
     # ---- connections ----
 
     def attach(self, Outlet outlet not None, int level):
-        """A connection takes the session over: everything unacknowledged will be sent again, in order.
+        """Attach a connection: everything unacknowledged is sent again, in order.
 
-        PUBLISH packets that were sent get DUP, with the same packet identifiers; PUBREL goes where PUBREC had come
-        [MQTT-4.4.0-1].
+        PUBLISH packets that were sent get DUP and keep their packet identifiers. An entry with PUBREC gets PUBREL
+        again [MQTT-4.4.0-1].
         """
         self.outlet = outlet
         self.level = level
         self.resend()
 
     def detach(self):
-        """The connection has ended."""
+        """Detach the connection, which has ended."""
         self.outlet = None
         self.sources = None
 
@@ -207,16 +207,16 @@ cdef class Session(Subscriber):
         self.turn.schedule_send(self)
 
     def resend_if_older(self, uint32_t ticks):
-        """As level 3 asks: send again when the oldest packet in flight was sent at least `ticks` ago.
+        """Send again if the oldest packet in flight was sent at least `ticks` ago, as level 3 requires.
 
-        Not while the client has yet to read what was sent: more of it would not help.
+        Nothing is sent again while earlier output waits for the client to read it.
         """
         if (self.queue.inflight and self.turn.tick - queue_entry(&self.queue, self.queue.head).sent_tick >= ticks
                 and buffer_size(&self.outlet.out) == 0):
             self.resend()
 
     def pull_from(self, MessageSource source not None):
-        """Send the messages of `source` too, as there is room."""
+        """Also send the messages of `source`, as room allows."""
         if self.sources is None:
             self.sources = []
         self.sources.append(source)
@@ -226,14 +226,14 @@ cdef class Session(Subscriber):
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
         if publication.forwarded and self.kind == SHARED:
-            return 1                              # the node that accepted it has put it into the queue in Redis
+            return 1                              # the node that accepted the message has queued it in Redis
         self.enqueue(publication.message, publication.qos if publication.qos < receiver.qos else receiver.qos, False)
         return 1
 
     cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1:
-        """Queue a message; `qos` is what it will be sent with. At the limits the policy decides what is dropped.
+        """Queue a message, to be sent with `qos`. At the limits the policy selects the message to drop.
 
-        `retain`: it is a retained one, pulled from a source.
+        `retain`: a retained message, pulled from a source.
         """
         cdef Entry* e
         cdef uint64_t size = <uint64_t>message_size(message)
@@ -241,7 +241,7 @@ cdef class Session(Subscriber):
             self.pending += self.outlet is not None
             self.trace("queued", message, qos, "in Redis")
             return self.turn.journal.queued(self, self.session_id, 0, message, qos | retain << 2)
-        # A retained message was pulled because there is room; that it fits exactly is not asked, or it would be lost.
+        # A retained message is pulled only while there is room. Its exact size is not checked: it would be lost.
         while not retain and (
                 self.queue.queued >= self.turn.limits.max_queued_messages
                 or (self.queue.queued and self.queue.queued_bytes + size > self.turn.limits.max_queued_bytes)):
@@ -268,9 +268,9 @@ cdef class Session(Subscriber):
         return 0
 
     cdef int arrive(self, uint64_t n, Message* message, uint8_t flags) except -1:
-        """The message has got queue number `n`; `flags` are QoS | RETAIN << 2. A number that is known is ignored."""
+        """Add a message that has queue number `n`; `flags` are QoS | RETAIN << 2. A repeated number is ignored."""
         cdef Entry* e
-        # From the first piece of its queue that was read until its client goes: CONNACK may still be on its way.
+        # Accepted from the first restored part of the queue until the client leaves; CONNACK may still be pending.
         if self.queue.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
             return 0
         if n < self.tail and not (self.restoring and n >= self.queue.head and queue_entry(&self.queue, n).message == NULL):
@@ -291,13 +291,13 @@ cdef class Session(Subscriber):
         cdef uint64_t n = max(self.queue.next, self.queue.droppable)
         while n < self.tail and (queue_entry(&self.queue, n).state != WAITING or queue_entry(&self.queue, n).dup):
             n += 1
-        self.queue.droppable = n                        # what comes before will never be again
+        self.queue.droppable = n                        # no entry before this one can become droppable again
         if n == self.tail:
             return False
         self.trace("dropped", queue_entry(&self.queue, n).message, queue_entry(&self.queue, n).qos,
                    "the queue is full, and it was the oldest")
         self.finish(n)
-        # Those dropped wait as ACKED for what is in flight. If that is never acknowledged it has to go in the end.
+        # Dropped entries wait as ACKED for entries in flight. If those are never acknowledged, they are dropped too.
         while self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued:
             self.turn.queue_is_full(self.client_id)
             count_inflight(self, -<int64_t>(self.queue.head < self.queue.next))
@@ -305,7 +305,7 @@ cdef class Session(Subscriber):
         return True
 
     cdef int finish(self, uint64_t n) except -1:
-        """Entry n needs no more attention."""
+        """Mark entry n as done and release its message."""
         cdef Entry* e = queue_entry(&self.queue, n)
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))
@@ -313,14 +313,14 @@ cdef class Session(Subscriber):
             e.message = NULL
         e.state = ACKED
         count_queued(self, -1, 0)
-        if not self.restoring:                    # then others that are before it may still come
+        if not self.restoring:                    # during restore, entries before this one may still be read
             queue_skip_acked(&self.queue, self.tail)
         if self.recorded():
             self.turn.journal.entry(j.DONE, self, self.session_id, n)
         return 0
 
     cdef int send_pending(self) except -1:
-        """Send what the window, the store and the connection's output allow."""
+        """Send as many messages as the window, the store and the connection's output allow."""
         cdef Outlet outlet = self.outlet
         cdef Entry* e
         cdef uint64_t n
@@ -336,7 +336,7 @@ cdef class Session(Subscriber):
                     and self.queue.queued + self.pending < self.turn.limits.max_queued_messages
                     and self.queue.queued_bytes < self.turn.limits.max_queued_bytes):
                 pulls += 1
-                if pulls > PULLS_MAX:                # a long search must not hold up the others
+                if pulls > PULLS_MAX:                # a long search must not delay other sessions
                     return self.turn.schedule_send(self)
                 if not (<MessageSource>self.sources[0]).pull(self):
                     self.sources.pop(0)
@@ -359,7 +359,7 @@ cdef class Session(Subscriber):
                 outlet.acknowledge(PUBREL, packet_id_of(n), False)
 
     cdef bint may_not_read(self, Message* m, bint sends=True) except -1:
-        """Whether it is not for this client; counts. Hooks are asked when it is about to be sent, not before."""
+        """Whether the client may not read the message; counts a denial. The hook is called only just before sending."""
         if self.rights is not None and not self.rights.may(m.data, m.topic_length, MAY_READ):
             self.trace("dropped", m, m.qos, "the client may not read it")
         elif sends and self.turn.deliver_hook is not None and not self.turn.deliver_hook(
@@ -371,7 +371,7 @@ cdef class Session(Subscriber):
         return True
 
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1:
-        """For whoever follows messages: something happens to this one."""
+        """Report a step of the message to the tracer, if there is one."""
         if self.turn.tracer is not None:
             self.turn.tracer.note_message(step, self.client_id, message, qos, detail)
         return 0
@@ -394,7 +394,7 @@ cdef class Session(Subscriber):
         return 0
 
     cdef bint puback(self, uint16_t packet_id) except -1:
-        """PUBACK has come. False when it answers a QoS 2 message, which is a protocol error."""
+        """Handle PUBACK. Returns False if it answers a QoS 2 message, which is a protocol error."""
         cdef uint64_t n
         cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
         if e == NULL:
@@ -408,7 +408,7 @@ cdef class Session(Subscriber):
         return True
 
     cdef bint pubrec(self, uint16_t packet_id) except -1:
-        """PUBREC has come: PUBREL follows when that is stored. False when it answers a QoS 1 message."""
+        """Handle PUBREC: PUBREL is sent once it is stored. Returns False if it answers a QoS 1 message."""
         cdef uint64_t n
         cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
         cdef bint fresh = e != NULL and e.state != GOT_PUBREC
@@ -423,12 +423,12 @@ cdef class Session(Subscriber):
             e.sent_tick = self.turn.tick
             if self.recorded():
                 self.turn.journal.entry(j.RECEIVED, self, self.session_id, n)
-        # An unknown identifier is answered too: the client can then complete its half [MQTT-4.3.3-1].
+        # An unknown identifier is answered too, so that the client can complete its half [MQTT-4.3.3-1].
         self.outlet.acknowledge(PUBREL, packet_id, fresh and self.recorded())
         return True
 
     cdef bint pubcomp(self, uint16_t packet_id) except -1:
-        """PUBCOMP has come. False when no PUBREC came before it."""
+        """Handle PUBCOMP. Returns False if no PUBREC preceded it."""
         cdef uint64_t n
         cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
         if e == NULL or e.state == WAITING:
@@ -448,7 +448,7 @@ cdef class Session(Subscriber):
         return found != NULL and found.message != NULL
 
     cdef int await_release(self, uint16_t packet_id, Message* message) except -1:
-        """Keep a QoS 2 message until its PUBREL comes; takes over the caller's reference."""
+        """Keep a QoS 2 message until PUBREL; takes over the caller's reference."""
         if incoming_add(&self.incoming, packet_id, message) < 0:
             raise MemoryError
         if self.recorded():
@@ -456,7 +456,7 @@ cdef class Session(Subscriber):
         return 0
 
     cdef Message* release(self, uint16_t packet_id) except? NULL:
-        """PUBREL has come: the message, whose reference is then the caller's, or NULL if none waits."""
+        """Handle PUBREL. Returns the message, whose reference passes to the caller, or NULL if none waits."""
         cdef Message* message = incoming_remove(&self.incoming, packet_id)
         if message != NULL and self.recorded():
             self.turn.journal.entry(j.RELEASED, self, self.session_id, packet_id)
@@ -465,7 +465,7 @@ cdef class Session(Subscriber):
     # ---- store ----
 
     def record(self, bint connected):
-        """Write into the journal that the session exists, its level, whose it is, and whether it is connected."""
+        """Write the session to the journal: its level, its user, and whether it is connected."""
         cdef bytes data
         if self.kind == LOCAL and self.recorded():
             data = struct.pack("<QQ", self.queue.head, max(self.queue.sent, self.queue.next)) + self.client_id
@@ -475,12 +475,12 @@ cdef class Session(Subscriber):
                 self.turn.journal.text(j.SESSION_USER, self.session_id, 0, data, len(data))
 
     def record_gone(self):
-        """Write into the journal that the session has ended."""
+        """Write the end of the session to the journal."""
         if self.kind == LOCAL and self.recorded():
             self.turn.journal.number(j.SESSION_GONE, self.session_id)
 
     def record_messages(self):
-        """Write the queue and the QoS 2 states into the journal once more."""
+        """Write the queue and the QoS 2 states to the journal again."""
         cdef uint64_t n = self.queue.head
         cdef uint32_t i
         cdef Entry* e
@@ -499,7 +499,7 @@ cdef class Session(Subscriber):
 
     @property
     def loading(self):
-        """Whether its queue is being read back."""
+        """Whether the queue is being restored."""
         return self.restoring
 
     @property
@@ -508,16 +508,16 @@ cdef class Session(Subscriber):
         return self.tail
 
     def load(self):
-        """Its queue is about to be read back, until `restored`; what arrives meanwhile, after `restore`, is taken too.
+        """Prepare to restore the queue, until `restored`. Messages that arrive after `restore` are accepted too.
 
-        What arrives before that was in the queue when it was read.
+        Messages that arrive before `restore` are in the queue that is read.
         """
         self.clear()
         self.queue.head = self.queue.next = self.tail = self.queue.sent = 0
         self.restoring = True
 
     def unload(self):
-        """Its client has left this node. Returns the queue number below which all may have been sent."""
+        """Release the queue after the client left this node. Returns the `sent` limit that `restore` takes."""
         cdef uint64_t sent = max(self.queue.sent, self.queue.next)
         self.clear()
         self.queue.head = self.queue.next = self.tail = self.queue.sent = 1
@@ -525,9 +525,9 @@ cdef class Session(Subscriber):
         return sent
 
     cdef Entry* restored_entry(self, uint64_t n) except NULL:
-        """The entry n, made if need be; those before it that are not known yet may still come."""
+        """Entry n, created if missing. Entries before it that are still missing may be restored later."""
         if n >= self.tail and n - self.tail > GAP_MAX:
-            raise DamagedBlock("a queue number that can't be")
+            raise DamagedBlock("a queue number out of range")
         while self.tail <= n:
             if queue_grow(&self.queue, self.tail) < 0:
                 raise MemoryError
@@ -536,12 +536,12 @@ cdef class Session(Subscriber):
         return queue_entry(&self.queue, n)
 
     def restore(self, uint64_t first, uint64_t sent):
-        """Take a SESSION record back: all before `first` is done, all before `sent` has been sent."""
+        """Restore a SESSION record: all before `first` is done, all before `sent` has been sent."""
         cdef uint64_t n = self.queue.head
         if first == 0 or sent > max(first, self.tail) + GAP_MAX:
-            raise DamagedBlock("queue numbers that can't be")
+            raise DamagedBlock("queue numbers out of range")
         while n < first and n < self.tail:
-            self.restore_done(n)                  # unless a DONE record said so before
+            self.restore_done(n)                  # a no-op after a DONE record
             n += 1
         while self.queue.head < first and self.queue.head < self.tail:
             self.queue.head += 1
@@ -551,7 +551,7 @@ cdef class Session(Subscriber):
         self.queue.sent = max(self.queue.sent, sent)
 
     def restore_queued(self, uint64_t n, Restored message, uint8_t qos, bint retain):
-        """Take a QUEUED record back; one that is known already is skipped."""
+        """Restore a QUEUED record; a repeated one is skipped."""
         cdef Entry* e
         if not 1 <= qos <= 2:
             raise DamagedBlock("a queued message of QoS 0 or 3")
@@ -564,12 +564,12 @@ cdef class Session(Subscriber):
         count_queued(self, 1, message_size(e.message))
 
     def restore_done(self, uint64_t n):
-        """Take a DONE record back."""
+        """Restore a DONE record."""
         if self.queue.head <= n < self.tail and queue_entry(&self.queue, n).state != ACKED:
             self.finish(n)
 
     def restore_received(self, uint64_t n):
-        """Take a RECEIVED record back: PUBREL is what is owed to the client."""
+        """Restore a RECEIVED record: the client is to get PUBREL."""
         cdef Entry* e
         if n < self.queue.head:
             return
@@ -582,24 +582,24 @@ cdef class Session(Subscriber):
         e[0] = Entry(NULL, 0, 2, GOT_PUBREC, True, False)
 
     def restore_awaiting(self, uint16_t packet_id, Restored message):
-        """Take an AWAITING record back."""
+        """Restore an AWAITING record."""
         if not self.awaits(packet_id):
             self.await_release(packet_id, message_hold(message.message))
 
     def restore_released(self, uint16_t packet_id):
-        """Take a RELEASED record back."""
+        """Restore a RELEASED record."""
         cdef Message* message = self.release(packet_id)
         if message != NULL:
             message_release(message)
 
     def restored(self, bint connected):
-        """All records have been read: what may have been sent to the client before will have DUP.
+        """End the restore: messages that may have been sent to the client before get DUP.
 
-        That is all, if it was connected: acknowledgements that the store had not yet may have let any number follow.
+        If the client was connected, all messages do: acknowledgements missing in the store may have released any.
         """
         cdef uint64_t n
         cdef uint64_t sent = self.tail if connected else self.queue.sent
-        if self.tail < self.queue.sent:                 # the newest were acknowledged; their numbers are not given again
+        if self.tail < self.queue.sent:                 # the newest were acknowledged; their numbers are not reused
             self.restored_entry(self.queue.sent - 1)
         self.restoring = False
         self.committed = self.tail if self.kind == LOCAL and self.recorded() else <uint64_t>-1
@@ -614,7 +614,7 @@ cdef class Session(Subscriber):
 
 
 cdef class Restored:
-    """A message read back from the store, for as long as records that name it are read."""
+    """A message restored from the store, kept while records that name it are read."""
 
     def __cinit__(self, uint64_t number, int qos, bint retain, bytes topic not None, bytes payload not None):
         cdef const uint8_t* topic_bytes = topic

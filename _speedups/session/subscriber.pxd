@@ -1,4 +1,4 @@
-# What a subscription belongs to: a session, another node, the log of messages. See subscriber.pyx.
+# The owner of subscriptions: a session, another node, the message log. See subscriber.pyx.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -11,13 +11,13 @@ from _speedups.session.trace cimport Tracer
 from _speedups.session.turn cimport Outlet, Sender, Turn
 
 cdef enum:
-    FLUSH_EARLY = 262144       # bytes of output that leave before the end of the turn, while caches are warm
+    FLUSH_EARLY = 262144       # bytes of output that are sent before the end of the turn, while caches are warm
 
 cpdef enum SessionKind:
-    LOCAL = 0                  # a session that this node alone has
-    SHARED = 1                 # a persistent session in a cluster: its queue is in Redis, and here while its client is
-    PEER = 2                   # another node, for the sessions that it has
-    LOG = 3                    # the log of messages
+    LOCAL = 0                  # a session of this node alone
+    SHARED = 1                 # a persistent session in a cluster: queue in Redis, and here while its client is
+    PEER = 2                   # another node, for its sessions
+    LOG = 3                    # the message log
 
 # One end of a subscription; the other is SubscriptionEntry in routing/subscriptions.pxd.
 cdef struct Subscription:
@@ -36,22 +36,22 @@ cdef struct Plan:
     uint32_t count
     uint32_t capacity
     uint32_t log_index         # place of the topic name ...
-    uint64_t log_block         # ... in this block of the log of messages
-    uint64_t publisher         # number of the Rights that were last found to allow publishing there; or 0
+    uint64_t log_block         # ... in this block of the message log
+    uint64_t publisher         # number of the Rights that last allowed publishing to the topic; or 0
     Receiver* receivers        # in the same allocation as the plan, after the topic name; or in the tree's scratch
     uint8_t topic[1]
 
 
 cdef class Subscriber(Sender):
     cdef Turn turn
-    cdef readonly uint64_t session_id  # its name in the journal
-    cdef readonly object client_id     # bytes; of a peer the id of its node
+    cdef readonly uint64_t session_id  # its id in the journal
+    cdef readonly object client_id     # bytes; for a peer, the id of its node
     cdef readonly Rights rights        # of the client; None = may publish and read everything
     cdef Outlet outlet                 # of the live connection, or None
     cdef readonly uint8_t kind         # SessionKind
     cdef uint32_t block_index          # place of this subscriber in ...
     cdef uint64_t block                # ... the last block of the cluster's journal that names it
-    cdef uint64_t log_block            # the last block of the log of messages that names it ...
+    cdef uint64_t log_block            # the last block of the message log that names it ...
     cdef uint32_t log_index            # ... and its place there
     cdef uint32_t plan_index           # its place in ...
     cdef uint64_t plan_mark            # ... the last delivery plan that has it
@@ -64,13 +64,13 @@ cdef class Subscriber(Sender):
 
 cdef inline int trace_delivery(Tracer tracer, str step, Subscriber subscriber, const Publication* publication, int qos,
                                str detail) except -1:
-    """Note a step of the message on its way to a subscriber; None: to nobody in particular."""
+    """Trace a step of the message on its way to a subscriber; None: no single subscriber."""
     return tracer.note(step, subscriber.client_id if subscriber is not None else None, publication.topic,
                        publication.topic_length, publication.payload, publication.payload_length, qos, detail)
 
 
 cdef inline bint has_room(Outlet outlet, Py_ssize_t size) except -1:
-    """Whether the limit of the output allows a QoS 0 packet of this size; counts one that it does not."""
+    """Whether the limit of the output allows a QoS 0 packet of this size; counts a refused packet."""
     if buffer_size(&outlet.out) + size > FLUSH_EARLY:
         if not outlet.blocked:
             outlet.flush()
@@ -81,7 +81,7 @@ cdef inline bint has_room(Outlet outlet, Py_ssize_t size) except -1:
 
 
 cdef inline bint put_packet(Outlet outlet, const uint8_t* packet, Py_ssize_t size, uint8_t flags) except -1:
-    """Copy a QoS 0 packet into the output, with `flags` set; False if there is no room for it."""
+    """Copy a QoS 0 packet to the output, with `flags` set; False if there is no room for it."""
     cdef uint8_t* p
     if not has_room(outlet, size):
         return False

@@ -1,4 +1,4 @@
-# What becomes of messages that somebody follows. See tracer.pyx.
+# Traces the steps of selected messages. See trace.pyx.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -6,10 +6,10 @@ from _speedups.session.message cimport Message
 
 
 cdef class Tracer:
-    cdef tuple filters         # topic filters of the messages that are followed ...
-    cdef bint all              # ... or every message is
-    cdef list events           # what has happened and was not taken yet
-    cdef uint64_t missed       # what did not fit
+    cdef tuple filters         # topic filters of the traced messages ...
+    cdef bint all              # ... or every message is traced
+    cdef list events           # events since the last `take`
+    cdef uint64_t missed       # events that did not fit
     cdef dict unanswered       # (connection's address in memory, packet identifier) -> event of its PUBLISH
 
     cdef bint follows(self, const uint8_t* topic, Py_ssize_t n) noexcept

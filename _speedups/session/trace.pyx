@@ -1,8 +1,8 @@
-"""What becomes of messages that somebody follows: one event for each step of each message, until it is taken.
+"""Traces selected messages: one event for each step of each message, kept until `take`.
 
-A node has a tracer only while somebody follows something: without, the data path asks one pointer. Steps are in `STEPS`.
-A message is named by a checksum of its topic name and payload, which is the same at every node and needs no memory:
-whoever publishes the same again and again sees one name. Memory is bounded: what doesn't fit is counted.
+A node has a tracer only while a trace runs; without one, the data path checks one pointer. Steps are in `STEPS`.
+The name of a message is a checksum of its topic name and payload, which is the same at every node and needs no memory.
+Messages with equal topic name and payload share one name. Memory is bounded: events that don't fit are counted.
 """
 
 from time import time
@@ -14,15 +14,15 @@ from _speedups.codec.topics cimport match_topic
 STEPS = ("received", "stored", "answered", "retained", "forwarded", "queued", "sent", "acknowledged", "dropped")
 
 cdef enum:
-    EVENTS_MAX = 20000        # that wait to be taken
+    EVENTS_MAX = 20000        # kept until `take`
     UNANSWERED_MAX = 20000    # PUBLISH packets remembered until they are answered
 
 
 cdef class Tracer:
-    """Notes the steps of messages.
+    """Records the steps of messages.
 
     Args:
-        filters: topic filters, valid UTF-8 bytes, of the messages that are followed; None: all are.
+        filters: topic filters of the messages to trace, valid UTF-8 bytes; None: all messages.
     """
 
     def __init__(self, filters):
@@ -32,7 +32,7 @@ cdef class Tracer:
         self.unanswered = {}
 
     def take(self):
-        """What has happened since the last time, and how many events did not fit.
+        """The events since the last call, and the number of events that did not fit.
 
         An event is (seconds since 1970, step, name of the message, topic name, client id or node or None, bytes of the
         payload, QoS, detail).
@@ -42,7 +42,7 @@ cdef class Tracer:
         return events, missed
 
     cdef bint follows(self, const uint8_t* topic, Py_ssize_t n) noexcept:
-        """Whether a message with this topic name is."""
+        """Whether messages with this topic name are traced."""
         cdef bytes wanted
         cdef const uint8_t* p
         if self.all:
@@ -55,7 +55,7 @@ cdef class Tracer:
 
     cdef int note(self, str step, object client_id, const uint8_t* topic, Py_ssize_t n, const uint8_t* payload,
                   Py_ssize_t size, int qos, str detail) except -1:
-        """A step of a message, if it is followed."""
+        """Record a step of a message, if it is traced."""
         if not self.follows(topic, n):
             return 0
         if len(self.events) >= EVENTS_MAX:
@@ -71,16 +71,16 @@ cdef class Tracer:
 
     cdef int received(self, object outlet, object client_id, const uint8_t* topic, Py_ssize_t n,
                       const uint8_t* payload, Py_ssize_t size, int qos, uint16_t packet_id, bint dup) except -1:
-        """A PUBLISH has come; its answer is awaited, if it gets one."""
+        """Record a received PUBLISH and remember it until it is answered, if QoS is not 0."""
         if (self.note("received", client_id, topic, n, payload, size, qos, "DUP" if dup else "")
                 and qos and len(self.unanswered) < UNANSWERED_MAX):
             self.unanswered[id(outlet), packet_id] = self.events[len(self.events) - 1]
-        elif qos:                                  # what is known may be of a connection that was there before
+        elif qos:                                  # the entry may be of an earlier connection at the same address
             self.unanswered.pop((id(outlet), packet_id), None)
         return 0
 
     cdef int answered(self, object outlet, uint8_t first_byte, uint16_t packet_id, bint was_stored) except -1:
-        """PUBACK, PUBREC or PUBCOMP leaves for the publisher."""
+        """Record PUBACK, PUBREC or PUBCOMP sent to the publisher."""
         cdef int kind = first_byte >> 4
         event = self.unanswered.get((id(outlet), packet_id))
         if event is None or kind not in (4, 5, 7):

@@ -1,4 +1,4 @@
-# One turn of the loop: what it gathers, and what it then sends, stores and releases. See turn.pyx.
+# One turn of the loop: collects output and records, then sends, stores and releases them. See turn.pyx.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -13,13 +13,13 @@ cdef struct Limits:
     uint32_t max_inflight             # QoS 1 and 2 messages sent to a session and not yet acknowledged
     uint32_t max_queued_messages      # per session, those in flight included
     uint64_t max_queued_bytes         # per session
-    bint drop_oldest                  # what a full queue does: drop its oldest unsent message, or the new one
+    bint drop_oldest                  # a full queue drops its oldest unsent message; else the new one
     uint32_t max_awaiting_release     # QoS 2 messages of a session that wait for PUBREL
     Py_ssize_t max_outgoing_bytes     # unsent bytes of one connection; above it QoS 0 is dropped and QoS 1, 2 wait
-    bint control_characters           # they may stand in topic names
+    bint control_characters           # allowed in topic names
     Py_ssize_t max_uncommitted_bytes  # of blocks that the store has not confirmed; above it publishers are not read
 
-# An acknowledgement that leaves when the store has the block it depends on.
+# An acknowledgement that is sent when the store has the block it depends on.
 cdef struct HeldAck:
     void* outlet                      # an Outlet; the entry owns a reference
     uint8_t first_byte
@@ -31,7 +31,7 @@ cdef class Outlet:
     cdef Buffer out                   # encoded packets that are not yet sent
     cdef uint64_t held                # the commit that this connection's acknowledgements wait for
     cdef uint8_t level                # protocol level, 0 before CONNECT
-    cdef bint unflushed                   # is in turn.unflushed
+    cdef bint unflushed               # is in turn.unflushed
     cdef bint blocked                 # the socket takes no more for now
     cdef readonly bint closed
     cdef bint wants_room              # `drained` is to be called when all has been sent
@@ -47,18 +47,18 @@ cdef class Sender:
     cdef uint64_t tail                # queue number that the next message gets
     cdef uint64_t committed           # queue numbers below this may be sent
     cdef bint waiting                 # is in turn.awaiting_commit
-    cdef bint is_scheduled                 # is in turn.pump
+    cdef bint is_scheduled            # is in turn.to_send
 
     cdef int send_pending(self) except -1
 
 
 cdef class Commit:
-    cdef Pointers awaiting_commit             # Senders (owned references) ...
-    cdef uint64_t* tails              # ... and up to where each may send
+    cdef Pointers awaiting_commit     # Senders (owned references) ...
+    cdef uint64_t* tails              # ... and the queue number below which each may send
     cdef HeldAck* acks
     cdef Py_ssize_t ack_count, ack_capacity
-    cdef list callbacks               # of Python: called with nothing
-    cdef Py_ssize_t size              # bytes of the block, and of what waits for it
+    cdef list callbacks               # Python callables without arguments
+    cdef Py_ssize_t size              # bytes of the block and of its waiters
 
     cdef int hold(self, Outlet outlet, uint8_t first_byte, uint16_t packet_id) except -1
 
@@ -67,24 +67,24 @@ cdef class Turn:
     cdef Limits limits
     cdef Pool pool                    # blocks for outgoing and incoming buffers
     cdef readonly Journal journal
-    cdef Pointers unflushed               # Outlets with something to send (owned references)
-    cdef Pointers to_send              # Senders that may have something to send (owned references)
-    cdef Pointers awaiting_commit             # Senders with entries in the block being written (owned references)
-    cdef Pointers awaiting_store           # Outlets that are not read until the store has caught up (owned references)
-    cdef Commit writing               # what waits for the block being written
+    cdef Pointers unflushed           # Outlets with output (owned references)
+    cdef Pointers to_send             # Senders that may have messages to send (owned references)
+    cdef Pointers awaiting_commit     # Senders with entries in the block being written (owned references)
+    cdef Pointers awaiting_store      # Outlets that are not read until the store has caught up (owned references)
+    cdef Commit writing               # the waiters of the block being written
     cdef Commit newest                # of `commits`; None before the first
     cdef object commits               # deque of Commit: blocks that the store has not confirmed, in order
     cdef object store                 # callable that takes a block
     cdef object report                # callable that takes an exception
-    cdef readonly Py_ssize_t uncommitted  # bytes of those blocks, and of all that waits
+    cdef readonly Py_ssize_t uncommitted  # bytes of those blocks and of their waiters
     cdef readonly uint64_t sealed     # blocks given to the store
     cdef readonly uint64_t committed  # blocks that the store has confirmed
-    cdef readonly bint has_publish_hook     # every PUBLISH is handed to the handler first
-    cdef readonly object deliver_hook   # callable: may the session have the message? None = it always may
-    cdef readonly Tracer tracer         # None while nobody follows messages
+    cdef readonly bint has_publish_hook  # every PUBLISH is passed to the handler first
+    cdef readonly object deliver_hook # callable: whether the session may get the message; None = always
+    cdef readonly Tracer tracer       # None while no trace runs
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running
     cdef uint64_t counters[COUNTER_COUNT]
-    cdef dict full_queues             # client id -> messages dropped at its full queue since they were last asked for
+    cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
     cdef readonly int64_t queued_bytes  # ... bytes of them ...
     cdef readonly int64_t inflight      # ... and how many of them were sent and are not acknowledged

@@ -1,11 +1,11 @@
-"""One turn of the loop: everything readable is read and acted on, then each connection is written once.
+"""One turn of the loop: all readable input is read and handled, then each connection is written once.
 
-Owns the lists that the packets of a turn fill (connections with output, senders with messages, records for the store)
-and the order in which the end of the turn works them off. Knows no socket, no clock, no MQTT.
+Owns the lists that the packets of a turn fill: connections with output, senders with messages, records for the store.
+Owns the order in which the end of the turn processes them. It has no socket, no clock, no MQTT.
 
-Group commit: what must be stored before it may leave waits here. A block is sealed at the end of the turn that wrote
-it and given to the store; `confirm` is called when the store has it, and then acknowledgements, deliveries and
-callbacks that waited for it are let go, in the order they were made. With store `memory` nothing ever waits.
+Group commit: output that depends on stored records waits here. A block is sealed at the end of the turn that wrote it
+and passed to the store. When the store has it, the caller calls `confirm`. Acknowledgements, deliveries and callbacks
+that waited for the block are then released, in the order they were made. With store `memory` nothing ever waits.
 """
 
 from collections import deque
@@ -26,31 +26,31 @@ from _speedups.session.counters import counter_names
 COUNTERS = counter_names()
 
 cdef enum:
-    CALLBACK_SIZE = 512    # bytes that a callback with what it refers to counts as
-    LAZY_MAX = 65536      # bytes of records nobody waits for (DONE) that may be kept from the store for a moment
+    CALLBACK_SIZE = 512    # bytes counted for a callback and the objects it refers to
+    LAZY_MAX = 65536      # bytes of records without waiters (DONE) whose block may be delayed
 
 
 cdef class Outlet:
-    """The sending side of one connection: bytes are put here and leave at the end of the turn."""
+    """The sending side of one connection: bytes written here are sent at the end of the turn."""
 
     def __dealloc__(self):
         if self.turn is not None:
             buffer_free(&self.out, &self.turn.pool)
 
     cdef int flush(self) except -1:
-        """Send what can be sent."""
+        """Send as much output as possible."""
         return 0
 
     cdef int drained(self) except -1:
-        """All has been sent, and somebody had waited for that."""
+        """Called when all output has been sent, if `wants_room` was set."""
         return 0
 
     cdef int store_caught_up(self) except -1:
-        """The store has caught up."""
+        """Called when the store has caught up."""
         return 0
 
     cdef uint8_t* reserve(self, Py_ssize_t n) except NULL:
-        """Room for `n` bytes, which count as written: the caller fills all of them."""
+        """Reserve room for `n` bytes, which count as written: the caller fills all of them."""
         cdef uint8_t* p = buffer_reserve(&self.out, &self.turn.pool, n)
         if p == NULL:
             raise MemoryError
@@ -63,9 +63,9 @@ cdef class Outlet:
         return p
 
     cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait) except -1:
-        """Send a packet of four bytes; after the block being written is stored if `wait`.
+        """Send a packet of four bytes; if `wait`, after the block being written is stored.
 
-        Once one waits, the later ones of the connection wait too: they leave in order [MQTT-4.6.0-2].
+        While one waits, later ones of the connection wait too: they are sent in order [MQTT-4.6.0-2].
         """
         if wait or self.held > self.turn.committed:
             if self.turn.journal.urgent:
@@ -74,11 +74,11 @@ cdef class Outlet:
             if self.turn.sealed > self.turn.committed:
                 self.held = self.turn.sealed
                 return self.turn.newest.hold(self, first_byte, packet_id)
-            # All that was written for it are records that nobody waits for.
+            # The block being written has only records without waiters (DONE).
         return put_acknowledgement(self, first_byte, packet_id, False)
 
     def send(self, bytes data not None):
-        """Put encoded packets into the output; they leave at the end of the turn."""
+        """Append encoded packets to the output; they are sent at the end of the turn."""
         cdef const uint8_t* source = data
         if self.closed or not data:
             return
@@ -86,7 +86,7 @@ cdef class Outlet:
         self.turn.counters[PACKETS_SENT] += 1
 
     def take_output(self):
-        """The encoded packets that wait to be sent, for an owner that sends them itself; they count as sent."""
+        """Remove and return the unsent packets, for an owner that sends them itself; they count as sent."""
         data = self.out.data[self.out.start:self.out.end]
         buffer_free(&self.out, &self.turn.pool)
         if self.wants_room:
@@ -101,15 +101,15 @@ cdef class Outlet:
 
 
 cdef class Sender:
-    """What has numbered messages to send, some of which wait for the store."""
+    """An object with numbered messages to send, some of which wait for the store."""
 
     cdef int send_pending(self) except -1:
-        """Send what may be sent now."""
+        """Send the messages that may be sent now."""
         return 0
 
 
 cdef class Commit:
-    """What waits for one block."""
+    """The senders, acknowledgements and callbacks that wait for one block."""
 
     def __cinit__(self):
         self.callbacks = []
@@ -136,12 +136,12 @@ cdef class Commit:
 
 
 cdef class Turn:
-    """What all connections of a node share.
+    """The state that all connections of a node share.
 
     Args:
-        journal: where records for the store go.
-        store: called with each block of it; `confirm` must be called for each, in order.
-        report: called with an exception that a callback of `after_commit` raised, which must not cost the others.
+        journal: collects the records for the store.
+        store: called with each block; `confirm` must be called for each, in order.
+        report: called with an exception that a callback of `after_commit` raised; the other callbacks still run.
     """
 
     def __init__(self, Journal journal not None, store=None, report=None):
@@ -172,7 +172,7 @@ cdef class Turn:
                    uint32_t max_queued_messages, uint64_t max_queued_bytes, bint drop_oldest,
                    uint32_t max_awaiting_release, Py_ssize_t max_outgoing_bytes, Py_ssize_t max_uncommitted_bytes,
                    bint control_characters=False):
-        """The limits of the configuration, which see; bytes and counts."""
+        """Set the limits, in bytes and counts; the configuration describes them."""
         self.limits = Limits(
             max_packet_size, max_topic_levels, min(max_inflight, 65535), max_queued_messages, max_queued_bytes,
             drop_oldest, max_awaiting_release, max_outgoing_bytes, control_characters, max_uncommitted_bytes)
@@ -201,13 +201,13 @@ cdef class Turn:
         return {name: self.counters[i] for i, name in enumerate(COUNTERS)}
 
     cdef int queue_is_full(self, object client_id) except -1:
-        """A message for a session was dropped, because of the limits of its queue."""
+        """Count a message that was dropped at the limits of a session's queue."""
         self.counters[DROPPED_QUEUE_FULL] += 1
         self.full_queues[client_id] = self.full_queues.get(client_id, 0) + 1
         return 0
 
     def add_full_queues(self, dict dropped not None):
-        """Note messages that were dropped at queues elsewhere: client id -> their number. They are counted already."""
+        """Add messages dropped at queues elsewhere: client id -> their number. The counters already include them."""
         for client_id, n in dropped.items():
             self.full_queues[client_id] = self.full_queues.get(client_id, 0) + n
 
@@ -217,11 +217,11 @@ cdef class Turn:
         return dropped
 
     def advance(self, uint32_t ticks):
-        """Let `ticks` quarters of a second pass."""
+        """Advance the tick by `ticks` quarters of a second."""
         self.tick += ticks
 
     def after_commit(self, callback):
-        """Call `callback()` when all that has been recorded so far is stored; at once if it is."""
+        """Call `callback()` when all records so far are stored; at once if they are."""
         cdef Commit commit = self.writing
         if not self.journal.urgent:
             if not self.commits:
@@ -233,7 +233,7 @@ cdef class Turn:
         self.uncommitted += CALLBACK_SIZE
 
     cdef int await_commit(self, Sender sender) except -1:
-        """The sender has entries in the block being written."""
+        """Note that the sender has entries in the block being written."""
         if not sender.waiting:
             if pointers_push(&self.awaiting_commit, <void*>sender) < 0:
                 raise MemoryError
@@ -242,7 +242,7 @@ cdef class Turn:
         return 0
 
     cdef int schedule_send(self, Sender sender) except -1:
-        """The sender may have something to send: ask it at the end of the turn."""
+        """Call `send_pending` of the sender at the end of the turn."""
         if not sender.is_scheduled:
             if pointers_push(&self.to_send, <void*>sender) < 0:
                 raise MemoryError
@@ -267,7 +267,7 @@ cdef class Turn:
         return 0
 
     cpdef int seal(self) except -1:
-        """Give the block being written, if it has records, to the store, with all that waits for it."""
+        """Pass the block being written to the store, if it has records, and queue its waiters."""
         cdef Commit commit = self.writing
         cdef Sender sender
         cdef Py_ssize_t i
@@ -296,7 +296,7 @@ cdef class Turn:
         return 0
 
     def confirm(self, Py_ssize_t blocks=1):
-        """The store has the next `blocks` blocks: let go what waited for them. The caller then ends a turn."""
+        """The store has the next `blocks` blocks: release their waiters. The caller then ends a turn."""
         cdef Commit commit
         cdef Sender sender
         cdef Outlet outlet
@@ -323,7 +323,7 @@ cdef class Turn:
             self.resume_store_behind()
 
     cdef int resume_store_behind(self) except -1:
-        """Read on from those who waited longest, until they wait again: they then come after the others."""
+        """Resume the connections that waited longest, while the store keeps up; one that waits again is queued last."""
         cdef Pointers held = self.awaiting_store
         cdef Pointers again
         cdef Outlet outlet
@@ -332,7 +332,7 @@ cdef class Turn:
         while i < held.count and not self.overloaded():
             outlet = <Outlet>held.items[i]
             i += 1
-            outlet.store_caught_up()                # may hold it back once more
+            outlet.store_caught_up()                # may close the gate again
             Py_DECREF(outlet)
         again = self.awaiting_store
         self.awaiting_store = Pointers(NULL, 0, 0)
@@ -348,7 +348,7 @@ cdef class Turn:
         return 0
 
     cpdef bint end(self) except -1:
-        """Store, pump, send. True when senders already have more, so that another turn should follow soon."""
+        """Send messages, store, flush. Returns True if senders already have more: another turn should follow soon."""
         cdef Pointers to_send = self.to_send
         cdef Sender sender
         cdef Outlet outlet
@@ -362,7 +362,7 @@ cdef class Turn:
         pointers_free(&to_send)
         if self.journal.urgent or buffer_size(&self.journal.records) > LAZY_MAX:
             self.seal()
-        # The newest first: those are deliveries, and they are more urgent than acknowledgements.
+        # The newest first: deliveries are newer than acknowledgements and more urgent.
         while self.unflushed.count:
             self.unflushed.count -= 1
             outlet = <Outlet>self.unflushed.items[self.unflushed.count]
