@@ -70,7 +70,7 @@ def _checked(function: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _expected(function: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Likewise; the ValueError's words complete "expected ..."."""
+    """As above; the text of the ValueError completes "expected ..."."""
 
     def parse(text: str) -> Any:
         try:
@@ -101,7 +101,7 @@ def _factor(text: str) -> float:
 
 
 def _field(text: str) -> tuple[str, str]:
-    """`FILTER=$.path`; a filter may hold `=`, so the last one before `$` counts."""
+    """`FILTER=$.path`; a filter may contain `=`, so the last one before `$` separates."""
     topic_filter, found, path = text.rpartition("=$")
     if not found or not PATH.fullmatch(f"${path}"):
         raise ValueError(f"{text!r} is not FILTER=$.PATH such as 'site/+/temp=$.value'")
@@ -256,7 +256,7 @@ def parse(parser: Parser, arguments: list[str]) -> Options:
     """The options of a command line.
 
     Raises:
-        UsageError: it makes no sense.
+        UsageError: it is invalid.
     """
     args = parser.parse(arguments)
     names = Options.__dataclass_fields__.keys() - {"fields", "source"}

@@ -81,7 +81,7 @@ class Lease:
         self.resume()
 
     def _decide(self, sent_at: float, reply: Reply) -> bool:
-        """Whether to process the replies and pushes that came while the node stood still."""
+        """Whether to process the replies and pushes that arrived while the node stood still."""
         if isinstance(reply, list) and reply[0] != b"gone":
             self.renew(sent_at)
             self.resume()

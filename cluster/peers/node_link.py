@@ -117,7 +117,7 @@ class NodeLink:
         """Send a command and wait for its reply.
 
         Raises:
-            LinkLost: the connection ended, or no data came for too long.
+            LinkLost: the connection ended, or no data arrived for too long.
             LinkError: Redis replied with an error.
         """
         return await self.connection.ask(*command)

@@ -18,7 +18,7 @@ class Losses:
 
     Args:
         fail: whether a gap is an error.
-        job: counts them otherwise.
+        job: counts the gaps if they are no error.
     """
 
     def __init__(self, fail: bool, job: Job) -> None:
