@@ -1,7 +1,7 @@
 """The coordinator of a node in a cluster: builds the parts of this package, and offers them as a `Coordinator`.
 
 While the node is *connected*, its link carries calls. Without a link it continues the work that needs no other node.
-When the link is back, it catches up. If another node has declared it dead, or Redis has lost data that it had
+When the link is back, the node catches up. If another node has declared it dead, or Redis has lost data that it had
 confirmed, the node is *fenced*: it closes all clients, and rejoins with another id.
 """
 

@@ -1,4 +1,4 @@
-"""The other nodes: which are alive, which messages each needs, and how much of its messages has arrived here.
+"""The other nodes: their heartbeats, the messages that each needs, and the progress of its messages to this node.
 
 A node is alive while its heartbeat count grows. Each node measures that with its own clock, and only while it has an
 answer from Redis itself: no two clocks are compared, and an outage of Redis declares no node dead.
