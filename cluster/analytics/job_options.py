@@ -138,8 +138,8 @@ def add_options(parser: Parser) -> None:
 def _add_places(group: _ArgumentGroup) -> None:
     group.add_argument("--redis", metavar="URL", type=_checked(_url), required=True, help="the cluster's Redis")
     group.add_argument("--prefix", default=PREFIX, help=f"of its keys [{PREFIX}]")
-    group.add_argument("--output", metavar="DIR", required=True, help="where Parquet files go, any URI of Spark")
-    group.add_argument("--checkpoint", metavar="DIR", default="", help="how far the job is [DIR/_checkpoint]")
+    group.add_argument("--output", metavar="DIR", required=True, help="directory for Parquet files, any URI of Spark")
+    group.add_argument("--checkpoint", metavar="DIR", default="", help="the job's progress and state [DIR/_checkpoint]")
     group.add_argument("--archive", action="store_true", help="every message too, in DIR/messages")
     group.add_argument(
         "--starting-offsets",
@@ -239,7 +239,7 @@ def _add_results(group: _ArgumentGroup) -> None:
         type=_checked(_number),
         default=1000,
         metavar="N",
-        help="of them at most; the one not set for longest goes first [1000]",
+        help="maximum of them; the least recently set is removed first [1000]",
     )
 
 

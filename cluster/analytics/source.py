@@ -87,7 +87,7 @@ class FlockMQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, Spark's name
         options = self._parsed(schema)
         if options.since is not None or options.until is not None:
-            raise OptionError("the options since and until are for batches", "startingOffsets tells a stream its begin")
+            raise OptionError("the options since and until are for batches", "startingOffsets sets a stream's start")
         return FlockMQStreamReader(options)
 
     def _parsed(self, schema: StructType) -> SourceOptions:

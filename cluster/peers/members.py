@@ -1,7 +1,7 @@
 """The other nodes: their heartbeats, the messages that each needs, and the progress of its messages to this node.
 
-A node is alive while its heartbeat count grows. Each node measures that with its own clock, and only while it has an
-answer from Redis itself: no two clocks are compared, and an outage of Redis declares no node dead.
+A node is alive while its heartbeat count grows. Each node measures that with its own clock, and only while it receives
+replies from Redis itself. So no two clocks are compared, and no node is declared dead in an outage of Redis.
 """
 
 import time

@@ -63,7 +63,7 @@ def parse_header(block: bytes) -> Header:
         raise BlockError(f"data that begins with {magic!r} is not a block of messages")
     if layout != LAYOUT or bits & ~HAS_PROPERTIES:
         raise BlockError(
-            f"a block has layout {layout}, bits {bits}, and only layout {LAYOUT} is known here",
+            f"a block has layout {layout}, bits {bits}, but only layout {LAYOUT} is supported",
             "a newer node wrote it: use the package of that release",
         )
     return Header(rows, rows_before, bytes_before, lacking, clients, topics, bool(bits & HAS_PROPERTIES))

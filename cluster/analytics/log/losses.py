@@ -37,7 +37,7 @@ class Losses:
             raise DataLoss(words, HINT)
         if gap not in self._told:
             self._told.add(gap)
-            _log.warning("%s; going on without", words)
+            _log.warning("%s; continuing without them", words)
             self._job.lose(gap)
 
 
