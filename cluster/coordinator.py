@@ -1,8 +1,8 @@
 """The coordinator of a node in a cluster: builds the parts of this package, and offers them as a `Coordinator`.
 
-While the node is *connected*, its link carries calls. Without a link it goes on with the work that needs no other node;
-when the link is back, it reads what it missed. When another node has declared it dead, or Redis has lost data that it
-had confirmed, the node is *fenced*: it closes all clients, and rejoins with another id.
+While the node is *connected*, its link carries calls. Without a link it continues the work that needs no other node.
+When the link is back, the node catches up. If another node has declared it dead, or Redis has lost data that it had
+confirmed, the node is *fenced*: it closes all clients, and rejoins with another id.
 """
 
 import asyncio
@@ -432,7 +432,7 @@ class ClusterCoordinator(Coordinator):
 
 @contextlib.contextmanager
 def _away_is_not_now() -> Iterator[None]:
-    """Report an unreachable Redis as NotNow: the callers know nothing of Redis."""
+    """Report an unreachable Redis as NotNow: the callers are independent of Redis."""
     try:
         yield
     except (LinkLost, LinkError) as error:

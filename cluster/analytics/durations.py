@@ -25,7 +25,7 @@ def microseconds(text: str) -> int:
     """The duration; a number alone is seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no duration.
     """
     found = DURATION.fullmatch(text.lower())
     if found:

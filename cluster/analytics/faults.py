@@ -11,7 +11,7 @@ CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+): (.+)$", re.MULTILINE)
 
 
 def told(error: BaseException, what: str = "the Spark job has failed") -> FlockError:
-    """The fault in one line; `what` comes first when it isn't one of ours."""
+    """The fault in one line; it begins with `what` if it isn't one of ours."""
     if isinstance(error, FlockError):
         return error
     text = str(error)

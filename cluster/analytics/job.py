@@ -1,7 +1,7 @@
 """The Spark job: `flockmq analytics run ...`, and the same file under `spark-submit --py-files ... job.py ...`.
 
-One streaming query calls `Batches`; between batches, when nothing new is in the logs, the job's clock does what the
-messages' times do else: it ends windows, and finds who is silent.
+One streaming query calls `Batches`. While the logs have no new messages, the job's clock replaces the messages' times:
+it ends windows, and finds silent devices.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from cluster.analytics.output.live import Live
 from cluster.analytics.output.version import Report
 from cluster.analytics.source import register
 
-LOOK = 0.5  # seconds between two looks at the query
+LOOK = 0.5  # seconds between two checks of the query
 log = logs.get("flockmq.analytics")
 
 
@@ -47,7 +47,7 @@ class Job:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """End when the batch that runs is done."""
+        """End when the running batch is done."""
         self._stopping.set()
 
     def run(self, messages: DataFrame) -> None:
@@ -83,11 +83,11 @@ class Job:
         return writer.trigger(processingTime=f"{self._options.trigger // 1000} milliseconds").start()
 
     def _look(self, query: StreamingQuery) -> None:
-        """When the last look into the logs found nothing: all messages accepted before it are read."""
+        """The time of the last check that found the logs empty: all messages accepted before it are read."""
         status = query.status
         if self._options.once or status["isTriggerActive"] or status["isDataAvailable"]:
             return
-        before = time.time() - self._options.trigger / 1e6 - LOOK  # the query has looked since
+        before = time.time() - self._options.trigger / 1e6 - LOOK  # the query has checked the logs since
         if before > self.batches.ended:
             self.batches.look_at_clock(before)
 
@@ -109,7 +109,7 @@ def run(arguments: list[str]) -> int:
     """Run the job of a command line; returns the exit status.
 
     Raises:
-        FlockError: it makes no sense, or the job has failed.
+        FlockError: the command line is invalid, or the job has failed.
     """
     parser = Parser("analytics run", __doc__.partition("\n")[0], "--redis URL --output DIR [OPTION...]", EXAMPLES)
     job_options.add_options(parser)
@@ -125,7 +125,7 @@ def run(arguments: list[str]) -> int:
 
 
 def run_in(spark: SparkSession, options: Options) -> int:
-    """The job in a session; SIGTERM and SIGINT stop it when its batch is done."""
+    """Run the job in a session; SIGTERM and SIGINT stop it when its batch is done."""
     register(spark)
     job = Job(spark, options)
     with stopped_by_signals(job):
@@ -144,7 +144,7 @@ def run_in(spark: SparkSession, options: Options) -> int:
 
 @contextlib.contextmanager
 def stopped_by_signals(job: Job) -> Iterator[None]:
-    """SIGTERM and SIGINT end the job in good order; the second one ends it at once."""
+    """SIGTERM and SIGINT end the job in good order; a second signal ends it at once."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -163,7 +163,7 @@ def stopped_by_signals(job: Job) -> Iterator[None]:
 
 
 def main() -> int:
-    """As a file under spark-submit."""
+    """Run as a file under spark-submit."""
     try:
         return run(sys.argv[1:])
     except FlockError as error:

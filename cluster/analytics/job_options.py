@@ -70,7 +70,7 @@ def _checked(function: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _expected(function: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Likewise; the ValueError's words complete "expected ..."."""
+    """As above; the text of the ValueError completes "expected ..."."""
 
     def parse(text: str) -> Any:
         try:
@@ -101,7 +101,7 @@ def _factor(text: str) -> float:
 
 
 def _field(text: str) -> tuple[str, str]:
-    """`FILTER=$.path`; a filter may hold `=`, so the last one before `$` counts."""
+    """`FILTER=$.path`; a filter may contain `=`, so the last one before `$` separates."""
     topic_filter, found, path = text.rpartition("=$")
     if not found or not PATH.fullmatch(f"${path}"):
         raise ValueError(f"{text!r} is not FILTER=$.PATH such as 'site/+/temp=$.value'")
@@ -138,8 +138,8 @@ def add_options(parser: Parser) -> None:
 def _add_places(group: _ArgumentGroup) -> None:
     group.add_argument("--redis", metavar="URL", type=_checked(_url), required=True, help="the cluster's Redis")
     group.add_argument("--prefix", default=PREFIX, help=f"of its keys [{PREFIX}]")
-    group.add_argument("--output", metavar="DIR", required=True, help="where Parquet files go, any URI of Spark")
-    group.add_argument("--checkpoint", metavar="DIR", default="", help="how far the job is [DIR/_checkpoint]")
+    group.add_argument("--output", metavar="DIR", required=True, help="directory for Parquet files, any URI of Spark")
+    group.add_argument("--checkpoint", metavar="DIR", default="", help="the job's progress and state [DIR/_checkpoint]")
     group.add_argument("--archive", action="store_true", help="every message too, in DIR/messages")
     group.add_argument(
         "--starting-offsets",
@@ -239,7 +239,7 @@ def _add_results(group: _ArgumentGroup) -> None:
         type=_checked(_number),
         default=1000,
         metavar="N",
-        help="of them at most; the one not set for longest goes first [1000]",
+        help="maximum of them; the least recently set is removed first [1000]",
     )
 
 
@@ -256,7 +256,7 @@ def parse(parser: Parser, arguments: list[str]) -> Options:
     """The options of a command line.
 
     Raises:
-        UsageError: it makes no sense.
+        UsageError: it is invalid.
     """
     args = parser.parse(arguments)
     names = Options.__dataclass_fields__.keys() - {"fields", "source"}

@@ -27,10 +27,10 @@ class SourceOptions:
 
     redis: RedisAddress
     prefix: str = "mq:"
-    # Where a new query begins: EARLIEST, LATEST, microseconds since 1970, or positions by node id.
+    # The start of a new query: EARLIEST, LATEST, microseconds since 1970, or positions by node id.
     starting_offsets: str | int | dict[str, Position] = EARLIEST
     max_bytes_per_trigger: int = 256 * MIB
-    bytes_per_partition: int = 32 * MIB  # smaller ones are no faster but for more cores
+    bytes_per_partition: int = 32 * MIB  # smaller ones are faster only with more cores
     min_partitions: int = 1
     fail_on_data_loss: bool = True
     trim_committed: bool = False
@@ -39,14 +39,14 @@ class SourceOptions:
     until: int | None = None  # us
     nodes: tuple[str, ...] = ()  # names or ids; empty: all
     topic_filters: tuple[str, ...] = ()  # empty: all topics
-    redis_patience: float = field(default=60.0)  # seconds for which a Redis that is away is waited for
+    redis_patience: float = field(default=60.0)  # seconds of retries while Redis is away
 
 
 def parse_options(options: Mapping[str, str], now: float | None = None) -> SourceOptions:
-    """The options as Spark gives them, their names in whatever case.
+    """The options as Spark passes them; the case of their names is ignored.
 
     Raises:
-        OptionError: one is unknown, missing or wrong.
+        OptionError: an option is unknown, missing or wrong.
     """
     now = time.time() if now is None else now
     given = {name.lower(): text for name, text in options.items()}
@@ -85,7 +85,7 @@ def parse_size(text: str) -> int:
 
 
 def names() -> list[str]:
-    """The options' names as they are written."""
+    """The options' names in their usual case."""
     return sorted({option.name for option in OPTIONS.values()})
 
 

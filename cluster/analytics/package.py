@@ -1,8 +1,8 @@
 """The zip file for `spark-submit --py-files`: the analytics, their imports of FlockMQ, and redis-py.
 
-What is imported is read from the sources, so nothing can be forgotten, and nothing compiled can slip in: a zip file
-can't hold that. Spark and Arrow are not in it, since executors have Spark, and `pip install pyarrow` is theirs to do.
-The same sources make the same bytes.
+The imports are read from the sources, so the list is complete. A compiled module is an error, because Python can't
+import it from a zip file. Spark and Arrow are not included: executors have Spark, and need `pip install pyarrow`. The
+same sources result in the same bytes.
 """
 
 import ast
@@ -16,7 +16,7 @@ from broker.errors import FlockError
 
 OURS = ("broker", "cluster")
 ROOT = Path(__file__).resolve().parents[2]
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip file
 SUFFIXES = {".py", ".html", ".properties"}
 
 
@@ -24,7 +24,7 @@ def build() -> bytes:
     """The zip file's bytes.
 
     Raises:
-        FlockError: redis-py is not installed, or the analytics need something compiled.
+        FlockError: redis-py is not installed, or the analytics need a compiled module.
     """
     files = {str(PurePosixPath(path.relative_to(ROOT))): path for path in _ours()} | _redis()
     output = io.BytesIO()
@@ -38,7 +38,7 @@ def build() -> bytes:
 
 
 def _ours() -> set[Path]:
-    """Files of the analytics, but for the commands, and all that they import of ours, however indirectly."""
+    """Files of the analytics without the commands, and all their direct and indirect imports of FlockMQ."""
     here = ROOT / "cluster" / "analytics"
     commands = here / "commands"
     files = {path for path in here.rglob("*") if path.suffix in SUFFIXES and commands not in path.parents}
@@ -53,7 +53,7 @@ def _ours() -> set[Path]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of ours that a file imports, and perhaps names in them."""
+    """The modules of FlockMQ that a file imports, and possibly names in them."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
         if isinstance(node, ast.Import):
@@ -69,7 +69,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def _module_files(module: str) -> Iterator[Path]:
-    """The file of a module, and those of the packages that it is in; nothing for a name within a module."""
+    """The files of a module and of its parent packages; none for a name within a module."""
     path = ROOT
     for part in module.split("."):
         path = path / part

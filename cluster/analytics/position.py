@@ -8,7 +8,7 @@ MAX = (1 << 64) - 1
 
 
 class Position(NamedTuple):
-    """Everything up to it has been read; positions of a log compare as its entries do."""
+    """Everything up to it has been read; positions of a log are ordered as its entries."""
 
     ms: int  # the node's clock, since 1970
     total: int  # bytes of all blocks of the log up to here

@@ -1,4 +1,4 @@
-"""A Spark session that is quiet: its JVM's lines go through our log, or nowhere."""
+"""A quiet Spark session: lines of its JVM are logged by us, or dropped."""
 
 import logging
 import os
@@ -18,9 +18,9 @@ from broker import logs
 from broker.errors import FlockError
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
-JAVA = 17  # what Spark 4 needs
+JAVA = 17  # the minimum for Spark 4
 NOISE = ("Using incubator modules", "Picked up ", "Listening for transport")
-# What all our queries take for granted.
+# Settings that all our queries require.
 ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
@@ -29,7 +29,7 @@ ALWAYS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
 }
-# What can only be said before the JVM starts.
+# Settings that only take effect before the JVM starts.
 AT_START = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -45,17 +45,17 @@ log = logs.get("flockmq.analytics.spark")
 def start(
     name: str, master: str = "", *, verbose: bool = False, short: bool = False, warehouse: str = ""
 ) -> SparkSession:
-    """The session; under spark-submit the one whose JVM is there already. A `short` one is not worth much compiling.
+    """The session; under spark-submit, that of the running JVM. For a `short` one the JVM compiles little.
 
     Raises:
         FlockError: Java is missing or too old, or Spark doesn't start.
     """
-    logging.getLogger("SQLQueryContextLogger").disabled = True  # every fault once more, with a traceback, as JSON
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # it repeats every fault with a traceback, as JSON
     builder = SparkSession.builder.appName(name)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers; else whatever python3 is
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers; else they run `python3`
         builder = builder.master(master or "local[*]")
         for key, value in AT_START.items():
             builder = builder.config(key, value)
@@ -73,16 +73,16 @@ def start(
 
 
 def few_partitions(spark: SparkSession) -> None:
-    """As many as there are cores, unless it is configured: our batches are small."""
+    """Set the number of partitions to that of cores, unless it is configured: our batches are small."""
     if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
         spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
 
 
 def check_java() -> None:
-    """Whether there is a Java that Spark can use.
+    """Check that there is a Java that Spark can use.
 
     Raises:
-        FlockError: there is none.
+        FlockError: there is no such Java.
     """
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java") or "java"
@@ -98,7 +98,7 @@ def check_java() -> None:
 
 @contextmanager
 def jvm_lines() -> Iterator[list[str]]:
-    """A child that starts meanwhile has a pipe as its standard error; later lines are logged, but for noise."""
+    """Give a child that starts meanwhile a pipe as standard error; its later lines are logged, except noise."""
     ours = os.dup(2)
     readable, writable = os.pipe()
     os.set_inheritable(writable, True)
@@ -113,7 +113,7 @@ def jvm_lines() -> Iterator[list[str]]:
     finally:
         os.dup2(ours, 2)
         os.close(ours)
-        started.set()  # until now our own lines would have come back through the pipe
+        started.set()  # before this our own lines would return through the pipe
 
 
 def _read(stream: TextIO, lines: list[str], started: threading.Event) -> None:

@@ -1,11 +1,11 @@
-"""The data source `flockmq` for Spark: a row per message that the cluster's nodes logged, as a stream or as a batch.
+"""The data source `flockmq` for Spark: a row per message in the nodes' logs, as a stream or as a batch.
 
     from cluster.analytics.source import register
     register(spark)
     spark.readStream.format("flockmq").option("redis", "redis://HOST:PORT").load()
 
-The options are in `options`; what they mean is in deploy/docs/analytics.md. Planning runs in a Python process of the
-driver, `read` in the executors; what they share is in the options and in the ranges, nothing else.
+The options are in `options`; deploy/docs/analytics.md explains them. Planning runs in a Python process of the driver,
+`read` in the executors. They share only the options and the ranges.
 """
 
 import os
@@ -34,27 +34,27 @@ from cluster.analytics.schema import MESSAGES
 from cluster.analytics.topic_filter import TopicFilters
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
-HEARTBEAT = 60.0  # seconds after which a job without progress registers again
+HEARTBEAT = 60.0  # seconds; after these a job without progress registers again
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `flockmq` known to a session."""
+    """Register the format `flockmq` with a session."""
     _show_package(spark)
     _hide_passwords(spark)
     spark.dataSource.register(FlockMQDataSource)
 
 
 def _hide_passwords(spark: SparkSession) -> None:
-    """Let plans, which are shown by `explain` and on Spark's pages, leave out where Redis is."""
+    """Hide the address of Redis in plans, which `explain` and Spark's pages show."""
     hidden = spark.conf.get(REDACTED_OPTIONS, "") or ""
     if "redis" not in hidden:
         spark.conf.set(REDACTED_OPTIONS, "|".join(filter(None, [hidden, "(?i)^redis"])))
 
 
 def _show_package(spark: SparkSession) -> None:
-    """Pass the path of the package to the driver's planning processes, if this is read from one.
+    """Pass the path of the package to the driver's planning processes, if this module is from a package.
 
-    Spark 4.3 starts that of a stream with a path on which what `--py-files` named is not.
+    Spark 4.3 starts the process of a stream with a path that lacks the files of `--py-files`.
     """
     package = next((entry for entry in sys.path if entry.endswith(".zip") and __file__.startswith(entry)), None)
     if package is None:
@@ -78,7 +78,7 @@ class FlockMQDataSource(DataSource):
         return "flockmq"
 
     def schema(self) -> str:
-        parse_options(self.options)  # here a wrong one is told at once, by `load()`
+        parse_options(self.options)  # parsed here so that `load()` reports a wrong one at once
         return MESSAGES
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -87,7 +87,7 @@ class FlockMQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, Spark's name
         options = self._parsed(schema)
         if options.since is not None or options.until is not None:
-            raise OptionError("the options since and until are for batches", "startingOffsets tells a stream its begin")
+            raise OptionError("the options since and until are for batches", "startingOffsets sets a stream's start")
         return FlockMQStreamReader(options)
 
     def _parsed(self, schema: StructType) -> SourceOptions:
@@ -110,7 +110,7 @@ def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
 
 
 class FlockMQReader(DataSourceReader):
-    """The messages that are in the logs now."""
+    """The messages that are in the logs at present."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -191,44 +191,44 @@ class StreamDriver:
         self._logs = Logs(self._connection, options.prefix)
         self._job = Job(self._logs, options.job, options.nodes)
         self.planner = Planner(self._logs, options, Losses(options.fail_on_data_loss, self._job).missing)
-        self.planner.look()  # a wrong address is told now
-        self._connection.patience = options.redis_patience  # from now on Redis is waited for
+        self.planner.look()  # reports a wrong address at once
+        self._connection.patience = options.redis_patience  # from now on commands are retried
         self._target: dict[str, Position] | None = None
-        self._heard = -HEARTBEAT  # when the job was registered last, monotonic; never before
-        self._read: dict[str, Position] | None = None  # what is registered
+        self._heard = -HEARTBEAT  # monotonic time of the last registration; at first: never
+        self._read: dict[str, Position] | None = None  # the registered positions
 
     def initial(self) -> Offsets:
-        """Where a new query begins."""
+        """The start of a new query."""
         if self._options.job:
-            self._job.register({}, {})  # nothing is trimmed any more: all may be needed
+            self._job.register({}, {})  # prevents trimming: all entries may be needed
         offsets = self.planner.initial()
         self._register(positions(offsets))
         return offsets
 
     def stop_at_present(self) -> None:
-        """Read no further than to where the logs are now."""
+        """Read only up to the present ends of the logs."""
         self._target = self.planner.ends()
 
     def latest(self, start: Offsets, budget: int | None) -> Offsets:
-        """Where the next batch ends."""
+        """The end of the next batch."""
         if self._read is None or time.monotonic() > self._heard + HEARTBEAT:
             self._register(positions(start) if self._read is None else self._read)
         return self.planner.latest(start, budget, self._target)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The ranges of the tasks."""
-        if self._read is None:  # a batch that was begun before a restart: its begin is needed
+        if self._read is None:  # a batch from before a restart: its start is needed
             self._register(positions(start))
         return self.planner.ranges(start, end)
 
     def commit(self, end: Offsets) -> None:
-        """A batch is done, and will not be asked for again."""
+        """A batch is done, and will not be read again."""
         self._register(positions(end))
         if self._options.trim_committed:
             self._job.trim(positions(end), self.planner.known)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def _register(self, read: dict[str, Position]) -> None:

@@ -1,7 +1,7 @@
 """The output of the job: a directory of Parquet files for each of these tables, partitioned by date and hour (UTC).
 
-Every column of every result is here, and nowhere else. A window's row is written when the window is over; rows that
-come later still (a node's log was far behind) make another row of the same window, so that sums stay right.
+Every column of every result is defined here only. A window's row is written when the window is over. Later messages of
+the window (a node's log was far behind) add another row for it, so that sums stay right.
 """
 
 from cluster.analytics.schema import MESSAGES
@@ -20,21 +20,21 @@ TABLES = {
     # Numeric payloads. field is empty for a payload that is a number, else the path in a JSON document.
     "numbers": f"{WINDOW}, topic string, field string, count bigint, mean double, min double, max double, "
     "stddev double",
-    # Seconds from accepted to written, of the messages that the window has.
+    # Seconds from accepted to written, of the window's messages.
     "lag": f"{WINDOW}, node string, messages bigint, p50 double, p99 double, max double",
-    # event is "silent", "back" or "forgotten"; since is the message before the silence; seconds.
+    # event is "silent", "back" or "forgotten"; since is the time of the message before the silence; unit: seconds.
     "silence": "at timestamp, client_id string, event string, since timestamp, usual_interval double, "
     "silent_for double, node string",
     # score is the robust z-score: the distance from the median in units of the spread (1.4826 MAD).
     "outliers": "accepted_at timestamp, topic string, field string, client_id string, node string, value double, "
     "median double, spread double, score double",
 }
-# Which time decides about a row's date and hour.
+# The time column that determines a row's date and hour.
 TIMES = {"messages": "accepted_at", "silence": "at", "outliers": "accepted_at"}
 WINDOWED = ("rates", "clients", "top_clients", "top_topics", "numbers", "lag")
 RESULTS = tuple(name for name in TABLES if name != "messages")
 
 
 def time_of(name: str) -> str:
-    """The column that decides about a row's date and hour."""
+    """The column that determines a row's date and hour."""
     return TIMES.get(name, "window_start")

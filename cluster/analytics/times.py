@@ -1,8 +1,8 @@
 """Times as people write them: "10 min ago", "today 08:00", ISO 8601 with or without a zone, seconds since 1970.
 
-Pure Python, since Spark's executors read it too. What has no zone is UTC unless the caller says otherwise: options of
-a job mean the same on every machine; `LOCAL` is for the commands that a person gives. All times are whole microseconds
-since 1970, UTC, as in the log of messages.
+Pure Python, because Spark's executors use it too. Times without a zone are UTC by default, so that a job's options mean
+the same on every machine; `LOCAL` is for commands at a terminal. All times are whole microseconds since 1970, UTC, as
+in the log of messages.
 """
 
 import re
@@ -39,16 +39,16 @@ NUMBER = re.compile(r"(\d+)(?:\.(\d*))?", re.ASCII)
 PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
 CLOCK = re.compile(r"(\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?", re.ASCII)
 DAYS = {"today": 0, "yesterday": 1}
-LONGEST = 200 * 366 * 86400 * SECOND  # a duration; Python's dates end somewhere
+LONGEST = 200 * 366 * 86400 * SECOND  # a duration; within the limits of Python's dates
 
 
 def parse_time(text: str, now: float | None = None, zone: tzinfo | None = UTC) -> int:
     """Microseconds since 1970 of a time as people write it.
 
     Args:
-        text: what was written; a duration alone, such as "10 min", is so long ago.
-        now: seconds since 1970, what "ago" and "today" start from; the clock's time unless given.
-        zone: of what has no zone, UTC or LOCAL or another.
+        text: the time; a duration alone, such as "10 min", means that long ago.
+        now: seconds since 1970, the reference for "ago" and "today"; by default the clock's time.
+        zone: of a time without a zone: UTC, LOCAL or another.
 
     Raises:
         ValueError: it is none; the words complete the sentence "expected ...".
@@ -137,7 +137,7 @@ def _calendar(words: str, lower: str, moment: int, zone: tzinfo | None) -> int:
 
 
 def _microseconds(moment: datetime, zone: tzinfo | None) -> int:
-    """Without a zone it is `zone`'s."""
+    """The time; in `zone` if it has none."""
     if moment.tzinfo is None and zone is not None:
         moment = moment.replace(tzinfo=zone)
     fraction = moment.microsecond
@@ -145,7 +145,7 @@ def _microseconds(moment: datetime, zone: tzinfo | None) -> int:
 
 
 def _within(moment: int) -> int:
-    """A time that dates can show."""
+    """A time within the range of Python's dates."""
     if not 0 <= moment < 253_402_300_800 * SECOND:  # the year 10000
         raise ValueError
     return moment

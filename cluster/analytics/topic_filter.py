@@ -1,4 +1,4 @@
-"""Topic filters in plain Python, for executors where nothing compiled is: a few per block of messages."""
+"""Topic filters in plain Python, for executors without compiled modules: a few per block of messages."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def _matches_level(wanted: str, level: str) -> bool:
 
 
 class TopicFilters:
-    """Whether any of some filters matches; answers are kept, because blocks name the same topics again and again."""
+    """Whether any of some filters matches; results are cached, because blocks repeat the same topics."""
 
     def __init__(self, topic_filters: Sequence[str]) -> None:
         self._filters = topic_filters

@@ -10,10 +10,10 @@ from cluster.analytics.tables import TABLES
 
 
 def views(spark: SparkSession, directory: str) -> None:
-    """A view for each table below the job's output; those that have no rows yet are empty.
+    """A view for each table below the job's output; tables without rows are empty views.
 
     Raises:
-        FlockError: there is no such directory, or nothing of the job in it.
+        FlockError: the directory does not exist, or has no output of the job.
     """
     files = Files(spark, directory)
     directory = directory.rstrip("/")

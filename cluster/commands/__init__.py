@@ -1,1 +1,1 @@
-"""The subcommands of `flockmq` that ask Redis: one module each, with `run(arguments) -> exit status`."""
+"""The subcommands of `flockmq` that use Redis: one module each, with `run(arguments) -> exit status`."""

@@ -58,5 +58,5 @@ def connected(args: Namespace) -> Iterator[Cluster]:
             yield Cluster(client, settings, str(address))
     except (redis.RedisError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            raise  # our reader has left, not Redis
+            raise  # the reader of our output closed it; Redis is well
         raise FlockError(f"can't use Redis at {address}: {error}") from error

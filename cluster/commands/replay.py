@@ -91,7 +91,7 @@ def make_parser() -> Parser:
     return parser
 
 
-# ---- what the flags mean ----
+# ---- from flags to options ----
 
 
 def check(args: Namespace) -> None:
@@ -105,7 +105,7 @@ def check(args: Namespace) -> None:
 
 
 def selection(args: Namespace) -> Any:
-    """Which messages. Raises UsageError."""
+    """The selection of messages. Raises UsageError."""
     from cluster.analytics.times import LOCAL, format_time, parse_time
     from cluster.replay.recording import Selection
 
@@ -124,7 +124,7 @@ def selection(args: Namespace) -> Any:
 
 
 def manner(args: Namespace) -> "Manner":
-    """How it is published. Raises UsageError."""
+    """The manner of publishing. Raises UsageError."""
     from cluster.analytics.times import SECOND, parse_duration
     from cluster.replay.player import Manner
 
@@ -147,10 +147,10 @@ def manner(args: Namespace) -> "Manner":
 
 
 def client_options(args: Namespace) -> "Options":
-    """Where to, as whom. Raises UsageError."""
+    """The target broker, and the client's identity. Raises UsageError."""
     from broker.client.options import Options
 
-    manner(args)  # what is wrong is told before anything is done
+    manner(args)  # reports errors before any work begins
     expected = "expected mqtt://[USER:PASSWORD@]HOST[:PORT]"
     try:
         parts = urlsplit(args.to if "://" in args.to else f"mqtt://{args.to}")
@@ -192,7 +192,7 @@ async def publish(recording: "Recording", args: Namespace, options: "Options") -
         def end(signum: int) -> None:
             player.stop.set()
             if signals:
-                work.cancel()  # asked twice
+                work.cancel()  # second request to stop
             else:
                 loop.call_later(GRACE + 1, work.cancel)  # a broker may not read
             signals.append(signum)

@@ -53,7 +53,7 @@ class Lease:
         self._timer: asyncio.TimerHandle | None = None  # ends the link if the confirmation takes too long
 
     def renew(self, sent_at: float) -> None:
-        """Redis has answered a heartbeat that was sent at this time."""
+        """Redis has replied to a heartbeat that was sent at this time."""
         self.valid_until = sent_at + self.seconds * USED
         self._reactor.set_lease(self.valid_until - time.monotonic())
 
@@ -76,12 +76,12 @@ class Lease:
             self._loop.add_reader(self._reactor.fileno(), self._reactor.run)
 
     def link_lost(self) -> None:
-        """Redis is away: serve what needs no other node."""
+        """Redis is away: continue the work that needs no other node."""
         self._reactor.set_lease(0)
         self.resume()
 
     def _decide(self, sent_at: float, reply: Reply) -> bool:
-        """Whether to process the replies and pushes that came while the node stood still."""
+        """Whether to process the replies and pushes that arrived while the node stood still."""
         if isinstance(reply, list) and reply[0] != b"gone":
             self.renew(sent_at)
             self.resume()

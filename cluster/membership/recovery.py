@@ -1,4 +1,4 @@
-"""Recovery: the link was lost; the node reconnects, reads what it missed, and continues, or rejoins."""
+"""Recovery: the link was lost; the node reconnects, catches up and continues, or rejoins."""
 
 import asyncio
 import random
@@ -124,7 +124,7 @@ class Recovery:
                 return
 
     async def _resume(self) -> None:
-        """Read what the node missed, then continue."""
+        """Catch up, then continue."""
         link, replica = self._link, self._replica
         sent_at = time.monotonic()
         reply = await link.ask_function("beat")

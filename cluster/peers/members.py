@@ -1,7 +1,7 @@
-"""The other nodes: which are alive, which messages each needs, and how much of its messages has arrived here.
+"""The other nodes: their heartbeats, the messages that each needs, and the progress of its messages to this node.
 
-A node is alive while its heartbeat count grows. Each node measures that with its own clock, and only while it has an
-answer from Redis itself: no two clocks are compared, and an outage of Redis declares no node dead.
+A node is alive while its heartbeat count grows. Each node measures that with its own clock, and only while it receives
+replies from Redis itself. So no two clocks are compared, and no node is declared dead in an outage of Redis.
 """
 
 import time
@@ -59,7 +59,7 @@ class Members:
         self._plane = plane
         self._link = link
         self._members: dict[bytes, Member] = {}
-        self._departed: dict[bytes, Member] = {}  # left during an outage; held messages of theirs are still to come
+        self._departed: dict[bytes, Member] = {}  # left during an outage; their held messages may still arrive
         self._heartbeats: dict[bytes, tuple[bytes, float]] = {}  # last count, and when it was first seen
 
     def __len__(self) -> int:
@@ -129,7 +129,7 @@ class Members:
                 member.confirm(member.sent)
 
     def keep_departed(self, before: Iterable[Member]) -> None:
-        """Remember those of `before` that have left, until `forget_departed`: their held batches are still to come."""
+        """Keep the members of `before` that have left, until `forget_departed`: their held batches may still arrive."""
         self._departed = {member.node: member for member in before if member.node not in self._members}
 
     def forget_departed(self) -> None:

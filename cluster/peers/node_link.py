@@ -23,7 +23,7 @@ class NodeLink:
         self.keys = keys
         self.node_id = node_id
         self.joined = False  # the node has become a member
-        self.connected = False  # the node is a member and up to date, and Redis answers
+        self.connected = False  # the node is a member and up to date, and Redis replies
         self.closed = False  # the node was fenced or is stopped: final
         self._connector = connector
         self._patience = patience
@@ -96,7 +96,7 @@ class NodeLink:
 
     @property
     def reachable(self) -> bool:
-        """Whether the machine of Redis answered at the last attempt to connect."""
+        """Whether the machine of Redis replied at the last attempt to connect."""
         return self._connector.reached
 
     # ---- calls ----
@@ -117,7 +117,7 @@ class NodeLink:
         """Send a command and wait for its reply.
 
         Raises:
-            LinkLost: the connection ended, or no data came for too long.
+            LinkLost: the connection ended, or no data arrived for too long.
             LinkError: Redis replied with an error.
         """
         return await self.connection.ask(*command)

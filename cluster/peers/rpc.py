@@ -1,4 +1,4 @@
-"""Calls of methods at all nodes: the call goes over the channel of all nodes, the replies to the caller's own channel.
+"""Calls of methods at all nodes: a call is published to the channel of all nodes, a reply to the caller's channel.
 
 A node that has left, is silent for too long or replies too much counts as failed; the caller does not wait for it.
 """
@@ -73,7 +73,7 @@ class Rpc:
         self._finish(node, number, RpcReply(*json.loads(reply)))
 
     def node_left(self, node: bytes) -> None:
-        """A node has left: its replies will not come."""
+        """A node has left: it will send no reply."""
         for number in list(self._waiting):
             self._finish(node, number, LEFT)
 

@@ -1,7 +1,7 @@
 """From a Redis URL to connections: clients of redis-py for commands; address and TLS for the link.
 
-Maps the fields of a URL (`broker.config.redis_url`) to a client's arguments. No client retries a command: the caller
-knows whether a retry is safe.
+Maps the fields of a URL (`broker.config.redis_url`) to a client's arguments. No client retries a command: whether a
+retry is safe depends on the caller.
 """
 
 import ssl
@@ -45,7 +45,7 @@ class RedisAddress(RedisUrl):
         """Host and port of the current master, or the path of a unix socket.
 
         Raises:
-            OSError: no Sentinel answers, or none knows the master.
+            OSError: no Sentinel replies, or none has an address of the master.
         """
         if self.kind == "unix":
             return self.path
@@ -99,7 +99,7 @@ class RedisAddress(RedisUrl):
         return {"host": host, "port": port}
 
     def _arguments(self, timeout: float) -> dict[str, Any]:
-        """The arguments of a connection to Redis but for its place."""
+        """The arguments of a connection to Redis, without its address."""
         return self._connection(timeout, self.username, self.password) | {"db": self.db}
 
     def _sentinel_arguments(self, timeout: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from cluster.redis.link import Link, LinkError
 
 FUNCTIONS = Path(__file__).with_name("functions")
 FUNCTION_FILES = ("common", "commits", "sessions", "membership", "log")  # one library, joined in this order
-# Errors of Redis that don't go away by waiting.
+# Lasting errors of Redis: waiting does not resolve them.
 FINAL = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "ERR DB index", "NOPROTO")
 
 
@@ -20,7 +20,7 @@ class Refused(LinkError):
 
 
 def function_library() -> bytes:
-    """The code of the functions that the atomic steps of a cluster are."""
+    """The code of the function library: each function is an atomic step of the cluster."""
     return b"\n".join((FUNCTIONS / f"{name}.lua").read_bytes() for name in FUNCTION_FILES)
 
 
@@ -38,7 +38,7 @@ class Connector:
         self._name = b"flockmq-" + me
         self._patience = patience
         self._number = 0  # Redis' client id of the last link
-        self.reached = True  # the machine of Redis answered at the last attempt
+        self.reached = True  # whether the machine of Redis replied at the last attempt
 
     async def connect(self, link: Link) -> None:
         """Connect to Redis.
@@ -61,7 +61,7 @@ class Connector:
 
         Raises:
             Refused: Redis refuses for a lasting reason.
-            LinkError, LinkLost, TimeoutError: Redis refuses for now, or does not answer.
+            LinkError, LinkLost, TimeoutError: Redis refuses for now, or does not reply.
         """
         address = self._address
         hello: list[bytes | str | int] = ["HELLO", "3"]
@@ -95,7 +95,7 @@ class Connector:
         for library in found:
             fields = library if isinstance(library, dict) else dict(zip(library[::2], library[1::2], strict=True))
             loaded = fields[b"library_code"]
-            if loaded == code or _revision(loaded) > _revision(code):  # later revisions serve earlier nodes, too
+            if loaded == code or _revision(loaded) > _revision(code):  # later revisions also serve earlier nodes
                 return
         await link.ask("FUNCTION", "LOAD", "REPLACE", code)
 

@@ -1,7 +1,7 @@
 """Durability of acknowledged messages: how this Redis persists its data, in words for the operator.
 
-The node sends CONFIG GET and INFO, and changes nothing. Where its user may not use CONFIG (ACLs, managed services) INFO
-has less, and the text says so.
+The node sends CONFIG GET and INFO, and changes nothing. If its user may not use CONFIG (ACLs, managed services), INFO
+alone is used; it has less, and the text states that.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 
 CONFIG_KEYS = ("appendfsync", "save", "no-appendfsync-on-rewrite", "client-output-buffer-limit")
-# By appendfsync of the append-only file: data that a loss of power takes; a warning.
+# By appendfsync of the append-only file: the data that a loss of power destroys; a warning.
 LOSS_OF_POWER = {
     "everysec": ("can take the last second or two", ""),
     "no": (
@@ -45,7 +45,7 @@ class Facts:
     role: str = "master"
     replicas: int = 0  # connected
     mode: str = "standalone"
-    write_failed: str = ""  # files that Redis could not write lately
+    write_failed: str = ""  # files that Redis failed to write recently
     max_pending_output: int = 0  # bytes for one subscriber, above which Redis closes its connection; 0 = no limit
 
 

@@ -1,7 +1,7 @@
-"""The link: the one connection to Redis that carries everything with an order.
+"""The link: the one connection to Redis for everything that has an order.
 
 It speaks RESP3: messages to this node's channels arrive on the same connection as the replies, in the order in which
-Redis executed their causes. This module knows commands, replies and pushes, not their meaning.
+Redis executed their causes. This module handles commands, replies and pushes; their meaning is its callers'.
 
 A reply belongs to the oldest call without one. When the connection ends, every pending call gets `LOST`: Redis may or
 may not have executed it.
@@ -23,11 +23,11 @@ Then = Callable[[Reply], object]
 
 
 class LinkLost(Exception):
-    """The connection ended before the reply came."""
+    """The connection ended before the reply arrived."""
 
 
 class LinkError(Exception):
-    """Redis is unusable: it refused, is unreachable, or is not set up as required. The text has the reason."""
+    """Redis is unusable: it refuses, is unreachable, or lacks a required setting. The text has the reason."""
 
 
 LOST = LinkLost("the connection to Redis was lost")
@@ -66,8 +66,8 @@ class Link(asyncio.Protocol):
         self._waiting: deque[tuple[Then, float]] = deque()
         self._transport: asyncio.Transport | None = None
         self._held: list[tuple[bytes, bytes]] | None = None
-        self._deferred: list[Any] | None = None  # replies and pushes that came while `call_first` waits for its reply
-        self._replies_before = 0  # the replies to earlier calls that are still to come
+        self._deferred: list[Any] | None = None  # replies and pushes received while `call_first` waits for its reply
+        self._replies_before = 0  # number of earlier calls without a reply yet
         self._on_first: Callable[[Reply], object] = ignore
         self._read_at = time.monotonic()
 
@@ -110,7 +110,7 @@ class Link(asyncio.Protocol):
         """Send a command and wait for its reply.
 
         Raises:
-            LinkLost: the connection ended, or no data came for too long.
+            LinkLost: the connection ended, or no data arrived for too long.
             LinkError: Redis replied with an error.
         """
         loop = asyncio.get_running_loop()

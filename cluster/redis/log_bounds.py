@@ -20,7 +20,7 @@ class Segment:
 class LogBounds:
     """The bounds of a log that this node writes.
 
-    A log may have millions of entries, so sizes and ages are known by segment.
+    A log may have millions of entries, so sizes and ages are recorded per segment.
     """
 
     def __init__(self, max_bytes: int, max_seconds: float) -> None:
@@ -30,7 +30,7 @@ class LogBounds:
         self.size = 0
 
     def add(self, entry_id: bytes, size: int) -> None:
-        """An entry will be written."""
+        """Count an entry that is about to be written."""
         now = time.monotonic()
         self.size += size
         if self._segments:
@@ -49,9 +49,9 @@ class LogBounds:
         return known[0].first if known else b"0-0"
 
     def halve(self, waiting: int) -> bool:
-        """Give up the older half of the written bytes; the last `waiting` bytes are not written yet.
+        """Release the older half of the written bytes; the last `waiting` bytes are not written yet.
 
-        Returns whether there was anything to give up.
+        Returns whether there was anything to release.
         """
         kept = self.size - (self.size - waiting) // 2
         before = self.size

@@ -1,8 +1,9 @@
 """The store of a cluster: each block is one call of a function in Redis, atomic and applied once.
 
-Blocks are numbered. Redis applies number n only after n - 1, and reports a block that it has already; so after a broken
+Blocks are numbered. Redis applies number n only after n - 1, and reports a block that it has already. So after a broken
 link the node sends all unconfirmed blocks again. If Redis refuses a block for now (no memory, disk full, no replica),
-the node retries until Redis accepts it. No block is confirmed meanwhile: publishers wait, then are not read.
+the node retries until Redis accepts it. No block is confirmed meanwhile: publishers wait for acknowledgements, then the
+node stops reading from them.
 """
 
 import asyncio
@@ -346,7 +347,7 @@ class RedisStore(Store):
     # ---- when Redis refuses ----
 
     def _pause(self, reason: str) -> None:
-        """Redis refuses a block, and with it all later blocks of the pipeline: send all again after a pause."""
+        """Redis refuses a block and all later blocks of the pipeline: send them again after a pause."""
         self._complain(reason)
         self._round += 1
         link, self._link = self._link, None

@@ -13,7 +13,7 @@ from cluster.replay.summary import tell_lacking
 
 
 def count(recording: Recording, *, as_json: bool) -> int:
-    """Print how many messages there are; returns the exit status."""
+    """Print the number of messages; returns the exit status."""
     nodes: dict[str, list[int]] = defaultdict(lambda: [0, 0, 1 << 62, 0])
     for message in messages(recording, 0):
         found, at = nodes[message.node], message.row.accepted

@@ -20,8 +20,8 @@ LATENESS = 0.002  # seconds that are not worth a sleep
 class Manner:
     """How messages are published."""
 
-    speed: float = 1.0  # 0: as fast as it goes
-    max_pause: float = 0.0  # seconds; 0: as long as it was
+    speed: float = 1.0  # 0: as fast as possible
+    max_pause: float = 0.0  # seconds; 0: the original pauses
     topic_prefix: str = ""
     qos: int | None = None  # None: the original
     retain: bool = True  # whether RETAIN is kept
@@ -37,7 +37,7 @@ class Progress:
     acknowledged: int = 0  # of QoS 1 and 2
     expected: int = 0  # acknowledgements
     bytes: int = 0  # of payloads
-    too_long: int = 0  # topic names that are too long with the prefix: left out
+    too_long: int = 0  # messages skipped: their topic name is too long with the prefix
     at: int = 0  # accepted_at of the latest
     behind: float = 0.0  # seconds by which the pace is missed
     interrupted: bool = False
@@ -80,8 +80,8 @@ class Player:
         self._client = client
         self._manner = manner
         self.progress = progress
-        self.stop = asyncio.Event()  # to be set when it shall end
-        self._began = 0.0  # when the first message was due, shifted by the pauses that were cut
+        self.stop = asyncio.Event()  # set by the caller to end the replay
+        self._began = 0.0  # due time of the first message, shifted by the shortened pauses
         self._first: int | None = None
         self._before = 0
 
@@ -99,7 +99,7 @@ class Player:
         finally:
             await asyncio.wait([following])  # a thread can't be cancelled; it reads one piece at most
             if not following.cancelled():
-                following.exception()  # seen
+                following.exception()  # marks the exception as retrieved
 
     async def _unless_stopped(self, following: "asyncio.Future[list[Logged] | None]") -> list[Logged] | None:
         stopped = asyncio.ensure_future(self.stop.wait())
@@ -109,7 +109,7 @@ class Player:
         return None if self.stop.is_set() else following.result()
 
     async def _publish(self, message: Logged) -> bool:
-        """Publish when it is due; whether to go on."""
+        """Publish a message when it is due; returns whether to continue."""
         manner, progress, row = self._manner, self.progress, message.row
         if manner.speed and not await self._wait_for(message.order):
             return False
@@ -121,7 +121,7 @@ class Player:
             return True
         qos = row.qos if manner.qos is None else manner.qos
         payload = row.payload
-        if manner.with_times and (payload or not row.retain):  # an empty one with RETAIN clears what is retained
+        if manner.with_times and (payload or not row.retain):  # an empty one with RETAIN clears the retained message
             payload = json.dumps(envelope(message), ensure_ascii=False, separators=(",", ":")).encode()
         done = await self._client.start_publish(topic, payload, qos, row.retain and manner.retain)
         progress.published += 1
@@ -139,7 +139,7 @@ class Player:
             del self.progress.unacknowledged[done]
 
     async def _wait_for(self, order: int) -> bool:
-        """Sleep until a message is due; False if it shall end."""
+        """Sleep until a message is due; False if the replay is stopped."""
         loop, manner = asyncio.get_running_loop(), self._manner
         if self._first is None:
             self._first, self._before, self._began = order, order, loop.time()
@@ -167,10 +167,10 @@ class Player:
             for task in tasks:
                 task.cancel()
         if not self._client.connected:
-            await self._client.receive()  # raises why
+            await self._client.receive()  # raises the reason
 
     async def _settle(self) -> None:
-        """Wait for the acknowledgements; not for long if it was interrupted."""
+        """Wait for the acknowledgements, at most GRACE seconds after an interruption."""
         self.progress.interrupted = self.stop.is_set()
         waiting = list(self.progress.unacknowledged)
         if not waiting:

@@ -1,8 +1,8 @@
 """The logged messages of a range of time, of all nodes, in the order in which they were accepted.
 
-Each node's log keeps its own order, whatever its clock did, so messages of one publisher and topic stay in theirs;
-between nodes their clocks decide. The range is fixed when reading begins: messages logged later, such as those of the
-replay itself, are not in it. Reading is lazy: a few megabytes of each log are in memory.
+Each node's log keeps its own order, even if the node's clock was set back. So messages of one publisher and topic stay
+in order. Between nodes the order follows their clocks. The range is fixed when reading begins: it excludes messages
+logged later, such as those of the replay itself. Reading is lazy: a few megabytes of each log are in memory.
 """
 
 import heapq
@@ -18,9 +18,9 @@ from cluster.analytics.log.log import Entry, Gap, KnownLog, Log, Logs
 from cluster.analytics.times import SECOND, format_time
 from cluster.replay import rows
 
-LATE = 5 * SECOND  # blocks are closed soon after their messages were accepted, but not at once
+LATE = 5 * SECOND  # a block is closed shortly after its messages were accepted
 CHUNK = 256  # messages handed over at a time
-CACHED = 100_000  # topic names whose match is remembered
+CACHED = 100_000  # topic names whose match is cached
 
 
 class Logged(NamedTuple):
@@ -47,7 +47,7 @@ class Losses:
     """The messages that the logs of the range lack."""
 
     notices: list[str] = field(default_factory=list)
-    bytes: int = 0  # that are known to be missing within the range
+    bytes: int = 0  # missing within the range, as far as the logs show
     lacking: int = 0  # messages of QoS 0 that were never logged
 
 
@@ -57,10 +57,10 @@ class Recording:
     Args:
         logs: of the cluster.
         selection: of messages.
-        tell: called with a sentence for each gap.
+        tell: callback for each gap, with a sentence.
 
     Raises:
-        FlockError: there are no logs, or not of the nodes that were named.
+        FlockError: there are no logs, or none of the named nodes.
     """
 
     def __init__(self, logs: Logs, selection: Selection, tell: Callable[[str], None]) -> None:
@@ -145,7 +145,7 @@ class Recording:
         self.losses.notices.append(words)
         self._tell(words)
 
-    # ---- what is wanted ----
+    # ---- selection ----
 
     @property
     def _topic(self) -> rows.Wanted | None:

@@ -58,7 +58,7 @@ class Loading:
     def _loaded(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
         self._calls -= 1
         try:
-            if not claim.connection.closed:  # else the claim was given up when the connection closed
+            if not claim.connection.closed:  # else the claim ended when the connection closed
                 self._restore(claim, session, begins, reply)
         except ValueError as error:
             log.error("unreadable session", client_id=claim.packet.client_id, reason=error)

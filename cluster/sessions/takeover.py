@@ -50,7 +50,7 @@ class TakeOver:
         wills: of this node.
         routes: of this node.
         barrier: of this node.
-        max_sessions: returns how many persistent sessions the cluster may have.
+        max_sessions: returns the maximum number of persistent sessions in the cluster.
         on_fenced: called with the reason when this node is no longer a member of the cluster.
     """
 
@@ -274,7 +274,7 @@ class TakeOver:
         if claim is None:  # it is released already, or the reply to the claim was lost: no connection has it
             self._wills.settle(epoch)
             self._journal.release(client_id, epoch, 0)
-        elif claim.delayed:  # its delay applies although it has lost: else a fight would never slow down
+        elif claim.delayed:  # its delay applies although it has lost: else a fight would never be slowed down
             claim.overtaken = True
         else:
             self._plane.turn.count(TAKEOVERS)

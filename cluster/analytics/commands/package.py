@@ -14,7 +14,7 @@ Write a zip file with the source `flockmq`, the job, and redis-py, for `spark-su
 
 
 def run(arguments: list[str]) -> int:
-    """Do it; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = Parser("analytics package", DESCRIPTION, "FILE", EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="the zip file; one that is there is replaced")
     parser.add_general_help(parser.add_argument_group("options"))

@@ -52,7 +52,7 @@ def _range(since: str | None, until: str | None) -> tuple[int | None, int | None
 
 
 def _write(output: str, text: str) -> None:
-    """The file is there with all of it, or as it was."""
+    """Write the file as a whole, or leave it unchanged."""
     if output == "-":
         sys.stdout.buffer.write(text.encode())
         return

@@ -4,5 +4,5 @@ from cluster.analytics import job
 
 
 def run(arguments: list[str]) -> int:
-    """Do it; returns the exit status."""
+    """Run the command; returns the exit status."""
     return job.run(arguments)

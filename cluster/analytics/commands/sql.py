@@ -33,7 +33,7 @@ SHOWN = 1000  # rows of a table for people
 
 
 def run(arguments: list[str]) -> int:
-    """Do it; returns the exit status."""
+    """Run the command; returns the exit status."""
     args = parse(arguments)
     os.environ["TZ"] = "UTC"  # else rows have timestamps in local time, while SQL computes in UTC
     time.tzset()
@@ -51,7 +51,7 @@ def parse(arguments: list[str]) -> Namespace:
     """The command line; `directory` is empty with --redis.
 
     Raises:
-        UsageError: it makes no sense.
+        UsageError: it is invalid.
     """
     usage = '[DIR | --redis URL] "select ..." [OPTION...]'
     parser = Parser("analytics sql", "Run a query over the job's output.", usage, EXAMPLES)
@@ -82,10 +82,10 @@ def parse(arguments: list[str]) -> Namespace:
 
 
 def answer(spark: SparkSession, args: Namespace) -> None:
-    """Print the answer.
+    """Print the result.
 
     Raises:
-        FlockError: the query is wrong, or what it asks can't be read.
+        FlockError: the query is invalid, or its data can't be read.
     """
     try:
         if args.redis:
@@ -134,12 +134,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def is_int(value: object) -> bool:
-    """Whether it is a number that stands to the right."""
+    """Whether it is a number, aligned to the right."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def cell(value: Any, null: str = "") -> object:
-    """A value in one word or number."""
+    """A value as one word or number."""
     value = plain(value)
     if value is None:
         return null
@@ -151,7 +151,7 @@ def cell(value: Any, null: str = "") -> object:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; bytes as text, as far as they are."""
+    """A value for JSON; bytes as text, if they are UTF-8."""
     if isinstance(value, Row):
         return {name: plain(part) for name, part in value.asDict().items()}
     if isinstance(value, dict):

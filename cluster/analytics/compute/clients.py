@@ -5,7 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def clients(cube: DataFrame, window: int) -> DataFrame:
-    """`window` is its length in microseconds; of a client that moved, the node where it was last."""
+    """`window` is its length in microseconds; `node` is the client's last one."""
     return (
         _batches(cube)
         .groupBy("window", "client_id")

@@ -1,8 +1,8 @@
 """The cube: the share of a batch in each window, by node, client, topic name, QoS and payload size.
 
-The results of a window are computed from the cubes of all batches that had messages of it, when it is over. So a
-message is looked at once, and what waits for the end of a window is small: a device that sends to the same topic with
-the same size takes a row per batch, however much it sends.
+When a window is over, its results are computed from the cubes of all batches that had messages of it. So each message
+is read once, and a pending window is small: a device that sends messages of one size to one topic takes one row per
+batch, regardless of their number.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -16,7 +16,7 @@ CUBE = (
 
 def cube(rows: DataFrame) -> DataFrame:
     """The cube of a batch, without its version; `gap` is the longest one before a message within window and batch."""
-    # Sorted by a number first: client ids that begin alike are slow to compare.
+    # Sorted by a number first: client ids with a common prefix are slow to compare.
     before = F.lag("at").over(Window.partitionBy("hash", "client_id").orderBy("at"))
     gap = F.when(before >= F.col("window"), F.col("at") - before).otherwise(F.lit(0))
     return (

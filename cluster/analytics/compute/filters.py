@@ -1,4 +1,4 @@
-"""Topic filters in Spark: which topic names match, as a regular expression; the rules are those of `topic_filter`."""
+"""Topic filters in Spark, as regular expressions for topic names; the rules are those of `topic_filter`."""
 
 import re
 

@@ -1,14 +1,14 @@
-"""From accepted to written: per window and node the p50, p99 and most of the seconds that it took."""
+"""Lag: the seconds from accepted to written, as p50, p99 and maximum per window and node."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 LAGS = "version bigint, window bigint, node string, lag bigint, messages bigint"
-FINE = 10_000  # milliseconds up to which each counts by itself; above, seconds do
+FINE = 10_000  # milliseconds; lags up to this are counted by millisecond, longer ones by second
 
 
 def lags(rows: DataFrame, now: int) -> DataFrame:
-    """Messages by window, node and lag in milliseconds; `now` is when they were written, in microseconds."""
+    """Messages by window, node and lag in milliseconds; `now` is the time of writing, in microseconds."""
     milliseconds = F.greatest(F.floor((F.lit(now) - F.col("at")) / 1000), F.lit(0))
     coarse = F.floor(milliseconds / 1000) * 1000
     lag = F.when(milliseconds < FINE, milliseconds).otherwise(coarse).cast("bigint")

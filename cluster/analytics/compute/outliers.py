@@ -1,8 +1,9 @@
 """Values far from the usual values of their topic, by robust z-score.
 
-A topic's history is its last HISTORY values out of windows that are over, at most `values.SAMPLE` of each; so a busy
-topic's reaches back some windows, a rare one's some days. Median and MAD bear that outliers are in it. Where most
-values are the same the MAD is 0: the spread is then the mean distance, and always at least a thousandth of the median.
+A topic's history is its last HISTORY values from windows that are over, at most `values.SAMPLE` of each. So the history
+of a busy topic covers some windows, that of a rare one some days. Median and MAD are robust against outliers in it. If
+most values are equal, the MAD is 0, and the spread is the mean distance instead. The spread is always at least a
+thousandth of the median.
 """
 
 from pyspark.sql import DataFrame
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cluster.analytics.compute.values import spread
 
 HISTORY = 100  # values
-LEAST = 20  # values that a history must have
+LEAST = 20  # values; a shorter history gives no score
 TO_SIGMA = 1.4826  # times MAD is the standard deviation of normal values
 MEAN_TO_SIGMA = 1.2533  # times the mean distance likewise
 HISTORIES = (
@@ -21,14 +22,14 @@ HISTORIES = (
 
 
 def outliers(numbers: DataFrame, histories: DataFrame, most: float) -> DataFrame:
-    """The numbers whose score is `most` or above, either way."""
+    """The numbers whose absolute score is `most` or above."""
     known = histories.where("spread is not null").select("topic", "field", "median", "spread")
     scored = numbers.join(known, ["topic", "field"]).withColumn("score", F.expr("(value - median) / spread"))
     return scored.where(F.abs("score") >= most).withColumn("accepted_at", F.col("at"))
 
 
 def renewed(histories: DataFrame, batches: DataFrame, forgotten: int) -> DataFrame:
-    """The histories with the parts of windows that are over; topics without a number since `forgotten` are left out."""
+    """The histories with the parts of windows that are over; topics without a number since `forgotten` are dropped."""
     windows = (
         batches.groupBy("topic", "field", "window")
         .agg(F.sort_array(F.flatten(F.collect_list("sample"))).alias("seen"))
@@ -54,7 +55,7 @@ def renewed(histories: DataFrame, batches: DataFrame, forgotten: int) -> DataFra
 
 
 def median(ordered: str) -> str:
-    """SQL for the median of an array in order."""
+    """SQL for the median of a sorted array."""
     return f"({ordered}[(size({ordered}) - 1) div 2] + {ordered}[size({ordered}) div 2]) / 2"
 
 

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def rates(cube: DataFrame, depth: int) -> DataFrame:
-    """`depth` levels of the topic name are the prefix. Quantiles and publishers are exact."""
+    """The prefix is the first `depth` levels of the topic name. Quantiles and publishers are exact."""
     messages = F.sum("messages")
     shares = [
         (F.sum(F.when(F.col("qos") == qos, F.col("messages")).otherwise(0)) / messages).alias(f"qos_{qos}")

@@ -1,11 +1,11 @@
-"""From messages to the rows that results are computed from: no payload, but its size and the numbers in it.
+"""From messages to the rows that results are computed from: without payloads, but with their sizes and numbers.
 
-Times are microseconds since 1970 here and in all that the job keeps for itself; `stamped` makes them timestamps where a
-result is written.
+Times are microseconds since 1970 here and in the job's own state; `stamped` converts them to timestamps when a result
+is written.
 """
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812, the usual name
 
 from cluster.analytics.compute import filters
 from cluster.analytics.job_options import Options
@@ -36,7 +36,7 @@ def slim(messages: DataFrame, options: Options) -> DataFrame:
 
 
 def number(text: Column) -> Column:
-    """The finite number that a text is, or NULL."""
+    """The finite number in a text, or NULL."""
     value = F.when(text.rlike(NUMBER), text.try_cast("double"))
     return F.when(F.abs(value) < F.lit(float("inf")), value)
 
@@ -59,7 +59,7 @@ def numbers(rows: DataFrame, options: Options) -> DataFrame:
 
 
 def stamped(result: DataFrame, name: str, options: Options) -> DataFrame:
-    """A result as it is written: its columns in order, microseconds as timestamps, `window` as start and end."""
+    """A result for writing: its columns in order, microseconds as timestamps, `window` as start and end."""
     spark = result.sparkSession
     if "window" in result.columns:
         result = result.withColumns(

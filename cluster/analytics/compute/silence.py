@@ -1,14 +1,15 @@
 """Devices that fell silent, and those that are back.
 
-A device's interval is the gap between one second with messages of it and the next such second, so a burst counts as one
-message. Its usual interval is what three of four of its last KNOWN intervals don't exceed; LEAST of them must be known.
-It is silent when nothing came for `factor` times that, and for `least`. The clock is the logs': how far they have been
-read. While nothing comes from anybody the job's own clock takes its place, so a fleet that is all silent is reported.
+A device's interval is the gap between one second with messages of it and the next such second; a burst counts as one
+message. Its usual interval is the third quartile of its last KNOWN intervals, of which at least LEAST must exist. A
+device is silent if no message arrives for `factor` times the usual interval, and for at least `least`. The clock is the
+position up to which the logs have been read. While no device publishes, the job's own clock replaces it, so the silence
+of a whole fleet is reported too.
 
-One that has been silent for `forget` is no longer known, and that is an event too: else it would be told as silent for
-ever, also when it is back.
+A device that has been silent for `forget` is forgotten, which is an event too: else it would be reported as silent for
+ever, even after its return.
 
-Which events there are is decided by the times of messages alone, however they were cut into batches.
+Events depend on the times of messages alone, not on the boundaries of batches.
 """
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cluster.analytics.job_options import Options
 
-KNOWN = 20  # intervals that are remembered
-LEAST = 5  # intervals that must be known
+KNOWN = 20  # intervals that are kept
+LEAST = 5  # intervals; with fewer a device has no usual interval
 MARKS = "array<struct<first: bigint, last: bigint>>"  # seconds with messages: the first and the last of them
 DEVICES = f"client_id string, node string, marks {MARKS}, usual bigint, last bigint, silent boolean"
 EVENTS = "array<struct<at: bigint, event: string, since: bigint, usual_interval: double, silent_for: double>>"
@@ -26,7 +27,7 @@ EVENTS = "array<struct<at: bigint, event: string, since: bigint, usual_interval:
 def seen(rows: DataFrame) -> DataFrame:
     """Each client of a batch: its node, and its seconds with messages, in order."""
     second = F.floor(F.col("at") / 1_000_000)
-    # Over all messages only numbers are aggregated: texts, as of max_by(node), would have Spark sort.
+    # Only numbers are aggregated over all messages: for texts, as in max_by(node), Spark would sort.
     seconds = rows.groupBy("client_id", second.alias("second"), "node").agg(
         F.min("at").alias("first"), F.max("at").alias("last")
     )
@@ -42,7 +43,7 @@ def seen(rows: DataFrame) -> DataFrame:
 
 
 def renewed(devices: DataFrame, new: DataFrame, clock: int, options: Options) -> DataFrame:
-    """The devices after a batch, with the `events` that it brought."""
+    """The devices after a batch, with its `events`."""
     limit = f"{options.silent_factor}D", str(options.silent_least)
     joined = devices.where("size(marks) > 0").join(new, "client_id", "full_outer")
     return (
@@ -62,7 +63,7 @@ def renewed(devices: DataFrame, new: DataFrame, clock: int, options: Options) ->
         .select(
             "client_id",
             F.coalesce("new_node", "node").alias("node"),
-            # What is forgotten is there once more, without a mark, to be told.
+            # A forgotten device appears once more, without a mark, so that its event is reported.
             F.expr(f"slice(marks, greatest(1, size(marks) - {KNOWN}), if(forgotten, 0, {KNOWN + 1}))").alias("marks"),
             F.expr("if(forgotten, null, usual)").alias("usual"),
             F.expr("if(forgotten, null, last)").alias("last"),
@@ -73,7 +74,7 @@ def renewed(devices: DataFrame, new: DataFrame, clock: int, options: Options) ->
 
 
 def due(devices: DataFrame, clock: int, options: Options) -> DataFrame:
-    """The devices that are silent at `clock` and not known to be."""
+    """The devices that are silent at `clock` and not yet reported as silent."""
     patience = _patience("usual", f"{options.silent_factor}D", str(options.silent_least))
     return devices.where(F.expr(f"not silent and last + {patience} < {clock}"))
 
@@ -88,11 +89,11 @@ def nothing(spark: SparkSession) -> DataFrame:
     return seen(spark.createDataFrame([], "client_id string, at bigint, node string"))
 
 
-# ---- the expressions, as SQL: higher-order functions read better there ----
+# ---- expressions in SQL, where higher-order functions are easier to read ----
 
 
 def _appended() -> str:
-    """The marks with the new ones behind them. A second that both have is one; late messages are left out."""
+    """The marks followed by the new ones. A second in both is merged; late messages are ignored."""
     old, new = f"coalesce(marks, cast(array() as {MARKS}))", f"coalesce(new, cast(array() as {MARKS}))"
     same = "size(marks) > 0 and size(new) > 0 and new[0].first div 1000000 = marks[size(marks) - 1].first div 1000000"
     last = "greatest(marks[size(marks) - 1].last, new[0].last)"
@@ -103,7 +104,7 @@ def _appended() -> str:
 
 
 def _usual(marks: str, until: str = "") -> str:
-    """The usual interval at the end of `marks`, or before mark number `until`; NULL when too few are known."""
+    """The usual interval at the end of `marks`, or before mark number `until`; NULL with fewer than LEAST intervals."""
     end = until or f"size({marks})"
     begin = f"greatest(1, {end} - {KNOWN})"
     steps = f"array_sort(transform(sequence({begin}, {end} - 1), j -> {marks}[j].first - {marks}[j - 1].last))"
@@ -111,7 +112,7 @@ def _usual(marks: str, until: str = "") -> str:
 
 
 def _patience(usual: str, factor: str, least: str) -> str:
-    """After how long a device is silent; NULL when no usual interval is known."""
+    """The time after which a device counts as silent; NULL without a usual interval."""
     return f"case when {usual} is not null then greatest(cast({usual} * {factor} as bigint), {least}) end"
 
 
@@ -126,7 +127,7 @@ def _gaps(factor: str, least: str) -> str:
 
 
 def _events(factor: str, least: str, clock: int) -> str:
-    """`silent` and `back` of each such silence, `silent` alone of one that lasts, `forgotten` at its end."""
+    """`silent` and `back` for each such silence, `silent` alone for a lasting one, `forgotten` at its end."""
     since, back = "marks[g.i - 1].last", "marks[g.i].first"
     deadline = f"{since} + {_patience('g.usual', factor, least)}"
     fell = _event(deadline, "silent", since, "g.usual", "cast(null as double)")

@@ -1,11 +1,11 @@
-"""Per window: the clients, or the topic names, with most messages."""
+"""Per window: the clients, or the topic names, with the most messages."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 
 def top(cube: DataFrame, what: str, most: int) -> DataFrame:
-    """`what` is client_id or topic; equal ones rank by bytes, then by name. share is of the window's messages."""
+    """`what` is client_id or topic. Ties rank by bytes, then by name; `share` is the part of the window's messages."""
     totals = cube.groupBy("window", what).agg(
         F.sum("messages").alias("messages"), F.sum(F.col("size") * F.col("messages")).alias("bytes")
     )

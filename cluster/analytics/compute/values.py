@@ -1,7 +1,7 @@
-"""Numeric payloads per window, topic name and field: count, mean, least, most, standard deviation.
+"""Numeric payloads per window, topic name and field: count, mean, minimum, maximum, standard deviation.
 
-A batch's part of a window has the squared distances from its own mean, so that parts add up without loss of digits, and
-a sample of its values for the topic's history (`outliers.py`).
+A batch's part of a window has the squared distances from its own mean, so that parts add up without loss of digits. It
+also has a sample of its values for the topic's history (`outliers.py`).
 """
 
 from pyspark.sql import DataFrame

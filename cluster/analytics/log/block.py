@@ -1,7 +1,7 @@
-"""Blocks of the log of messages as Arrow record batches: each column is taken as it lies in the block.
+"""Blocks of the log of messages as Arrow record batches: each column is used in place.
 
-A block comes from elsewhere, so nothing of it is believed: ends must grow and stay within their bytes, names must be
-UTF-8, numbers must name something. What Spark gets can't make it read where it should not.
+A block is untrusted input. Ends must never fall and must stay within their bytes, names must be UTF-8, numbers must be
+in range. So no block makes Spark read outside of a buffer.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from cluster.analytics.log.header import DUP, QOS, RETAIN, Column, Header, find_
 from cluster.analytics.topic_filter import TopicFilters
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema(  # what Spark makes of `schema.MESSAGES`
+SCHEMA = pa.schema(  # Spark's Arrow schema for `schema.MESSAGES`
     [
         ("node", pa.string()),
         ("accepted_at", TIMESTAMP),
@@ -41,7 +41,7 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """Whether it leaves nothing out."""
+        """Whether it selects all rows."""
         return self.topic_filters is None and self.since is None and self.until is None
 
 
@@ -98,7 +98,7 @@ def _wanted(block: bytes, header: Header, selection: Selection) -> Arrays | None
     topic_names = texts(pa.string(), header.topics, columns.topic_ends, columns.topic_names)
     payloads = texts(pa.binary(), rows, columns.payload_ends, columns.payloads)
     mask = None if selection.everything else _mask(selection, accepted, topic, topic_names)
-    # `take` looks whether the numbers are in range.
+    # `take` checks that the numbers are in range.
     arrays = [accepted, client_ids.take(client), topic_names.take(topic), flags, payloads]
     if mask is None:
         return arrays

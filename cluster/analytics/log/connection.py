@@ -1,4 +1,4 @@
-"""Redis as the analytics ask it: a few commands at a time, again while it is away (reading twice is harmless)."""
+"""The analytics' connection to Redis: some commands at a time, retried while Redis is away (reads are idempotent)."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from cluster.redis.clients import RedisAddress
 TIMEOUT = 20.0  # seconds for a connection, and for a reply of some megabytes
 PAUSE = 0.25  # seconds between attempts
 Command = tuple[Any, ...]
-# What may pass by itself; without memory Redis takes nothing until nodes have given up some of their logs.
+# Temporary errors; without memory Redis refuses all writes until nodes have trimmed some of their logs.
 AWAY = (
     redis.ConnectionError,
     redis.TimeoutError,
@@ -28,7 +28,7 @@ class Connection:
 
     Args:
         address: where Redis is.
-        patience: seconds for which a Redis that does not answer is asked again, as when Sentinel makes a new master.
+        patience: seconds of retries while Redis does not reply, as when Sentinel promotes another master.
     """
 
     def __init__(self, address: RedisAddress, patience: float = 0.0) -> None:
@@ -41,10 +41,10 @@ class Connection:
         return self.ask_all([command])[0]
 
     def ask_all(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies to some commands that may be given twice; None for a key that XINFO does not find.
+        """The replies to some idempotent commands; None for a key that XINFO does not find.
 
         Raises:
-            RedisAway: no answer within `patience`, or an error; the words hold no password.
+            RedisAway: no reply within `patience`, or an error; the text contains no password.
         """
         end = time.monotonic() + self.patience
         while True:
@@ -56,7 +56,7 @@ class Connection:
                 time.sleep(PAUSE)
 
     def change(self, key: bytes, name: bytes, edit: Callable[[bytes | None], bytes]) -> None:
-        """Change a field of a hash; again if somebody else changed the hash meanwhile, or Redis was away."""
+        """Change a field of a hash; retries if another client changed the hash meanwhile, or Redis was away."""
         end = time.monotonic() + self.patience
         while True:
             try:
@@ -77,7 +77,7 @@ class Connection:
                 time.sleep(PAUSE)
 
     def close(self) -> None:
-        """Close it. Harmless when it is closed."""
+        """Close the connection. Harmless if it is closed already."""
         self._client.close()
 
     def __enter__(self) -> "Connection":

@@ -1,7 +1,7 @@
-"""How far a batch reads when there is more than it may read: all logs up to the same time.
+"""The end of a batch when there is more than it may read: all logs are read up to the same time.
 
-Were they cut by bytes alone, a log with little to read would come to the present while another is an hour behind; the
-watermark follows the newest row, and windows would be closed before their messages came.
+With a cut by bytes alone, a short log would reach the present while another is an hour behind. The watermark follows
+the newest row, so windows would close before all their messages are read.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cluster.analytics.log.log import Logs, one_entry, until_command
 from cluster.analytics.position import MAX, Position
 
-FULL = 0.75  # a batch with this share of what it may read is good enough
+FULL = 0.75  # share of the budget at which a batch is large enough
 QUESTIONS = 80
 
 
@@ -23,7 +23,7 @@ class Backlog(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of all its blocks."""
+        """The bytes of all its blocks."""
         return max(0, self.end.total - self.start.total)
 
 
@@ -31,7 +31,7 @@ Places = dict[str, Position]
 
 
 def cut(logs: Logs, backlogs: Mapping[str, Backlog], budget: int) -> Places:
-    """Where a batch of at most `budget` bytes ends in each log; one entry at least is read, if there is one."""
+    """The end in each log of a batch of at most `budget` bytes, or of one entry if that is larger."""
     ends = {node: backlog.end for node, backlog in backlogs.items()}
     if sum(backlog.bytes for backlog in backlogs.values()) <= budget:
         return ends
@@ -41,7 +41,7 @@ def cut(logs: Logs, backlogs: Mapping[str, Backlog], budget: int) -> Places:
         low_size, high_size = _size(backlogs, low), _size(backlogs, high)
         if low_size >= FULL * budget or high_ms - low_ms <= 1:
             break
-        # Where it would be if all seconds had as many bytes; every other time in the middle, for bursts.
+        # Interpolate as if all seconds had the same number of bytes; every other time bisect, for bursts.
         share = 0.5 if question % 2 else max(0.0, budget * 0.9 - low_size) / max(1, high_size - low_size)
         ms = min(high_ms - 1, max(low_ms + 1, low_ms + int((high_ms - low_ms) * share)))
         places = _places(logs, backlogs, low, high, ms)
@@ -61,7 +61,7 @@ def _size(backlogs: Mapping[str, Backlog], places: Places) -> int:
 
 
 def _places(logs: Logs, backlogs: Mapping[str, Backlog], low: Places, high: Places, ms: int) -> Places:
-    """Where each log is at the end of a millisecond."""
+    """The position in each log at the end of a millisecond."""
     open_ = {node: (Position(ms, MAX),) for node in backlogs if low[node] != high[node]}
     found = dict(low)
     for node, reply in logs.ask(until_command, open_).items():
@@ -72,7 +72,7 @@ def _places(logs: Logs, backlogs: Mapping[str, Backlog], low: Places, high: Plac
 
 
 def _within(logs: Logs, backlogs: Mapping[str, Backlog], ms: int, budget: int) -> Places:
-    """The first millisecond alone has too much: some entries of it, log after log."""
+    """Some entries of the first millisecond, log after log, if that millisecond alone exceeds the budget."""
     places: Places = {}
     left = budget
     for node, backlog in backlogs.items():

@@ -1,6 +1,6 @@
-"""The header of a block of the log of messages, and where its columns are; the layout is in deploy/docs/CLUSTER.md.
+"""The header of a block of the log of messages, and the places of its columns; layout: deploy/docs/CLUSTER.md.
 
-Nothing here looks at rows: `block` makes Arrow arrays of the columns, `flockmq replay` reads them with `struct`.
+This module reads no rows: `block` makes Arrow arrays of the columns, `flockmq replay` reads them with `struct`.
 """
 
 import struct
@@ -36,7 +36,7 @@ class Header(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Where the columns are; all lie within the block; their content is unchecked."""
+    """The places of the columns; all are within the block; their content is unchecked."""
 
     accepted: Column  # i64, microseconds since 1970
     client: Column  # i32, number of the client id
@@ -54,7 +54,7 @@ def parse_header(block: bytes) -> Header:
     """The header of a block.
 
     Raises:
-        BlockError: it is none, or of a layout that is not known here.
+        BlockError: it is no block, or its layout is not supported.
     """
     if len(block) < HEADER.size:
         raise BlockError(f"a block of {len(block)} bytes is too short for its header")
@@ -63,17 +63,17 @@ def parse_header(block: bytes) -> Header:
         raise BlockError(f"data that begins with {magic!r} is not a block of messages")
     if layout != LAYOUT or bits & ~HAS_PROPERTIES:
         raise BlockError(
-            f"a block has layout {layout}, bits {bits}, and only layout {LAYOUT} is known here",
+            f"a block has layout {layout}, bits {bits}, but only layout {LAYOUT} is supported",
             "a newer node wrote it: use the package of that release",
         )
     return Header(rows, rows_before, bytes_before, lacking, clients, topics, bool(bits & HAS_PROPERTIES))
 
 
 def find_columns(block: bytes, header: Header) -> Columns:
-    """Where the columns of a block are.
+    """The places of the columns of a block.
 
     Raises:
-        BlockError: one of them would end beyond the block, or something follows the last.
+        BlockError: a column would end beyond the block, or bytes follow the last one.
     """
     size, at = len(block), HEADER.size
     rows, columns = header.rows, []

@@ -1,6 +1,6 @@
 """The positions of jobs, in `mq:analytics:jobs`: no job trims entries that another needs; losses are reported.
 
-A job is there as JSON: `positions` by node id, `at` (ms, when it was heard of last), `nodes` if it reads only some, and
+A job's entry is JSON: `positions` by node id, `at` (ms, its last registration), `nodes` if it reads only some, and
 `lost` (bytes), `gaps` (node, from, to; the newest), `lacking` (messages of QoS 0 that the logs lack), by node.
 """
 
@@ -13,7 +13,7 @@ from cluster.analytics.errors import RedisAway
 from cluster.analytics.log.log import Gap, KnownLog, Logs
 from cluster.analytics.position import START, Position
 
-STALE_SECONDS = 7 * 86_400  # a job that was not heard of for as long holds nothing back
+STALE_SECONDS = 7 * 86_400  # after this time without registration a job prevents no trimming
 GAPS_KEPT = 200
 
 
@@ -23,7 +23,7 @@ class Job:
     Args:
         logs: of the cluster.
         name: of the job; no other query's. Empty: nothing is written.
-        nodes: names or ids of those that it reads; empty: all.
+        nodes: names or ids of the nodes that it reads; empty: all.
     """
 
     def __init__(self, logs: Logs, name: str, nodes: tuple[str, ...] = ()) -> None:
@@ -32,7 +32,7 @@ class Job:
         self._nodes = nodes
 
     def register(self, positions: Mapping[str, Position], lacking: Mapping[str, int]) -> None:
-        """Register the entries that will not be read again."""
+        """Register the positions up to which the job will not read again."""
         said: dict[str, Any] = {"positions": {node: str(place) for node, place in positions.items()}}
         if self._nodes:
             said["nodes"] = self._nodes
@@ -57,11 +57,11 @@ class Job:
         self._edit(edit)
 
     def trim(self, positions: Mapping[str, Position], known: Mapping[str, KnownLog]) -> None:
-        """Trim the logs up to here, but for entries that other jobs have yet to read."""
+        """Trim the logs up to these positions, except entries that other jobs have yet to read."""
         others = [job for name, job in _jobs(self._logs).items() if name != self.name and not _is_stale(job)]
         places: dict[str, tuple[Position]] = {}
         for node, own in positions.items():
-            # A job that does not know the log yet will read it from its begin.
+            # A job without a position in this log will read it from its beginning.
             theirs = [_place(job, node) for job in others if _reads(job, node, known)]
             place = min([own, *theirs])
             if place > START:
@@ -83,7 +83,7 @@ class Job:
 
 
 def reads(nodes: Iterable[str], log: KnownLog) -> bool:
-    """Whether a selection of nodes, by name or id, has this log; an empty selection has all."""
+    """Whether a selection of nodes, by name or id, includes this log; an empty selection includes all."""
     return not nodes or log.node in nodes or log.name in nodes
 
 

@@ -1,8 +1,8 @@
-"""The logs of messages in Redis: which there are, where one begins and ends, and reading a range of one.
+"""The logs of messages in Redis: their list, the ends of each, and reading a range of one.
 
-Knows nothing of Spark or Arrow, because `flockmq replay` uses it too. Positions are exact: `before` of an entry and
-the entry before it stand for the same place, and a range whose blocks do not follow one another byte for byte lacks
-data. Replies are small: pieces of a range have some megabytes, whatever the size of its blocks.
+This module is independent of Spark and Arrow, because `flockmq replay` uses it too. Positions are exact: `before` of an
+entry and the entry before it stand for the same place. A range whose blocks do not follow one another byte for byte
+lacks data. Replies are small: pieces of a range have some megabytes, regardless of the size of its blocks.
 """
 
 import json
@@ -16,8 +16,8 @@ from cluster.analytics.position import MAX, START, Position
 from cluster.redis.keys import Keys
 
 FIELD = b"b"
-PIECE = 2 << 20  # bytes that a reply should have at most: more is no faster
-FIRST_COUNT = 8  # entries to ask for while their size is not known
+PIECE = 2 << 20  # bytes of a reply, at most: larger ones are no faster
+FIRST_COUNT = 8  # entries per command while their size is unknown
 MAX_COUNT = 4096
 GROWTH = 4
 
@@ -50,7 +50,7 @@ class Gap(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """How much that is; 0 if the log has been wound back."""
+        """The missing bytes; 0 if the log has been wound back."""
         return max(0, self.end.total - self.start.total)
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Log:
         self._connection = connection
 
     def first(self) -> Entry | None:
-        """The oldest entry that is left."""
+        """The oldest remaining entry."""
         return self.after(None)
 
     def last(self) -> Entry | None:
@@ -89,12 +89,12 @@ class Log:
         return self.until(None)
 
     def start(self) -> Position:
-        """The place before the oldest entry; `end` if nothing is left."""
+        """The place before the oldest entry; `end` if no entry remains."""
         first = self.first()
         return self.end() if first is None else first.before
 
     def end(self) -> Position:
-        """The place after the newest entry that ever was; START if there was none, or the log was deleted."""
+        """The place after the newest entry, trimmed or not; START if there was none, or the log was deleted."""
         return ended(self._connection.ask("XINFO STREAM", self.key))
 
     def after(self, position: Position | None) -> Entry | None:
@@ -120,7 +120,7 @@ class Log:
         target = start.total + size
         share = size / max(1, end.total - start.total)
         while low.total < start.total + max(1, least):
-            # Where the place would be if all seconds had as many bytes; every other time in the middle, for bursts.
+            # Interpolate as if all seconds had the same number of bytes; every other time bisect, for bursts.
             guess = Position(min(high.ms, low.ms + int((high.ms - low.ms) * share)), target)
             replies = self._connection.ask_all([until_command(self.key, guess), after_command(self.key, guess)])
             places = [entry.position for entry in map(one_entry, replies) if entry is not None]
@@ -136,7 +136,7 @@ class Log:
         """The entries of a range, some megabytes at a time; `lost` is called for each gap, and may raise.
 
         Args:
-            start: the place where the reader is.
+            start: the reader's place.
             end: an entry's position.
         """
         position, count = start, FIRST_COUNT
@@ -161,7 +161,7 @@ class Logs:
 
     Args:
         connection: to Redis.
-        prefix: what the cluster's keys begin with.
+        prefix: of the cluster's keys.
     """
 
     def __init__(self, connection: Connection, prefix: str) -> None:
@@ -173,38 +173,38 @@ class Logs:
         return Log(self.connection, self.keys, node)
 
     def known(self) -> dict[str, KnownLog]:
-        """The logs that exist, and those that were deleted some weeks ago at most, by the node's id."""
+        """The logs that exist or were deleted in the last weeks, by the node's id."""
         found = self.connection.ask("HGETALL", self.keys.analytics_logs)
         return {node.decode(): _known(node.decode(), text) for node, text in found.items()}
 
     def ask(self, command: Callable[..., tuple[Any, ...]], arguments: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        """Replies by node to `command(key, *arguments of the node)`, all at once."""
+        """Replies by node to `command(key, *arguments of the node)`, sent as one pipeline."""
         commands = [command(self.keys.analytics_log(node.encode()), *more) for node, more in arguments.items()]
         return dict(zip(arguments, self.connection.ask_all(commands) if commands else [], strict=True))
 
 
 def after_command(key: bytes, position: Position | None) -> tuple[Any, ...]:
-    """Asks for the first entry after a place, or of all."""
+    """The command for the first entry after a place, or the first of all."""
     return ("XRANGE", key, "-" if position is None else f"({position}", "+", "COUNT", 1)
 
 
 def until_command(key: bytes, position: Position | None) -> tuple[Any, ...]:
-    """Asks for the last entry up to a place, or of all."""
+    """The command for the last entry up to a place, or the last of all."""
     return ("XREVRANGE", key, "+" if position is None else str(position), "-", "COUNT", 1)
 
 
 def info_command(key: bytes) -> tuple[Any, ...]:
-    """Reads the record of a log; for `ended`."""
+    """The command for the record of a log; for `ended`."""
     return ("XINFO STREAM", key)
 
 
 def ended(info: Any) -> Position:
-    """The place after the newest entry that ever was, by the reply to XINFO STREAM."""
+    """The place after the newest entry, trimmed or not, in the reply to XINFO STREAM."""
     return START if info is None else Position.parse(info["last-generated-id"])
 
 
 def one_entry(reply: Any) -> Entry | None:
-    """The entry of a reply with one at most."""
+    """The entry of a reply with at most one."""
     entries = parse_entries(reply)
     return entries[0] if entries else None
 

@@ -18,7 +18,7 @@ class Losses:
 
     Args:
         fail: whether a gap is an error.
-        job: counts them otherwise.
+        job: counts the gaps if they are no error.
     """
 
     def __init__(self, fail: bool, job: Job) -> None:
@@ -37,7 +37,7 @@ class Losses:
             raise DataLoss(words, HINT)
         if gap not in self._told:
             self._told.add(gap)
-            _log.warning("%s; going on without", words)
+            _log.warning("%s; continuing without them", words)
             self._job.lose(gap)
 
 

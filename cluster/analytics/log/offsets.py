@@ -4,7 +4,7 @@
     "1770000000010-4711 earliest"   nothing has been read, and begins there or later: trimmed entries were not requested
     "1770000000010-4711 ended"      everything has been read, and the log was deleted: no entry will follow
 
-`ended` tells a log that Redis knows no longer from one that was lost.
+`ended` distinguishes a log that was deleted from one that was lost.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ EARLIEST, ENDED = "earliest", "ended"
 
 
 class Offset(NamedTuple):
-    """Where the source is in one log."""
+    """The source's place in one log."""
 
     position: Position
     mark: str = ""  # "", EARLIEST or ENDED
@@ -31,7 +31,7 @@ class Offset(NamedTuple):
         return f"{self.position} {self.mark}" if self.mark else str(self.position)
 
 
-NEW = Offset(START)  # of a log that the checkpoint does not know: all of it is to be read
+NEW = Offset(START)  # of a log that is not in the checkpoint: all of it is read
 Offsets = dict[str, Offset]
 
 
@@ -41,10 +41,10 @@ def parse_offsets(texts: Mapping[str, str]) -> Offsets:
 
 
 def format_offsets(offsets: Mapping[str, Offset]) -> dict[str, str]:
-    """As Spark's dict; in a fixed order, because Spark compares the JSON of it."""
+    """As Spark's dict; in a fixed order, because Spark compares its JSON."""
     return {node: str(offsets[node]) for node in sorted(offsets)}
 
 
 def positions(offsets: Mapping[str, Offset]) -> dict[str, Position]:
-    """Without their meanings."""
+    """The positions, without their marks."""
     return {node: offset.position for node, offset in offsets.items()}

@@ -1,7 +1,7 @@
 """The plan of a batch: the range of each log, its gaps, the tasks that share the work. Runs in the driver.
 
-Logs are looked at with small questions (the first entry after a place, the number of entries), since Spark asks many
-times a second whether there is something new.
+Planning sends small commands (the first entry after a place, the number of entries), because Spark polls for new data
+many times a second.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from cluster.analytics.log.offsets import EARLIEST, ENDED, NEW, Offset, Offsets
 from cluster.analytics.options import LATEST, SourceOptions
 from cluster.analytics.position import MAX, START, Position
 
-SPLIT_FULL = 0.75  # a task with this share of its bytes is good enough
-LATE_MS = 10_000  # a block is closed 20 ms after its messages were accepted, later if the node was kept from it
+SPLIT_FULL = 0.75  # share of its bytes at which a task is large enough
+LATE_MS = 10_000  # a block is closed 20 ms after its messages were accepted, or later if the node stood still
 Lost = Callable[[Gap], None]
 
 
@@ -40,11 +40,11 @@ class Range:
     name: str  # of the node
     start: Position
     end: Position
-    trimmed_is_lost: bool = True  # False: begins with the oldest there is; what is trimmed was not asked for
+    trimmed_is_lost: bool = True  # False: begins with the oldest entry; trimmed ones were not requested
 
     @property
     def bytes(self) -> int:
-        """Of its blocks."""
+        """The bytes of its blocks."""
         return max(0, self.end.total - self.start.total)
 
 
@@ -54,7 +54,7 @@ class Planner:
     Args:
         logs: of the cluster.
         options: of the source.
-        lost: told of what is missing; may raise.
+        lost: called for each gap; may raise.
     """
 
     def __init__(self, logs: Logs, options: SourceOptions, lost: Lost) -> None:
@@ -69,10 +69,10 @@ class Planner:
         self.known = self._logs.known()
         return {node: log for node, log in self.known.items() if reads(self._options.nodes, log)}
 
-    # ---- where a query begins ----
+    # ---- the start of a query ----
 
     def initial(self) -> Offsets:
-        """Where a new query begins, exactly, in each log that there is."""
+        """The exact start of a new query in each existing log."""
         starting = self._options.starting_offsets
         offsets = {}
         for node, log in self.look().items():
@@ -89,7 +89,7 @@ class Planner:
         return offsets
 
     def _named(self, node: str, named: Position) -> Position:
-        """The exact position that the user named; entries trimmed after it will count as lost."""
+        """The exact position given by the user; entries trimmed after it count as lost."""
         log = self._logs.log(node)
         entry = log.until(named)
         if entry is not None:
@@ -97,15 +97,15 @@ class Planner:
         start = log.start()
         return start if start.total <= named.total or start.total == 0 else named
 
-    # ---- where a batch ends ----
+    # ---- the end of a batch ----
 
     def latest(self, start: Offsets, budget: int | None, target: Mapping[str, Position] | None = None) -> Offsets:
-        """Where the next batch ends.
+        """The end of the next batch.
 
         Args:
-            start: where it begins.
-            budget: bytes that it may read; None: all there is.
-            target: where the query ends; None: never.
+            start: its beginning.
+            budget: bytes that it may read; None: no limit.
+            target: the end of the query; None: it has none.
         """
         wanted = self.look().keys() | (start.keys() - self.known.keys())  # the latter: forgotten, or lost
         open_ = {node: start.get(node, NEW) for node in wanted if start.get(node, NEW).mark != ENDED}
@@ -124,7 +124,7 @@ class Planner:
         return offsets
 
     def ends(self) -> dict[str, Position]:
-        """The last entries of all logs now, those that were deleted included."""
+        """The present last entries of all logs, including deleted ones."""
         known = self.look()
         found = {node: log.last for node, log in known.items() if log.last is not None}
         replies = self._logs.ask(until_command, {node: (None,) for node in known if node not in found})
@@ -145,11 +145,11 @@ class Planner:
         return first.before if offset.mark == EARLIEST else offset.position
 
     def _without_news(self, offsets: Offsets, node: str, offset: Offset, length: int) -> None:
-        """Nothing follows: there is nothing new, or it was trimmed, or the log was deleted."""
+        """No entry follows: none is new, or new ones were trimmed, or the log was deleted."""
         log, place = self.known.get(node), offset.position
         if length:
             return
-        if log is None:  # an ended log that was forgotten has another mark
+        if log is None:  # a forgotten ended log has another mark
             self._lost(Gap(node, place, place))
             offsets.pop(node, None)
             return
@@ -171,8 +171,8 @@ class Planner:
         for node, reply in self._logs.ask(until_command, dict.fromkeys(begun, (None,))).items():
             last = one_entry(reply)
             if last is None:
-                continue  # trimmed this moment: the next batch sees it
-            with contextlib.suppress(BlockError):  # who reads it tells
+                continue  # trimmed at this moment: the next batch reports it
+            with contextlib.suppress(BlockError):  # the reader of the entry reports the error
                 self.lacking[node] = last.header().lacking
             end = last.position if target is None else min(last.position, target.get(node, START))
             start, first = begun[node]
@@ -182,10 +182,10 @@ class Planner:
             return {node: backlog.end for node, backlog in backlogs.items()}
         return cut(self._logs, backlogs, budget)
 
-    # ---- who reads what ----
+    # ---- the ranges of tasks ----
 
     def between(self, since: int | None, until: int | None) -> list[Range]:
-        """The ranges that have the messages of some time (us), and a few more."""
+        """The ranges that contain all messages of a time (us), and a few others."""
         ranges = []
         for node, known in self.look().items():
             if known.last is not None:

@@ -8,7 +8,7 @@ from cluster.analytics.log.block import Selection, record_batch
 from cluster.analytics.log.log import Entry, Gap, Logs
 from cluster.analytics.log.planning import Range
 
-ROWS = 16_384  # of a batch, about: fewer cost Spark more, more don't fit the caches
+ROWS = 16_384  # of a batch, about: smaller batches cost Spark more, larger ones exceed the CPU caches
 BYTES = 2 << 20
 
 
@@ -17,8 +17,8 @@ class RangeReader:
 
     Args:
         logs: of the cluster.
-        selection: which rows are wanted.
-        lost: told of what is missing, with the reason if that is damage; may raise.
+        selection: of rows.
+        lost: called for each gap, with the reason if it is damage; may raise.
     """
 
     def __init__(self, logs: Logs, selection: Selection, lost: Callable[[Gap, BlockError | None], None]) -> None:

@@ -1,7 +1,7 @@
-"""A batch of messages becomes files, results and a commit: called by the streaming query, one batch after the other.
+"""Turns each batch of messages into files, results and a commit; the streaming query calls it, batch after batch.
 
-One query reads each message once; whatever is computed starts from the archive's new files, or from the batch's rows in
-memory. A query for each result would read the log, plan and commit by itself.
+One query reads each message once. All results are computed from the archive's new files, or from the batch's rows in
+memory. Separate queries for the results would each read the log, plan and commit.
 """
 
 import threading
@@ -23,17 +23,17 @@ SHOWN = {"rates", "top_clients", "top_topics", "lag", "silence", "outliers"}  # 
 
 
 class Stopping(Exception):
-    """No batch begins any more."""
+    """The job is stopping: no further batch begins."""
 
 
 class Batches:
-    """Does batches and looks at the clock, one at a time.
+    """Processes batches and checks of the clock, one at a time.
 
     Args:
         spark: a session whose time zone is UTC.
         options: of the job.
-        live: where results are shown; None: nowhere.
-        on_report: is told what a batch did.
+        live: publishes the latest results; None: they are not published.
+        on_report: called with the counts of each batch.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class Batches:
         self._lock = threading.Lock()
         self._stopping = False
         self.error: Exception | None = None
-        self.ended = time.time()  # when the last batch did
+        self.ended = time.time()  # time of the last batch's end
         files = Files(spark, options.checkpoint)
         self.commits = Commits(files, options)
         self._sink = Sink(Files(spark, options.output), options.output, self.commits.id)
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
-        """Do batch number `batch`; nothing if that is done."""
+        """Process batch number `batch`, unless it is done already."""
         if self._stopping:
             raise Stopping("the job ends")
         with self._lock:
             try:
-                if batch > self.commits.last.batch:  # else Spark has not seen that it was done
+                if batch > self.commits.last.batch:  # else it is done, and Spark has not recorded that
                     self._do(messages, batch)
             except Exception as error:
                 self.error = error
@@ -70,13 +70,13 @@ class Batches:
                 self.ended = time.time()
 
     def stop(self) -> None:
-        """Begin no batch any more, and wait for the one that runs."""
+        """Begin no further batch, and wait for the running one."""
         self._stopping = True
         with self._lock:
             pass
 
     def resume(self) -> None:
-        """After `stop`, for a last look at the clock."""
+        """Resume after `stop`, for a last check of the clock."""
         self._stopping = False
 
     def _do(self, messages: DataFrame, batch: int) -> None:
@@ -120,5 +120,5 @@ class Batches:
             for name in SHOWN & version.written.keys():
                 rows = self._spark.read.schema(TABLES[name]).parquet(*version.written[name])
                 self._live.show(name, rows.collect())
-            self._live.flush()  # before the commit: what is done again is shown again
+            self._live.flush()  # before the commit: a repeated batch publishes its results again
         self.commits.commit(version.commit())

@@ -1,15 +1,15 @@
-"""The commits of the job: kill -9 at any moment neither loses nor doubles a row.
+"""The commits of the job: kill -9 at any moment neither loses nor duplicates a row.
 
-Every batch, and every look at the clock that changes something, is a *version*. It writes its files under names that
-carry the version and the job's id, then a commit: one small file, renamed into place. At start, files of versions above
-the last commit are removed: what had not been committed is done again, from the same messages, since Spark's checkpoint
-has the batch's offsets. So plain readers of the Parquet files (pandas, DuckDB) see each row once when the job
-has been started again, and never twice.
+Each batch is a *version*, and so is each check of the clock that changes something. A version writes files whose names
+contain its number and the job's id. Then it writes its commit: one small file, renamed into place. At start the job
+removes files of versions above the last commit. Their batches are repeated from the same messages, because Spark's
+checkpoint has their offsets. So after a restart of the job, plain readers of the Parquet files (pandas, DuckDB) find
+each row exactly once.
 
     <checkpoint>/spark/           Spark's: offsets
-    <checkpoint>/job.json         the job's id, and the options that can't change
+    <checkpoint>/job.json         the job's id, and the options that are fixed
     <checkpoint>/commits/         the last two
-    <checkpoint>/state/NAME/V     what the job keeps from one version to the next, as Parquet
+    <checkpoint>/state/NAME/V     the job's state after version V, as Parquet
 """
 
 import json
@@ -31,11 +31,11 @@ class Commit:
 
     version: int = 0
     batch: int = -1  # of Spark
-    watermark: int = 0  # microseconds: windows up to here are written
-    state: dict[str, int] = field(default_factory=dict)  # name -> version of what is kept
+    watermark: int = 0  # microseconds; windows up to this time are written
+    state: dict[str, int] = field(default_factory=dict)  # name -> version of the state
     parts: dict[str, dict[str, int]] = field(default_factory=dict)  # cube, ... -> version -> start of its last window
     messages: int = 0  # so far
-    late: int = 0  # of them, those that came when their window had been written
+    late: int = 0  # messages whose window had been written before
 
 
 class Commits:
@@ -86,7 +86,7 @@ class Commits:
         return Commit()
 
     def check_place(self) -> None:
-        """Spark would count its batches from 0 again, and those that are done are not done twice.
+        """Without its checkpoint Spark would count batches from 0 again, and the job would skip them as done.
 
         Raises:
             FlockError: Spark's part of the checkpoint is gone.
@@ -98,7 +98,7 @@ class Commits:
             )
 
     def sweep(self) -> int:
-        """Remove the files of uncommitted versions, and state that is not needed any more; returns how many."""
+        """Remove the files of uncommitted versions, and obsolete state; returns the number of files."""
         removed = 0
         self._files.delete(f"{self._options.output}/_staging")
         for name in TABLES:
@@ -120,7 +120,7 @@ class Commits:
         return removed
 
     def commit(self, commit: Commit) -> None:
-        """From here on the version's files count."""
+        """Commit: from now on the version's files are valid."""
         parts = {
             name: {at: start for at, start in versions.items() if start + self._options.window > commit.watermark}
             for name, versions in commit.parts.items()
@@ -136,7 +136,7 @@ class Commits:
         gone = [f"{name}/{at}" for name, at in before.state.items() if self.last.state.get(name) != at]
         for name, versions in before.parts.items():
             gone += [f"{name}/{at}" for at in versions if at not in self.last.parts.get(name, {})]
-        # What was written and closed within this version was never in a commit.
+        # A part that was written and closed within this version was never in a commit.
         for name in self.last.parts:
             if str(self.last.version) not in self.last.parts[name]:
                 gone.append(f"{name}/{self.last.version}")
@@ -144,5 +144,5 @@ class Commits:
             self._files.delete(f"{self.directory}/state/{path}")
 
     def state_path(self, name: str, version: int | str) -> str:
-        """Where a version keeps something."""
+        """The directory of a version's state."""
         return f"{self.directory}/state/{name}/{version}"

@@ -1,4 +1,4 @@
-"""Files by Hadoop's FileSystem: the job's files may be on a disk, in HDFS or in an object store."""
+"""Files through Hadoop's FileSystem: the job's files may be on a disk, in HDFS or in an object store."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 
 class Files:
-    """The file system of `root`, a directory or a URI. All paths are below it, as text."""
+    """The file system of `root`, a directory or a URI. All paths are text, relative to it."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
@@ -17,7 +17,7 @@ class Files:
         self._system = self._path(root).getFileSystem(configuration)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or directory."""
+        """Whether the file or directory exists."""
         return bool(self._system.exists(self._path(path)))
 
     def names(self, path: str) -> list[str]:
@@ -32,14 +32,14 @@ class Files:
         return sorted(str(status.getPath().toString()) for status in found or ())
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a directory with all in it; nothing if there is none."""
+        """Remove a file, or a directory with its contents, if it exists."""
         self._system.delete(self._path(path), True)
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file; the target's directory is made.
+        """Move a file; creates the target's directory.
 
         Raises:
-            OSError: the target is there, or the file system refuses.
+            OSError: the target exists, or the file system refuses.
         """
         to = self._path(target)
         self._system.mkdirs(to.getParent())
@@ -55,7 +55,7 @@ class Files:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """A file that is there with all its text, or not at all."""
+        """Write a file with all its text, or none."""
         directory, _, name = path.rpartition("/")
         part = f"{directory}/.{name}.part"
         stream = self._system.create(self._path(part), True)

@@ -6,8 +6,8 @@
     silent/CLIENT     since when, and the usual interval; removed when the device is back or forgotten
     outliers/TOPIC    the last outlier of a topic name
 
-Payloads are JSON. What is no part of a topic level in a client id, and `%`, is percent-encoded. There are at most
-`live_topics`; one more makes the one that was not set for longest go. What Redis doesn't take now is sent later.
+Payloads are JSON. In client ids `%`, and characters that a topic level can't contain, are percent-encoded. There are at
+most `live_topics` topics; a further one replaces the least recently set. Results that Redis refuses are sent later.
 """
 
 import json
@@ -37,12 +37,12 @@ def escaped(client_id: str) -> str:
 
 
 def iso(time: datetime) -> str:
-    """A time as text. Spark gives rows the local time, without saying so."""
+    """A time as text. Spark passes local times without a zone."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 class Live:
-    """Sets results; `set` and `flush` are called by one thread."""
+    """Publishes results; `set` and `flush` are called by one thread."""
 
     def __init__(self, url: str, prefix: str, most: int) -> None:
         self._client = RedisAddress.parse(url).client()
@@ -51,14 +51,14 @@ class Live:
         self._known: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, str] = {}  # topic -> payload
         self._loaded = False
-        self.dropped = 0  # topics that went because there were too many
+        self.dropped = 0  # topics removed because there were too many
 
     def set(self, topic: str, result: object) -> None:
         """Publish a result at the next flush; None removes it."""
         if len(topic.encode("utf-8", "replace")) > LONGEST:
             self.dropped += 1
             return
-        self._waiting.pop(topic, None)  # the last set is the last sent
+        self._waiting.pop(topic, None)  # keeps the order of the last `set` of each topic
         self._waiting[topic] = "" if result is None else json.dumps(result, ensure_ascii=False)
 
     def flush(self) -> bool:
@@ -69,7 +69,7 @@ class Live:
             self._send()
         except (redis.RedisError, OSError) as error:
             log.warning("results are not in Redis", waiting=len(self._waiting), reason=error)
-            self._loaded = False  # which of them Redis took, and which removals, it will say
+            self._loaded = False  # read again which results and removals Redis has applied
             for topic in list(self._waiting)[: -self._most]:
                 del self._waiting[topic]
             return False
@@ -87,7 +87,7 @@ class Live:
             pipe.execute()
 
     def _bounded(self) -> list[tuple[str, str]]:
-        """The pending results, and removals that keep the maximum."""
+        """The pending results, and the removals that enforce the maximum."""
         commands = []
         for topic, payload in self._waiting.items():
             self._known.pop(topic, None)
@@ -101,7 +101,7 @@ class Live:
                 self.dropped += 1
         return commands
 
-    # ---- what is set for each table ----
+    # ---- the results of each table ----
 
     def show(self, name: str, rows: list[Row]) -> None:
         """Set the results of the new rows of a table."""

@@ -1,4 +1,4 @@
-"""Parquet files of a version: written aside, then renamed into place under names that carry the version."""
+"""Parquet files of a version: written aside, then renamed into place under names that contain the version."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -6,11 +6,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from cluster.analytics.output.files import Files
 from cluster.analytics.tables import time_of
 
-LARGE = ("messages", "clients", "numbers")  # one file for each task that made it; of the rest one for each hour
+LARGE = ("messages", "clients", "numbers")  # one file per task; of other tables one per hour
 
 
 class Sink:
-    """Writes below a directory, for the job with this id."""
+    """Writes files below a directory, for the job with this id."""
 
     def __init__(self, files: Files, output: str, job: str) -> None:
         self._files = files
@@ -18,7 +18,7 @@ class Sink:
         self._job = job
 
     def write(self, name: str, rows: DataFrame, version: int) -> list[str]:
-        """Add rows to a table; returns the paths of their files, none when there are no rows."""
+        """Add rows to a table; returns the paths of their files, none without rows."""
         staging = f"{self._output}/_staging/{name}"
         time = F.col(time_of(name))
         dated = rows.withColumns({"date": F.date_format(time, "yyyy-MM-dd"), "hour": F.hour(time)})

@@ -1,4 +1,4 @@
-"""The work of one version of the job: a batch of messages, or a look at the clock. It commits nothing itself."""
+"""The work of one version of the job: a batch of messages, or a check of the clock. It commits nothing itself."""
 
 import time
 from dataclasses import dataclass, field
@@ -39,10 +39,10 @@ class Version:
     Args:
         spark: the session that reads and computes.
         options: of the job.
-        commits: the last one is what this version begins with.
-        sink: takes the files.
+        commits: of the job; this version begins with the last one.
+        sink: writes the files.
         batch: of Spark.
-        watermark: least value of the new one.
+        watermark: minimum of the new watermark.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Version:
         self._state = dict(last.state)
         self._parts = {name: dict(versions) for name, versions in last.parts.items()}
         self._messages, self._late = last.messages, last.late
-        self._some_are_over = False  # windows that this version has messages of
+        self._some_are_over = False  # whether a window with messages of this version is over
         self._last_window = 0
 
     def commit(self) -> Commit:
@@ -80,7 +80,7 @@ class Version:
     # ---- a batch ----
 
     def add(self, messages: DataFrame) -> None:
-        """Archive the messages, and keep their shares in the results."""
+        """Archive the messages, and save their shares of the results."""
         rows = self._rows(messages)
         try:
             if rows is not None and self._look(rows):
@@ -90,7 +90,7 @@ class Version:
                 rows.unpersist()
 
     def _rows(self, messages: DataFrame) -> DataFrame | None:
-        """The rows to compute from: out of the archive's new files, which is cheaper than to read the log again."""
+        """The rows to compute from: the archive's new files, which are cheaper to read than the log."""
         if not self._options.archive:
             return slim(messages, self._options).persist()
         self._write("messages", messages)
@@ -99,9 +99,10 @@ class Version:
         return slim(self._spark.read.schema(TABLES["messages"]).parquet(*self.written["messages"]), self._options)
 
     def _look(self, rows: DataFrame) -> bool:
-        """Count, and set the watermark: up to where every node that sent something has been read. Whether there's any.
+        """Count the messages, and set the watermark; returns whether there are any.
 
-        By node, because the logs of some may be further behind than those of others.
+        The watermark is the time up to which the log of each node with messages has been read. It is computed by node,
+        because some logs may be further behind than others.
         """
         now = round(time.time() * 1e6)
         late = F.count_if(F.col("window") + self._options.window <= self._before)
@@ -143,7 +144,7 @@ class Version:
     # ---- devices ----
 
     def state(self, name: str) -> DataFrame | None:
-        """State that an earlier version, or this one, kept."""
+        """The state saved by an earlier version, or by this one."""
         if name not in self._state:
             return None
         return self._spark.read.schema(STATES[name]).parquet(self._commits.state_path(name, self._state[name]))
@@ -159,7 +160,7 @@ class Version:
         return self._spark.createDataFrame([], STATES[name]) if found is None else found
 
     def renew_devices(self, seen: DataFrame) -> None:
-        """The devices that fell silent, and those that are back."""
+        """Write the devices that fell silent, and those that are back."""
         devices = silence.renewed(self._state_or_nothing("devices"), seen, self.watermark, self._options)
         path = self._keep_state("devices", devices)
         told = self._spark.read.schema(f"{silence.DEVICES}, events {silence.EVENTS}").parquet(path)
@@ -168,7 +169,7 @@ class Version:
     # ---- windows ----
 
     def close_windows(self) -> None:
-        """Write the results of the windows that are over now."""
+        """Write the results of the windows that are now over."""
         length = self._options.window
         if not (self._some_are_over or self._before // length < self.watermark // length):
             return
@@ -197,7 +198,7 @@ class Version:
         }
 
     def _over(self, name: str) -> DataFrame | None:
-        """The shares of windows that are over: of the batches, if not written yet, and of this one."""
+        """The shares of windows that are over: of earlier batches, if not written yet, and of this one."""
         if not self._parts.get(name):
             return None
         paths = [self._commits.state_path(name, version) for version in self._parts[name]]

@@ -9,13 +9,13 @@ from cluster.analytics.report.markup import Markup, tag
 from cluster.analytics.report.scales import Format, Scale
 from cluster.analytics.report.words import LABEL_MAX, moment, share, shown
 
-ROW = 34  # pixels: a line of text, and what is drawn below it
+ROW = 34  # pixels: a line of text, and the drawing below it
 THICK = 8
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A name and how much."""
+    """A name and its value."""
 
     name: str
     value: float
@@ -105,7 +105,7 @@ def shares(title: str, about: str, names: Sequence[str], rows: Sequence[Shares],
 
 @dataclass(frozen=True)
 class Range:
-    """A name, marks in rising order (the first and the last but one are the ends of a bar), and words."""
+    """A name, marks in rising order (the first and the last but one are the ends of a bar), and a text."""
 
     name: str
     words: str
@@ -151,7 +151,7 @@ def ranges(title: str, about: str, names: Sequence[str], rows: Sequence[Range], 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A name and when it lasted; `open` if it has not ended."""
+    """A name and a stretch of time; `open` if it has not ended."""
 
     begin: int
     end: int
@@ -168,7 +168,7 @@ class Stretches:
 
 
 def timeline(title: str, about: str, begin: int, end: int, rows: Sequence[Stretches], table: Markup) -> Markup:
-    """A figure with a line for each row and bars where something lasted."""
+    """A figure with a line for each row, and a bar for each stretch of time."""
     lines = []
     for number, row in enumerate(rows):
         marks = [_track(number)]

@@ -1,4 +1,4 @@
-"""Time cut into at most some hundred bins, so that a year makes no larger page than an hour."""
+"""Time in at most some hundred bins, so that the page for a year is no larger than that for an hour."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +17,8 @@ class Bins:
 
     Args:
         begin, end: of the range.
-        at_most: about how many.
-        window: the least width, of which each is a multiple.
+        at_most: number of bins, about.
+        window: the minimum width; each width is a multiple of it.
     """
 
     def __init__(self, begin: int, end: int, at_most: int, window: int) -> None:
@@ -28,11 +28,11 @@ class Bins:
 
     @property
     def times(self) -> Times:
-        """Where they are on a plot."""
+        """The places of the bins on a plot."""
         return Times(self.begin, self.width, self.count)
 
     def seconds(self, index: int) -> float:
-        """How long a bin is; the last one may end early."""
+        """The length of a bin; the last one may end early."""
         start = self.begin + index * self.width
         return max(1, min(start + self.width, self.end) - start) / SECOND
 
@@ -47,7 +47,7 @@ class Bins:
         return Sums(["bin", *keys], aggregations)
 
     def spread(self, rows: Sequence[dict[str, Any]], column: str, **where: object) -> list[float | None]:
-        """The value of a column for each bin, of the rows that have these values in other columns."""
+        """The value of a column for each bin, from the rows with these values in other columns."""
         values: list[float | None] = [None] * self.count
         for row in rows:
             if all(row[name] == value for name, value in where.items()):
@@ -55,6 +55,6 @@ class Bins:
         return values
 
     def per_second(self, rows: Sequence[dict[str, Any]], column: str, **where: object) -> list[float | None]:
-        """As `spread`, per second; nothing is 0."""
+        """As `spread`, per second; a missing value is 0."""
         values = self.spread(rows, column, **where)
         return [(value or 0.0) / self.seconds(index) for index, value in enumerate(values)]

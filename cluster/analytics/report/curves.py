@@ -1,4 +1,4 @@
-"""Plots of values over time: lines, areas on top of each other, dots, and the small ones in tiles and rows."""
+"""Plots of values over time: lines, stacked areas, dots, and small curves in tiles and rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from cluster.analytics.report.scales import Format, Scale
 from cluster.analytics.report.words import moment, plain, shown
 
 HEIGHT, WIDE_HEIGHT = 230, 290  # pixels
-WIDE_RANGE = 30  # most by least
+WIDE_RANGE = 30  # maximum divided by minimum
 Values = Sequence[float | None]
 
 
@@ -24,7 +24,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Times:
-    """Where the values are: times that are equally far apart."""
+    """The times of the values, equally far apart."""
 
     begin: int  # of the first
     width: int
@@ -57,10 +57,10 @@ def over_time(
     base: int = 10,
     wide: bool = False,
 ) -> Markup:
-    """A figure with lines, or with areas on top of each other that begin with the first series.
+    """A figure with lines, or with stacked areas that begin with the first series.
 
-    With `log` powers are equally far apart if the values differ by orders of magnitude. With `ramp` the series are
-    steps of the same thing, and so are their colours.
+    With `log`, the scale is logarithmic if the values differ by orders of magnitude. With `ramp`, the series are steps
+    of one quantity, and their colours are steps of one colour.
     """
     height = WIDE_HEIGHT if wide else HEIGHT
     series = [one for one in series if any(value is not None for value in one.values)]
@@ -117,7 +117,7 @@ def _y(scale: Scale, value: float) -> int:
 
 
 def _line(times: Times, scale: Scale, values: Values) -> str:
-    """A path with a gap where there is no value; a value alone is a dot, since the ends of lines are round."""
+    """A path with gaps for missing values; a single value is a dot, because the ends of lines are round."""
     parts = []
     joined = False
     for index, value in enumerate(values):
@@ -132,7 +132,7 @@ def _line(times: Times, scale: Scale, values: Values) -> str:
 
 
 def _area(times: Times, scale: Scale, tops: Values, below: Values) -> str:
-    """A closed path; one value alone is as wide as the plot."""
+    """A closed path; a single value is as wide as the plot."""
     there = [(times.x(index), _y(scale, value or 0.0)) for index, value in enumerate(tops)]
     back = [(times.x(index), _y(scale, value or 0.0)) for index, value in enumerate(below)]
     if times.count == 1:
@@ -142,13 +142,13 @@ def _area(times: Times, scale: Scale, tops: Values, below: Values) -> str:
 
 
 def sparkline(times: Times, values: Values, *, low: Values = (), high: Values = (), from_zero: bool = True) -> Markup:
-    """A small curve without axes; with `low` and `high` between them an area."""
+    """A small curve without axes; with `low` and `high`, there is an area between them."""
     numbers = [value for value in (*values, *low, *high) if value is not None]
     least, most = min(numbers, default=0.0), max(numbers, default=1.0)
     if from_zero:
         least = min(0.0, least)
     if most <= least:
-        margin = max(1.0, abs(least) / 1000)  # 1 is nothing to a time in nanoseconds
+        margin = max(1.0, abs(least) / 1000)  # a margin of 1 is too small for times in nanoseconds
         least, most = least - margin, most + (0 if from_zero else margin)
     scale = Scale.__new__(Scale)
     scale.log, scale.low, scale.high = False, least, most

@@ -15,14 +15,14 @@ from cluster.analytics.times import SECOND
 ROWS = 25  # of the timeline
 LISTED = 200  # rows of a table
 DOTS = 400
-EVENTS = 200_000  # that are looked at, the latest
+EVENTS = 200_000  # the latest ones, which are read
 
 
 @dataclass
 class Silence:
     """The data about silence."""
 
-    now: int | None = None  # devices that are silent at the end; None: not known
+    now: int | None = None  # devices that are silent at the end; None: no data
     figures: list[Markup] = field(default_factory=list)
 
 
@@ -65,10 +65,10 @@ def read_silence(results: Results, begin: int, end: int) -> Silence:
 
 
 def _stretches(events: list[dict[str, Any]], begin: int, end: int) -> dict[str, list[tuple[Stretch, float | None]]]:
-    """By client: when it was silent, and its usual interval."""
+    """By client: its times of silence, and its usual interval."""
     by_client: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for event in sorted(events, key=lambda event: event["at"]):
-        by_client[event["client_id"]][event["since"]] = event  # "back" takes the place of "silent"
+        by_client[event["client_id"]][event["since"]] = event  # "back" replaces "silent"
     found = {}
     for client, last in by_client.items():
         stretches = []

@@ -1,8 +1,8 @@
 """Common to all plots: a figure with its caption, legend, SVG and the same data as a table.
 
 A plot has no fixed width: places along x are percents, heights are pixels, and curves are in an inner SVG that
-stretches, so text stays as large as it is, on a phone too. The table is what screen readers read, and where the page's
-script takes the words of its tooltips from.
+stretches. So text keeps its size, on a phone too. Screen readers read the table, and the page's script takes the text
+of its tooltips from it.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from cluster.analytics.report.words import LABEL_MAX, shown
 UNIT = 1000  # of the inner SVG's coordinates, both ways
 TOP, BOTTOM = 18, 22  # pixels above and below the place of the curves
 OTHER = "other"
-COLOURS = 6  # of series that have one of their own
+COLOURS = 6  # of series with a colour of their own
 
 
 class Cell(NamedTuple):
-    """A cell of a table that is sorted by something else than its text."""
+    """A cell of a table that is sorted by a value other than its text."""
 
     text: str
     value: float | int | None
@@ -93,7 +93,7 @@ def curves(height: int, *children: Markup) -> Markup:
 
 
 def grid(scale: Scale, height: int, words: Format) -> Markup:
-    """Lines across, with their values in the margin to the left."""
+    """Horizontal lines, with their values in the left margin."""
     inner = height - TOP - BOTTOM
     parts = []
     for value in scale.ticks:
@@ -104,7 +104,7 @@ def grid(scale: Scale, height: int, words: Format) -> Markup:
 
 
 def time_axis(begin: int, end: int, height: int) -> Markup:
-    """The times below; every second one may be hidden where the page is narrow."""
+    """The times below the plot; on a narrow page every second one may be hidden."""
     marks = [(at, words) for at, words in time_ticks(begin, end) if end > begin]
     parts = []
     for number, (at, words) in enumerate(marks):

@@ -1,4 +1,4 @@
-"""The report's part about lag: how long after a node accepted a message the job had worked on it."""
+"""The report's part about lag: the time from a node's acceptance of a message to the job's result."""
 
 from dataclasses import dataclass, field
 

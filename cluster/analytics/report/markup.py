@@ -1,4 +1,4 @@
-"""Elements of HTML and SVG as text. Everything that is not Markup already is escaped, so data can't become markup."""
+"""Elements of HTML and SVG as text. All text except Markup is escaped, so data can't become markup."""
 
 from html import escape
 
@@ -14,8 +14,8 @@ class Markup(str):
 def tag(name: str, *children: object, **attributes: object) -> Markup:
     """An element: `tag("td", "a < b", class_="n")`.
 
-    An attribute that is None or False is left out, True has no value; `_` in a name stands for `-`, one at its end is
-    dropped. A child that is None is left out.
+    An attribute that is None or False is omitted, True has no value. `_` in a name stands for `-`; one at its end is
+    dropped. A child that is None is omitted.
     """
     inner = "".join(text(child) for child in children)
     return Markup(f"<{name}{''.join(_attribute(key, value) for key, value in attributes.items())}>{inner}</{name}>")
@@ -29,7 +29,7 @@ def text(child: object) -> Markup:
 
 
 def join(children: "list[Markup]") -> Markup:
-    """Elements one after the other."""
+    """Elements in a row."""
     return Markup("".join(children))
 
 
@@ -41,5 +41,5 @@ def _attribute(key: str, value: object) -> str:
 
 
 def _safe(data: str) -> str:
-    """Without characters that HTML may not hold or that reverse text; `words.shown` has escaped it in names already."""
+    """Text without characters that HTML forbids or that reverse text; in names `words.shown` has escaped them."""
     return data if data.isprintable() else words.escaped(data)

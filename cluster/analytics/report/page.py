@@ -1,7 +1,7 @@
 """The page: tiles, parts with their plots, style and script, all in one file that loads nothing else.
 
-Its Content-Security-Policy allows this very style and this very script and no connection at all, so even a name that
-got past the escaping could do nothing.
+Its Content-Security-Policy allows only this style and this script, and no connection. So even a name that bypassed the
+escaping could not run code.
 """
 
 import base64
@@ -18,7 +18,7 @@ from cluster.analytics.report.results import Results
 from cluster.analytics.times import SECOND
 
 POINTS = 240  # of a curve over time, about
-SMALL_POINTS = 60  # of a small one
+SMALL_POINTS = 60  # of a small curve
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Part:
     name: str
     title: str
     figures: Sequence[Markup]
-    missing: str = ""  # the text if there are none
+    missing: str = ""  # the text without figures
 
 
 def page(results: Results, title: str, made_at: int | None = None) -> str:
@@ -75,7 +75,7 @@ NONE = {"silence": "No device fell silent", "numbers": "No payload is a number"}
 
 
 def _missing(results: Results, name: str) -> str:
-    """The text in place of plots: the job writes no file without rows."""
+    """The text in place of plots: without rows the job writes no file."""
     nothing = NONE.get(name, "There is nothing")
     if results.has(name):
         return f"{nothing} in this range of time."

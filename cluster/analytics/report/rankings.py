@@ -17,7 +17,7 @@ LISTED = 100  # rows of a table
 class Rankings:
     """The data of this part."""
 
-    clients: int | None = None  # that published; None: not known
+    clients: int | None = None  # number of clients that published; None: no data
     figures: list[Markup] = ()  # type: ignore[assignment]
 
 

@@ -1,6 +1,6 @@
-"""The job's Parquet files as the report reads them: piece by piece, only the columns and days that it needs.
+"""The job's Parquet files for the report: read piece by piece, and only the columns and days that it needs.
 
-Times become whole microseconds. What is kept of the pieces are sums, by as many keys as there are names or bins.
+Times become whole microseconds. Of the pieces only sums are kept, with one key for each name or bin.
 """
 
 import os
@@ -17,7 +17,7 @@ from cluster.analytics.tables import TABLES, WINDOWED, time_of
 from cluster.analytics.times import SECOND, format_time
 
 ROWS = 64 * 1024  # of a piece
-COMPACT = 250_000  # rows of partial sums before they are summed up
+COMPACT = 250_000  # rows of partial sums before they are combined
 PARTITIONS = pa.schema([("date", pa.string()), ("hour", pa.string())])
 DATE = re.compile(r"date=(\d{4}-\d\d-\d\d)")
 
@@ -26,9 +26,9 @@ class Bounds(NamedTuple):
     """The times of results."""
 
     begin: int
-    windows_end: int  # of the last window that is over: events may be later
+    windows_end: int  # of the last window that is over; events may be later
     end: int
-    window: int  # how long one is
+    window: int  # its length
 
 
 Aggregation = tuple[str, str]  # a column, and "sum", "min" or "max"
@@ -39,10 +39,10 @@ class Results:
 
     Args:
         directory: the job's `--output`.
-        since, until: microseconds; rows of other times are left out. None: no limit.
+        since, until: microseconds; rows of other times are ignored. None: no limit.
 
     Raises:
-        FlockError: there is nothing.
+        FlockError: the directory has no output.
     """
 
     def __init__(self, directory: str, since: int | None = None, until: int | None = None) -> None:
@@ -72,7 +72,7 @@ class Results:
         return name in self._datasets
 
     def bounds(self) -> Bounds | None:
-        """From when until when there are results; None without any row."""
+        """The times of the first and last results; None without any row."""
         begin, end, windows_end, window = None, None, None, 60 * SECOND
         for name in TABLES:
             if name == "messages" or name not in self._datasets:
@@ -105,12 +105,12 @@ class Results:
     def read(
         self, name: str, columns: Sequence[str], *, day: str | None = None, since_ever: bool = False
     ) -> Iterator[pa.Table]:
-        """The rows of a table within the range, in pieces; nothing if there is none.
+        """The rows of a table within the range, in pieces; none if there is no such row.
 
         Args:
             name: the table's.
-            columns: which.
-            day: of this date alone.
+            columns: their names.
+            day: only rows of this date.
             since_ever: also rows from before the range.
 
         Raises:
@@ -140,7 +140,7 @@ class Results:
             raise FlockError(f"can't read {os.path.join(self.directory, name)}: {_line(error)}") from error
 
     def _days(self, name: str, since: int | None, day: str | None) -> Any:
-        """Which partitions may have rows of the range."""
+        """The partitions that may have rows of the range."""
         if not any(DATE.search(file) for file in self._datasets[name].files[:1]):
             return None
         conditions = []
@@ -161,7 +161,7 @@ class Sums:
 
     Args:
         keys: the columns that make a key.
-        aggregations: what is kept of which column.
+        aggregations: the columns, and the functions applied to them.
     """
 
     def __init__(self, keys: Sequence[str], aggregations: Sequence[Aggregation]) -> None:
@@ -177,7 +177,7 @@ class Sums:
             self._rows += self._parts[-1].num_rows
             if self._rows > COMPACT and len(self._parts) > 1:
                 self._parts = [self._summed(pa.concat_tables(self._parts))]
-                self._rows = self._parts[0].num_rows // 2  # so that many keys are not summed up at each piece
+                self._rows = self._parts[0].num_rows // 2  # so that many keys are not combined at each piece
 
     def table(self) -> pa.Table | None:
         """A row for each key; None without any."""
@@ -202,27 +202,27 @@ class Sums:
 
 
 def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
-    """A table with a column more, or another in the place of one of this name."""
+    """A table with an added or replaced column."""
     if name in table.column_names:
         return table.set_column(table.column_names.index(name), name, values)
     return table.append_column(name, values)
 
 
 def numbered(table: pa.Table, column: str, names: Sequence[str]) -> Any:
-    """For each row the place of its name in `names`; `len(names)` if it is not there."""
+    """For each row the index of its name in `names`; `len(names)` if it is not in there."""
     places = pc.index_in(table[column], value_set=pa.array(names, table[column].type))
     return pc.fill_null(places, len(names))
 
 
 def top(table: pa.Table | None, by: str, count: int) -> list[dict[str, Any]]:
-    """The rows with the most, the first being the largest."""
+    """The rows with the largest values, the largest first."""
     if table is None:
         return []
     return list(table.take(pc.select_k_unstable(table, count, [(by, "descending")])).to_pylist())
 
 
 def _batches(dataset: Any, columns: Sequence[str], condition: Any) -> Iterator[Any]:
-    """File after file: a scan of all of them reads ahead of us without bound."""
+    """File after file: a scan of all files would read ahead without bound."""
     for file in dataset.get_fragments(condition):
         yield from file.to_batches(schema=dataset.schema, columns=columns, batch_size=ROWS, batch_readahead=2)
 

@@ -1,4 +1,4 @@
-"""Where values and times are on an axis, and which of them get a label."""
+"""The places of values and times on an axis, and their labels."""
 
 import math
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Scale:
 
     Args:
         low, high: the values to be shown.
-        log: whether powers are equally far apart; values must then be above 0.
+        log: whether the scale is logarithmic; values must then be above 0.
         base: of round numbers: 10, or 2 for bytes.
     """
 
@@ -48,7 +48,7 @@ class Scale:
         self.ticks: list[float]
         if self.log:
             step = 10.0 if base == 10 else 4.0
-            low, high = min(max(low, 1e-100), 1e199), min(high, 1e200)  # powers beyond are no numbers
+            low, high = min(max(low, 1e-100), 1e199), min(high, 1e200)  # powers beyond these overflow
             first = math.floor(math.log(low, step) + 1e-9)
             last = max(first + 1, math.ceil(math.log(high, step) - 1e-9))
             every = math.ceil((last - first) / 5)
@@ -83,7 +83,7 @@ def _nice(step: float, base: int) -> float:
 
 
 def bin_width(begin: int, end: int, at_most: int, unit: int = SECOND) -> int:
-    """Microseconds of a bin so that about `at_most` cover the range; a multiple of `unit`."""
+    """The microseconds of a bin, so that about `at_most` bins cover the range; a multiple of `unit`."""
     needed = max(1, end - begin) / at_most
     for step in STEPS:
         if step * SECOND >= needed and step * SECOND % unit == 0:

@@ -1,4 +1,4 @@
-"""The report's part about numeric payloads: a row with a small curve for each topic, and whether it has moved."""
+"""The report's part about numeric payloads: for each topic a row with a small curve and its drift."""
 
 import math
 from typing import Any
@@ -14,13 +14,13 @@ from cluster.analytics.report.results import Results, Sums, numbered, top, with_
 
 SHOWN = 12
 LISTED = 200
-SEPARATOR = "\0"  # is in no topic name
+SEPARATOR = "\0"  # no topic name contains it
 COLUMNS = ["window_start", "topic", "field", "count", "mean", "min", "max", "stddev"]
 SUMMED = [("count", "sum"), ("mean", "sum"), ("stddev", "sum"), ("min", "min"), ("max", "max")]
 
 
 def read(results: Results, bins: Bins) -> list[Markup]:
-    """Read the values twice: for the totals, then for the curves of those that are shown."""
+    """Read the values twice: for the totals, then for the curves of the shown topics."""
     sums = Sums(["key"], SUMMED)
     for table in results.read("numbers", COLUMNS):
         sums.add(_weighted(table))
@@ -57,7 +57,7 @@ def read(results: Results, bins: Bins) -> list[Markup]:
 
 
 def _weighted(table: pa.Table) -> pa.Table:
-    """Sums in the place of means: of the values, and of their squares."""
+    """Replace means by sums: of the values, and of their squares."""
     count, mean = table["count"], table["mean"]
     deviation = pc.fill_null(table["stddev"], 0.0)
     squares = pc.add(pc.multiply(deviation, deviation), pc.multiply(mean, mean))
@@ -68,7 +68,7 @@ def _weighted(table: pa.Table) -> pa.Table:
 
 
 def _finished(row: dict[str, Any]) -> dict[str, Any]:
-    """Means again in the place of sums."""
+    """Replace sums by means again."""
     count = row["count"] or 1
     mean = row["mean"] / count
     return row | {"mean": mean, "stddev": math.sqrt(max(0.0, row["stddev"] / count - mean * mean))}

@@ -34,7 +34,7 @@ class Traffic:
 
 
 def read(results: Results, bins: Bins) -> Traffic:
-    """Read the rates twice: for the totals, then for the bins of those that are shown."""
+    """Read the rates twice: for the totals, then for the bins of the shown prefixes and nodes."""
     totals, by_prefix, by_node = Sums([], SUMMED), Sums(["prefix"], SUMMED), Sums(["node"], SUMMED)
     for table in results.read("rates", COLUMNS):
         weighted = _weighted(table)
@@ -52,7 +52,7 @@ def read(results: Results, bins: Bins) -> Traffic:
 
 
 def _weighted(table: pa.Table) -> pa.Table:
-    """Shares and percentiles times messages, so that their sums make means."""
+    """Shares and percentiles times messages, so that their sums give means."""
     for name in [*QOS, *SIZES]:
         table = with_column(table, name, pc.multiply(pc.fill_null(table[name], 0.0), table["messages"]))
     return table

@@ -1,7 +1,7 @@
 """Numbers, times and names as the page shows them.
 
-Names come from clients and are hostile: what is not printable is escaped, so that no direction mark or control
-character reaches the page, and long ones are cut. Times are local times of the machine that makes the page.
+Names are untrusted, because clients choose them. Unprintable characters are escaped, so that no direction mark or
+control character is in the page; long names are shortened. Times are local times of the machine that makes the page.
 """
 
 import math
@@ -10,13 +10,13 @@ from datetime import datetime
 from itertools import pairwise
 
 SECOND = 1_000_000  # microseconds
-NAME_MAX = 300  # characters of a name that are anywhere in the page
+NAME_MAX = 300  # characters of a name anywhere in the page
 NOTHING = "\u2013"  # a dash
-LABEL_MAX = 38  # and of a label beside a plot: they fit a phone
+LABEL_MAX = 38  # characters of a label beside a plot: it fits a phone
 
 
 def shown(name: object, limit: int = NAME_MAX) -> str:
-    """A name as text that shows all that is in it, at most `limit` characters; the middle goes first."""
+    """A name with its unprintable characters escaped, at most `limit` characters; a longer one loses its middle."""
     text = "" if name is None else str(name)
     if len(text) > limit:
         half = limit // 2
@@ -44,7 +44,7 @@ def compact(value: float | None) -> str:
 
 
 def whole(value: float | None) -> str:
-    """A count with all its digits."""
+    """A count with all digits."""
     return NOTHING if value is None else f"{round(value):,}"
 
 
@@ -116,7 +116,7 @@ def zone(at: int) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits or so, without needless zeros."""
+    """About three digits, without trailing zeros."""
     if value == 0:
         return "0"
     if abs(value) >= 99.95:
