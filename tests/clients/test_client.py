@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("_speedups.codec.packets")
 
 from _speedups.codec import packets
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
 from broker.cli import main
 from broker.client.client import Client, Message
 from broker.client.options import Options, Will
@@ -188,7 +190,7 @@ class Script:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, level: int) -> None:
         self.reader, self.writer, self.level = reader, writer, level
-        self.decoder = packets.Decoder(level)
+        self.decoder = Decoder(level)
         self.received: list[Any] = []
 
     async def expect(self, kind: type) -> Any:
@@ -201,7 +203,7 @@ class Script:
         return packet
 
     def send(self, *sent: Any) -> None:
-        frames = (packet if isinstance(packet, bytes) else packets.encode(packet, self.level) for packet in sent)
+        frames = (packet if isinstance(packet, bytes) else encode(packet, self.level) for packet in sent)
         self.writer.write(b"".join(frames))
 
 
@@ -375,8 +377,8 @@ def test_unacknowledged_messages_are_sent_again(level: int) -> None:
     ("frame", "words"),
     [
         (b"\xff\xff\xff\xff\xff", "broke the protocol"),
-        (packets.encode(packets.Pingreq(), 4), "sent PINGREQ"),
-        (packets.encode(packets.Publish("a", b"x"), 4) + b"\x00\x00", "broke the protocol"),
+        (encode(packets.Pingreq(), 4), "sent PINGREQ"),
+        (encode(packets.Publish("a", b"x"), 4) + b"\x00\x00", "broke the protocol"),
     ],
 )
 def test_broker_that_breaks_the_protocol(frame: bytes, words: str) -> None:

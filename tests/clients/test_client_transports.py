@@ -75,7 +75,10 @@ def test_command_lines(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--tls"], "its certificate can't be trusted: unable to get local issuer certificate; --cafile says whom"),
+        (
+            ["--tls"],
+            "its certificate can't be trusted: unable to get local issuer certificate; --cafile names the authorities to trust",
+        ),
         (["--cafile", "CA"], "its certificate can't be trusted: Hostname mismatch"),
         (["--cafile", "CA", "--insecure"], ""),
     ],

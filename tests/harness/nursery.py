@@ -84,15 +84,22 @@ class ForkedProcess:
         weakref.finalize(self, os.close, self._status)
         self._reading = threading.Lock()
         with _lock:
-            nursery = _ask()
-            socket.send_fds(nursery, [json.dumps(request).encode()], [*theirs, status])
-            self.pid = int(nursery.recv(32))
+            self.pid = _fork(json.dumps(request).encode(), [*theirs, status])
         for file in (*passed, status):
             os.close(file)
         self.stdin, self.stdout, self.stderr = (
             None if file is None else os.fdopen(file, ("r" if number else "w") + ("" if text else "b"))
             for number, file in enumerate(ours)
         )
+
+    def __enter__(self) -> "ForkedProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in (self.stdin, self.stdout, self.stderr):
+            if file is not None:
+                file.close()
+        self.wait()
 
     def poll(self) -> int | None:
         """The exit status as of Popen, negative for a signal; None while it runs."""
@@ -194,6 +201,21 @@ def run(
     return done
 
 
+def _fork(request: bytes, files: list[int]) -> int:
+    """Have the nursery fork; returns the process number. A nursery that has died is replaced."""
+    global _nursery
+    for _ in range(2):
+        nursery = _ask()
+        with contextlib.suppress(ConnectionError):
+            socket.send_fds(nursery, [request], files)
+            answer = nursery.recv(32)
+            if answer:
+                return int(answer)
+        nursery.close()
+        _nursery = None
+    raise RuntimeError("the nursery dies; see its standard error")
+
+
 def _ask() -> socket.socket:
     """The way to the nursery, which is started if need be."""
     global _nursery
@@ -237,7 +259,8 @@ def serve(control: socket.socket) -> list[str]:
                 if pid == 0:
                     break
                 file = statuses.pop(pid)
-                os.write(file, b"%d" % os.waitstatus_to_exitcode(status))
+                with contextlib.suppress(BrokenPipeError):  # a test that does not ask for it has closed its end
+                    os.write(file, b"%d" % os.waitstatus_to_exitcode(status))
                 os.close(file)
         if control in readable:
             message, files, _, _ = socket.recv_fds(control, REQUEST_BYTES, 4)

@@ -58,7 +58,7 @@ def test_a_unix_socket(start_node: StartNode, tmp_path: Path) -> None:
     unix_client(path).close()
     other = BrokerProcess(tmp_path, "memory", {"listeners.near.listen": f"unix:{path}"})
     other.spawn()
-    assert "another process does (it answers)" in other.wait_for_log("can't listen on unix:")["event"]
+    assert "another process does (it accepts connections)" in other.wait_for_log("can't listen on unix:")["event"]
     assert other.wait() == 2
     unix_client(path).close()
     node.stop()

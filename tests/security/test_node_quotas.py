@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.auth.connected_users import RENEWED_AT_ONCE
+from broker.auth.connected_users import RENEW_BATCH
 from tests.conftest import StartBroker
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
@@ -58,7 +58,7 @@ def test_new_rules_reach_many_clients(files: AccessFiles, start_broker: StartBro
     files.rules("topic read a")
     broker = files.start(start_broker, auth__allow_anonymous=True)
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(Wire(broker.port, name=f"c{n}")) for n in range(RENEWED_AT_ONCE + 100)]
+        clients = [stack.enter_context(Wire(broker.port, name=f"c{n}")) for n in range(RENEW_BATCH + 100)]
         for client in clients:
             client.connect()
         files.rules("topic read b")

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from broker.admin.api.api import told_as_problems
+from broker.admin.api.api import errors_as_problems
 from broker.admin.exporters.health import check, handler
 from broker.admin.http import server as http_server
 from broker.admin.http.server import HttpServer, in_time
@@ -33,7 +33,7 @@ class State:
         return answer
 
     def server(self) -> HttpServer:
-        app = web.Application(middlewares=[told_as_problems, in_time])
+        app = web.Application(middlewares=[errors_as_problems, in_time])
         app.add_routes([web.get(f"/{name}z", handler(check(self.check(name)))) for name in ("healthy", "ready")])
         return HttpServer(app)
 
