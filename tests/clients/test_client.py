@@ -358,9 +358,9 @@ def test_unacknowledged_messages_are_sent_again(level: int) -> None:
             peer.send(packets.Pubcomp(3), packets.Puback(4))
 
     async def work(client: Client) -> None:
-        await client.connect()
         released = asyncio.Event()
         client.on_packet = lambda _, packet: released.set() if isinstance(packet, packets.Pubrel) else None
+        await client.connect()
         pending = [await client.start_publish("a", b"a", 2)]
         await released.wait()
         pending += [await client.start_publish("a", b"b", 1), await client.start_publish("a", b"c", 2)]

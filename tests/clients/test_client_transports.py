@@ -77,7 +77,8 @@ def test_command_lines(
     [
         (
             ["--tls"],
-            "its certificate can't be trusted: unable to get local issuer certificate; --cafile names the authorities to trust",
+            "its certificate can't be trusted: unable to get local issuer certificate; "
+            "--cafile names the authorities to trust",
         ),
         (["--cafile", "CA"], "its certificate can't be trusted: Hostname mismatch"),
         (["--cafile", "CA", "--insecure"], ""),

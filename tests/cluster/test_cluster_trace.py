@@ -99,7 +99,7 @@ def test_what_a_client_publishes_is_found_at_other_nodes(cluster: ClusterProcess
     ("arguments", "reason"),
     [
         ((), "trace needs a client id or a topic filter"),
-        (("--topic", "a#"), "refuses: 'a#' can't be followed"),
+        (("--topic", "a#"), "refuses: 'a#' can't be traced"),
         (("--topic", "a", "--url", "http://127.0.0.1:1"), "does not answer"),
         (("--topic", "a", "--url", "broker:8080"), "is no HTTP URL"),
     ],

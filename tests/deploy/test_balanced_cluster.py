@@ -52,6 +52,7 @@ def test_a_node_that_is_drained_is_not_missed(start_balanced: StartBalanced) -> 
         newcomers.wait_for_more()
         leaving.signal(signal.SIGTERM)
         balanced.haproxy.wait_for(balanced.server(leaving), "DOWN")
+        newcomers.wait_for_more()  # connections that were on their way to it
         seen = len(leaving.log)
         newcomers.wait_for_more()
         assert not [line for line in leaving.log[seen:] if line["event"] == "client connected"]

@@ -240,7 +240,7 @@ def test_a_token_is_asked_for(browser: Chromium, start_broker: StartBroker, tmp_
     browser.until("return document.querySelector('dialog[open]') !== null")
     browser.type("wrong")
     browser.press("Enter")
-    browser.until("return document.querySelector('dialog[open]')?.innerText.includes('nobody has this token')")
+    browser.until("return document.querySelector('dialog[open]')?.innerText.includes('unknown token')")
     browser.type(token)
     browser.press("Enter")
     says(browser, "No client fits.")
