@@ -80,7 +80,7 @@ def test_what_comes_through_a_load_balancer_is_not_near(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, arguments=["--proxy-listen", "127.0.0.1:0"])
     broker.spawn()
     assert broker.wait() == 2
-    assert "127.0.0.1:0 lets others in through a load balancer" in broker.log[0]["event"]
+    assert "127.0.0.1:0 is reached through a load balancer" in broker.log[0]["event"]
 
 
 # ---- rules ----
