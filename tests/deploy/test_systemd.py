@@ -131,11 +131,10 @@ def test_workers_live_in_the_sandbox(start_systemd: StartSystemd, start_redis: S
     systemd = start_systemd(port, **variables)
     with redis.client() as client:
         until(lambda: [client.hget(f"mq:node:{node}", "state") for node in client.hkeys("mq:nodes")] == ["ready"] * 2)
+    until(lambda: (tmp_path / "log").read_text().count("is ready") == 2)
     assert systemd.run("systemctl", "stop", "flockmq").returncode == 0
     assert systemd.show("flockmq", "Result") == "success"
-    log = (tmp_path / "log").read_text()
-    assert "did not end cleanly" not in log
-    assert log.count("is ready") == 2
+    assert "did not end cleanly" not in (tmp_path / "log").read_text()
 
 
 def test_users_are_made_as_the_unit_says(start_systemd: StartSystemd, tmp_path: Path) -> None:
