@@ -5,8 +5,9 @@ only when a queue, a window or the retained tree must hold it.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from _speedups.base.buffers cimport buffer_free, buffer_reserve
+from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.base.cursor cimport Cursor, read_header
 from _speedups.codec.publish cimport (
     FLAG_DUP, PUBLISH_QOS_0, is_sys, publish_remaining, publish_size, write_publish,
@@ -20,9 +21,11 @@ from _speedups.session.counters cimport (
 )
 from _speedups.session.message cimport Message, Publication, message_new, message_release, publication_of
 from _speedups.session.rights cimport MAY_PUBLISH, Rights
-from _speedups.session.subscriber cimport SHARED, Plan, Receiver, Subscriber, put_packet, trace_delivery
+from _speedups.session.subscriber cimport (
+    FLUSH_EARLY, SHARED, Plan, Receiver, Subscriber, has_room, trace_delivery,
+)
 from _speedups.session.trace cimport Tracer
-from _speedups.session.turn cimport Turn
+from _speedups.session.turn cimport Outlet, Turn
 
 cdef enum:
     LONG_NAME = 32767          # bytes: longer topic names are checked each time, since level 3 counts characters
@@ -74,7 +77,12 @@ cdef class Router:
         cdef Plan* plan
         cdef Receiver* receiver
         cdef Subscriber subscriber
+        cdef Outlet outlet
         cdef Message* made = NULL
+        cdef const uint8_t* packet = publication.packet    # the loop is hot: what it looks at is in locals
+        cdef Py_ssize_t size = publication.packet_size
+        cdef uint8_t qos = publication.qos
+        cdef object hook = self.turn.deliver_hook
         cdef uint64_t sent = 0
         cdef int receivers = 0
         cdef Tracer tracer = self.turn.tracer
@@ -104,24 +112,28 @@ cdef class Router:
             for i in range(plan.count):
                 receiver = &plan.receivers[i]
                 subscriber = <Subscriber>receiver.subscriber
-                if subscriber.kind > SHARED or (publication.qos and receiver.qos):
+                if subscriber.kind > SHARED or (qos and receiver.qos):
                     receivers += subscriber.accept(publication, plan, receiver)
                     continue
                 receivers += 1
-                if subscriber.outlet is None or subscriber.outlet.closed:
+                outlet = subscriber.outlet
+                if outlet is None or outlet.closed:
                     if tracer is not None:                # QoS 0 is not kept for the absent
                         trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and not connected")
                     continue
-                if self.turn.deliver_hook is not None and not self.may_deliver(subscriber, publication, tracer):
+                if hook is not None and not self.may_deliver(subscriber, publication, tracer):
                     continue
-                if publication.packet == NULL:
+                if packet == NULL:
                     self.encode(publication)
-                if put_packet(subscriber.outlet, publication.packet, publication.packet_size, 0):
-                    sent += 1
+                    packet, size = publication.packet, publication.packet_size
+                if buffer_size(&outlet.out) + size > FLUSH_EARLY and not has_room(outlet, size):
                     if tracer is not None:
-                        trace_delivery(tracer, "sent", subscriber, publication, 0, "")
-                elif tracer is not None:
-                    trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and it reads too slowly")
+                        trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and it reads too slowly")
+                    continue
+                memcpy(outlet.reserve(size), packet, size)
+                sent += 1
+                if tracer is not None:
+                    trace_delivery(tracer, "sent", subscriber, publication, 0, "")
         finally:
             if made != NULL:
                 publication.message = NULL
