@@ -102,7 +102,7 @@ class StandaloneSpark:
             capture_output=True,
             text=True,
             check=False,
-            timeout=2 * DEADLINE,
+            timeout=4 * DEADLINE,
         )
 
     def stop(self) -> None:
