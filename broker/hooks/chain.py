@@ -49,10 +49,11 @@ class HookChain:
         given = tuple(hooks)
         self.timeout = timeout
         self._methods = {name: tuple(_overriding(given, name)) for name in NAMES}
+        self._overridden = frozenset(name for name, methods in self._methods.items() if methods)
 
     def has(self, *names: str) -> bool:
         """Whether a hook overrides one of these methods."""
-        return any(self._methods[name] for name in names)
+        return not self._overridden.isdisjoint(names)
 
     # ---- calls ----
 
