@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from _speedups.base.buffers cimport buffer_free, buffer_size
 from _speedups.codec.publish cimport FLAG_DUP, PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
 from _speedups.session.message cimport Publication
-from _speedups.session.subscriber cimport PEER, Plan, Receiver, Subscriber, has_room, put_packet, trace_delivery
+from _speedups.session.subscriber cimport PEER, Plan, Receiver, Subscriber, has_room, trace_delivery
 from _speedups.session.trace cimport Tracer
 from _speedups.session.turn cimport Turn
 
@@ -71,16 +71,13 @@ cdef class Peer(Subscriber):
                 trace_delivery(tracer, "forwarded", self, publication, publication.qos, "")
             return 1
         # DUP means "published with QoS 1 or 2": sessions that have it in a queue then skip it.
-        if publication.packet != NULL:
-            sent = put_packet(self.outlet, publication.packet, publication.packet_size, FLAG_DUP * (publication.qos > 0))
-        else:
-            remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
-            sent = has_room(self.outlet, publish_size(remaining))
-            if sent:
-                write_publish(
-                    self.outlet.reserve(publish_size(remaining)), PUBLISH_QOS_0 | FLAG_DUP * (publication.qos > 0),
-                    remaining, publication.topic, publication.topic_length, 0, publication.payload,
-                    publication.payload_length)
+        remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
+        sent = has_room(self.outlet, publish_size(remaining))
+        if sent:
+            write_publish(
+                self.outlet.reserve(publish_size(remaining)), PUBLISH_QOS_0 | FLAG_DUP * (publication.qos > 0),
+                remaining, publication.topic, publication.topic_length, 0, publication.payload,
+                publication.payload_length)
         if tracer is not None:
             trace_delivery(tracer, "forwarded" if sent else "dropped", self, publication, 0,
                            "" if sent else "QoS 0, and it reads too slowly")

@@ -1,7 +1,6 @@
 # The owner of subscriptions: a session, another node, the message log. See subscriber.pyx.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport buffer_size
 from _speedups.session.counters cimport DROPPED_SLOW
@@ -77,15 +76,4 @@ cdef inline bint has_room(Outlet outlet, Py_ssize_t size) except -1:
         if buffer_size(&outlet.out) + size > outlet.turn.limits.max_outgoing_bytes and buffer_size(&outlet.out) > 0:
             outlet.turn.counters[DROPPED_SLOW] += 1
             return False
-    return True
-
-
-cdef inline bint put_packet(Outlet outlet, const uint8_t* packet, Py_ssize_t size, uint8_t flags) except -1:
-    """Copy a QoS 0 packet to the output, with `flags` set; False if there is no room for it."""
-    cdef uint8_t* p
-    if not has_room(outlet, size):
-        return False
-    p = outlet.reserve(size)
-    memcpy(p, packet, size)
-    p[0] |= flags
     return True
