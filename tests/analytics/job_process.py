@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from tests.harness.deadline import DEADLINE
+
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that does not live long
-DEADLINE = 120.0  # seconds that anything may take on a busy machine
 
 
 class JobProcess:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pyspark
 
-DEADLINE = 120.0
+from tests.harness.deadline import DEADLINE
+
 SPARK_HOME = Path(pyspark.__path__[0])
 LIBRARIES = ("pyarrow",)  # what is installed beside Spark on its machines
 STARTED = re.compile(r"Starting Spark master at (spark://\S+)|Successfully registered with master")
@@ -102,7 +103,7 @@ class StandaloneSpark:
             capture_output=True,
             text=True,
             check=False,
-            timeout=4 * DEADLINE,
+            timeout=DEADLINE,
         )
 
     def stop(self) -> None:

@@ -10,10 +10,11 @@ import pyarrow.dataset
 import pytest
 
 from _speedups.codec.packets import Publish
-from tests.analytics.job_process import DEADLINE, JobProcess
+from tests.analytics.job_process import JobProcess
 from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
 from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.deadline import DEADLINE
 from tests.harness.logs import logged_rows
 from tests.harness.socket_client import SocketClient
 

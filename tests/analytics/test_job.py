@@ -18,10 +18,9 @@ from cluster.analytics.tables import RESULTS
 from cluster.redis.connector import function_library
 from tests.analytics.job_process import JobProcess
 from tests.analytics.log_writer import LogWriter
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
 from tests.model.log_block import Row
-
-DEADLINE = 120.0
 
 
 def count(output: Path, name: str) -> int:

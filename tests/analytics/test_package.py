@@ -14,6 +14,7 @@ from broker.errors import FlockError
 from cluster.analytics.package import imported
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.standalone import StandaloneSpark
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
 
 SCRIPT = """
@@ -79,7 +80,7 @@ def test_it_has_all_that_is_imported_and_nothing_compiled(package: Path) -> None
         "assert all(sys.argv[1] in sys.modules[name].__file__ for name in ('cluster', 'redis', 'broker'))"
     )
     base = getattr(sys, "_base_executable", sys.executable)
-    subprocess.run([base, "-I", "-c", code, str(package)], check=True, timeout=60)
+    subprocess.run([base, "-I", "-c", code, str(package)], check=True, timeout=DEADLINE)
 
 
 def test_the_same_sources_make_the_same_bytes(package: Path, tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from broker.client.client import Client, Message
 from broker.client.options import Options
 from cluster.analytics.times import iso
 from tests.analytics.written_logs import WrittenLog, row
-from tests.harness.broker_process import DEADLINE, BrokerProcess, environment, until
+from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.logs import logged_rows
 from tests.harness.ports import free_port
 from tests.harness.redis_process import RedisProcess
@@ -59,7 +60,7 @@ def replay_of(url: str, *arguments: str) -> Told:
         [sys.executable, "-m", "broker.cli", "replay", "--redis", url, *arguments],
         capture_output=True,
         env=environment(),
-        timeout=3 * DEADLINE,
+        timeout=DEADLINE,
     )
     return Told(result.returncode, result.stdout.decode(), result.stderr.decode())
 

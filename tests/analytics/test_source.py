@@ -18,10 +18,10 @@ from pyspark.sql.streaming import StreamingQuery
 from cluster.analytics.schema import MESSAGES
 from tests.analytics.log_writer import LogWriter
 from tests.conftest import StartRedis
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess, Sentinels
 from tests.model.log_block import Row
 
-DEADLINE = 120.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

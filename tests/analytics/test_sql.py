@@ -16,9 +16,10 @@ from cluster.analytics.commands import sql
 from cluster.analytics.job_options import Options
 from cluster.analytics.output.batches import Batches
 from cluster.analytics.schema import MESSAGES
-from tests.analytics.job_process import DEADLINE, QUICK
+from tests.analytics.job_process import QUICK
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.test_results import fleet, rows
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
 
 

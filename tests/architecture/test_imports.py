@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.imports import ROOT, circles, named, read
+from tests.harness.deadline import DEADLINE
 
 # A package imports itself and these.
 PACKAGES = {
@@ -167,7 +168,7 @@ def test_broker_needs_no_cluster_library() -> None:
         "import sys, broker.node, broker.cli\n"
         "assert not {'redis', 'pyspark', 'locust', 'pytest', 'aiohttp'} & {name.split('.')[0] for name in sys.modules}"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=DEADLINE)
 
 
 def test_a_node_does_not_import_the_analytics() -> None:
@@ -175,4 +176,4 @@ def test_a_node_does_not_import_the_analytics() -> None:
         "import sys, cluster.coordinator\n"
         "assert not [name for name in sys.modules if name.startswith('cluster.analytics')]"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=DEADLINE)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.deadline import DEADLINE
+
 HERE = Path(__file__).parent
 
 
@@ -20,7 +22,7 @@ def node_modules() -> Path:
         fcntl.flock(held, fcntl.LOCK_EX)  # other test processes wait for the one that installs
         if not installed.exists() or installed.read_bytes() != lock.read_bytes():
             done = subprocess.run(
-                [npm, "ci", "--no-audit", "--no-fund"], cwd=HERE, capture_output=True, text=True, timeout=240
+                [npm, "ci", "--no-audit", "--no-fund"], cwd=HERE, capture_output=True, text=True, timeout=DEADLINE
             )
             assert done.returncode == 0, done.stderr
             installed.write_bytes(lock.read_bytes())

@@ -23,6 +23,7 @@ from broker.client.options import Options, Will
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
 LEVELS = pytest.mark.parametrize("level", [3, 4])
@@ -442,13 +443,13 @@ class Sub:
         raise AssertionError(b"".join(told))
 
     def finish(self) -> tuple[int, bytes]:
-        output, _ = self.process.communicate(timeout=20)
+        output, _ = self.process.communicate(timeout=DEADLINE)
         return self.process.returncode, output
 
 
 def pub(port: int, *arguments: str, stdin: bytes | None = None) -> int:
     done = nursery.run(
-        command("pub", "-p", str(port), "-h", "127.0.0.1", *arguments), input=stdin, timeout=20, check=False
+        command("pub", "-p", str(port), "-h", "127.0.0.1", *arguments), input=stdin, timeout=DEADLINE, check=False
     )
     return done.returncode
 
@@ -501,7 +502,7 @@ def test_sub_prints_as_mosquitto_sub(broker_port: int) -> None:
     ):
         arguments = ["-h", "127.0.0.1", "-p", str(broker_port), "-t", "like/#", "-q", "2", "-C", "3", "-F", template]
         expected, ours = (
-            nursery.run(program, capture_output=True, timeout=20, check=True).stdout
+            nursery.run(program, capture_output=True, timeout=DEADLINE, check=True).stdout
             for program in ([other, *arguments], command("sub", *arguments))
         )
         assert ours == expected, template
@@ -518,7 +519,7 @@ def test_persistent_sub_gets_what_it_missed(broker_port: int) -> None:
 def test_sub_ends_quietly_on_a_signal(broker_port: int) -> None:
     sub = Sub(broker_port, "-t", "quiet")
     sub.process.send_signal(2)
-    _, told = sub.process.communicate(timeout=20)
+    _, told = sub.process.communicate(timeout=DEADLINE)
     assert sub.process.returncode == 0
     assert b"Traceback" not in told
     assert b"sending DISCONNECT" in told

@@ -10,8 +10,9 @@ import pytest
 
 from tests.clients.test_mqttjs import HERE, node_js
 from tests.harness import nursery
-from tests.harness.broker_process import DEADLINE, BrokerProcess, environment
+from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.certificates import Authority, Pair
+from tests.harness.deadline import DEADLINE
 from tests.harness.transports import make_node, ports, tls_settings
 
 paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
@@ -120,7 +121,7 @@ def test_mqttjs(node_js: str, node: BrokerProcess, authority: Authority, scheme:
         [node_js, str(HERE / "scenarios.js"), url, "4"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE,
         env=environment() | {"NODE_EXTRA_CA_CERTS": authority.ca},
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

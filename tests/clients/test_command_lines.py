@@ -11,8 +11,9 @@ from typing import IO
 import pytest
 
 from tests.harness import nursery
-from tests.harness.broker_process import DEADLINE, environment
+from tests.harness.broker_process import environment
 from tests.harness.cluster_process import Broker
+from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 
 # A client of another maker sees no difference between a store in memory and one on disk.

@@ -8,6 +8,7 @@ import pytest
 
 from tests.clients.packages import node_modules
 from tests.harness.cluster_process import Broker
+from tests.harness.deadline import DEADLINE
 
 # A client of another maker sees no difference between a store in memory and one on disk.
 pytestmark = pytest.mark.parametrize("store", ["sqlite", "cluster"])
@@ -28,7 +29,7 @@ def test_scenarios(node_js: str, broker: Broker, level: int) -> None:
         [node_js, str(HERE / "scenarios.js"), f"mqtt://127.0.0.1:{broker.port}", str(level)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.count("ok ") == 8

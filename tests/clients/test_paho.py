@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.broker_process import DEADLINE, until
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
+from tests.harness.deadline import DEADLINE
 
 # A client of another maker sees no difference between a store in memory and one on disk.
 pytestmark = pytest.mark.parametrize("store", ["sqlite", "cluster"])

@@ -11,6 +11,7 @@ from flockmq.testing import Broker
 
 from _speedups.codec.packets import Publish
 from broker.errors import ConfigError, ListenError
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 
 
@@ -66,7 +67,7 @@ def test_the_fixture(tmp_path: Path) -> None:
         "    socket.create_connection((flockmq_broker.host, flockmq_broker.port)).close()\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 

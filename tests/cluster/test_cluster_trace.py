@@ -14,6 +14,7 @@ from tests.conftest import StartCluster
 from tests.harness import nursery
 from tests.harness.broker_process import environment
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 
 READY = "HTTP server is listening"
@@ -107,7 +108,7 @@ def test_what_a_client_publishes_is_found_at_other_nodes(cluster: ClusterProcess
 def test_what_is_wrong_is_told_in_a_line(cluster: ClusterProcess, arguments: tuple[str, ...], reason: str) -> None:
     url = cluster["a"].wait_for_log(READY)["listen"]
     command = [sys.executable, "-m", "broker.cli", "trace", "--url", url, *arguments]
-    done = nursery.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+    done = nursery.run(command, capture_output=True, text=True, env=environment(), timeout=DEADLINE)
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.returncode in (1, 2)

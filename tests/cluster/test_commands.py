@@ -12,6 +12,7 @@ import pytest
 from broker.cli import main
 from cluster.redis.connector import function_library
 from tests.harness.broker_process import environment
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.redis_process import RedisProcess
 
@@ -227,9 +228,9 @@ def test_kick(redis_server: RedisProcess, tell: Callable[..., Told]) -> None:
     write_session(redis_server, "pump", "id1")
     listener = redis_server.client(decode_responses=False).pubsub(ignore_subscribe_messages=True)
     listener.subscribe("mq:to:id1")
-    listener.get_message(timeout=10)
+    listener.get_message(timeout=DEADLINE)
     assert tell("session", "kick", "pump").out == "told n-1 (id1)\n"
-    message = listener.get_message(timeout=10)
+    message = listener.get_message(timeout=DEADLINE)
     assert message is not None
     assert b"kick" in message["data"]
     assert b"pump" in message["data"]
@@ -295,6 +296,8 @@ def test_the_library_is_missing() -> None:
         "from broker.cli import main\n"
         "sys.exit(main(['cluster', '--help']) or main(['cluster', 'status', '--redis', 'redis://localhost']))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment())
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, env=environment()
+    )
     assert done.returncode == 2
     assert done.stderr == "flockmq: error: the library redis is missing; pip install 'flockmq[cluster]'\n"

@@ -155,7 +155,7 @@ def test_what_was_published_before_a_subscription_does_not_come_after_a_broken_l
 
 
 def test_a_will_that_was_given_to_a_node_without_a_link(start: StartCluster) -> None:
-    cluster = start({"cluster.lease": "1s"})
+    cluster = start({"cluster.lease": "3s"})
     reader = at(cluster, "b", "reader")
     reader.subscribe(("will", 1))
     redis = cluster.redis.client(decode_responses=False)
@@ -182,7 +182,7 @@ def test_a_purge_of_a_session_that_nobody_has_comes_to_an_end(start: StartCluste
 
 
 def test_a_connection_is_reset_when_disconnect_could_not_be_stored(start: StartCluster) -> None:
-    cluster = start({"cluster.lease": "1s"})
+    cluster = start({"cluster.lease": "3s"})
     client = at(cluster, "a", "c", clean_start=False, will_topic="will", will_payload=b"w")
     reader = at(cluster, "b", "reader")
     reader.subscribe(("will", 1))

@@ -12,6 +12,7 @@ import redis
 
 from cluster.redis.clients import RedisAddress
 from tests.harness.broker_process import until
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.redis_process import RedisProcess
 
@@ -97,7 +98,7 @@ def test_nobody_there() -> None:
 
 
 def openssl(directory: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=DEADLINE)
 
 
 @pytest.fixture(scope="session")

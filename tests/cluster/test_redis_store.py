@@ -14,6 +14,7 @@ from cluster.redis.connector import function_library
 from cluster.redis.keys import Keys
 from cluster.redis.log_bounds import LogBounds
 from cluster.redis.store import RETRY_SECONDS, RedisStore
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
 
 NODE = b"n1"
@@ -25,7 +26,7 @@ class SlowLink:
     def __init__(self, port: int) -> None:
         self.open = True
         self.commands: deque[tuple[Callable[[Any], object], tuple[Any, ...]]] = deque()
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
 
     def call(self, callback: Callable[[Any], object], *command: Any) -> None:
         self.commands.append((callback, command))

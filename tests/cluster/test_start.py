@@ -11,8 +11,9 @@ from broker.config.schema import ClusterConfig, Config
 from cluster.coordinator import ClusterCoordinator
 from tests.conftest import StartCluster, StartRedis
 from tests.harness import nursery
-from tests.harness.broker_process import DEADLINE, environment, until
+from tests.harness.broker_process import environment, until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient

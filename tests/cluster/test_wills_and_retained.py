@@ -12,7 +12,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
 
-LEASE = 1.5
+LEASE = 1.5  # seconds
 WILL = {"will_topic": "will", "will_qos": 1}
 
 

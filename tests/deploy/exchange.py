@@ -5,8 +5,7 @@ from typing import Any
 
 from broker.client.client import Client
 from broker.client.options import Options
-
-DEADLINE = 20.0  # seconds
+from tests.harness.deadline import DEADLINE
 
 
 def exchange(host: str, port: int, subscriber_id: str, publisher_id: str, **login: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from tests.harness.broker_process import until
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
@@ -48,7 +49,7 @@ class PrometheusProcess:
         assert self._process.poll() is None, (self.directory / "prometheus.log").read_text()
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=20) as answer:
+            with urllib.request.urlopen(url, timeout=DEADLINE) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             if error.code == 503:  # it starts

@@ -14,6 +14,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from tests.harness.broker_process import until
+from tests.harness.deadline import DEADLINE
 
 SYSTEMD = Path("/lib/systemd/systemd")
 # What units may want; empty, since nothing but the test's units is to be started.
@@ -119,7 +120,7 @@ class SystemdProcess:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command inside."""
         enter = ["nsenter", "--target", str(self._pid), "--mount", "--pid", "--ipc", "--uts"]
-        return subprocess.run([*enter, *command], capture_output=True, text=True, timeout=60)
+        return subprocess.run([*enter, *command], capture_output=True, text=True, timeout=DEADLINE)
 
     def show(self, unit: str, what: str) -> str:
         """A property of a unit."""

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from tests.harness.deadline import DEADLINE
+
 DEPLOY = Path("deploy").resolve()
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
 RUNBOOK = DEPLOY / "docs" / "RUNBOOK.md"
@@ -199,7 +201,7 @@ def run_promtool(directory: Path, *scenarios: Scenario) -> subprocess.CompletedP
     """Run `promtool test rules`."""
     path = directory / "alerts_test.yml"
     path.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": [promtool_test(s) for s in scenarios]}))
-    return subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=60)
+    return subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=DEADLINE)
 
 
 def test_every_alert_fires_when_it_should_and_no_other_does(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_every_alert_has_a_scenario() -> None:
 )
 def test_promtool_finds_nothing_wrong(command: list[str]) -> None:
     done = subprocess.run(
-        ["promtool", "check", *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
+        ["promtool", "check", *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=DEADLINE
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

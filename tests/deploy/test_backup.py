@@ -12,6 +12,7 @@ from pathlib import Path
 from _speedups.codec.packets import Puback, Publish
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
 from tests.harness.socket_client import SocketClient
 
@@ -105,7 +106,7 @@ def test_the_store_of_a_running_node_is_not_read_by_others(tmp_path: Path) -> No
     """So nobody can take half of it for a backup."""
     running = BrokerProcess(tmp_path, "sqlite").start()
     script = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('SELECT * FROM block')"
-    done = subprocess.run(["python3", "-c", script, tmp_path / STORE], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["python3", "-c", script, tmp_path / STORE], capture_output=True, text=True, timeout=DEADLINE)
     assert "database is locked" in done.stderr
     assert running.stop() == 0
 
@@ -123,7 +124,7 @@ def test_redis_is_copied_over_the_network_and_restored(tmp_path: Path) -> None:
             until(lambda: publisher.acknowledged > 200)
             before = publisher.acknowledged
             taken = ["redis-cli", "-p", str(cluster.redis.port), "--rdb", str(place / "dump.rdb")]
-            subprocess.run(taken, check=True, capture_output=True, timeout=60)
+            subprocess.run(taken, check=True, capture_output=True, timeout=DEADLINE)
             after = publisher.acknowledged
         cluster.kill()
         cluster.redis.kill()

@@ -12,6 +12,7 @@ from tests.deploy.exchange import exchange
 from tests.deploy.newcomers import Newcomers
 from tests.harness.balanced_cluster import BalancedCluster
 from tests.harness.broker_process import until
+from tests.harness.deadline import DEADLINE
 from tests.harness.haproxy_process import CONFIGURATION
 from tests.harness.socket_client import SocketClient
 
@@ -134,7 +135,7 @@ def test_the_configuration_is_valid(variables: dict[str, str]) -> None:
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert checked.returncode == 0, checked.stderr
     assert "[WARNING]" not in checked.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.auth.password_file import read_users
+from tests.harness.deadline import DEADLINE
 
 
 def test_help_and_mistakes_load_nothing_heavy() -> None:
@@ -47,6 +48,6 @@ def test_a_file_of_mosquittos_is_read(tmp_path: Path) -> None:
     path.touch()
     for name, scheme in (("ada", "sha512-pbkdf2"), ("bob", "sha512")):
         command = ["mosquitto_passwd", "-H", scheme, "-b", path, name, f"of {name}"]
-        subprocess.run(command, check=True, capture_output=True, timeout=20)
+        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE)
     users = read_users(str(path))
     assert {name: stored.matches(f"of {name}".encode()) for name, stored in users.items()} == {"ada": True, "bob": True}

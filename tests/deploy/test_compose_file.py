@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.harness.broker_process import ROOT, environment
+from tests.harness.deadline import DEADLINE
 
 FILE = ROOT / "docker-compose.yml"
 PROFILES = {
@@ -43,7 +44,7 @@ def test_docker_compose_accepts_it(profile: str) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert said.returncode == 0, said.stderr
     assert "warn" not in said.stderr.lower()
@@ -114,7 +115,7 @@ def test_health_is_not_asked_of_a_proxy() -> None:
         for command in commands:
             here = re.sub(r"(127\.0\.0\.1):\d+", rf"\1:{server.server_port}", command)
             env = {"http_proxy": "http://127.0.0.1:9"}
-            assert subprocess.run([sys.executable, "-IS", "-c", here], env=env, timeout=60).returncode == 0
+            assert subprocess.run([sys.executable, "-IS", "-c", here], env=env, timeout=DEADLINE).returncode == 0
         server.shutdown()
 
 

@@ -29,6 +29,7 @@ from broker.config.load import load
 from broker.config.schema import Config
 from cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.harness.broker_process import environment, until
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
 K8S = Path("deploy/k8s").resolve()
@@ -42,7 +43,9 @@ def builds() -> bool:
     """Whether this machine has a kubectl whose kustomize knows components: 1.21 or newer."""
     if shutil.which("kubectl") is None:
         return False
-    said = subprocess.run(["kubectl", "version", "--client", "-o", "json"], capture_output=True, text=True, timeout=60)
+    said = subprocess.run(
+        ["kubectl", "version", "--client", "-o", "json"], capture_output=True, text=True, timeout=DEADLINE
+    )
     version = json.loads(said.stdout)["clientVersion"]
     return (int(version["major"]), int(re.sub(r"\D", "", version["minor"]))) >= (1, 21)
 
@@ -65,7 +68,7 @@ def build(*components: str) -> Objects:
         kustomization = yaml.safe_load((overlay / "kustomization.yaml").read_text())
         kustomization["components"] += [f"../../components/{name}" for name in components]
         (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-        done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, "kustomize warns of what is deprecated"
     objects = list(yaml.safe_load_all(done.stdout))
@@ -132,7 +135,7 @@ def test_the_command_line_takes_the_configuration(components: tuple[str, ...], t
         env={**environment(), **settings(objects)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert done.returncode == 0, done.stderr
     assert PASSWORD not in done.stdout

@@ -11,7 +11,8 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-from tests.harness.broker_process import DEADLINE, ROOT, until
+from tests.harness.broker_process import ROOT, until
+from tests.harness.deadline import DEADLINE
 
 SOURCES = ("_speedups", "broker", "cluster", "loadtest", "deploy")
 BESIDE = (
@@ -95,7 +96,7 @@ def serve_from(wheel: Path, tmp_path: Path) -> None:
     def run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         words = [str(place / "bin" / command[0]), *command[1:]]
         return subprocess.run(
-            words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=5 * DEADLINE, check=check
+            words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=DEADLINE, check=check
         )
 
     run("pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel))

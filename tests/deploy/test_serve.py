@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import nursery
-from tests.harness.broker_process import DEADLINE, BrokerProcess, environment
+from tests.harness.broker_process import BrokerProcess, environment
+from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 
 pytestmark = pytest.mark.one_process

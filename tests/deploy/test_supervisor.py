@@ -16,8 +16,9 @@ import pytest
 from broker import supervisor as workers
 from broker.errors import ListenError
 from broker.listeners.bind import bind, host_name
-from tests.harness.broker_process import DEADLINE, BrokerProcess, environment, until
+from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.certificates import Authority
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
 from tests.harness.socket_client import SocketClient
 from tests.harness.transports import ports, tls_client, tls_settings, trusting, websocket

@@ -16,6 +16,7 @@ from cluster.coordinator import DRAIN_STEP_SECONDS, DRAIN_STEPS, STOP_SECONDS
 from tests.conftest import StartRedis
 from tests.deploy.systemd_process import PLACE, SystemdProcess, unavailable
 from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
 
@@ -29,7 +30,7 @@ StartSystemd = Callable[..., SystemdProcess]
 
 def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run systemd-analyze."""
-    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=DEADLINE)
 
 
 def installed(directory: Path) -> Path:

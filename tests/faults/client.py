@@ -39,9 +39,9 @@ from tests.faults.history import (
     Subscribed,
     Taken,
 )
+from tests.harness.deadline import DEADLINE
 
 UNAVAILABLE = 3  # CONNACK's code of a broker that can't reach its store: come again
-DEADLINE = 60.0  # seconds that anything may take
 
 
 @dataclass

@@ -4,7 +4,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.harness.broker_process import DEADLINE, BrokerProcess
+from tests.harness.broker_process import BrokerProcess
+from tests.harness.deadline import DEADLINE
 
 
 class FaultNode(BrokerProcess):

@@ -14,12 +14,13 @@ import pytest
 
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
 from tests.harness.cluster_process import ClusterNode, ClusterProcess, new_seed
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
 from tests.harness.tcp_proxy import TcpProxy
 
 
 def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=DEADLINE)
 
 
 def may_make_networks() -> bool:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.harness import nursery
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 60.0  # seconds that anything may take on a busy machine
 ANY_PORT = "127.0.0.1:0"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")

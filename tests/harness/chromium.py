@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.harness.deadline import DEADLINE
+
 CODES = {
     "Tab": 9,
     "Enter": 13,
@@ -22,7 +24,6 @@ CODES = {
     "ArrowRight": 39,
     "ArrowDown": 40,
 }
-DEADLINE = 60.0  # seconds that anything may take on a busy machine
 FLAGS = (
     "--headless",
     "--no-sandbox",

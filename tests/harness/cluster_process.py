@@ -22,7 +22,8 @@ from typing import Any
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe
-from tests.harness.broker_process import DEADLINE, SETTLERS, STORES, BrokerProcess
+from tests.harness.broker_process import SETTLERS, STORES, BrokerProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
 from tests.harness.tcp_proxy import TcpProxy
 
@@ -86,6 +87,14 @@ class ClusterNode(BrokerProcess):
         status = self.wait()
         assert status == -signal.SIGKILL, f"exit status {status}\n{self.log_text()}"
         return True
+
+    def begin_anew(self) -> None:
+        """Stop the process until another node has declared it dead; return when it has joined again, by a new id."""
+        node_id = [line["node"] for line in self.log if line["event"] == "joined the cluster"][-1]
+        self.signal(signal.SIGSTOP)
+        next(node for node in self.cluster.nodes if node is not self).wait_for_log("node left", node=node_id)
+        self.signal(signal.SIGCONT)
+        self.wait_for_log("is ready again")
 
     def store_arguments(self) -> list[str]:
         return ["--redis", self.cluster.url(self._proxy), "--node-name", self.name]

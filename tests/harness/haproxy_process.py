@@ -12,7 +12,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.harness.broker_process import DEADLINE, ROOT, environment, until
+from tests.harness.broker_process import ROOT, environment, until
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
 CONFIGURATION = ROOT / "deploy" / "haproxy.cfg"

@@ -22,11 +22,9 @@ from broker.config.schema import Config, LimitsConfig, MqttConfig
 from broker.coordination.standalone import StandaloneCoordinator
 from broker.handlers.dispatch import Dispatcher
 from broker.storage.store import Store
+from tests.harness.deadline import DEADLINE
 
 P = TypeVar("P")
-
-
-STORE_DEADLINE = 20.0  # seconds that a store's own thread may take
 
 
 class KeepingStore(Store):
@@ -165,7 +163,7 @@ class Node:
     def _wait_for_store(self) -> None:
         """Act on all that a real store has confirmed, until it has confirmed everything."""
         while self._kept < self.store.position or not self._calls.empty():
-            function, arguments = self._calls.get(timeout=STORE_DEADLINE)
+            function, arguments = self._calls.get(timeout=DEADLINE)
             if function == self._confirm:
                 self._kept += arguments[0]
             function(*arguments)

@@ -15,9 +15,9 @@ from typing import Any
 
 import redis
 
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
-DEADLINE = 60.0  # seconds that anything may take on a busy machine
 VOLATILE = ["--save", "", "--appendonly", "no"]
 # What a Redis keeps on disk: arguments for RedisProcess.
 KEEPS = {

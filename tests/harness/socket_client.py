@@ -5,8 +5,9 @@ from typing import Any
 
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Packet, Pingreq, Pingresp, Subscribe
-from tests.harness.broker_process import DEADLINE, settle, take_turns
+from _speedups.codec.packets import Connack, Connect, Packet, Pingreq, Pingresp, Suback, Subscribe
+from tests.harness.broker_process import settle, take_turns
+from tests.harness.deadline import DEADLINE
 
 
 class SocketClient:
@@ -19,6 +20,9 @@ class SocketClient:
         host: of the node.
         connected: a socket that is connected to it already; else one is made.
         connect: more fields of CONNECT.
+
+    Raises:
+        ConnectionError: by all but `receive`, when the node closes the connection in place of an answer.
     """
 
     def __init__(
@@ -41,7 +45,7 @@ class SocketClient:
         self._packets: list[Packet] = []
         if client_id is not None:
             self.send(Connect(client_id=client_id, protocol_level=level, **{"keep_alive": 0, **connect}))
-            answer = self.receive()
+            answer = self._answer()
             assert isinstance(answer, Connack), answer
             self.connack = answer
 
@@ -70,8 +74,9 @@ class SocketClient:
     def subscribe(self, *topic_filters: tuple[str, int], packet_id: int = 1) -> list[int]:
         """Subscribe; returns the codes of SUBACK."""
         self.send(Subscribe(packet_id=packet_id, topic_filters=list(topic_filters)))
-        answer = self.receive()
-        return list(answer.reason_codes)  # type: ignore[union-attr]
+        answer = self._answer()
+        assert isinstance(answer, Suback), answer
+        return list(answer.reason_codes)
 
     def ping(self) -> list[Packet]:
         """What comes before the answer to a PINGREQ; in a cluster, before one after all nodes have settled."""
@@ -81,10 +86,15 @@ class SocketClient:
     def _ping(self) -> list[Packet]:
         self.send(Pingreq())
         before: list[Packet] = []
-        while not isinstance(packet := self.receive(), Pingresp):
-            assert packet is not None, f"the connection ended after {before}"
+        while not isinstance(packet := self._answer(), Pingresp):
             before.append(packet)
         return before
+
+    def _answer(self) -> Packet:
+        packet = self.receive()
+        if packet is None:
+            raise ConnectionResetError("the node has closed the connection")
+        return packet
 
     def close(self) -> None:
         """Be gone, without a word."""

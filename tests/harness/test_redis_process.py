@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from tests.conftest import StartRedis
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess, Sentinels
 
 
@@ -48,7 +49,7 @@ def test_subscribers_lose_their_connections(redis_server: RedisProcess) -> None:
     other.ping()
     channel = redis_server.client().pubsub()
     channel.subscribe("x")
-    assert channel.get_message(timeout=20)
+    assert channel.get_message(timeout=DEADLINE)
     assert redis_server.cut("pubsub") == 1
     assert redis_server.cut("normal") == 1
     assert other.ping()  # redis-py connects again

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.broker_process import until
+from tests.harness.deadline import DEADLINE
 from tests.harness.tcp_proxy import TcpProxy
 
 
@@ -45,7 +46,7 @@ def proxy(echo: int) -> Iterator[TcpProxy]:
 
 
 def connect(proxy: TcpProxy) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", proxy.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=DEADLINE)
 
 
 def is_refused(proxy: TcpProxy) -> bool:

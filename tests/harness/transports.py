@@ -7,8 +7,9 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from tests.harness.broker_process import DEADLINE, BrokerProcess
+from tests.harness.broker_process import BrokerProcess
 from tests.harness.certificates import Authority, Pair
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 
 URLS = "mqtts://127.0.0.1:0,ws://127.0.0.1:0,wss://127.0.0.1:0"

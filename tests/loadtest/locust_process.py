@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from tests.harness.broker_process import ROOT, environment
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
 LOCUSTFILE = ROOT / "loadtest" / "locustfile.py"
-DEADLINE = 120.0  # seconds for the end of a test
 
 
 class LocustProcess:

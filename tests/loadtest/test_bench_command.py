@@ -16,7 +16,8 @@ from broker.cli import main
 from loadtest.commands.bench import SHAPES
 from loadtest.generator.multiprocess import merged
 from loadtest.generator.port_owner import listening_pids, process_name
-from tests.harness.broker_process import DEADLINE, ROOT, BrokerProcess, environment
+from tests.harness.broker_process import ROOT, BrokerProcess, environment
+from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import frame_size
 from tests.security.access_files import quick_hash
 
@@ -43,7 +44,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def bench(port: int, *arguments: str) -> tuple[int, str, str]:
     """Exit status, output and errors."""
     command = [sys.executable, "-m", "broker.cli", "bench", *arguments, "--host", f"localhost:{port}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=5 * DEADLINE, env=environment(), cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), cwd=ROOT)
     return done.returncode, done.stdout, done.stderr
 
 

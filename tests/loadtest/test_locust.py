@@ -14,6 +14,7 @@ import pytest
 from _speedups.codec.packets import Publish
 from loadtest.swarm.scenario import read
 from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
 from tests.harness.tcp_proxy import TcpProxy
@@ -255,7 +256,7 @@ def test_the_page_shows_our_events(node: BrokerProcess, start_locust: StartLocus
 
     def get(path: str) -> str | None:
         try:
-            with urllib.request.urlopen(page + path, timeout=10) as answer:
+            with urllib.request.urlopen(page + path, timeout=DEADLINE) as answer:
                 return str(answer.read().decode())
         except OSError:
             assert locust.process.poll() is None, locust.output
@@ -293,5 +294,5 @@ def test_ctrl_c_ends_a_test_as_its_duration_would(
 
 
 def post(address: str, form: str) -> Any:
-    with urllib.request.urlopen(address, form.encode(), timeout=10) as answer:
+    with urllib.request.urlopen(address, form.encode(), timeout=DEADLINE) as answer:
         return json.loads(answer.read())

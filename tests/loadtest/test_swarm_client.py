@@ -14,7 +14,8 @@ from _speedups.protocol.client_session import ConnectOptions, Will
 from loadtest.swarm.client import Client, Network
 from loadtest.swarm.connection import Connection
 from loadtest.swarm.timer import Timer
-from tests.harness.broker_process import DEADLINE, BrokerProcess
+from tests.harness.broker_process import BrokerProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.harness.tcp_proxy import TcpProxy
 

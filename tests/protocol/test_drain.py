@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker, ClusterProcess
+from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 
 pytestmark = pytest.mark.one_process
@@ -18,7 +19,7 @@ StartCluster = Callable[..., ClusterProcess]
 
 def ready(url: str) -> int:
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=20) as response:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=DEADLINE) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -51,12 +52,9 @@ def test_without_it_the_end_is_prompt(start_broker: StartBroker) -> None:
 
 
 def test_a_node_that_began_anew_lets_them_notice_too(start_cluster: StartCluster) -> None:
-    cluster = start_cluster({"cluster.lease": "1s", "http.listen": "127.0.0.1:0", "http.drain": "1s"}, nodes="ab")
+    cluster = start_cluster({"cluster.lease": "3s", "http.listen": "127.0.0.1:0", "http.drain": "1s"}, nodes="ab")
     node = cluster["a"]
-    node.signal(signal.SIGSTOP)
-    cluster["b"].wait_for_log("node left")
-    node.signal(signal.SIGCONT)
-    node.wait_for_log("is ready again")
+    node.begin_anew()
     url = node.wait_for_log("HTTP server is listening")["listen"]
     node.signal(signal.SIGTERM)
     until(lambda: ready(url) == 503)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.deadline import DEADLINE
+
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 3_000_000  # bytes that a process may grow by, for the allocator's reasons
 
@@ -161,7 +163,7 @@ def test_a_process_does_not_grow(name: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

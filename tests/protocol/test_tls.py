@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from _speedups.codec.packets import Publish
-from tests.harness.broker_process import DEADLINE, BrokerProcess
+from tests.harness.broker_process import BrokerProcess
 from tests.harness.certificates import Authority, Pair
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.harness.transports import make_node, ports, tls_client, tls_settings, tls_socket, trusting
 

@@ -10,8 +10,9 @@ from websockets.sync.client import ClientConnection
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connect, Disconnect, Packet, Pingreq, Pingresp, Publish, Subscribe
-from tests.harness.broker_process import DEADLINE, BrokerProcess
+from tests.harness.broker_process import BrokerProcess
 from tests.harness.certificates import Authority
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.harness.transports import make_node, ports, tls_settings, trusting, websocket
 from tests.model.websocket import BINARY, PING, PROTOCOL_ERROR, TEXT, UNSUPPORTED_DATA, frame

@@ -16,7 +16,8 @@ from _speedups.codec import packets
 from _speedups.codec.decode import decode
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Packet
-from tests.harness.broker_process import DEADLINE, SETTLERS, settle, take_turns
+from tests.harness.broker_process import SETTLERS, settle, take_turns
+from tests.harness.deadline import DEADLINE
 
 ANSWERS = (0x40, 0x70, 0x90, 0xB0)  # PUBACK, PUBCOMP, SUBACK, UNSUBACK
 MAY_OVERTAKE = (3, 13)  # PUBLISH and PINGRESP

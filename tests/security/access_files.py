@@ -9,8 +9,8 @@ from pathlib import Path
 
 from broker.auth.authenticator import ReturnCode
 from tests.conftest import StartBroker
-from tests.harness.broker_process import DEADLINE
 from tests.harness.cluster_process import Broker
+from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 
 WRONG = int(ReturnCode.BAD_USERNAME_OR_PASSWORD)

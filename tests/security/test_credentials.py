@@ -18,7 +18,8 @@ from broker.auth.verifier import Verifier
 from broker.auth.work_pool import Busy, WorkPool
 from broker.config.load import load
 from tests.conftest import StartBroker, StartCluster
-from tests.harness.broker_process import DEADLINE, BrokerProcess, until
+from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 from tests.security.access_files import WRONG, AccessFiles, counted, login, refused
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.broker_process import BrokerProcess, until
+from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.protocol.wire import Wire
 
@@ -63,7 +64,7 @@ def files(tmp_path: Path) -> Path:
     (tmp_path / "passwords").touch()
     for user in ("admin", "Ada Lovelace", "bob"):
         command = ["mosquitto_passwd", "-b", tmp_path / "passwords", user, f"of {user}"]
-        subprocess.run(command, check=True, capture_output=True, timeout=20)
+        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE)
     return tmp_path
 
 

@@ -10,6 +10,7 @@ from tests.conftest import StartCluster
 from tests.harness import nursery
 from tests.harness.broker_process import environment, until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, refused
@@ -20,7 +21,7 @@ SETTINGS = {"auth.redis": True, "auth.failure_delay": 0}
 def users(cluster: ClusterProcess, *arguments: str, stdin: str = "", status: int = 0) -> str:
     command = [sys.executable, "-m", "broker.cli", "users", *arguments]
     env = {**environment(), "FLOCKMQ_CLUSTER_REDIS": cluster.url()}
-    done = nursery.run(command, input=stdin, env=env, capture_output=True, text=True, timeout=60)
+    done = nursery.run(command, input=stdin, env=env, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == status, done.stderr
     return done.stdout + done.stderr
 
@@ -115,6 +116,6 @@ def test_the_command_says_what_is_wrong(
     arguments: list[str], status: int, words: str, redis_server: RedisProcess
 ) -> None:
     command = [sys.executable, "-m", "broker.cli", "users", *arguments, "--redis", redis_server.url]
-    done = nursery.run(command, input="x\n", env=environment(), capture_output=True, text=True, timeout=60)
+    done = nursery.run(command, input="x\n", env=environment(), capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == status and words in done.stderr, done.stderr
     assert os.linesep not in done.stderr.rstrip()

@@ -23,6 +23,7 @@ from broker.errors import ConfigError
 from tests.conftest import StartBroker
 from tests.harness.broker_process import environment
 from tests.harness.cluster_process import Broker
+from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, refused
 
@@ -215,7 +216,7 @@ def test_a_package_that_is_missing_is_told(missing: str, tmp_path: Path) -> None
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert done.returncode == 2
     assert done.stderr == f"flockmq: error: tokens need the package {missing}; pip install 'flockmq[auth]'\n"

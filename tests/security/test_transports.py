@@ -22,8 +22,9 @@ import pytest
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connect, Pingreq, Publish
 from _speedups.net.websocket import WebSocket
-from tests.harness.broker_process import DEADLINE, BrokerProcess, until
+from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.certificates import Authority
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.harness.transports import make_node, ports, tls_client, tls_settings, trusting, websocket
 from tests.model.websocket import BINARY, PROTOCOL_ERROR, TEXT, UNSUPPORTED_DATA, frame

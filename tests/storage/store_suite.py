@@ -13,10 +13,9 @@ import pytest
 
 from broker.errors import StoreError
 from broker.storage.store import Store
+from tests.harness.deadline import DEADLINE
 
 Opener = Callable[[], Store]
-
-PATIENCE = 60.0  # seconds until a confirmation that doesn't come fails the test
 
 
 class Loop:
@@ -35,7 +34,7 @@ class Loop:
         self.confirmed += blocks
         self.groups.append(blocks)
 
-    def step(self, timeout: float = PATIENCE) -> None:
+    def step(self, timeout: float = DEADLINE) -> None:
         """Do one call; `queue.Empty` if none comes."""
         function, arguments = self._calls.get(timeout=timeout)
         function(*arguments)

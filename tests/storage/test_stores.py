@@ -19,7 +19,8 @@ from broker.storage import sqlite as sqlite_store
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
-from tests.storage.store_suite import PATIENCE, Opener, StoreSuite, opened, some_blocks
+from tests.harness.deadline import DEADLINE
+from tests.storage.store_suite import Opener, StoreSuite, opened, some_blocks
 
 # Each store is one line: its name, and how to open it with its state in a directory.
 STORES: dict[str, Callable[[Path], Store]] = {
@@ -299,7 +300,7 @@ def test_a_full_disk_confirms_nothing_until_there_is_room(tmp_path: Path, monkey
         for block in blocks:
             store.commit(block)
         for _ in range(3):  # it tries again, and again
-            assert failed.acquire(timeout=PATIENCE)
+            assert failed.acquire(timeout=DEADLINE)
         loop.drain()
         confirmed = loop.confirmed
         assert confirmed < 1 + len(blocks)

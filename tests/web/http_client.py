@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from tests.harness.broker_process import BrokerProcess
-
-DEADLINE = 20.0
+from tests.harness.deadline import DEADLINE
 
 
 class Reply(NamedTuple):

@@ -12,6 +12,7 @@ from _speedups.codec.packets import Connack, Publish
 from broker.admin.http.tokens import add
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
@@ -265,5 +266,5 @@ def test_the_description_is_kept(start_broker: StartBroker, tmp_path: Path) -> N
         "--request-timeout",
         "20",
     ]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]

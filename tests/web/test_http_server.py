@@ -13,8 +13,7 @@ from broker.admin.exporters.health import check, handler
 from broker.admin.http import server as http_server
 from broker.admin.http.server import HttpServer, in_time
 from broker.errors import ListenError
-
-DEADLINE = 20.0
+from tests.harness.deadline import DEADLINE
 
 
 class State:

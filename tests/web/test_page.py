@@ -12,9 +12,10 @@ from _speedups.codec.packets import Publish
 from broker.admin.http.tokens import add
 from tests.clients.packages import node_modules
 from tests.harness import nursery
-from tests.harness.broker_process import DEADLINE, BrokerProcess, environment
+from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.chromium import Chromium
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 

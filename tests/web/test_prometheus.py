@@ -8,6 +8,7 @@ import pytest
 
 from broker.metrics import METRICS
 from tests.harness.cluster_process import Broker
+from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 
 pytestmark = pytest.mark.one_process
@@ -18,7 +19,7 @@ SAMPLE = re.compile(r'([a-z_]+)(\{[a-z_]+="[^"\\]*"(?:,[a-z_]+="[^"\\]*")*\})? (
 def read(broker: Broker) -> dict[str, float]:
     """All samples, after the format has been checked."""
     url = broker.wait_for_log("HTTP server is listening")["listen"]
-    with urllib.request.urlopen(f"{url}/metrics", timeout=20) as response:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=DEADLINE) as response:
         assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         text = response.read().decode()
     lines = text.split("\n")
