@@ -21,6 +21,7 @@ StartCluster = Callable[..., ClusterProcess]
 StartBalanced = Callable[..., BalancedCluster]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
     """The schedule of `make test`; else pytest-xdist's own."""
     return schedule.Schedule(config, log) if config.getoption("dist") == "loadgroup" else None
