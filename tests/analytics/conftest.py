@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from cluster.analytics.source import register
 from tests.analytics.job_process import QUICK
+from tests.analytics.standalone import StandaloneSpark
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +37,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneSpark]:
+    """A standalone Spark: a master and a worker."""
+    spark = StandaloneSpark(tmp_path_factory.mktemp("standalone"))
+    try:
+        yield spark.start()
+    finally:
+        spark.stop()
