@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyspark
 
-from tests.analytics.job_process import QUICK
 from tests.harness.deadline import DEADLINE
 
 SPARK_HOME = Path(pyspark.__path__[0])
@@ -42,7 +41,6 @@ class StandaloneSpark:
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "JAVA_TOOL_OPTIONS": QUICK,
             "PYSPARK_PYTHON": python,
             "PYTHONPATH": str(libraries),
         }
