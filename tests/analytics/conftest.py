@@ -14,7 +14,7 @@ from tests.analytics.standalone import StandaloneSpark
 
 # Of every JVM and every Spark that a test starts.
 os.environ["JAVA_TOOL_OPTIONS"] = QUICK
-os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark_conf")
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent)  # of spark-defaults.conf
 
 
 @pytest.fixture(scope="session")
