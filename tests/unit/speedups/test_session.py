@@ -575,3 +575,18 @@ def test_after_a_kill_all_that_may_have_been_sent_has_dup() -> None:
         client.send(*(Puback(packet_id=packet.packet_id) for packet in packets if isinstance(packet, Publish)))
     assert len(again) == 10
     assert all(packet.dup for packet in again)
+
+
+def test_the_packet_identifier_after_65535_is_1() -> None:
+    node = Node()
+    session = node.sessions.create(b"subscriber", persistent=True, level=4)
+    session.load()
+    session.restore(65_534, 65_534)  # as if so many messages had been acknowledged before a restart
+    session.restored(False)
+    client = subscribed(node)
+    for number in range(4):
+        publish(node, b"%d" % number)
+    identifiers = [packet.packet_id for packet in client.take() if isinstance(packet, Publish)]
+    assert identifiers == [65_534, 65_535, 1, 2]
+    client.send(*(Puback(packet_id=identifier) for identifier in identifiers))
+    assert session.entries() == []
