@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,12 @@ StartCluster = Callable[..., ClusterProcess]
 StartBalanced = Callable[..., BalancedCluster]
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """The schedule of `make test`; else pytest-xdist's own."""
+    return schedule.Schedule(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is about one process, in `tests/unit` or marked `one_process`, is not tried with a cluster."""
 

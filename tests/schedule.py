@@ -1,13 +1,14 @@
 """In which groups, and in which order, pytest-xdist runs the tests (`--dist loadgroup --no-loadscope-reorder`).
 
-A group runs in one worker, one test after the other. What is heavy is one group, so that it has one JVM, one engine or
-one browser, and so that two of a kind never run side by side. The longest groups begin first. Other tests stay together
-by file, which keeps what a file's tests share; files whose tests share nothing, and take long, are not groups.
+A group runs in one worker, one test after the other. Heavy tests are in groups by what they start: two of a kind never
+run side by side, and one JVM, one engine or one browser serves them all. The longest groups begin first. Other tests
+stay together by file, which keeps what a file's tests share. Files whose tests share nothing and take long are spread.
 """
 
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
 # Heavy groups, the longest first: each a worker's first work.
@@ -49,16 +50,22 @@ SPREAD = (
 )
 
 
+GROUPS = {name: group for group, names in HEAVY.items() for name in names}
+ORDER = {name: number for number, name in enumerate([*GROUPS, *SPREAD])}
+
+
 def arrange(items: list[pytest.Item]) -> None:
-    """Order the tests and put them into groups."""
-    groups = {name: group for group, names in HEAVY.items() for name in names}
-    order = {name: number for number, name in enumerate([*groups, *SPREAD])}
+    """Put the tests that take longest first; the tests of a file stay together."""
+    items.sort(key=lambda item: ORDER.get(item.path.relative_to(ROOT / "tests").as_posix(), len(ORDER)))
 
-    def place(item: pytest.Item) -> str:
-        return item.path.relative_to(ROOT / "tests").as_posix()
 
-    items.sort(key=lambda item: order.get(place(item), len(order)))  # stable: files stay together
-    for item in items:
-        name = place(item)
-        if name not in SPREAD:
-            item.add_marker(pytest.mark.xdist_group(groups.get(name, name)))
+class Schedule(LoadScopeScheduling):
+    """Gives tests to workers by these groups.
+
+    The marker `xdist_group` does nothing with pytest 9.1 and later: pytest-xdist 3.8 writes the group into a node id
+    that pytest does not read.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = nodeid.split("::", 1)[0].removeprefix("tests/")
+        return nodeid if name in SPREAD else GROUPS.get(name, name)

@@ -5,11 +5,14 @@ Owns packet identifiers, unacknowledged messages, and the QoS 1 and 2 states of 
   sent again, in the order of the first sending [MQTT-4.4.0-1], with DUP if it was sent before [MQTT-3.3.1-1].
 - SUBSCRIBE and UNSUBSCRIBE belong to their connection: `connection_lost` forgets them and returns their tokens.
 - An incoming message is acknowledged when it is passed to the caller, or, on request, by `acknowledge`.
+- Level 5: the Receive Maximum of CONNACK limits the messages in flight [5: 4.9]; others wait, in order. The caller's
+  packets are within its Maximum Packet Size [5: 3.2.2.3.6].
 - Times are arguments, in seconds of one clock that the caller chooses.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -17,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
-from _speedups.codec.errors import MalformedPacket
+from _speedups.codec.errors import InvalidPacket, MalformedPacket
 from _speedups.codec.packets import (
     Connack,
     Connect,
@@ -38,7 +41,9 @@ from _speedups.codec.packets import (
 from _speedups.codec.tables import REASON_CODES
 
 MAX_PACKET_ID = 65535
+MAX_PACKET_SIZE = 268_435_460  # bytes: the longest fixed header and the largest Remaining Length
 FIRST_ERROR = 0x80  # the first reason code of refusals (SUBACK at every level; level 5 everywhere)
+PACKET_TOO_LARGE = 0x95
 # CONNACK return codes of levels 3 and 4: table 3.1.
 RETURN_CODES: Mapping[int, str] = {
     1: "unacceptable protocol version",
@@ -47,6 +52,7 @@ RETURN_CODES: Mapping[int, str] = {
     4: "bad user name or password",
     5: "not authorized",
 }
+NO_PROPERTIES: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +102,23 @@ class Accepted(NamedTuple):
     """CONNACK that accepts; messages may pass."""
 
     session_present: bool
+    properties: Mapping[str, Any] = NO_PROPERTIES  # level 5
 
 
 class Refused(NamedTuple):
-    """CONNACK that refuses; the connection ends."""
+    """CONNACK that refuses: the end of the connection."""
 
     reason_code: int
     reason: str  # in words
+    properties: Mapping[str, Any] = NO_PROPERTIES  # level 5
+
+
+class Disconnected(NamedTuple):
+    """DISCONNECT from the broker, level 5: the end of the connection."""
+
+    reason_code: int
+    reason: str  # in words, and the broker's reason string
+    properties: Mapping[str, Any] = NO_PROPERTIES
 
 
 class Subscribed(NamedTuple):
@@ -120,17 +136,20 @@ class Unsubscribed(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """PUBACK or PUBCOMP, or at level 5 a PUBREC that refuses: a publication at QoS 1 or 2 has ended."""
+    """PUBACK or PUBCOMP, or at level 5 a PUBREC that refuses: a publication at QoS 1 or 2 has ended.
+
+    PACKET_TOO_LARGE also ends one that waited and exceeds the Maximum Packet Size of the new connection.
+    """
 
     token: Any
     reason_code: int = 0
 
 
-Event: TypeAlias = Accepted | Refused | Subscribed | Unsubscribed | Acknowledged | Publish
+Event: TypeAlias = Accepted | Refused | Disconnected | Subscribed | Unsubscribed | Acknowledged | Publish
 
 
 class ProtocolViolation(Exception):
-    """The broker has sent data that the standard forbids; the connection must end.
+    """The broker has sent data that the standard forbids, as the text says; the connection must end.
 
     Attributes:
         events: the events of the same bytes before the fault.
@@ -171,15 +190,17 @@ class ClientSession:
         "_incoming",
         "_last_packet_id",
         "_mark_resent",
+        "_max_packet_size",
         "_on_packet",
         "_ping_after",
         "_ping_sent_at",
         "_ping_timeout",
+        "_receive_maximum",
         "_received",
         "_requests",
         "_sent_at",
         "_to_send",
-        "_unsent",
+        "_waiting",
         "options",
         "unacknowledged",
     )
@@ -203,8 +224,11 @@ class ClientSession:
         self._on_packet = on_packet
         self._decoder: Decoder | None = None  # None: there is no connection
         self._accepted = False
+        self._receive_maximum = MAX_PACKET_ID  # of the broker
+        self._max_packet_size = MAX_PACKET_SIZE  # of the broker
         self._requests: dict[int, Any] = {}  # tokens of SUBSCRIBE and UNSUBSCRIBE, by packet identifier
-        self._unsent: set[int] = set()  # identifiers in `unacknowledged` of messages that no connection has carried
+        # Identifiers in `unacknowledged` of messages that this connection, or without one the last, has not carried.
+        self._waiting: OrderedDict[int, None] = OrderedDict()
         self._incoming: set[int] = set()  # QoS 2 identifiers passed to the caller, not acknowledged by PUBREC
         self._received: set[int] = set()  # QoS 2 identifiers acknowledged by PUBREC, not released
         self._last_packet_id = 0
@@ -229,10 +253,7 @@ class ClientSession:
         """End the connection. Returns the tokens of SUBSCRIBE and UNSUBSCRIBE without a reply."""
         tokens = list(self._requests.values())
         self._requests.clear()
-        self._to_send.clear()
-        self._decoder = None
-        self._accepted = False
-        self._ping_sent_at = None
+        self._end_connection()
         return tokens
 
     def subscribe(
@@ -261,25 +282,26 @@ class ClientSession:
         Without an accepted connection a message at QoS 0 is dropped, another one waits for CONNACK.
 
         Raises:
-            InvalidPacket: the topic name or a property can't be encoded.
+            InvalidPacket: the topic name or a property can't be encoded, or the broker takes no packet of this size.
             PacketIdsExhausted: too many messages are unacknowledged.
         """
         packet_id = self._next_packet_id() if qos else 0
         packet = Publish(topic_name, payload, qos, retain, False, packet_id, properties)
-        data = encode(packet, self.options.level)
+        data = self._encode(packet)
+        may_send = self._accepted and (not qos or self._has_room())
         if qos:
             self.unacknowledged[packet_id] = packet, token
-            if not self._accepted:
-                self._unsent.add(packet_id)
-        if self._accepted:
+            if not may_send:
+                self._waiting[packet_id] = None
+        if may_send:
             self._write(packet, data)
 
     def acknowledge(self, packet: Publish) -> None:
-        """Acknowledge a message that the caller got unacknowledged; without a connection only the state changes."""
+        """Acknowledge a message that the caller got unacknowledged; before CONNACK only the state changes."""
         if packet.qos == 2:
             self._incoming.discard(packet.packet_id)
             self._received.add(packet.packet_id)
-        if packet.qos:
+        if packet.qos and self._accepted:
             self._send(Puback(packet.packet_id) if packet.qos == 1 else Pubrec(packet.packet_id))
 
     def disconnect(self) -> None:
@@ -289,7 +311,7 @@ class ClientSession:
     def forget_outgoing(self) -> None:
         """Drop the unacknowledged messages: the next connection sends none of them again."""
         self.unacknowledged.clear()
-        self._unsent.clear()
+        self._waiting.clear()
 
     def take_output(self, now: float) -> bytes:
         """The bytes to send now."""
@@ -333,15 +355,18 @@ class ClientSession:
         Raises:
             ProtocolViolation: the broker has sent data that the standard forbids.
         """
-        assert self._decoder is not None, "connect comes first"
         events: list[Event] = []
+        if self._decoder is None:
+            raise ProtocolViolation("the broker sent data without a CONNECT", events)
         fault = ""
         try:
             packets: Sequence[Packet] = self._decoder.feed(data)
         except MalformedPacket as error:
-            packets, fault = error.packets, f"malformed packet: {error.reason}"
+            packets, fault = error.packets, f"the broker broke the protocol: {error.reason}"
         for packet in packets:
             self._handle(packet, events)
+            if self._decoder is None:
+                return events
         if fault:
             raise ProtocolViolation(fault, events)
         return events
@@ -351,7 +376,7 @@ class ClientSession:
             self._on_packet("received", packet)
         if self._accepted == isinstance(packet, Connack):
             when = "after" if self._accepted else "before"
-            raise ProtocolViolation(f"{type(packet).__name__.upper()} {when} CONNACK", events)
+            raise ProtocolViolation(f"the broker sent {type(packet).__name__.upper()} {when} CONNACK", events)
         match packet:
             case Publish():
                 self._handle_publish(packet, events)
@@ -369,27 +394,38 @@ class ClientSession:
             case Unsuback():
                 events.append(Unsubscribed(packet.reason_codes, self._requests.pop(packet.packet_id, None)))
             case Connack():
-                events.append(self._handle_connack(packet))
+                self._handle_connack(packet, events)
+            case Disconnect() if self.options.level == 5:
+                events.append(Disconnected(packet.reason_code, reason_of(packet, 5), packet.properties))
+                self._end_connection()
             case _:
-                raise ProtocolViolation(f"{type(packet).__name__.upper()} from the broker", events)
+                raise ProtocolViolation(f"the broker sent {type(packet).__name__.upper()}", events)
 
-    def _handle_connack(self, packet: Connack) -> Event:
+    def _handle_connack(self, packet: Connack, events: list[Event]) -> None:
         options = self.options
         if packet.reason_code:
-            return Refused(packet.reason_code, refusal(packet.reason_code, options.level))
+            events.append(Refused(packet.reason_code, reason_of(packet, options.level), packet.properties))
+            self._end_connection()
+            return
+        events.append(Accepted(packet.session_present, packet.properties))
         self._accepted = True
+        self._receive_maximum = packet.properties.get("receive_maximum", MAX_PACKET_ID)
+        self._max_packet_size = packet.properties.get("maximum_packet_size", MAX_PACKET_SIZE)
         # MQTT 3.1 has no session present flag: without clean start the session is assumed to continue.
         continued = not options.clean_start and (options.level < 4 or packet.session_present)
         if not continued:
             self._incoming.clear()
             self._received.clear()
-        for packet_id, (waiting, token) in self.unacknowledged.items():
-            if isinstance(waiting, Publish) and packet_id not in self._unsent:
-                waiting = self._redelivery(waiting, continued)
-                self.unacknowledged[packet_id] = waiting, token
-            self._send(waiting)
-        self._unsent.clear()
-        return Accepted(packet.session_present)
+        # Each PUBREL goes at once; PUBLISH waits for room, in order.
+        unsent, self._waiting = self._waiting, OrderedDict()
+        for packet_id, (unacknowledged, token) in self.unacknowledged.items():
+            if isinstance(unacknowledged, Pubrel):
+                self._send(unacknowledged)
+                continue
+            if unacknowledged.dup or packet_id not in unsent:
+                self.unacknowledged[packet_id] = self._redelivery(unacknowledged, continued), token
+            self._waiting[packet_id] = None
+        self._send_waiting(events)
 
     def _redelivery(self, packet: Publish, continued: bool) -> Publish:
         twice = packet.qos == 1 or not continued
@@ -420,10 +456,37 @@ class ClientSession:
 
     def _end_publication(self, packet: Puback | Pubrec | Pubcomp, events: list[Event]) -> None:
         entry = self.unacknowledged.pop(packet.packet_id, None)
-        if entry is not None:
-            events.append(Acknowledged(entry[1], packet.reason_code))
+        if entry is None:
+            return
+        events.append(Acknowledged(entry[1], packet.reason_code))
+        if self._waiting:
+            self._waiting.pop(packet.packet_id, None)
+            self._send_waiting(events)
 
     # ---- both ----
+
+    def _has_room(self) -> bool:
+        """Whether another message may be in flight."""
+        return len(self.unacknowledged) - len(self._waiting) < self._receive_maximum
+
+    def _send_waiting(self, events: list[Event]) -> None:
+        while self._waiting and self._has_room():
+            packet_id, _ = self._waiting.popitem(last=False)
+            packet, token = self.unacknowledged[packet_id]
+            try:
+                data = self._encode(packet)
+            except InvalidPacket:  # it was within the limit of an earlier connection
+                del self.unacknowledged[packet_id]
+                events.append(Acknowledged(token, PACKET_TOO_LARGE))
+            else:
+                self._write(packet, data)
+
+    def _end_connection(self) -> None:
+        self._to_send.clear()
+        self._decoder = None
+        self._accepted = False
+        self._max_packet_size = MAX_PACKET_SIZE
+        self._ping_sent_at = None
 
     def _next_packet_id(self) -> int:
         for _ in range(MAX_PACKET_ID):
@@ -434,9 +497,16 @@ class ClientSession:
 
     def _request(self, packet: Subscribe | Unsubscribe, token: Any) -> None:
         assert self._decoder is not None, "connect comes first"
-        data = encode(packet, self.options.level)
+        data = self._encode(packet)
         self._requests[packet.packet_id] = token
         self._write(packet, data)
+
+    def _encode(self, packet: Packet) -> bytes:
+        data = encode(packet, self.options.level)
+        if len(data) > self._max_packet_size:
+            name = type(packet).__name__.upper()
+            raise InvalidPacket(f"{name}: {len(data)} bytes; the broker accepts {self._max_packet_size}")
+        return data
 
     def _send(self, packet: Packet) -> None:
         if self._decoder is not None:
@@ -448,8 +518,15 @@ class ClientSession:
         self._to_send.append(data)
 
 
-def refusal(reason_code: int, level: int) -> str:
-    """The text for a CONNACK that refuses."""
+def reason_of(packet: Connack | Disconnect, level: int) -> str:
+    """The text for a CONNACK or DISCONNECT that ends the connection."""
+    code = packet.reason_code
     if level < 5:
-        return RETURN_CODES.get(reason_code, f"return code {reason_code}")
+        return RETURN_CODES.get(code, f"return code {code}")
+    text = packet.properties.get("reason_string")
+    return f"{reason_name(code)}: {text}" if text else reason_name(code)
+
+
+def reason_name(reason_code: int) -> str:
+    """The name of a reason code of level 5."""
     return next((row.name for row in REASON_CODES if row.code == reason_code), f"reason code 0x{reason_code:02x}")

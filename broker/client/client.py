@@ -1,7 +1,6 @@
-"""A small asyncio MQTT client, levels 3 and 4, for `flockmq pub`, `flockmq sub`, `flockmq replay` and the tests.
+"""A small asyncio MQTT client for `flockmq pub`, `flockmq sub`, `flockmq replay` and the tests.
 
-Owns the client's side of one session: packet identifiers, the window of outgoing messages, the QoS 2 states of both
-directions, keep alive. Rules:
+Owns one `ClientSession`, its connection and timer, and the queue of received messages. Rules:
 - `Client` outlives its connections: `connect` may be called again after a loss. Unacknowledged packets are sent again
   if the session goes on (clean_start false); their callers get `ConnectionLostError` meanwhile.
 - An incoming message counts as received when it is acknowledged; `receive` acknowledges it unless the caller does.
@@ -9,63 +8,69 @@ directions, keep alive. Rules:
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, Self
 
-from _speedups.codec import packets
-from broker.client.connection import ClientConnection, OnPacket, refusal
+from _speedups.codec.errors import InvalidPacket
+from _speedups.codec.packets import Packet, Publish
+from _speedups.protocol.client_session import (
+    FIRST_ERROR,
+    Accepted,
+    Acknowledged,
+    ClientSession,
+    Disconnected,
+    PacketIdsExhausted,
+    ProtocolViolation,
+    Refused,
+    Subscribed,
+    Unsubscribed,
+    reason_name,
+)
+from broker.client.connection import ClientConnection
 from broker.client.options import Options
-from broker.errors import ClientError, ConnectError, ConnectionLostError
-
-if TYPE_CHECKING:
-    from _speedups.codec.packets import Packet
+from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
 
 QUEUE_HIGH = 1000  # messages waiting for `receive` above which the connection is not read
 QUEUE_LOW = 500  # and at which it is read again
-
-
-class Message(NamedTuple):
-    """An application message as received."""
-
-    topic_name: str
-    payload: bytes
-    qos: int
-    retain: bool
-    dup: bool
-    packet_id: int  # 0 for QoS 0
+# Remedies by the return code of CONNACK.
+HINTS = {
+    1: "try the other -V",
+    2: "try another client identifier; MQTT 3.1 allows 1 to 23 characters",
+    3: "try again later",
+    4: "check -u and -P",
+    5: "check -u, -P and what the broker allows this client",
+}
 
 
 class Client:
-    """One MQTT client; `async with Client(options) as client:` connects and disconnects."""
+    """One MQTT client; `async with Client(options) as client:` connects and disconnects.
 
-    def __init__(self, options: Options, *, on_packet: OnPacket | None = None) -> None:
+    Args:
+        options: how to connect.
+        on_packet: called with "sending" or "received" and each packet.
+    """
+
+    def __init__(self, options: Options, *, on_packet: Callable[[str, Packet], None] | None = None) -> None:
         self.options = options
-        self.on_packet = on_packet  # called with "sending" or "received" and each packet
+        self._session = ClientSession(
+            options,
+            acknowledge_at_once=False,
+            ping_after=options.keep_alive / 2,
+            ping_timeout=options.timeout,
+            on_packet=on_packet,
+        )
         self._connection: ClientConnection | None = None
-        self._messages: asyncio.Queue[Message | ConnectionLostError] = asyncio.Queue()
+        self._connack: asyncio.Future[Accepted]  # of the latest connection
+        self._timer: asyncio.TimerHandle | None = None
+        self._messages: asyncio.Queue[Publish | ConnectionLostError] = asyncio.Queue()
         self._window = asyncio.Semaphore(options.max_inflight)
-        self._last_packet_id = 0
-        self._waiting: dict[int, asyncio.Future[Any]] = {}  # packet id -> its acknowledgement
-        # Packet id -> the PUBLISH or PUBREL to send again, in order.
-        self._outgoing: dict[int, packets.Publish | packets.Pubrel] = {}
-        self._offered: set[int] = set()  # QoS 2 packet ids queued or handed out, not yet acknowledged
-        self._received: set[int] = set()  # QoS 2 packet ids acknowledged, not yet released
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            packets.Publish: self._handle_publish,
-            packets.Puback: self._handle_done,
-            packets.Pubrec: self._handle_pubrec,
-            packets.Pubrel: self._handle_pubrel,
-            packets.Pubcomp: self._handle_done,
-            packets.Suback: self._handle_done,
-            packets.Unsuback: self._handle_done,
-            packets.Pingresp: self._handle_pingresp,
-        }
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection that CONNACK has accepted."""
-        return self._connection is not None
+        return self._session.accepted
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -76,75 +81,35 @@ class Client:
     ) -> None:
         await self.disconnect()
 
-    async def connect(self) -> packets.Connack:
-        """Connect, or connect again. Raises ConnectError, ConnectRefusedError, ConnectionLostError."""
+    async def connect(self) -> Accepted:
+        """Connect, or connect again. Raises ConnectError, ConnectRefusedError, ConnectionLostError, ClientError."""
         assert self._connection is None, "connected already"
         options = self.options
-        connection: ClientConnection | None = None
-        accepted = False
+        if options.clean_start:
+            self._session.forget_outgoing()
         try:
             async with asyncio.timeout(options.timeout):
-                connection = await ClientConnection(options, self.on_packet, self._handle, self._lost).dial()
-                connection.send(self._connect_packet())
-                connack = await connection.acknowledged
-            accepted = connack.reason_code == 0
+                return await self._connect()
         except TimeoutError:
             raise ConnectError(f"{options.address} did not answer within {options.timeout:g} s") from None
-        finally:
-            if connection is not None and not accepted:
-                connection.transport.abort()
-        if not accepted:
-            raise refusal(options.address, connack.reason_code)
-        return connack
 
-    def _connect_packet(self) -> packets.Connect:
-        options, will = self.options, self.options.will
-        return packets.Connect(
-            client_id=options.client_id,
-            clean_start=options.clean_start,
-            keep_alive=options.keep_alive,
-            username=options.username,
-            password=options.password,
-            will_topic=will.topic_name if will else None,
-            will_payload=will.payload if will else b"",
-            will_qos=will.qos if will else 0,
-            will_retain=will.retain if will else False,
-            protocol_level=options.level,
-        )
-
-    def _start(self, connection: ClientConnection, connack: packets.Connack) -> None:
-        """Take the accepted connection into use: forget an ended session, send again what is unacknowledged.
-
-        Runs before the next packet is handled, which may be in the same read as CONNACK.
-        """
+    async def _connect(self) -> Accepted:
+        connection = await ClientConnection(self.options, self._received, self._lost).dial()
         self._connection = connection
-        kept = [self._messages.get_nowait() for _ in range(self._messages.qsize())]
-        for message in kept:
-            if isinstance(message, Message):  # else it is the end of an earlier connection
-                self._messages.put_nowait(message)
-        # MQTT 3.1 has no session present flag: without clean start, the session is taken to go on.
-        if self.options.clean_start or (self.options.level >= 4 and not connack.session_present):
-            self._offered.clear()
-            self._received.clear()
-        if self.options.clean_start:
-            self._outgoing.clear()
-        for packet in self._outgoing.values():
-            connection.send(redelivery(packet) if isinstance(packet, packets.Publish) else packet)
-        connection.keep_alive()
+        self._connack = asyncio.get_running_loop().create_future()
+        try:
+            self._send(self._session.connect)
+            return await self._connack
+        except BaseException:
+            connection.abort("not accepted")
+            self._forget_connection()
+            raise
 
     async def disconnect(self) -> None:
         """Send DISCONNECT and close; does nothing without a connection."""
-        connection = self._connection
-        if connection is None:
-            return
-        connection.reason = "disconnected"
-        connection.send(packets.Disconnect())
-        connection.transport.close()
-        try:
-            async with asyncio.timeout(self.options.timeout):
-                await connection.closed.wait()
-        except TimeoutError:
-            connection.transport.abort()
+        if self._connection is not None:
+            self._send(self._session.disconnect)
+            await self._connection.close()
 
     def abort(self) -> None:
         """Drop the connection without DISCONNECT, as a crash would; the will is then due."""
@@ -157,48 +122,40 @@ class Client:
             await self._connection.closed.wait()
 
     async def publish(self, topic_name: str, payload: bytes = b"", qos: int = 0, retain: bool = False) -> None:
-        """Publish; with QoS 1 and 2 returns once acknowledged. Raises ConnectionLostError."""
+        """Publish; with QoS 1 and 2 returns once acknowledged. Raises ClientError, ConnectionLostError."""
         acknowledged = await self.start_publish(topic_name, payload, qos, retain)
         await acknowledged
 
     async def start_publish(
         self, topic_name: str, payload: bytes = b"", qos: int = 0, retain: bool = False
     ) -> asyncio.Future[None]:
-        """Send once there is room; the future is done once acknowledged. Raises ConnectionLostError."""
+        """Send once there is room; the future is done once acknowledged. Raises ClientError, ConnectionLostError."""
         if qos:
             await self._window.acquire()
         try:
             await self._connected().writable.wait()
-            connection = self._connected()
-            packet_id = self._next_packet_id() if qos else 0
-            packet = packets.Publish(topic_name, payload, qos, retain, False, packet_id)
-            frame = connection.encode(packet)
+            self._connected()
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._send(self._session.publish, topic_name, payload, qos, retain, done)
         except BaseException:
             if qos:
                 self._window.release()
             raise
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if qos:
             done.add_done_callback(lambda _: self._window.release())
-            self._outgoing[packet_id] = packet
-            self._waiting[packet_id] = done
         else:
             done.set_result(None)
-        connection.write(packet, frame)
         return done
 
     async def subscribe(self, topic_filters: Sequence[tuple[str, int]]) -> list[int]:
         """Subscribe to (topic filter, QoS) pairs; returns SUBACK's codes, the granted QoS or 0x80 (refused) each."""
-        packet_id = self._next_packet_id()
-        packet = packets.Subscribe(packet_id=packet_id, topic_filters=list(topic_filters))
-        return list((await self._request(packet_id, packet)).reason_codes)
+        return await self._request(self._session.subscribe, topic_filters)
 
     async def unsubscribe(self, topic_filters: Sequence[str]) -> None:
         """Unsubscribe; returns with UNSUBACK."""
-        packet_id = self._next_packet_id()
-        await self._request(packet_id, packets.Unsubscribe(packet_id=packet_id, topic_filters=list(topic_filters)))
+        await self._request(self._session.unsubscribe, topic_filters)
 
-    async def receive(self, *, acknowledge: bool = True) -> Message:
+    async def receive(self, *, acknowledge: bool = True) -> Publish:
         """The next message. Raises ConnectionLostError once, after the last message of a lost connection."""
         message = await self._messages.get()
         if self._messages.qsize() <= QUEUE_LOW and self._connection is not None:
@@ -214,105 +171,114 @@ class Client:
         """How many messages `receive` would return at once."""
         return self._messages.qsize()
 
-    def acknowledge(self, message: Message) -> None:
+    def acknowledge(self, message: Publish) -> None:
         """Take over the responsibility for a message that `receive` handed out unacknowledged."""
-        if message.qos == 2:
-            self._offered.discard(message.packet_id)
-            self._received.add(message.packet_id)
-        if message.qos and self._connection is not None:
-            kind = packets.Puback if message.qos == 1 else packets.Pubrec
-            self._connection.send(kind(packet_id=message.packet_id))
+        if message.qos:
+            self._session.acknowledge(message)
+            self._flush()
 
-    async def _request(self, packet_id: int, packet: "Packet") -> Any:
-        connection = self._connected()
-        frame = connection.encode(packet)
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[packet_id] = done
-        connection.write(packet, frame)
+    # ---- sending ----
+
+    async def _request(self, send: Callable[..., None], topic_filters: Sequence[Any]) -> list[int]:
+        self._connected()
+        done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._send(send, topic_filters, done)
         return await done
 
     def _connected(self) -> ClientConnection:
-        if self._connection is None:
+        if self._connection is None or not self._session.accepted:
             raise ConnectionLostError(f"not connected to {self.options.address}")
         return self._connection
 
-    def _next_packet_id(self) -> int:
-        for _ in range(65535):
-            self._last_packet_id = self._last_packet_id % 65535 + 1
-            if self._last_packet_id not in self._waiting and self._last_packet_id not in self._outgoing:
-                return self._last_packet_id
-        raise ClientError("65535 packets wait for their acknowledgement")
+    def _send(self, send: Callable[..., None], *arguments: Any) -> None:
+        """Call a method of the session and write its bytes. Raises ClientError: the packet can't be sent."""
+        try:
+            send(*arguments)
+        except (InvalidPacket, PacketIdsExhausted) as error:
+            raise ClientError(str(error)) from None
+        self._flush()
 
-    def _handle(self, connection: ClientConnection, packet: "Packet") -> None:
-        if connection.acknowledged.done():
-            handler = self._handlers.get(type(packet))
-            if handler is None:
-                connection.abort(f"the broker sent {type(packet).__name__.upper()}")
-            else:
-                handler(packet)
-        elif isinstance(packet, packets.Connack):
-            connection.acknowledged.set_result(packet)
-            if packet.reason_code == 0:
-                self._start(connection, packet)
+    def _flush(self) -> None:
+        data = self._session.take_output(asyncio.get_running_loop().time())
+        if data and self._connection is not None:
+            self._connection.transport.write(data)
+
+    # ---- called by the loop ----
+
+    def _received(self, connection: ClientConnection, data: bytes) -> None:
+        fault = ""
+        try:
+            events = self._session.feed(data)
+        except ProtocolViolation as violation:
+            events, fault = violation.events, str(violation)
+        self._flush()
+        for event in events:
+            match event:
+                case Publish():
+                    self._messages.put_nowait(event)
+                case Acknowledged(done, reason_code) if reason_code >= FIRST_ERROR:
+                    fail([done], ClientError(f"the message was refused: {reason_name(reason_code)}"))
+                case Acknowledged(done, result) | Subscribed(result, done) | Unsubscribed(result, done):
+                    if done is not None and not done.done():
+                        done.set_result(result)
+                case Accepted():
+                    self._begin(event)
+                case Refused(reason_code, reason):
+                    fail([self._connack], self._refusal(reason_code, reason))
+                case Disconnected(_, reason):
+                    fault = f"the broker sent DISCONNECT: {reason}"
+        if self._messages.qsize() >= QUEUE_HIGH:
+            connection.pause_reading()
+        if fault:
+            connection.abort(fault)
+
+    def _begin(self, event: Accepted) -> None:
+        """Take the accepted connection into use: drop the ends of earlier ones from the queue."""
+        for _ in range(self._messages.qsize()):
+            message = self._messages.get_nowait()
+            if isinstance(message, Publish):
+                self._messages.put_nowait(message)
+        if not self._connack.done():
+            self._connack.set_result(event)
+        self._on_time()
+
+    def _refusal(self, return_code: int, reason: str) -> ConnectRefusedError:
+        words = f"{self.options.address} refused the connection: {reason}"
+        return ConnectRefusedError(words, HINTS.get(return_code, ""), return_code=return_code)
+
+    def _on_time(self) -> None:
+        """Send PINGREQ when it is due; end the connection when it stays unanswered."""
+        loop, connection = asyncio.get_running_loop(), self._connection
+        assert connection is not None
+        if self._session.on_time(loop.time()):
+            self._flush()
+            due = self._session.next_due
+        elif connection.reading_paused:  # PINGRESP may wait in the socket
+            due = loop.time() + self.options.timeout
         else:
-            connection.abort(f"the broker sent {type(packet).__name__.upper()} before CONNACK")
-
-    def _handle_publish(self, packet: packets.Publish) -> None:
-        if packet.qos == 2:
-            if packet.packet_id in self._received:  # [MQTT-4.3.3-2]: a redelivery, already ours
-                self._reply(packets.Pubrec(packet_id=packet.packet_id))
-                return
-            if packet.packet_id in self._offered:
-                return
-            self._offered.add(packet.packet_id)
-        message = Message(
-            packet.topic_name,
-            packet.payload,
-            packet.qos,
-            packet.retain,
-            packet.dup,
-            packet.packet_id if packet.qos else 0,
-        )
-        self._messages.put_nowait(message)
-        if self._messages.qsize() >= QUEUE_HIGH and self._connection is not None:
-            self._connection.pause_reading()
-
-    def _handle_pubrec(self, packet: packets.Pubrec) -> None:
-        release = packets.Pubrel(packet_id=packet.packet_id)
-        if packet.packet_id in self._outgoing:
-            self._outgoing[packet.packet_id] = release
-        self._reply(release)
-
-    def _handle_pubrel(self, packet: packets.Pubrel) -> None:
-        self._received.discard(packet.packet_id)
-        self._reply(packets.Pubcomp(packet_id=packet.packet_id))
-
-    def _handle_done(self, packet: Any) -> None:
-        self._outgoing.pop(packet.packet_id, None)
-        done = self._waiting.pop(packet.packet_id, None)
-        if done is not None and not done.done():
-            done.set_result(packet)
-
-    def _handle_pingresp(self, packet: packets.Pingresp) -> None:
-        if self._connection is not None:
-            self._connection.on_pingresp()
-
-    def _reply(self, packet: Any) -> None:
-        if self._connection is not None:
-            self._connection.send(packet)
+            connection.abort("no answer to PINGREQ")
+            return
+        self._timer = loop.call_at(due, self._on_time) if due < inf else None
 
     def _lost(self, connection: ClientConnection, error: ConnectionLostError) -> None:
         if connection is not self._connection:
             return
+        if self._connack.done():
+            self._messages.put_nowait(error)
+        publications = [done for _, done in self._session.unacknowledged.values()]
+        fail([self._connack, *publications, *self._forget_connection()], error)
+
+    def _forget_connection(self) -> list[Any]:
+        """Returns the futures of requests without a reply."""
         self._connection = None
-        waiting, self._waiting = self._waiting, {}
-        for done in waiting.values():
-            if not done.done():
-                done.set_exception(error)
-                done.exception()  # retrieved: its caller may not wait for it
-        self._messages.put_nowait(error)
+        if self._timer is not None:
+            self._timer.cancel()
+        return self._session.connection_lost()
 
 
-def redelivery(packet: packets.Publish) -> packets.Publish:
-    """`packet` with the DUP flag [MQTT-3.3.1-1]."""
-    return packets.Publish(packet.topic_name, packet.payload, packet.qos, packet.retain, True, packet.packet_id)
+def fail(futures: Iterable["asyncio.Future[Any]"], error: ClientError) -> None:
+    """End the futures that are not done."""
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)
+            future.exception()  # retrieved: its caller may not wait for it

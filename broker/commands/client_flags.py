@@ -12,7 +12,8 @@ from broker.commands.parser import Parser
 from broker.errors import UsageError
 
 if TYPE_CHECKING:
-    from broker.client.options import Options, Will
+    from _speedups.protocol.client_session import Will
+    from broker.client.options import Options
 
 LEVELS = {"mqttv31": 3, "31": 3, "3.1": 3, "mqttv311": 4, "311": 4, "3.1.1": 4}
 
@@ -104,7 +105,7 @@ def apply_url(args: Namespace) -> str | None:
     return topic
 
 
-def client_options(args: Namespace, command: str, **more: int) -> "Options":
+def client_options(args: Namespace, command: str, **more: Any) -> "Options":
     """The options of the shared flags. Raises UsageError."""
     from broker.client.options import Options
 
@@ -143,7 +144,7 @@ def client_options(args: Namespace, command: str, **more: int) -> "Options":
 
 def will(args: Namespace) -> "Will | None":
     """The will the flags describe, if any. Raises UsageError."""
-    from broker.client.options import Will
+    from _speedups.protocol.client_session import Will
 
     if args.will_topic is None:
         if args.will_payload is not None or args.will_qos is not None or args.will_retain:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from broker.errors import UsageError
 
 if TYPE_CHECKING:
-    from broker.client.client import Message
+    from _speedups.codec.packets import Publish
 
-    Piece = Callable[[Message, int], bytes]
+    Piece = Callable[[Publish, int], bytes]
 
 # One item: %[-0][width][.precision]letter, @letter, \letter, or a run of anything else.
 ITEM = re.compile(
@@ -29,7 +29,7 @@ def iso_time(now: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(now // 1_000_000_000))
 
 
-def as_json(message: "Message", now: int, payload: object) -> bytes:
+def as_json(message: "Publish", now: int, payload: object) -> bytes:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 1_000_000_000))
     document: dict[str, object] = {
         "tst": f"{stamp}.{now // 1000 % 1_000_000:06}Z",
@@ -115,7 +115,7 @@ def padded(field: "Piece", flags: str, width: str, precision: str | None) -> "Pi
     size = int(width or 0)
     most = None if precision is None else int(precision)
 
-    def piece(message: "Message", now: int) -> bytes:
+    def piece(message: "Publish", now: int) -> bytes:
         value = field(message, now)[:most]
         if "-" in flags:
             return value.ljust(size)

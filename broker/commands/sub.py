@@ -26,7 +26,7 @@ from broker.commands.parser import Parser
 from broker.errors import ClientError, ConnectionLostError, ConnectRefusedError, FlockError, UsageError
 
 if TYPE_CHECKING:
-    from broker.client.client import Message
+    from _speedups.codec.packets import Publish
     from broker.client.options import Options
     from broker.commands.output_format import Piece
 
@@ -133,7 +133,7 @@ class Subscriber:
         self._args = args
         self._client = Client(options, on_packet=print_packet if args.debug else None)
         self._left = args.count  # messages still to print; None = no limit
-        self._unacknowledged: list[Message] = []
+        self._unacknowledged: list[Publish] = []
 
     async def run(self) -> int:
         """Print until a signal or the end; returns the exit status. Raises ClientError."""
@@ -223,7 +223,7 @@ class Subscriber:
             if not self._client.waiting or len(self._unacknowledged) >= FLUSH_EVERY:
                 self._flush()
 
-    def _is_wanted(self, message: "Message") -> bool:
+    def _is_wanted(self, message: "Publish") -> bool:
         from _speedups.codec.topics import matches
 
         if self._args.no_retained and message.retain:

@@ -25,6 +25,7 @@ from _speedups.protocol.client_session import (
     Acknowledged,
     ClientSession,
     ConnectOptions,
+    Disconnected,
     ProtocolViolation,
     Refused,
     Subscribed,
@@ -217,7 +218,7 @@ class Client:
                     self._handle_accepted(session_present)
                 case Subscribed(reason_codes):
                     self._handle_subscribed(reason_codes)
-                case Refused(_, reason):
+                case Refused(_, reason) | Disconnected(_, reason):
                     fault = reason
         if fault:
             self._give_up(fault)

@@ -10,6 +10,9 @@ from pyspark.sql import SparkSession
 
 from cluster.analytics.source import register
 from tests.analytics.job_process import QUICK
+from tests.analytics.standalone import StandaloneSpark
+
+os.environ["JAVA_TOOL_OPTIONS"] = QUICK  # of every JVM that a test starts
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +29,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "1g")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.extraJavaOptions", QUICK)
         .config("spark.default.parallelism", "2")
         .config("spark.sql.warehouse.dir", str(place / "warehouse"))
         .config("spark.local.dir", str(place / "local"))
@@ -36,3 +38,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneSpark]:
+    """A standalone Spark: a master and a worker."""
+    spark = StandaloneSpark(tmp_path_factory.mktemp("standalone"))
+    try:
+        yield spark.start()
+    finally:
+        spark.stop()

@@ -36,7 +36,6 @@ class JobProcess:
                     **os.environ,
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "PYSPARK_PYTHON": sys.executable,
-                    "JAVA_TOOL_OPTIONS": QUICK,
                 },
             )
 

@@ -74,7 +74,7 @@ def test_what_clients_publish_is_in_the_files_once(jobs: Jobs) -> None:
         again.wait_for("batch")
         again.kill()
 
-    load.during(faults)
+    load.during(faults, pause=0.05)  # Spark needs the processor more
     load.finish()
     assert jobs.start("--results", "rates", "--no-live", "--once").wait() == 0
     expected = Counter(

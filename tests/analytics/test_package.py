@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,17 +48,6 @@ def package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
         sys.exit(main(["analytics", "package", str(path)]))
     assert not ended.value.code and capsys.readouterr().out == f"{path}\n"
     return path
-
-
-@pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[StandaloneSpark]:
-    place = tmp_path / "standalone"
-    place.mkdir()
-    spark = StandaloneSpark(place)
-    try:
-        yield spark.start()
-    finally:
-        spark.stop()
 
 
 def test_it_has_all_that_is_imported_and_nothing_compiled(package: Path) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from _speedups.codec.packets import Publish
 from broker.cli import main
-from broker.client.client import Client, Message
+from broker.client.client import Client
 from broker.client.options import Options
 from cluster.analytics.times import iso
 from tests.analytics.written_logs import WrittenLog, row
@@ -92,7 +93,7 @@ class Listener:
 
     def __init__(self, port: int) -> None:
         self._client = Client(Options(port=port, client_id="listener"))
-        self.received: list[Message] = []
+        self.received: list[Publish] = []
         self.times: list[float] = []
 
     async def __aenter__(self) -> "Listener":

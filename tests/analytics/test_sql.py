@@ -16,7 +16,6 @@ from cluster.analytics.commands import sql
 from cluster.analytics.job_options import Options
 from cluster.analytics.output.batches import Batches
 from cluster.analytics.schema import MESSAGES
-from tests.analytics.job_process import QUICK
 from tests.analytics.log_writer import LogWriter
 from tests.analytics.test_results import fleet, rows
 from tests.harness.deadline import DEADLINE
@@ -131,7 +130,7 @@ def flockmq(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_nothing_but_the_answer(directory: str) -> None:
-    done = flockmq(directory, "select count(*) n from messages", "--master", "local[1]", JAVA_TOOL_OPTIONS=QUICK)
+    done = flockmq(directory, "select count(*) n from messages", "--master", "local[1]")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"n\n{len(fleet())}\n", "")
 
 

@@ -18,7 +18,7 @@ from tests.model.log_block import Row
 
 
 @pytest.mark.timeout(600)
-def test_the_job_on_a_standalone_spark(redis_server: RedisProcess, tmp_path: Path) -> None:
+def test_the_job_on_a_standalone_spark(standalone: StandaloneSpark, redis_server: RedisProcess, tmp_path: Path) -> None:
     client = redis_server.client(decode_responses=False)
     client.function_load(function_library())
     began = int(time.time() * 1000) - 300_000
@@ -31,15 +31,9 @@ def test_the_job_on_a_standalone_spark(redis_server: RedisProcess, tmp_path: Pat
         written += rows
     package = tmp_path / "flockmq-analytics.zip"
     assert main(["analytics", "package", str(package)]) == 0
-    place = tmp_path / "standalone"
-    place.mkdir()
-    spark = StandaloneSpark(place)
-    try:
-        output = tmp_path / "out"
-        arguments = ["--redis", redis_server.url, "--output", str(output), "--archive", "--once"]
-        done = spark.start().submit(Path(job.__file__), [*arguments, "--field", "site/+=$.v"], package)
-    finally:
-        spark.stop()
+    output = tmp_path / "out"
+    arguments = ["--redis", redis_server.url, "--output", str(output), "--archive", "--once"]
+    done = standalone.submit(Path(job.__file__), [*arguments, "--field", "site/+=$.v"], package)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     messages = pyarrow.dataset.dataset(output / "messages", format="parquet").to_table().to_pylist()
     assert Counter((row["client_id"], row["payload"]) for row in messages) == Counter(

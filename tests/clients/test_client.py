@@ -17,9 +17,10 @@ pytest.importorskip("_speedups.codec.packets")
 from _speedups.codec import packets
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
+from _speedups.protocol.client_session import Will
 from broker.cli import main
-from broker.client.client import Client, Message
-from broker.client.options import Options, Will
+from broker.client.client import Client
+from broker.client.options import Options
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess
@@ -209,7 +210,11 @@ class Script:
 
 
 def converse(
-    script: Callable[[Script], Awaitable[None]], work: Callable[[Client], Awaitable[None]], level: int = 4, **more: Any
+    script: Callable[[Script], Awaitable[None]],
+    work: Callable[[Client], Awaitable[None]],
+    level: int = 4,
+    on_packet: Callable[[str, Any], None] | None = None,
+    **more: Any,
 ) -> None:
     """Run `work` with a client whose every connection is answered by `script`."""
 
@@ -226,7 +231,8 @@ def converse(
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         try:
-            await work(Client(options(server.sockets[0].getsockname()[1], level=level, **more)))
+            port = server.sockets[0].getsockname()[1]
+            await work(Client(options(port, level=level, **more), on_packet=on_packet))
         finally:
             server.close()
             assert not failed, failed
@@ -307,7 +313,7 @@ def test_packets_in_the_same_read_as_connack() -> None:
 
     async def work(client: Client) -> None:
         async with client:
-            assert await client.receive() == Message("a", b"x", 1, False, False, 9)
+            assert await client.receive() == packets.Publish("a", b"x", 1, False, False, 9)
 
     converse(script, work, clean_start=False)
 
@@ -338,6 +344,11 @@ def test_qos_2_is_received_once(level: int) -> None:
 @LEVELS
 def test_unacknowledged_messages_are_sent_again(level: int) -> None:
     connections = 0
+    released = asyncio.Event()
+
+    def on_packet(direction: str, packet: Any) -> None:
+        if isinstance(packet, packets.Pubrel):
+            released.set()
 
     async def script(peer: Script) -> None:
         nonlocal connections
@@ -346,8 +357,8 @@ def test_unacknowledged_messages_are_sent_again(level: int) -> None:
         peer.send(packets.Connack(connections > 1 and level > 3))
         dup = connections > 1
         if connections == 1:
-            released = await peer.expect(packets.Publish)
-            peer.send(packets.Pubrec(released.packet_id))
+            first = await peer.expect(packets.Publish)
+            peer.send(packets.Pubrec(first.packet_id))
         assert (await peer.expect(packets.Pubrel)).packet_id == 1
         for payload, qos in ((b"b", 1), (b"c", 2)):
             packet = await peer.expect(packets.Publish)
@@ -359,8 +370,6 @@ def test_unacknowledged_messages_are_sent_again(level: int) -> None:
             peer.send(packets.Pubcomp(3), packets.Puback(4))
 
     async def work(client: Client) -> None:
-        released = asyncio.Event()
-        client.on_packet = lambda _, packet: released.set() if isinstance(packet, packets.Pubrel) else None
         await client.connect()
         pending = [await client.start_publish("a", b"a", 2)]
         await released.wait()
@@ -371,7 +380,7 @@ def test_unacknowledged_messages_are_sent_again(level: int) -> None:
         await client.connect()
         await client.publish("a", b"d", 1)
 
-    converse(script, work, level, clean_start=False)
+    converse(script, work, level, on_packet, clean_start=False)
 
 
 @pytest.mark.parametrize(
@@ -397,6 +406,34 @@ def test_broker_that_breaks_the_protocol(frame: bytes, words: str) -> None:
             await client.publish("a")
 
     converse(script, work)
+
+
+def test_limits_of_a_level_5_broker() -> None:
+    async def script(peer: Script) -> None:
+        await peer.expect(packets.Connect)
+        peer.send(packets.Connack(properties={"receive_maximum": 2, "maximum_packet_size": 100}))
+        first, second = [await peer.expect(packets.Publish) for _ in range(2)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.expect(packets.Publish), 0.05)
+        peer.send(packets.Puback(first.packet_id), packets.Puback(second.packet_id, 0x87))
+        third = await peer.expect(packets.Publish)
+        peer.send(packets.Puback(third.packet_id))
+        await peer.expect(packets.Subscribe)
+        peer.send(packets.Disconnect(0x8E, {"reason_string": "by node 2"}))
+
+    async def work(client: Client) -> None:
+        await client.connect()
+        with pytest.raises(ClientError, match="the broker accepts 100"):
+            await client.publish("a", bytes(100))
+        first, second, third = [await client.start_publish("a", b"x", 1) for _ in range(3)]
+        await asyncio.gather(first, third)
+        with pytest.raises(ClientError, match="refused: Not authorized"):
+            await second
+        for ended in (client.subscribe([("a", 0)]), client.receive()):
+            with pytest.raises(ConnectionLostError, match="sent DISCONNECT: Session taken over: by node 2"):
+                await ended
+
+    converse(script, work, 5)
 
 
 def test_what_nobody_takes_is_not_read() -> None:

@@ -16,8 +16,8 @@ def exchange(host: str, port: int, subscriber_id: str, publisher_id: str, **logi
 async def _exchange(host: str, port: int, subscriber_id: str, publisher_id: str, login: dict[str, Any]) -> None:
     topic_name = f"exchange/{subscriber_id}"
     async with (
-        Client(Options(host, port, subscriber_id, **login)) as subscriber,
-        Client(Options(host, port, publisher_id, **login)) as publisher,
+        Client(Options(host=host, port=port, client_id=subscriber_id, **login)) as subscriber,
+        Client(Options(host=host, port=port, client_id=publisher_id, **login)) as publisher,
     ):
         assert await subscriber.subscribe([(topic_name, 2)]) == [2]
         for qos in (0, 1, 2):

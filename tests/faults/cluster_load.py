@@ -36,8 +36,8 @@ class ClusterLoad(Load):
         self.cluster = cluster
         self.twins = [FaultClient(self.history, "twin", clean=True) for _ in range(2)]
 
-    def during(self, fault: Callable[[], None]) -> None:
-        """Act as long as the fault lasts."""
+    def during(self, fault: Callable[[], None], pause: float = 0) -> None:
+        """Act as long as the fault lasts, with so many seconds between two acts."""
         failures: list[BaseException] = []
 
         def run() -> None:
@@ -50,6 +50,7 @@ class ClusterLoad(Load):
         thread.start()
         while thread.is_alive():
             self.act()
+            self.fleet.run_for(pause)
         if failures:
             raise failures[0]
 

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from loadtest.compare.spark import RUNS, main
+from tests.analytics.job_process import QUICK
 
-COUNT = 20_000
+COUNT = 5_000
 
 
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
-def test_every_run_reads_every_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_run_reads_every_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK)
     figures = tmp_path / "figures.json"
     assert main(["--messages", str(COUNT), "--rounds", "1", "--json", str(figures)]) == 0
     report = json.loads(figures.read_text())

@@ -4,6 +4,7 @@ import pytest
 
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
+from _speedups.codec.errors import InvalidPacket
 from _speedups.codec.packets import (
     Connack,
     Connect,
@@ -22,10 +23,12 @@ from _speedups.codec.packets import (
     Unsubscribe,
 )
 from _speedups.protocol.client_session import (
+    PACKET_TOO_LARGE,
     Accepted,
     Acknowledged,
     ClientSession,
     ConnectOptions,
+    Disconnected,
     PacketIdsExhausted,
     ProtocolViolation,
     Refused,
@@ -40,24 +43,32 @@ class Broker:
 
     def __init__(self, session: ClientSession) -> None:
         self.session = session
-        self.decoder = Decoder(4)
+        self.level = session.options.level
+        self.decoder = Decoder(self.level)
         self.now = 0.0
 
-    def connect(self, *, session_present: bool = False) -> list[Packet]:
+    def connect(self, *, session_present: bool = False, **properties: int) -> list[Packet]:
         """Begin a connection and accept it; returns what is sent after CONNECT."""
-        self.decoder = Decoder(4)
+        self.decoder = Decoder(self.level)
         self.session.connect()
         assert isinstance(self.sent()[0], Connect)
-        assert self.session.feed(encode(Connack(session_present), 4)) == [Accepted(session_present)]
+        connack = Connack(session_present, properties=properties)
+        assert self.session.feed(encode(connack, self.level))[0] == Accepted(session_present, properties)
         return self.sent()
 
     def sent(self) -> list[Packet]:
         """What has been sent since the last look."""
         return self.decoder.feed(self.session.take_output(self.now))
 
+    def publishes(self) -> list[Publish]:
+        """The same, where it is nothing but PUBLISH."""
+        sent = self.sent()
+        assert all(isinstance(packet, Publish) for packet in sent)
+        return sent  # type: ignore[return-value]
+
     def send(self, *packets: Packet) -> list[object]:
         """Send packets, a byte at a time; returns what happened."""
-        data = b"".join(encode(packet, 4) for packet in packets)
+        data = b"".join(encode(packet, self.level) for packet in packets)
         return [event for byte in data for event in self.session.feed(bytes([byte]))]
 
 
@@ -86,8 +97,9 @@ def test_refusal_in_words(broker: Broker) -> None:
     [
         ([Publish("a")], "PUBLISH before CONNACK"),
         ([Connack(), Connack()], "CONNACK after CONNACK"),
-        ([Connack(), Subscribe(1, [("a", 0)])], "SUBSCRIBE from the broker"),
-        ([Connack(), b"\xff\xff\xff\xff\xff"], "malformed packet"),
+        ([Connack(), Disconnect()], "sent DISCONNECT"),
+        ([Connack(), Subscribe(1, [("a", 0)])], "sent SUBSCRIBE"),
+        ([Connack(), b"\xff\xff\xff\xff\xff"], "broke the protocol"),
     ],
 )
 def test_what_a_broker_may_not_send(packets: list[Packet | bytes], reason: str) -> None:
@@ -138,9 +150,9 @@ def test_what_is_unacknowledged_is_sent_again_in_order(broker: Broker) -> None:
     sent = broker.sent()
     broker.send(Pubrec(sent[1].packet_id))  # type: ignore[union-attr]
     again = broker.connect(session_present=True)
-    assert [type(packet) for packet in again] == [Publish, Pubrel, Publish, Publish]
-    assert [packet.packet_id for packet in again] == [packet.packet_id for packet in sent]  # type: ignore[union-attr]
-    publishes = [packet for packet in again if isinstance(packet, Publish)]
+    release, *publishes = again
+    assert isinstance(release, Pubrel) and release.packet_id == sent.pop(1).packet_id  # type: ignore[union-attr]
+    assert [packet.packet_id for packet in publishes] == [packet.packet_id for packet in sent]  # type: ignore[union-attr]
     assert all(packet.dup for packet in publishes)
     # Only of QoS 1 may two be made, while the broker has the session; of QoS 2 when it has not.
     assert [packet.payload for packet in publishes] == [b"\0!", b"\2", b"\3!"]
@@ -239,7 +251,7 @@ def test_acknowledging_later() -> None:
 
 def test_events_before_a_fault_are_kept(broker: Broker) -> None:
     broker.connect()
-    with pytest.raises(ProtocolViolation, match="malformed packet") as caught:
+    with pytest.raises(ProtocolViolation, match="broke the protocol") as caught:
         broker.session.feed(encode(Publish("t", b"x"), 4) + b"\xff\xff\xff\xff\xff")
     assert [event.payload for event in caught.value.events] == [b"x"]  # type: ignore[union-attr]
 
@@ -270,3 +282,89 @@ def test_level_5() -> None:
     assert seen == [("sending", "Connect"), ("received", "Connack"), ("sending", "Publish"), ("received", "Pubrec")]
     session.connect()
     assert session.feed(encode(Connack(False, 0x8A), 5)) == [Refused(0x8A, "Banned")]
+
+
+def level_5(**properties: int) -> Broker:
+    """A broker whose CONNACK has these properties, connected."""
+    broker = Broker(ClientSession(ConnectOptions("c", level=5, clean_start=False)))
+    broker.connect(**properties)
+    return broker
+
+
+def test_the_window_of_the_broker() -> None:
+    broker = level_5(receive_maximum=2)
+    for number in range(7):
+        broker.session.publish("t", b"%d" % number, 1 + number % 2, token=number)
+    first, second = broker.publishes()
+    broker.session.publish("t", b"at once", 0)
+    assert [packet.payload for packet in broker.publishes()] == [b"at once"], "QoS 0 needs no room"
+    assert broker.send(Puback(first.packet_id, 0x97)) == [Acknowledged(0, 0x97)]
+    (third,) = broker.publishes()
+    assert third.payload == b"2"
+    assert broker.send(Pubrec(second.packet_id)) == []
+    assert isinstance(broker.sent()[0], Pubrel), "and still in flight"
+    assert broker.send(Pubcomp(second.packet_id)) == [Acknowledged(1)]
+    (fourth,) = broker.publishes()
+    assert broker.send(Pubrec(fourth.packet_id, 0x87)) == [Acknowledged(3, 0x87)]
+    (fifth,) = broker.publishes()
+    assert [third.payload, fourth.payload, fifth.payload] == [b"2", b"3", b"4"]
+    # Another connection with a smaller window: in order, DUP on what was sent, none on the rest.
+    assert [packet.payload for packet in broker.connect(session_present=True, receive_maximum=1)] == [b"2"]  # type: ignore[union-attr]
+    payloads = []
+    for packet in (third, fifth):
+        broker.send(Puback(packet.packet_id))
+        payloads += [(packet.payload, packet.dup) for packet in broker.publishes()]
+    assert payloads == [(b"4", True), (b"5", False)]
+    assert len(broker.connect(session_present=True)) == 2, "all that is left"
+
+
+def test_every_pubrel_is_sent_again_whatever_the_window() -> None:
+    broker = level_5()
+    for _ in range(3):
+        broker.session.publish("t", b"", 2)
+    broker.session.publish("t", b"", 1)
+    *first, last = broker.publishes()
+    broker.send(*(Pubrec(packet.packet_id) for packet in first))
+    assert [type(packet) for packet in broker.connect(session_present=True, receive_maximum=1)] == [Pubrel] * 3
+    broker.send(Pubcomp(first[0].packet_id), Pubcomp(first[1].packet_id))
+    assert broker.sent() == []
+    broker.send(Pubcomp(first[2].packet_id))
+    assert [packet.packet_id for packet in broker.publishes()] == [last.packet_id]
+
+
+def test_the_packet_size_of_the_broker() -> None:
+    broker = level_5(maximum_packet_size=20)
+    session = broker.session
+    session.publish("t", bytes(12), 1, token="fits")
+    assert len(broker.sent()) == 1
+    for qos in (0, 1):
+        with pytest.raises(InvalidPacket, match="PUBLISH: 21 bytes; the broker accepts 20"):
+            session.publish("t", bytes(15 - 2 * qos), qos)
+    with pytest.raises(InvalidPacket, match="SUBSCRIBE"):
+        session.subscribe([("a/long/topic/filter", 0)])
+    assert broker.sent() == [] and len(session.unacknowledged) == 1
+    session.connection_lost()
+    session.publish("t", bytes(50), 1, token="waits")
+    session.publish("t", b"", 1, token="fits, too")
+    session.connect()
+    broker.sent()
+    connack = Connack(True, properties={"maximum_packet_size": 10, "receive_maximum": 1})
+    (_, *ended) = session.feed(encode(connack, 5))
+    assert ended == [Acknowledged("fits", PACKET_TOO_LARGE), Acknowledged("waits", PACKET_TOO_LARGE)]
+    assert len(broker.sent()) == 1
+
+
+def test_disconnect_of_the_broker() -> None:
+    broker = level_5()
+    broker.session.subscribe([("t", 0)], "token")
+    properties = {"reason_string": "by node 2", "server_reference": "other"}
+    data = b"".join(encode(packet, 5) for packet in (Publish("t"), Disconnect(0x8E, properties), Publish("t")))
+    message, end = broker.session.feed(data)
+    assert isinstance(message, Publish)
+    assert end == Disconnected(0x8E, "Session taken over: by node 2", properties)
+    assert not broker.session.accepted and broker.session.next_due == float("inf")
+    broker.session.disconnect()
+    assert broker.session.take_output(0.0) == b""
+    assert broker.session.connection_lost() == ["token"]
+    with pytest.raises(ProtocolViolation, match="without a CONNECT"):
+        broker.session.feed(data)
