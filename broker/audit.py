@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from broker.auth import exposure
 from broker.auth.acl_file import AclFile
+from broker.auth.chain_builder import authenticates
 from broker.auth.exposure import is_local
 from broker.auth.password_file import read_users
 from broker.config.redis_url import RedisUrl
@@ -112,14 +113,14 @@ def rights(config: Config) -> Findings:
                 AclFile(auth.acl_file)
             except ConfigError as error:
                 yield Finding("bad", key, f"{error.message}: the node will not start", error.hint)
-        elif exposure.authenticates(listener):
+        elif authenticates(listener):
             yield Finding(
                 "weak",
                 key,
                 "users without rules of their own may publish and read everything",
                 "write an ACL file",
             )
-        if not auth.failure_delay and exposure.authenticates(listener):
+        if not auth.failure_delay and authenticates(listener):
             where = prefixed(listener.name, "auth.failure_delay")
             yield Finding("weak", where, "passwords can be guessed at full speed", '"500 ms"')
 

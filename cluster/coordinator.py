@@ -118,7 +118,7 @@ class ClusterCoordinator(Coordinator):
             b"taken": self._takeover.taken,
             b"released": self._takeover.released,
             b"adopt": self._wills.publish,
-            b"kick": lambda client_id: self._claims.close(client_id, "kicked by the operator"),
+            b"kick": lambda client_id: self._claims.close(client_id, close_reasons.KICKED_BY_OPERATOR),
             b"purge": self._purge,
             b"ask": self._rpc.handle_ask,
             b"answer": self._rpc.handle_answer,
@@ -426,7 +426,7 @@ class ClusterCoordinator(Coordinator):
 
     def _purge(self, client_id: bytes) -> None:
         """An operator ends a session whose client is here: close the client, then call the function again."""
-        if self._claims.close(client_id, "purged by the operator"):
+        if self._claims.close(client_id, close_reasons.PURGED_BY_OPERATOR):
             self.data_plane.turn.after_commit(lambda: self._link.function(ignore, "purge", client_id, as_node=False))
 
 

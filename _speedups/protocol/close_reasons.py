@@ -16,12 +16,14 @@ CONNECT_EVICTED = "no CONNECT, and others wait"
 # Limits and access.
 UNTRUSTED_PROXY = "not from a trusted proxy"
 TOO_MANY_FROM_ADDRESS = "too many connections from its address"
+TOO_MANY_SEARCHES = "SUBSCRIBE again and again, without reading the retained messages"
 TOO_MANY_UNRELEASED = "too many QoS 2 messages wait for PUBREL"
 CREDENTIALS_EXPIRED = "its credentials have expired"
 USER_REMOVED = "its user may not connect any more"
 
 # The protocol.
 NOT_CONNECT = "the first packet is not CONNECT [MQTT-3.1.0-1]"
+CONNECT_USER_NAME = "CONNECT: a control character in the user name; mqtt.control_characters accepts them"
 SECOND_CONNECT = "a second CONNECT [MQTT-3.1.0-2]"
 REMAINING_LENGTH = "the Remaining Length has more than four bytes [MQTT-2.2.3]"
 PINGREQ_FORM = "PINGREQ with flags or a body [MQTT-2.2.2-2]"
@@ -37,6 +39,8 @@ ACK_STATE = "an acknowledgement that doesn't fit the QoS or the state of its PUB
 
 # The operator, the node and the cluster.
 ENDED_BY_OPERATOR = "ended by the operator"
+KICKED_BY_OPERATOR = "kicked by the operator"
+PURGED_BY_OPERATOR = "purged by the operator"
 BROKER_STOPS = "the broker stops"
 NODE_STOPS = "the node stops"
 NODE_REJOINS = "the node rejoins the cluster"
@@ -44,6 +48,7 @@ SESSION_LOST = "Redis has lost its session"
 CLAIM_REFUSED = "Redis refused the claim of its session"
 SESSION_UNREADABLE = "its session is unreadable"
 REDIS_AWAY = "Redis was unreachable while the session was read"
+REDIS_AWAY_AT_CLAIM = "Redis went away while the session was claimed"
 
 # Faults of the broker and its machine.
 INTERNAL_ERROR = "a fault of the broker; see its log"

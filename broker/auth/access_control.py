@@ -7,7 +7,7 @@ Later the previous state stays in force, with an error in the log: the node neve
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from broker import logs
@@ -19,13 +19,14 @@ from broker.auth.chain_builder import ChainBuilder
 from broker.auth.cluster_users import Source
 from broker.auth.penalties import Penalties
 from broker.auth.work_pool import Busy
+from broker.config.kinds import FilePath
 from broker.config.schema import AuthConfig, Config, ListenerConfig
 from broker.errors import ConfigError
 
 TOO_MANY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="its address has sent wrong credentials too often")
 BUSY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="too many clients wait to be authenticated")
 CHANGED = Verdict(ReturnCode.NOT_AUTHORIZED, reason="its user has just been removed")
-FILES = ("password_file", "acl_file", "jwt_secret_file", "jwt_keys")
+FILES = tuple(key.name for key in fields(AuthConfig) if isinstance(key.metadata["kind"], FilePath))
 
 log = logs.get("flockmq.auth")
 

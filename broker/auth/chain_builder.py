@@ -11,11 +11,10 @@ from typing import Any
 from broker.auth.certificate import CertificateUsers
 from broker.auth.chain import Method
 from broker.auth.cluster_users import ClusterUsers, Source
-from broker.auth.exposure import verifies_certificates
 from broker.auth.password_file import PasswordFile
 from broker.auth.verifier import Verifier
 from broker.auth.work_pool import WorkPool
-from broker.config.schema import AuthConfig, ListenerConfig
+from broker.config.schema import ListenerConfig
 from broker.errors import ConfigError
 
 
@@ -39,23 +38,23 @@ class ChainBuilder:
         Raises:
             ConfigError: a file can't be used, or a package is missing.
         """
+        return [make(self, listener) for is_configured, make in METHODS if is_configured(listener)]
+
+    def _password_file(self, listener: ListenerConfig) -> Method:
+        return PasswordFile(listener.auth.password_file, self.verifier)
+
+    def _cluster_users(self, listener: ListenerConfig) -> Method:
+        return ClusterUsers(self._users, self.verifier)
+
+    def _http_users(self, listener: ListenerConfig) -> Method:
         auth = listener.auth
-        made: list[Method] = []
-        if verifies_certificates(listener):
-            made.append(CertificateUsers())
-        if auth.jwt_secret_file or auth.jwt_keys:
-            made.append(self._token_users(auth))
-        if auth.password_file:
-            made.append(PasswordFile(auth.password_file, self.verifier))
-        if auth.redis:
-            made.append(ClusterUsers(self._users, self.verifier))
-        if auth.http_url:
-            settings = (auth.http_url, auth.http_timeout, auth.http_remember)
-            module = _late("broker.auth.http_users", "auth.http_url needs")
-            made.append(self._keep(settings, lambda: module.HttpUsers(*settings, self._http)))
+        settings = (auth.http_url, auth.http_timeout, auth.http_remember)
+        module = _late("broker.auth.http_users", "auth.http_url needs")
+        made: Method = self._keep(settings, lambda: module.HttpUsers(*settings, self._http))
         return made
 
-    def _token_users(self, auth: AuthConfig) -> Method:
+    def _token_users(self, listener: ListenerConfig) -> Method:
+        auth = listener.auth
         module = _late("broker.auth.token_keys", "tokens need")
         keys = []
         if auth.jwt_secret_file:
@@ -76,6 +75,21 @@ class ChainBuilder:
         """End the threads."""
         for pool in (self.verifier, self._tokens, self._http):
             pool.close()
+
+
+# The methods, in the order in which a listener tries them: whether it has one, and how that is made.
+METHODS: tuple[tuple[Callable[[ListenerConfig], bool], Callable[[ChainBuilder, ListenerConfig], Method]], ...] = (
+    (lambda listener: listener.tls.username_from != "none", lambda builder, listener: CertificateUsers()),
+    (lambda listener: bool(listener.auth.jwt_secret_file or listener.auth.jwt_keys), ChainBuilder._token_users),
+    (lambda listener: bool(listener.auth.password_file), ChainBuilder._password_file),
+    (lambda listener: listener.auth.redis, ChainBuilder._cluster_users),
+    (lambda listener: bool(listener.auth.http_url), ChainBuilder._http_users),
+)
+
+
+def authenticates(listener: ListenerConfig) -> bool:
+    """Whether it has an authentication method."""
+    return any(is_configured(listener) for is_configured, _ in METHODS)
 
 
 def _late(module: str, needs: str) -> Any:

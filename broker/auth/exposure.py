@@ -7,6 +7,7 @@ machines reach needs an authentication method, or `allow_anonymous = true`.
 from collections.abc import Iterator
 from ipaddress import ip_address
 
+from broker.auth.chain_builder import authenticates
 from broker.config.listen_url import NETWORK, ListenUrl, split_address
 from broker.config.schema import Config, ListenerConfig
 from broker.errors import ConfigError
@@ -43,13 +44,6 @@ def reachable(config: Config) -> Iterator[tuple[ListenerConfig, str]]:
                 break
 
 
-def authenticates(listener: ListenerConfig) -> bool:
-    """Whether it has an authentication method."""
-    auth = listener.auth
-    methods = (auth.password_file, auth.jwt_secret_file, auth.jwt_keys, auth.redis, auth.http_url)
-    return any(methods) or verifies_certificates(listener)
-
-
 def check(config: Config, *, asked: bool = False) -> None:
     """Refuse to be open to the network by mistake.
 
@@ -66,8 +60,3 @@ def check(config: Config, *, asked: bool = False) -> None:
             how = "is reached through a load balancer" if local else "can be reached from other machines"
             where = "" if listener.name == "default" else f" (listeners.{listener.name})"
             raise ConfigError(f"{address}{where} {how}, and no authentication is configured", HINT)
-
-
-def verifies_certificates(listener: ListenerConfig) -> bool:
-    """Whether clients authenticate by their certificates."""
-    return listener.tls.username_from != "none"

@@ -103,7 +103,8 @@ def line(step: dict[str, Any]) -> str:
     when = datetime.fromtimestamp(step["time"]).strftime("%H:%M:%S.%f")[:-3]
     client = f" {step['client']}" if step["client"] else ""
     detail = f" ({step['detail']})" if step["detail"] else ""
-    words = WORDS[step["step"]] if client else WORDS[step["step"]].removesuffix(" for")
+    words = WORDS.get(step["step"], step["step"])  # a node of a later version may send further steps
+    words = words if client else words.removesuffix(" for")
     text = (
         f"{when} {step['node']} {step['message']} {words}{client}{detail}: {step['topic']}, {step['size']} bytes, "
         f"QoS {step['qos']}"

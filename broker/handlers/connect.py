@@ -10,6 +10,7 @@ from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect
 from _speedups.codec.topics import has_control_characters, validate_topic_name
 from _speedups.net.connection import Connection
+from _speedups.protocol import close_reasons
 from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
 from _speedups.session.session import Session
 from broker import logs
@@ -75,7 +76,7 @@ class ConnectHandler(Admission):
             self.refuse(connection, ReturnCode.IDENTIFIER_REJECTED, packet.client_id)
             return
         if not self._is_text_valid(packet.username or ""):
-            connection.reject("CONNECT: a control character in the user name; mqtt.control_characters accepts them")
+            connection.reject(close_reasons.CONNECT_USER_NAME)
             return
         if not packet.client_id:
             packet.client_id = f"flockmq-{self._prefix}-{next(self._next_number)}"  # [MQTT-3.1.3-6]

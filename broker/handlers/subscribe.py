@@ -9,6 +9,7 @@ from _speedups.codec.encode import encode
 from _speedups.codec.packets import Suback, Subscribe
 from _speedups.codec.topics import has_control_characters, validate_topic_filter
 from _speedups.net.connection import Connection
+from _speedups.protocol import close_reasons
 from _speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from _speedups.session.session import Session
 from broker import logs
@@ -42,7 +43,7 @@ class SubscribeHandler:
     def handle(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         """Subscribe; SUBACK follows when the subscriptions hold everywhere, and retained messages follow SUBACK."""
         if session.sources_waiting > MAX_SEARCHES:
-            connection.reject("SUBSCRIBE again and again, without reading the retained messages")
+            connection.reject(close_reasons.TOO_MANY_SEARCHES)
             return
         grants: Grants = [self._grant(connection, session, *wanted) for wanted in packet.topic_filters]
         if not self._hooks.has("subscribe", "authorize"):

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from _speedups.protocol import close_reasons
 from _speedups.session.session import Session
 from broker.core.calls import Arguments
 from broker.core.data_plane import DataPlane
 from broker.rpc.paging import first
 
-KICKED = "kicked by the operator"
 Match = Callable[[Session], bool]
 
 
@@ -92,6 +92,6 @@ def kick(data_plane: DataPlane, arguments: Arguments) -> bool:
     session = data_plane.sessions.get(arguments["client_id"].encode())
     if session is None or session.owner is None:
         return False
-    session.owner.close(KICKED)
+    session.owner.close(close_reasons.KICKED_BY_OPERATOR)
     data_plane.end_turn()
     return True

@@ -31,7 +31,7 @@ TABLES = {
 }
 # The time column that determines a row's date and hour.
 TIMES = {"messages": "accepted_at", "silence": "at", "outliers": "accepted_at"}
-WINDOWED = ("rates", "clients", "top_clients", "top_topics", "numbers", "lag")
+WINDOWED = tuple(name for name, columns in TABLES.items() if columns.startswith(WINDOW))
 RESULTS = tuple(name for name in TABLES if name != "messages")
 
 

@@ -264,7 +264,7 @@ class TakeOver:
     def link_lost(self) -> None:
         """The link is lost, and with it the replies that unadmitted connections wait for."""
         self._loading.cancel()
-        self._claims.close_unadmitted("Redis went away while the session was claimed")
+        self._claims.close_unadmitted(close_reasons.REDIS_AWAY_AT_CLAIM)
 
     # ---- messages of other nodes ----
 

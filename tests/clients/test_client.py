@@ -585,6 +585,15 @@ def test_sub_times_out(broker_port: int, capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == "flockmq: timed out\n"
 
 
+@pytest.mark.parametrize("broker_port", ["flockmq"], indirect=True)
+def test_sub_fails_when_all_its_filters_are_refused(broker_port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    common = ["sub", "-p", str(broker_port), "-h", "127.0.0.1", "-t", "a\tb"]  # `mqtt.control_characters` is false
+    assert main([*common, "-W", "5"]) == 1
+    assert capfd.readouterr().err == "flockmq: error: the broker refused to subscribe to a\\tb\n"
+    assert main([*common, "-t", "good", "-E"]) == 0
+    assert capfd.readouterr().err == "flockmq: warning: the broker refused to subscribe to a\\tb\n"
+
+
 @pytest.mark.parametrize("name", ["pub", "sub"])
 def test_failures_are_one_line(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     message = ["-m", "x"] if name == "pub" else []

@@ -91,6 +91,17 @@ def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
     verifier.close()
 
 
+def test_every_byte_of_a_password_counts() -> None:
+    """Other hashes end at a zero byte, or after 72: the hash of a longer password is then that of its beginning."""
+    password = b"a\0b" + b"c" * 97
+    stored, verifier = hash_password(password), Verifier()
+    verifier.configure(60.0)
+    assert asyncio.run(verifier.matches(stored, password))
+    for wrong in (password[:1], password[:8], password[:72], password[:-1], password[:-1] + b"d", password + b"c"):
+        assert not stored.matches(wrong) and not verifier.remembers(stored, wrong)
+    verifier.close()
+
+
 def test_a_queue_of_work_is_bounded() -> None:
     pool = WorkPool("test", threads=1, max_waiting=3)
     go = threading.Event()

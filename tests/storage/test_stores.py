@@ -331,6 +331,19 @@ def test_closing_with_a_full_disk_ends_and_keeps_what_was_confirmed(
     assert list(SqliteStore(tmp_path / "store.db").open()) == [b"before"]
 
 
+# ---- what a commit is worth ----
+
+
+@pytest.mark.parametrize(("sync", "level"), [("full", 2), ("normal", 1)])
+def test_sqlite_syncs_as_it_was_asked_to(tmp_path: Path, sync: str, level: int) -> None:
+    """No process can be killed so that a missing fsync shows: SQLite's own word has to do (FULL: each transaction)."""
+    store = SqliteStore(tmp_path / "store.db", sync=sync)
+    assert list(store.open()) == []
+    found = [store._database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
+    store.close()
+    assert found == [level, "wal"]
+
+
 # ---- a process that is killed ----
 
 WRITER = """

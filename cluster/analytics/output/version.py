@@ -1,6 +1,7 @@
 """The work of one version of the job: a batch of messages, or a check of the clock. It commits nothing itself."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,13 @@ from cluster.analytics.tables import TABLES
 
 PARTS = {"cube": CUBE, "lags": lag.LAGS, "numbers": values.VALUES}
 STATES = {"devices": silence.DEVICES, "histories": outliers.HISTORIES}
-FROM_CUBE = {"rates", "clients", "top_clients", "top_topics"}
+# The results of a window that are computed from its cube.
+FROM_CUBE: dict[str, Callable[[DataFrame, Options], DataFrame]] = {
+    "rates": lambda over, options: rates(over, options.depth),
+    "clients": lambda over, options: clients(over, options.window),
+    "top_clients": lambda over, options: top(over, "client_id", options.top),
+    "top_topics": lambda over, options: top(over, "topic", options.top),
+}
 
 
 @dataclass
@@ -121,7 +128,7 @@ class Version:
 
     def _keep(self, rows: DataFrame) -> None:
         results = self._options.results
-        if results & FROM_CUBE:
+        if results & FROM_CUBE.keys():
             self._keep_part("cube", cube(rows))
         if results & {"numbers", "outliers"}:
             found = numbers(rows, self._options)
@@ -176,9 +183,9 @@ class Version:
         over = self._over("cube")
         if over is not None:
             over = over.persist()
-            for name, result in self._from_cube(over).items():
+            for name, compute in FROM_CUBE.items():
                 if name in self._options.results:
-                    self._write(name, stamped(result, name, self._options))
+                    self._write(name, stamped(compute(over, self._options), name, self._options))
             over.unpersist()
         lags, found = self._over("lags"), self._over("numbers")
         if lags is not None:
@@ -188,14 +195,6 @@ class Version:
         if found is not None and "outliers" in self._options.results:
             forgotten = self.watermark - self._options.forget
             self._keep_state("histories", outliers.renewed(self._state_or_nothing("histories"), found, forgotten))
-
-    def _from_cube(self, over: DataFrame) -> dict[str, DataFrame]:
-        return {
-            "rates": rates(over, self._options.depth),
-            "clients": clients(over, self._options.window),
-            "top_clients": top(over, "client_id", self._options.top),
-            "top_topics": top(over, "topic", self._options.top),
-        }
 
     def _over(self, name: str) -> DataFrame | None:
         """The shares of windows that are over: of earlier batches, if not written yet, and of this one."""

@@ -1,15 +1,18 @@
-"""Certificates that can't be used, and what is said about them; what is seen when files change."""
+"""Certificates that can't be used, and what is said about them; what is seen when files change; whom they name."""
 
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
+from broker.auth.access_control import AccessControl
+from broker.auth.authenticator import Credentials, ReturnCode, Verdict
 from broker.config.load import load
 from broker.config.schema import Config
 from broker.errors import ConfigError
 from broker.listeners import certificates
 from tests.harness.certificates import Authority
+from tests.security.access_files import quick_hash
 
 
 @pytest.fixture(scope="module")
@@ -17,10 +20,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 
-def config(authority: Authority, **tls: object) -> Config:
+def settings(authority: Authority, **tls: object) -> dict[str, object]:
     pair = authority.server()
     keys = {"certificate": pair.cert, "key": pair.key, **tls}
-    return load({"listen": "mqtts://127.0.0.1:0", **{f"tls.{key}": value for key, value in keys.items()}}, {})
+    return {"listen": "mqtts://127.0.0.1:0", **{f"tls.{key}": str(value) for key, value in keys.items()}}
+
+
+def config(authority: Authority, **tls: object) -> Config:
+    return load(settings(authority, **tls), {})
 
 
 @pytest.mark.parametrize(
@@ -89,3 +96,21 @@ def test_the_first_to_expire(authority: Authority, tmp_path: Path) -> None:
     context = certificates.load(config(authority, certificates=str(tmp_path)).listeners[0])
     assert context is not None
     assert context.expires == int(soon.certificate.not_valid_after_utc.timestamp())
+
+
+@pytest.mark.parametrize(
+    ("username", "password"), [("admin", b"admin"), ("admin", b"wrong"), ("lamp", None), (None, None)]
+)
+def test_a_client_certificate_names_the_user_whatever_connect_says(
+    authority: Authority, tmp_path: Path, username: str | None, password: bytes | None
+) -> None:
+    users = tmp_path / "users"
+    users.write_text(f"admin:{quick_hash('admin')}\n")
+    strict = {"client_ca": authority.ca, "client_certificate": "optional", "username_from": "cn"}
+    access = AccessControl(load({**settings(authority, **strict), "auth.password_file": str(users)}, {}))
+    sent = Credentials("id", username, password, "127.0.0.1:1", 4, certificate="lamp")
+    verdict = access.authenticate(sent)
+    access.close()
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == ReturnCode.ACCEPTED
+    assert (verdict.identity.username, verdict.identity.method) == ("lamp", "certificate")

@@ -1,8 +1,11 @@
-"""Many connections whose credentials expire at one moment hold up the others only a little at a time."""
+"""Users of connected clients: many credentials that expire at one moment, and rights that change."""
 
 import asyncio
 import time
+from dataclasses import replace
 
+from _speedups.codec.packets import Publish, Subscribe
+from _speedups.session.rights import PUBLISH, READ, Rights
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
 from broker.auth.connected_users import CLOSE_BATCH
 from tests.harness.inprocess import Client, Node
@@ -27,3 +30,15 @@ def test_expired_connections_are_ended_in_slices() -> None:
         return left
 
     assert asyncio.run(run()) == [50, 0]
+
+
+def test_new_rights_act_on_a_delivery_plan_that_is_kept() -> None:
+    node = Node()
+    reader, publisher = Client(node, "reader"), Client(node, "publisher")
+    reader.send(Subscribe(packet_id=1, topic_filters=[("t", 0)]))
+    publisher.send(*[Publish("t", b"before")] * 3)  # the plan is kept from the second time on
+    reader.take()
+    rights = Rights([(True, READ, b"other"), (True, PUBLISH, b"t")])
+    node.broker.connected_users.renew(lambda identity: replace(identity, rights=rights))
+    publisher.send(Publish("t", b"after"))
+    assert reader.take() == []

@@ -8,8 +8,10 @@ import pytest
 
 from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
 from _speedups.session.rights import PUBLISH, Rights
+from _speedups.session.trace import STEPS
 from broker.admin.api.operations.events import trace_events
 from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.commands.trace import WORDS, line
 from broker.errors import UsageError
 from broker.tracing import FORGET_SECONDS, KEPT, MAX_NAMES, check, follow
 from tests.harness.inprocess import Client, KeepingStore, Node
@@ -260,3 +262,10 @@ def test_an_unsubscribed_client_gets_no_more() -> None:
     follower = Follower(node, client="watcher")
     client_of(node, "device").send(Publish("t", b"x"))
     assert follower.told() == []
+
+
+def test_every_step_has_words_and_a_step_of_a_later_version_is_shown() -> None:
+    assert tuple(WORDS) == STEPS
+    step = {"time": 0.0, "node": "a", "message": "m", "client": "c", "detail": "", "topic": "t", "size": 1, "qos": 0}
+    assert "a m DROPPED for c: t, 1 bytes, QoS 0" in line({**step, "step": "dropped"})
+    assert "a m archived c: t, 1 bytes, QoS 0" in line({**step, "step": "archived"})

@@ -17,7 +17,7 @@ def test_scenarios_that_come_along_are_right(name: str) -> None:
 
 def test_the_four_cases_are_there_in_both_sizes() -> None:
     cases = {f"{case}-{size}" for case in ("p2p", "fan-out", "fan-in", "connections") for size in ("1k", "50k")}
-    assert cases | {"fleet", "storm"} == set(names())
+    assert cases | {"fleet", "storm"} <= set(names())
 
 
 def test_values() -> None:

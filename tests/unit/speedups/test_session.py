@@ -575,3 +575,34 @@ def test_after_a_kill_all_that_may_have_been_sent_has_dup() -> None:
         client.send(*(Puback(packet_id=packet.packet_id) for packet in packets if isinstance(packet, Publish)))
     assert len(again) == 10
     assert all(packet.dup for packet in again)
+
+
+def test_the_packet_identifier_after_65535_is_1() -> None:
+    node = Node()
+    session = node.sessions.create(b"subscriber", persistent=True, level=4)
+    session.load()
+    session.restore(65_534, 65_534)  # as if so many messages had been acknowledged before a restart
+    session.restored(False)
+    client = subscribed(node)
+    for number in range(4):
+        publish(node, b"%d" % number)
+    identifiers = [packet.packet_id for packet in client.take() if isinstance(packet, Publish)]
+    assert identifiers == [65_534, 65_535, 1, 2]
+    client.send(*(Puback(packet_id=identifier) for identifier in identifiers))
+    assert session.entries() == []
+
+
+def test_a_compaction_keeps_all_that_is_live() -> None:
+    node = Node(smallest=0)
+    subscribed(node).close()
+    publish(node, b"queued")
+    for topic in ("kept/a", "$x/c"):  # `#` does not find the second
+        node.router.publish(topic.encode(), b"kept", 0, True)
+    told = len(node.store.told)
+    while sum(isinstance(thing, int) for thing in node.store.told[told:]) < 2:  # the first may have been under way
+        node.compaction.step()
+        node.end_turn()
+        node.run()
+    state = state_of(node)
+    assert len(state["retained"]) == 2 and state["sessions"][b"subscriber"][1] == 1
+    assert state_of(Node(KeepingStore(node.store.after(len(node.store.told))))) == state

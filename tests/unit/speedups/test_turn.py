@@ -314,6 +314,21 @@ def test_keep_alive_shorter_than_the_connect_timeout(level: int) -> None:
     assert client.read().ended
 
 
+@pytest.mark.parametrize("keep_alive", [1, 2, 60, 100, 1000])  # the wheel spans 512 ticks: later ones take more rounds
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_keep_alive_ends_at_its_tick(keep_alive: int, step: int) -> None:
+    """Seven ticks for a second: one and a half periods are six, and the one that CONNECT came in does not count."""
+    node = Node()
+    client = connected(node, "client", keep_alive=keep_alive)
+    left = keep_alive * 6
+    while left:
+        node.advance(min(step, left))
+        left -= min(step, left)
+    assert not client.read().ended
+    node.advance(1)
+    assert client.read().ended
+
+
 # ---- wills and the store ----
 
 
