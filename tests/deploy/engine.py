@@ -31,7 +31,6 @@ ip link set eth0 up
 exec dockerd --data-root "$1/data" --exec-root "$1/exec" --pidfile "$1/pid" --host "unix://$1/socket" \
     --cgroup-parent "$2" --storage-driver "$3"
 """
-START_SECONDS = 60.0
 
 
 class NoEngine(Exception):
@@ -111,13 +110,13 @@ class Engine:
         process = self._process
         assert process is not None and process.stdin is not None
         try:
-            inside = str(until(self._first_process, "there is a first process", 5))
+            inside = str(until(self._first_process, "there is a first process"))
             self._run("ip", "link", "add", self.name, "type", "veth", "peer", "name", "eth0", "netns", inside)
             self._run("ip", "address", "add", f"{self.gateway}/30", "dev", self.name)
             self._run("ip", "link", "set", self.name, "up")
             process.stdin.write(self.address.encode() + b"\n")
             process.stdin.close()
-            until(lambda: process.poll() is not None or self._answers(), "the engine answers", START_SECONDS)
+            until(lambda: process.poll() is not None or self._answers(), "the engine answers")
         except (AssertionError, OSError, subprocess.CalledProcessError) as error:
             raise NoEngine(str(error)) from error
         if process.poll() is not None:

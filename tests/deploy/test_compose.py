@@ -95,7 +95,7 @@ class Story:
     def up(self, *arguments: str) -> None:
         """Start what is missing, and wait until all is healthy."""
         self.engine.compose("up", "--detach", *arguments)
-        until(lambda: set(map(health, self.running())) == {"healthy"}, "all containers are healthy", 60)
+        until(lambda: set(map(health, self.running())) == {"healthy"}, "all containers are healthy")
 
     def running(self) -> list[dict[str, Any]]:
         """The containers that should go on."""
@@ -106,7 +106,7 @@ def health(container: dict[str, Any]) -> str:
     return str(container["State"].get("Health", {}).get("Status"))
 
 
-@pytest.mark.timeout(900)  # machines differ in how fast they unpack Debian and compile
+@pytest.mark.timeout(1800)  # machines differ in how fast they unpack Debian and compile
 def test_the_compose_file(engine: Engine) -> None:
     story = Story(engine)
     engine.compose("build")

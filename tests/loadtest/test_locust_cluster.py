@@ -45,7 +45,7 @@ def run(hosts: str, victim: ClusterNode, directory: Path, clients: int, rate: in
         until(lambda: locust.events().get("deliver qos2"))
         victim.kill()
         before = locust.events()
-        until(lambda: all(went_on(locust.events(), before, qos) for qos in (1, 2)), deadline=120)
+        until(lambda: all(went_on(locust.events(), before, qos) for qos in (1, 2)))
         time.sleep(seconds)
         locust.process.send_signal(signal.SIGINT)
         assert locust.process.wait(200) == 0
