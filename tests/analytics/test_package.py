@@ -88,7 +88,6 @@ def test_a_place_that_can_not_be_written_is_told(tmp_path: Path, capsys: pytest.
     assert "can't write" in capsys.readouterr().err
 
 
-@pytest.mark.timeout(600)
 def test_executors_need_nothing_else(
     package: Path, standalone: StandaloneSpark, redis_server: RedisProcess, tmp_path: Path
 ) -> None:

@@ -233,7 +233,6 @@ query.awaitTermination()
 """
 
 
-@pytest.mark.timeout(600)
 def test_kill_9_of_the_driver_loses_and_doubles_nothing(
     spark: SparkSession, redis_server: RedisProcess, writers: list[LogWriter], tmp_path: Path
 ) -> None:

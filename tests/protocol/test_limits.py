@@ -365,7 +365,6 @@ def test_a_client_that_reads_none_of_its_answers(start_broker: StartBroker) -> N
         assert broker.rss() - before < 12 * MIB, f"after {sent} bytes of PINGREQ"
 
 
-@pytest.mark.timeout(60)
 def test_publishers_wait_for_a_store_that_is_behind(start_broker: StartBroker) -> None:
     """Held back again and again, and each time read on."""
     broker = start_broker({"limits.max_uncommitted_bytes": 65_536, "limits.max_queued_bytes": 100 * MIB})
