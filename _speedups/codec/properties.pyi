@@ -1,1 +1,3 @@
 USER_PROPERTIES_MAX: int
+
+def check_properties(block: bytes, owner: int) -> tuple[int, list[int], int | None, int | None]: ...

@@ -1,15 +1,21 @@
-"""The property block of level 5, decoded and encoded by the table PROPERTIES."""
+"""The property block of level 5: decoded, encoded, and checked without Python objects, by the table PROPERTIES.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+`decode_properties` and `encode_properties` serve the packets that become Python objects. `scan_properties` serves those
+that do not: it checks a block once, at the entry, and the block then travels as raw bytes.
+"""
 
-from _speedups.base.cursor cimport Cursor, read_u8, read_u16, read_u32
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from _speedups.base.cursor cimport Cursor, read_field, read_u8, read_u16, read_u32, read_varint, varint_size
 from _speedups.codec.fields cimport (
     binary, decode_binary, decode_text, decode_topic_name, decode_varint, invalid, number, short_body, text, topic,
     varint,
 )
 from _speedups.codec.tables cimport (
-    BINARY, BYTE, CODE_QUOTA_EXCEEDED, FOUR_BYTES, PAIR, STRING, TOPIC, TWO_BYTES, USER_PROPERTIES_LIMIT, VARINT, WILL,
+    ABSENT, BINARY, BYTE, CODE_MALFORMED, CODE_PROTOCOL_ERROR, CODE_QUOTA_EXCEEDED, CODE_TOPIC_NAME_INVALID, FOUR_BYTES,
+    PAIR, STRING, TOPIC, TWO_BYTES, USER_PROPERTIES_LIMIT, VARINT, WILL,
 )
+from _speedups.codec.topics cimport TOPIC_BAD_UTF8, TOPIC_LEVELS_MAX, check_topic_name, check_utf8
 
 from _speedups.codec.errors import MalformedPacket, ProtocolError
 from _speedups.codec.tables import PROPERTIES, TYPE_NAMES
@@ -17,6 +23,136 @@ from _speedups.codec.tables import PROPERTIES, TYPE_NAMES
 USER_PROPERTIES_MAX = USER_PROPERTIES_LIMIT  # of one packet
 cdef dict PROPERTY_BY_IDENTIFIER = {row.identifier: row for row in PROPERTIES}
 cdef dict PROPERTY_BY_NAME = {row.name: row for row in PROPERTIES}
+
+
+cdef enum:
+    IDENTIFIERS = 64                  # more than the largest property identifier
+    AUTHENTICATION_METHOD = 0x15
+    AUTHENTICATION_DATA = 0x16
+    MESSAGE_EXPIRY_INTERVAL = 0x02
+    TOPIC_ALIAS = 0x23
+
+# The table PROPERTIES by identifier, for `scan_properties`.
+cdef struct PropertyRule:
+    uint8_t wire                      # WireType; ABSENT: there is no such property
+    uint8_t zero_code                 # reason code for a value of 0; 0 = the value is allowed
+    uint32_t packets                  # packets that may have it, a bit each
+    uint32_t repeatable               # packets that may repeat it
+
+cdef PropertyRule[IDENTIFIERS] RULES
+
+
+cdef object index_rules():
+    for row in PROPERTIES:
+        RULES[<int>row.identifier] = PropertyRule(row.wire, row.zero_code or 0, row.packets, row.repeatable)
+
+
+cdef inline int scan_value(Cursor* c, const PropertyRule* rule, uint32_t* value) noexcept nogil:
+    """Step over the value of a property, and check it; `value` is its number, if it is one. Returns 0 or a reason code."""
+    cdef const uint8_t* at
+    cdef const uint8_t* start = c.p
+    cdef Py_ssize_t n
+    cdef uint8_t u8
+    cdef uint16_t u16
+    cdef int fault
+    if rule.wire >= STRING:
+        if read_field(c, &at, &n) == -1:
+            return CODE_MALFORMED
+        if rule.wire == TOPIC:
+            fault = check_topic_name(at, n, 5, TOPIC_LEVELS_MAX)
+            if fault:
+                return CODE_MALFORMED if fault == TOPIC_BAD_UTF8 else CODE_TOPIC_NAME_INVALID
+        elif rule.wire != BINARY and check_utf8(at, n):
+            return CODE_MALFORMED
+        if rule.wire == PAIR and (read_field(c, &at, &n) == -1 or check_utf8(at, n)):
+            return CODE_MALFORMED
+        return 0
+    if rule.wire == BYTE:
+        if read_u8(c, &u8) == -1:
+            return CODE_MALFORMED
+        value[0] = u8
+        if u8 > 1:
+            return CODE_PROTOCOL_ERROR
+    elif rule.wire == TWO_BYTES:
+        if read_u16(c, &u16) == -1:
+            return CODE_MALFORMED
+        value[0] = u16
+    elif rule.wire == FOUR_BYTES:
+        if read_u32(c, value) == -1:
+            return CODE_MALFORMED
+    elif read_varint(c, value) == -1 or c.p - start != varint_size(value[0]):
+        return CODE_MALFORMED
+    return rule.zero_code if value[0] == 0 else 0
+
+
+cdef int scan_properties(const uint8_t* block, Py_ssize_t n, int owner, PropertyScan* scan) noexcept nogil:
+    """Check the `n` bytes of a property block, without its length, and note in `scan` what the packet path needs.
+
+    `owner` is the packet type, or WILL. Returns 0, or the reason code of the first fault, as `decode_properties`
+    raises it.
+    """
+    cdef Cursor c
+    cdef const PropertyRule* rule
+    cdef const uint8_t* start
+    cdef uint64_t bit
+    cdef uint32_t value = 0
+    cdef int code
+    scan[0] = PropertyScan(0, NULL, NULL, NULL, 0, 0, 0)
+    c.p = block
+    c.end = block + n
+    while c.p < c.end:
+        start = c.p
+        scan.fault = start
+        if start[0] >= IDENTIFIERS:
+            return CODE_MALFORMED             # every identifier has one byte
+        rule = &RULES[start[0]]
+        if rule.wire == ABSENT or not rule.packets >> owner & 1:
+            return CODE_MALFORMED
+        c.p += 1
+        code = scan_value(&c, rule, &value)
+        if code:
+            return code
+        bit = <uint64_t>1 << start[0]
+        if rule.repeatable >> owner & 1:
+            if rule.wire == PAIR:
+                scan.user_properties += 1
+                if scan.user_properties > USER_PROPERTIES_LIMIT:
+                    return CODE_QUOTA_EXCEEDED
+        elif scan.seen & bit:
+            return CODE_PROTOCOL_ERROR
+        scan.seen |= bit
+        if start[0] == MESSAGE_EXPIRY_INTERVAL:
+            scan.expiry = start
+            scan.expiry_interval = value
+        elif start[0] == TOPIC_ALIAS:
+            scan.alias = start
+            scan.topic_alias = <uint16_t>value
+    scan.fault = NULL
+    if scan.seen >> AUTHENTICATION_DATA & 1 and not scan.seen >> AUTHENTICATION_METHOD & 1:
+        scan.fault = block
+        return CODE_PROTOCOL_ERROR
+    return 0
+
+
+def check_properties(bytes block not None, int owner):
+    """Check a property block, without its length.
+
+    Args:
+        block: its bytes.
+        owner: the packet type, or 0 for will properties.
+
+    Returns:
+        (reason code or 0, identifiers that the block has, Message Expiry Interval or None, Topic Alias or None).
+    """
+    cdef PropertyScan scan
+    cdef const uint8_t* p = block
+    cdef int code = scan_properties(p, len(block), owner, &scan)
+    return (
+        code,
+        [identifier for identifier in range(IDENTIFIERS) if scan.seen >> <int>identifier & 1],
+        scan.expiry_interval if scan.expiry != NULL else None,
+        scan.topic_alias if scan.alias != NULL else None,
+    )
 
 
 cdef object decode_value(Cursor* c, object row, int packet_type):
@@ -141,3 +277,6 @@ cdef bytes encode_properties(int packet_type, int owner, dict properties):
         raise invalid(packet_type, "authentication data without a method")
     block = b"".join(pieces)
     return varint(packet_type, "property length", len(block)) + block
+
+
+index_rules()

@@ -22,6 +22,8 @@ from broker.errors import FlockError, UsageError
 from cluster.analytics import job_options, session
 from cluster.analytics.faults import told
 from cluster.analytics.job_options import EXAMPLES, Options
+from cluster.analytics.log.connection import Connection
+from cluster.analytics.options import parse_options
 from cluster.analytics.output.batches import Batches
 from cluster.analytics.output.live import Live
 from cluster.analytics.output.version import Report
@@ -116,12 +118,23 @@ def run(arguments: list[str]) -> int:
     parser.add_general_help(parser.add_argument_group("help"))
     options = job_options.parse(parser, arguments)
     logs.configure("info", "text")
+    check_redis(options)
     spark = session.start("flockmq analytics", options.master, verbose=options.verbose)
     session.few_partitions(spark)
     try:
         return run_in(spark, options)
     finally:
         spark.stop()
+
+
+def check_redis(options: Options) -> None:
+    """Check that Redis replies: a wrong address is reported at once, not after the start of Spark.
+
+    Raises:
+        RedisAway: it does not reply.
+    """
+    with Connection(parse_options(options.source).redis) as connection:
+        connection.ask("PING")
 
 
 def run_in(spark: SparkSession, options: Options) -> int:

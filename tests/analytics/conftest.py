@@ -12,7 +12,9 @@ from cluster.analytics.source import register
 from tests.analytics.job_process import QUICK
 from tests.analytics.standalone import StandaloneSpark
 
-os.environ["JAVA_TOOL_OPTIONS"] = QUICK  # of every JVM that a test starts
+# Of every JVM and every Spark that a test starts.
+os.environ["JAVA_TOOL_OPTIONS"] = QUICK
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent)  # of spark-defaults.conf
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +25,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("flockmq-tests")
-        .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")

@@ -109,7 +109,7 @@ def test_another_jobs_files_are_not_mixed_with(spark: SparkSession, tmp_path: Pa
         Batches(spark, Options(output=str(tmp_path), window=30_000_000))
 
 
-KILLS = int(os.environ.get("FLOCKMQ_TEST_KILLS", "3"))
+KILLS = int(os.environ.get("FLOCKMQ_TEST_KILLS", "2"))
 
 
 @pytest.mark.parametrize("kills", [pytest.param(KILLS, id="some"), pytest.param(60, id="many", marks=pytest.mark.soak)])

@@ -145,6 +145,7 @@ class ClusterProcess:
         self._news = threading.Condition()
         self.redis_url = redis_url
         self._owns_redis = redis is None and not redis_url
+        self._has_redis = redis is not None or not redis_url  # the process, not only its URL
         if redis is None:
             place = directory / "redis"
             place.mkdir(exist_ok=True)
@@ -245,6 +246,8 @@ class ClusterProcess:
         """End everything."""
         self.signal(signal.SIGCONT)
         try:
+            if self._has_redis and self.redis.process is None:  # a node would wait for it at its end
+                self.kill()
             self.stop()
         finally:
             for node in self.nodes:
