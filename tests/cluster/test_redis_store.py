@@ -10,6 +10,7 @@ from typing import Any
 import hiredis
 import pytest
 
+from _speedups.base.msgpack import pack
 from cluster.redis.connector import function_library
 from cluster.redis.keys import Keys
 from cluster.redis.log_bounds import LogBounds
@@ -125,6 +126,22 @@ def test_what_follows_a_refused_entry_waits_for_it(link: SlowLink, commit: bytes
         assert [(entry_id, fields[1]) for entry_id, fields in found] == [first, second]
 
     asyncio.run(scenario())
+
+
+def test_a_repeated_commit_is_applied_once_and_one_too_early_not_at_all(link: SlowLink) -> None:
+    """A node whose link broke sends again what was not answered: Redis may have executed it."""
+    link.ask("HSET", "mq:s:c", "o", "", "x", 1, "h", 1, "b", 0, "z", 0)
+    commit = pack([[b"message"], [[b"c", 1, 1]], b"", b"", [], b"", [], [], [], []])
+
+    def send(number: int) -> Any:
+        return link.ask("FCALL", "flockmq_commit", 0, "mq:", NODE, number, commit, 10, 1000, 0, "0-0")
+
+    assert send(1) == [0, 0, 0, 1]
+    assert send(1) == [b"again"]
+    assert send(3) == [b"gap", 1]
+    assert link.ask("LRANGE", "mq:q:c", 0, -1) == [b"message"]
+    assert send(2) == [0, 0, 0, 1]
+    assert link.ask("LLEN", "mq:q:c") == 2
 
 
 def test_what_is_known_of_a_long_log_is_little() -> None:

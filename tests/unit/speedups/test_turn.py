@@ -293,6 +293,21 @@ def test_a_client_that_is_not_read_is_not_timed_out() -> None:
     assert client.read().ended
 
 
+def test_a_client_that_reads_its_answers_late_is_read_again() -> None:
+    node = Node(max_outgoing_bytes=1024)
+    client = connected(node, "client")
+    count = 500_000
+    client.send(*[b"\xc0\x00" * count])
+    while not node.counted("read_pauses"):
+        client.push()
+        node.run()
+    assert node.counted("packets_received") < count
+    answers = 0
+    while packets := client.take():
+        answers += len(packets)
+    assert answers == count
+
+
 def test_what_has_come_but_was_not_read_yet_counts_for_keep_alive() -> None:
     """After the process was stopped for a while, time passes before the sockets are read."""
     node = Node()

@@ -1,0 +1,104 @@
+"""The lease of a node: how long it serves without word from Redis, and what it does when the lease is over."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from _speedups.codec.packets import Pingreq, Pingresp
+from cluster.membership.lease import USED, Lease
+from tests.harness.inprocess import Client, Node
+
+
+class Link:
+    """Notes what is asked, and whether it was hung up."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Callable[[Any], bool], str]] = []
+        self.hung_up = False
+
+    def call_function_first(self, then: Callable[[Any], bool], name: str) -> None:
+        self.asked.append((then, name))
+
+    def hang_up(self) -> None:
+        self.hung_up = True
+
+
+class World:
+    """A lease of a real reactor, whose loop runs nothing by itself."""
+
+    def __init__(self, seconds: float = 10.0) -> None:
+        self.node, self.link, self.loop = Node(), Link(), asyncio.new_event_loop()
+        self.fenced: list[str] = []
+        self.loop.add_reader(self.node.reactor.fileno(), self.node.reactor.run)
+        self.lease = Lease(
+            seconds,
+            60.0,
+            loop=self.loop,
+            reactor=self.node.reactor,
+            link=cast(Any, self.link),
+            on_fenced=self.fenced.append,
+        )
+        self.node.reactor.attach_lease(self.lease.suspend)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the loop serves the clients."""
+        found = self.loop.remove_reader(self.node.reactor.fileno())
+        if found:
+            self.loop.add_reader(self.node.reactor.fileno(), self.node.reactor.run)
+        return found
+
+    def close(self) -> None:
+        self.loop.close()
+        self.node.close()
+
+
+def test_it_lasts_from_when_the_heartbeat_was_sent_and_ends_before_others_notice() -> None:
+    world = World()
+    sent_at = time.monotonic() - 4
+    world.lease.renew(sent_at)
+    assert world.lease.valid_until == sent_at + 10 * USED < sent_at + 10
+    world.close()
+
+
+def test_nobody_is_served_after_it_until_redis_confirms() -> None:
+    world = World(seconds=0.01)
+    client = Client(world.node, "client")
+    client.connack()
+    world.lease.renew(time.monotonic())
+    time.sleep(0.02)  # the process stands still
+    client.write(Pingreq())
+    world.node.reactor.run()
+    assert world.lease.suspended and not world.is_read
+    (then, name) = world.link.asked.pop()
+    assert name == "beat"
+    with pytest.raises(BlockingIOError):
+        client.socket.recv(1)
+    world.lease.seconds = 10.0
+    assert then([1, 1])
+    assert not world.lease.suspended and world.is_read
+    assert isinstance(client.take_one(Pingresp), Pingresp)
+    world.close()
+
+
+@pytest.mark.parametrize(("reply", "fenced", "hung_up"), [([b"gone"], 1, False), (ConnectionError("lost"), 0, True)])
+def test_a_node_that_is_no_member_serves_nobody_again(reply: Any, fenced: int, hung_up: bool) -> None:
+    world = World()
+    world.lease.suspend()
+    world.lease.suspend()  # each turn calls it
+    ((then, _),) = world.link.asked
+    assert not then(reply)
+    assert (len(world.fenced), world.link.hung_up) == (fenced, hung_up)
+    assert world.lease.suspended and not world.is_read
+    world.close()
+
+
+def test_without_redis_it_goes_on() -> None:
+    world = World()
+    world.lease.suspend()
+    world.lease.link_lost()
+    assert not world.lease.suspended and world.is_read
+    world.close()
