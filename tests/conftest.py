@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests import schedule
 from tests.harness import inprocess
@@ -14,6 +15,8 @@ from tests.harness.balanced_cluster import BalancedCluster
 from tests.harness.cluster_process import KINDS, Broker, ClusterProcess, make_broker
 from tests.harness.redis_process import RedisProcess
 
+settings.register_profile("flockmq", deadline=None)  # of one example: machines are busy
+settings.load_profile("flockmq")
 FILES_MOST = 200
 StartBroker = Callable[..., Broker]
 StartRedis = Callable[..., RedisProcess]

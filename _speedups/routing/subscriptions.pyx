@@ -368,6 +368,12 @@ cdef class SubscriptionTree:
             self.match(path, n)
         return self.scratch.count
 
+    def has(self, Subscriber subscriber not None, bytes topic_filter not None):
+        """Whether the subscriber has a subscription with this topic filter."""
+        cdef const uint8_t* path = topic_filter
+        cdef Node* node = node_at(self.root, path, len(topic_filter), False)
+        return node != NULL and self.find(subscriber, node) >= 0
+
     def subscriptions_of(self, Subscriber subscriber not None):
         """The subscriber's subscriptions: a list of (topic filter, options)."""
         cdef uint32_t i

@@ -45,7 +45,8 @@ class SubscribeHandler:
         if session.sources_waiting > MAX_SEARCHES:
             connection.reject(close_reasons.TOO_MANY_SEARCHES)
             return
-        grants: Grants = [self._grant(connection, session, *wanted) for wanted in packet.topic_filters]
+        added: set[str] = set()  # filters of this packet for which the session has no subscription yet
+        grants: Grants = [self._grant(connection, session, *wanted, added) for wanted in packet.topic_filters]
         if not self._hooks.has("subscribe", "authorize"):
             self._subscribe(connection, session, packet, grants)
             return
@@ -56,7 +57,9 @@ class SubscribeHandler:
         else:
             self._subscribe(connection, session, packet, list(map(_after_hooks, grants, found)))
 
-    def _grant(self, connection: Connection, session: Session, topic_filter: str, qos: int) -> int | str:
+    def _grant(
+        self, connection: Connection, session: Session, topic_filter: str, qos: int, added: set[str]
+    ) -> int | str:
         """The QoS that rules and limits allow, or the reason of a refusal."""
         limits = self._data_plane.config.limits
         try:
@@ -65,11 +68,13 @@ class SubscribeHandler:
             return str(fault)
         if has_control_characters(topic_filter) and not self._data_plane.config.mqtt.control_characters:
             return "a control character in the topic filter"
-        if session.subscriptions_held >= limits.max_subscriptions:
-            return "too many subscriptions"
         if session.rights is not None and not session.rights.may_subscribe(topic_filter.encode()):
             self._turn.count(SUBSCRIBE_DENIED)
             return "nothing of this filter may be read"
+        if topic_filter not in added and not self._data_plane.router.filters.has(session, topic_filter.encode()):
+            if session.subscriptions_held + len(added) >= limits.max_subscriptions:
+                return "too many subscriptions"
+            added.add(topic_filter)
         return qos
 
     def _call_hooks(self, connection: Connection, topic_filter: str, qos: int) -> Any:

@@ -33,7 +33,6 @@ def as_rows(batch: object, node: str = "a") -> list[Row]:
     return got
 
 
-@settings(deadline=None)
 @given(st.lists(blocks, min_size=1, max_size=4))
 def test_rows_are_those_of_the_model(messages: list[list[Row]]) -> None:
     encoded = [encode(block, rows_before=3, bytes_before=96, lacking=7) for block in messages]
@@ -41,7 +40,6 @@ def test_rows_are_those_of_the_model(messages: list[list[Row]]) -> None:
     assert as_rows(record_batch(encoded, "a")) == [row for block in messages for row in block]
 
 
-@settings(deadline=None)
 @given(blocks, st.integers(0, 1 << 52), st.integers(0, 1 << 52))
 def test_only_wanted_times(messages: list[Row], since: int, until: int) -> None:
     wanted = [row for row in messages if since <= row.accepted < until]
@@ -71,7 +69,7 @@ def test_properties_are_passed_over() -> None:
     assert as_rows(record_batch([bytes(block)], "a")) == messages
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(rows, min_size=1, max_size=6), st.data())
 def test_a_damaged_block_is_told_or_still_makes_sense(messages: list[Row], data: st.DataObject) -> None:
     block = bytearray(encode(messages))

@@ -3,7 +3,7 @@
 import re
 from statistics import fmean, pstdev
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.generator.latency import Latencies
@@ -12,7 +12,6 @@ COUNTS = st.dictionaries(st.integers(1, 10**9).map(float), st.integers(1, 1000),
 LINE = re.compile(r" *(\d+\.\d{3}) (\d\.\d{12}) +(\d+)(?: +(\d+\.\d{2}))?")
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(COUNTS, st.floats(0, 1))
 def test_quantile(counts: dict[float, int], fraction: float) -> None:
     values = sorted(value for value, count in counts.items() for _ in range(count))
@@ -21,7 +20,6 @@ def test_quantile(counts: dict[float, int], fraction: float) -> None:
     assert sum(value < found for value in values) < max(fraction * len(values), 1e-9)
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(COUNTS, COUNTS)
 def test_merged(one: dict[float, int], other: dict[float, int]) -> None:
     merged = Latencies.merged([Latencies(one), Latencies(other)])
@@ -33,7 +31,6 @@ def test_none() -> None:
     assert Latencies().figures()["latency_p99_us"] == 0
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(COUNTS)
 def test_written(counts: dict[float, int]) -> None:
     latencies = Latencies(counts)

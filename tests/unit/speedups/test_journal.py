@@ -103,7 +103,7 @@ def test_no_bytes_are_no_block() -> None:
         records(b"")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_damaged(data: bytes) -> None:
     try:

@@ -32,7 +32,7 @@ from _speedups.codec.tables import PACKET_TYPES, PROPERTIES, REASON_CODES
 from tests.cases.packets import CASES, INVALID, PROPERTY_CASES, VALID, Case
 from tests.model import codec as model
 
-BOUNDED = settings(max_examples=400, deadline=None)
+BOUNDED = settings(max_examples=400)
 USUAL_CODE = {MalformedPacket: 0x81, ProtocolError: 0x82, UnacceptableProtocol: 0x84}
 LEVELS = st.sampled_from([3, 4, 5])
 

@@ -15,7 +15,7 @@ from tests.model.topics import matches
 from tests.unit.speedups.test_subscriptions import filters, topics
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.dictionaries(topics, st.binary(min_size=1, max_size=4), max_size=15), filters)
 def test_what_matches_is_what_the_model_says(kept: dict[str, bytes], name: str) -> None:
     tree = RetainedTree()
@@ -110,7 +110,7 @@ class RetainedMachine(RuleBasedStateMachine):
 
 
 class TestRetained(RetainedMachine.TestCase):  # type: ignore[name-defined, misc]
-    settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+    settings = settings(max_examples=150, stateful_step_count=50)
 
 
 @pytest.mark.parametrize("window", [1, 5, 100])

@@ -407,9 +407,7 @@ def compaction_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestSessions(SessionMachine.TestCase):  # type: ignore[name-defined, misc]
-    settings = settings(
-        max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    settings = settings(max_examples=100, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
 # ---- particular cases ----

@@ -101,10 +101,10 @@ class FilterMachine(RuleBasedStateMachine):
 
 
 class TestFilters(FilterMachine.TestCase):  # type: ignore[name-defined, misc]
-    settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=150, stateful_step_count=40)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(st.tuples(st.integers(0, 3), filters, st.integers(0, 2)), max_size=12), topics)
 def test_a_match_without_any_plan_is_that_of_the_model(made: list[tuple[int, str, int]], topic: str) -> None:
     tree = SubscriptionTree()

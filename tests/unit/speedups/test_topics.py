@@ -14,7 +14,7 @@ from _speedups.codec.topics import (
 from tests.cases.topics import MATCHES, VALIDITIES, Match, Validity
 from tests.model import topics as model
 
-BOUNDED = settings(max_examples=1000, deadline=None)
+BOUNDED = settings(max_examples=1000)
 
 
 def is_topic_name(topic: str | bytes, level: int = 4, max_levels: int = 200) -> bool:
