@@ -19,6 +19,7 @@ def test_every_run_reads_every_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(Path(__file__).parents[1] / "analytics"))
     figures = tmp_path / "figures.json"
     assert main(["--messages", str(COUNT), "--rounds", "1", "--json", str(figures)]) == 0
     report = json.loads(figures.read_text())
