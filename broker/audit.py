@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from broker.auth import exposure
 from broker.auth.acl_file import AclFile
-from broker.auth.chain_builder import authenticates
 from broker.auth.exposure import is_local
+from broker.auth.methods import authenticates
 from broker.auth.password_file import read_users
 from broker.config.redis_url import RedisUrl
 from broker.config.schema import Config

@@ -1,7 +1,6 @@
 """Builds the authentication methods of a listener from its configuration, and owns the threads that they share.
 
-Their order is fixed, the cheapest first: certificate, token, password file, users in Redis, HTTP back end. Methods that
-request other hosts are kept at a reload, unless their configuration changed.
+Methods that request other hosts are kept at a reload, unless their configuration changed.
 """
 
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 from broker.auth.certificate import CertificateUsers
 from broker.auth.chain import Method
 from broker.auth.cluster_users import ClusterUsers, Source
+from broker.auth.methods import METHODS
 from broker.auth.password_file import PasswordFile
 from broker.auth.verifier import Verifier
 from broker.auth.work_pool import WorkPool
@@ -31,6 +31,13 @@ class ChainBuilder:
         self._http = WorkPool("http", threads=16, max_waiting=500)
         self._users = users
         self._kept: dict[tuple[Any, ...], Any] = {}
+        self._makers: dict[str, Callable[[ListenerConfig], Method]] = {
+            "certificate": self._certificate_users,
+            "token": self._token_users,
+            "password file": self._password_file,
+            "users in Redis": self._cluster_users,
+            "HTTP": self._http_users,
+        }
 
     def of(self, listener: ListenerConfig) -> list[Method]:
         """The methods of a listener.
@@ -38,7 +45,10 @@ class ChainBuilder:
         Raises:
             ConfigError: a file can't be used, or a package is missing.
         """
-        return [make(self, listener) for is_configured, make in METHODS if is_configured(listener)]
+        return [self._makers[name](listener) for name, is_configured in METHODS.items() if is_configured(listener)]
+
+    def _certificate_users(self, listener: ListenerConfig) -> Method:
+        return CertificateUsers()
 
     def _password_file(self, listener: ListenerConfig) -> Method:
         return PasswordFile(listener.auth.password_file, self.verifier)
@@ -75,21 +85,6 @@ class ChainBuilder:
         """End the threads."""
         for pool in (self.verifier, self._tokens, self._http):
             pool.close()
-
-
-# The methods, in the order in which a listener tries them: whether it has one, and how that is made.
-METHODS: tuple[tuple[Callable[[ListenerConfig], bool], Callable[[ChainBuilder, ListenerConfig], Method]], ...] = (
-    (lambda listener: listener.tls.username_from != "none", lambda builder, listener: CertificateUsers()),
-    (lambda listener: bool(listener.auth.jwt_secret_file or listener.auth.jwt_keys), ChainBuilder._token_users),
-    (lambda listener: bool(listener.auth.password_file), ChainBuilder._password_file),
-    (lambda listener: listener.auth.redis, ChainBuilder._cluster_users),
-    (lambda listener: bool(listener.auth.http_url), ChainBuilder._http_users),
-)
-
-
-def authenticates(listener: ListenerConfig) -> bool:
-    """Whether it has an authentication method."""
-    return any(is_configured(listener) for is_configured, _ in METHODS)
 
 
 def _late(module: str, needs: str) -> Any:

@@ -7,7 +7,7 @@ machines reach needs an authentication method, or `allow_anonymous = true`.
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from broker.auth.chain_builder import authenticates
+from broker.auth.methods import authenticates
 from broker.config.listen_url import NETWORK, ListenUrl, split_address
 from broker.config.schema import Config, ListenerConfig
 from broker.errors import ConfigError
