@@ -4,7 +4,7 @@ const assert = require('node:assert/strict')
 const mqtt = require('mqtt')
 
 const [url, level] = [process.argv[2], Number(process.argv[3])]
-const DEADLINE = 300000
+const DEADLINE = 900000
 
 function within (what, promise) {
   let timer
