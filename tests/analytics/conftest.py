@@ -9,12 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cluster.analytics.source import register
-from tests.analytics.job_process import QUICK
+from tests.analytics.job_process import QUICK_SPARK
 from tests.analytics.standalone import StandaloneSpark
 
-# Of every JVM and every Spark that a test starts.
-os.environ["JAVA_TOOL_OPTIONS"] = QUICK
-os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent)  # of spark-defaults.conf
+os.environ.update(QUICK_SPARK)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from tests.harness.deadline import DEADLINE
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that does not live long
+# Environment of every JVM and every Spark that a test starts: none lives long.
+QUICK_SPARK = {
+    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "SPARK_CONF_DIR": str(Path(__file__).parent),  # of spark-defaults.conf
+}
 
 
 class JobProcess:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.compare.spark import RUNS, main
-from tests.analytics.job_process import QUICK
+from tests.analytics.job_process import QUICK_SPARK
 
 COUNT = 5_000
 
@@ -18,8 +18,8 @@ COUNT = 5_000
 def test_every_run_reads_every_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK)
-    monkeypatch.setenv("SPARK_CONF_DIR", str(Path(__file__).parents[1] / "analytics"))
+    for name, value in QUICK_SPARK.items():
+        monkeypatch.setenv(name, value)
     figures = tmp_path / "figures.json"
     assert main(["--messages", str(COUNT), "--rounds", "1", "--json", str(figures)]) == 0
     report = json.loads(figures.read_text())

@@ -12,6 +12,7 @@ from _speedups.codec.errors import MalformedPacket
 from _speedups.codec.packets import Auth, Connect, Disconnect, Puback, Publish, Subscribe
 from _speedups.codec.properties import check_properties
 from _speedups.codec.tables import PACKET_TYPES, PROPERTIES
+from tests.model.codec import varint
 from tests.unit.speedups.test_packets import BOUNDED, properties_of
 
 OWNERS = {row.name.capitalize(): row.packet_type for row in PACKET_TYPES}
@@ -25,10 +26,6 @@ FRAMES = {
     "Disconnect": (b"\xe0", b"\0", b""),
     "Auth": (b"\xf0", b"\x18", b""),
 }
-
-
-def varint(n: int) -> bytes:
-    return bytes((n,)) if n < 128 else bytes((n & 0x7F | 0x80,)) + varint(n >> 7)
 
 
 def by_the_codec(kind: str, block: bytes) -> tuple[int, dict[str, Any]]:
