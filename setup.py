@@ -5,6 +5,7 @@ from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 DIRECTIVES = {
     "language_level": 3,
@@ -19,6 +20,17 @@ DIRECTIVES = {
 SANITIZE = os.environ.get("FLOCKMQ_SANITIZE")
 FLAGS = ["-O1", "-g", f"-fsanitize={SANITIZE}"] if SANITIZE else ["-O3", "-g0"]
 
+
+class BuildExt(build_ext):
+    """Translates the modules to C when they are compiled: an sdist needs no C."""
+
+    def finalize_options(self) -> None:
+        self.distribution.ext_modules[:] = cythonize(
+            self.distribution.ext_modules, compiler_directives=DIRECTIVES, nthreads=os.cpu_count() or 1
+        )
+        super().finalize_options()
+
+
 setup(
     # What other programs import is called `flockmq`, and stands in `broker/public`.
     packages=[
@@ -26,19 +38,16 @@ setup(
         *find_packages(include=["_speedups*", "broker*", "cluster*", "loadtest*"], exclude=["broker.public"]),
     ],
     package_dir={"flockmq": "broker/public"},
-    ext_modules=cythonize(
-        [
-            Extension(
-                ".".join(path.with_suffix("").parts),
-                [str(path)],
-                extra_compile_args=FLAGS,
-                extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
-            )
-            for package in ("_speedups", "loadtest")
-            for path in sorted(Path(package).rglob("*.pyx"))
-        ],
-        compiler_directives=DIRECTIVES,
-        nthreads=os.cpu_count() or 1,
-    ),
+    ext_modules=[
+        Extension(
+            ".".join(path.with_suffix("").parts),
+            [str(path)],
+            extra_compile_args=FLAGS,
+            extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
+        )
+        for package in ("_speedups", "loadtest")
+        for path in sorted(Path(package).rglob("*.pyx"))
+    ],
+    cmdclass={"build_ext": BuildExt},
     options={"build_ext": {"parallel": os.cpu_count() or 1}},
 )

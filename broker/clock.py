@@ -23,12 +23,13 @@ class Clock:
 
     Args:
         loop: of the node.
-        tick: called with the ticks that have passed, maybe none, and the seconds by which the clock is late.
+        tick: called with the ticks that have passed, maybe none; with further ticks in which the process was suspended
+            or the machine slept; and with the seconds by which the clock is late.
         jobs: run in this order, after the tick.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, tick: Callable[[int, float], object], jobs: Iterable[Job]
+        self, loop: asyncio.AbstractEventLoop, tick: Callable[[int, int, float], object], jobs: Iterable[Job]
     ) -> None:
         self._loop = loop
         self._tick = tick
@@ -37,6 +38,7 @@ class Clock:
     def start(self) -> None:
         """Begin to tick; the first run of each job is a period from now."""
         self._last_tick = time.monotonic()
+        self._slept = time.clock_gettime(time.CLOCK_BOOTTIME) - self._last_tick  # seconds that the machine has slept
         self._last_runs = [self._last_tick] * len(self._jobs)
         self._schedule()
 
@@ -53,7 +55,10 @@ class Clock:
         now = time.monotonic()
         ticks = int((now - self._last_tick) * TICKS_PER_SECOND)
         self._last_tick += ticks / TICKS_PER_SECOND
-        self._tick(min(ticks, MAX_TICKS), now - self._due)
+        slept = time.clock_gettime(time.CLOCK_BOOTTIME) - now
+        missed = max(0, ticks - MAX_TICKS) + int((slept - self._slept) * TICKS_PER_SECOND)
+        self._slept = slept
+        self._tick(min(ticks, MAX_TICKS), missed, now - self._due)
         for number, (period, run) in enumerate(self._jobs):
             elapsed = now - self._last_runs[number]
             if elapsed >= (period() if callable(period) else period):

@@ -219,10 +219,10 @@ class Node:
     def _wake(self) -> None:
         self._loop.call_soon(self.broker.data_plane.reactor.run)
 
-    def _tick(self, ticks: int, late: float) -> None:
+    def _tick(self, ticks: int, missed: int, late: float) -> None:
         self.broker.monitor.tick(late)
         if ticks:
-            self.broker.data_plane.reactor.advance(ticks)
+            self.broker.data_plane.reactor.advance(ticks, missed)
 
     def _jobs(self) -> tuple[Job, ...]:
         return (

@@ -330,6 +330,8 @@ class ClusterCoordinator(Coordinator):
 
     # ---- connections and sessions ----
 
+    highest_level = 4  # not yet MQTT 5.0
+
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         self._takeover.claim(admission, connection, packet)
 
@@ -340,7 +342,9 @@ class ClusterCoordinator(Coordinator):
     def discard_will(self, connection: Connection) -> None:
         self._takeover.discard_will(connection)
 
-    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
+    def subscribe(
+        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int, done: Done
+    ) -> None:
         self._subscribing.subscribe(connection, session, filters)
         self._replica.barrier.when_applied(done)
 

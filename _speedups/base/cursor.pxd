@@ -63,7 +63,7 @@ cdef inline int read_varint(Cursor* c, uint32_t* value) noexcept nogil:
     """A variable byte integer of one to four bytes into `value`.
 
     Returns 0, or -1 if the bytes end early or the fourth still announces a fifth. A longer form than needed
-    passes, since only level 5 forbids it [MQTT-1.5.5-1]: compare the bytes consumed with `varint_size(value)`.
+    passes, since only level 5 forbids it [5: MQTT-1.5.5-1]: compare the bytes consumed with `varint_size(value)`.
     """
     cdef const uint8_t* p = c.p
     cdef uint32_t result = 0

@@ -19,7 +19,7 @@ from _speedups.base.array cimport array_reserve
 from _speedups.base.buffers cimport buffer_free, buffer_size, pool_free
 from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
-from _speedups.session.message cimport message_hold, message_new, message_release
+from _speedups.session.message cimport Publication, message_hold, message_new, message_release, publication_of
 from _speedups.session.subscriber cimport Subscriber
 from _speedups.base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
 
@@ -79,14 +79,16 @@ cdef int write_message(uint8_t* p, const Message* m, uint8_t flags) except -1:
 cdef Message* read_message(const uint8_t* p, Py_ssize_t n) except NULL:
     """Decode a message; returns a new reference."""
     cdef Message* m
+    cdef Publication publication
     cdef uint16_t topic_length
     if n < MESSAGE_HEAD or p[0] >> 4 != MESSAGE_LAYOUT:
         raise DamagedMessage("a message of a layout that this version doesn't support")
     memcpy(&topic_length, p + 1, 2)
     if topic_length > n - MESSAGE_HEAD:
         raise DamagedMessage("a message that is cut short")
-    m = message_new(p + MESSAGE_HEAD, topic_length, p + MESSAGE_HEAD + topic_length, n - MESSAGE_HEAD - topic_length,
-                    p[0] & 3, p[0] >> 2 & 1)
+    publication = publication_of(p + MESSAGE_HEAD, topic_length, p + MESSAGE_HEAD + topic_length,
+                                 n - MESSAGE_HEAD - topic_length, p[0] & 3, p[0] >> 2 & 1)
+    m = message_new(&publication)
     if m == NULL:
         raise MemoryError
     return m
@@ -255,7 +257,8 @@ cdef class ClusterJournal(Journal):
             m.stored_id |= <uint64_t>self.message_count << shift
         return self.message_count - 1
 
-    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1:
+    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags,
+                    const uint8_t* identifiers, Py_ssize_t length) except -1:
         add(&self.pushes, self.index(<Subscriber>session), QUEUED, self.place(m, flags))
         return self.note(QUEUED)
 

@@ -107,7 +107,7 @@ cdef uint32_t decode_varint(Cursor* c, int packet_type, str field) except? 0xFFF
     cdef uint32_t value
     if read_varint(c, &value) == -1 or c.p - start != varint_size(value):
         raise MalformedPacket(
-            f"{TYPE_NAMES[packet_type]}: {field} is cut short, or takes more bytes than it needs [MQTT-1.5.5-1]"
+            f"{TYPE_NAMES[packet_type]}: {field} is cut short, or takes more bytes than it needs [5: MQTT-1.5.5-1]"
         )
     return value
 

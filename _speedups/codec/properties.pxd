@@ -13,7 +13,9 @@ cdef struct PropertyScan:
     uint32_t expiry_interval   # seconds
     uint16_t topic_alias
     uint16_t user_properties   # how many there are
+    uint8_t payload_format     # 1: the payload is UTF-8
 
 cdef int scan_properties(const uint8_t* block, Py_ssize_t n, int owner, PropertyScan* scan) noexcept nogil
+cdef str property_fault(const PropertyScan* scan)
 cdef dict decode_properties(Cursor* c, int packet_type, int owner)
 cdef bytes encode_properties(int packet_type, int owner, dict properties)

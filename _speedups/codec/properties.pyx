@@ -11,9 +11,10 @@ from _speedups.codec.fields cimport (
     binary, decode_binary, decode_text, decode_topic_name, decode_varint, invalid, number, short_body, text, topic,
     varint,
 )
+from _speedups.codec.publish cimport MESSAGE_EXPIRY_INTERVAL
 from _speedups.codec.tables cimport (
     ABSENT, BINARY, BYTE, CODE_MALFORMED, CODE_PROTOCOL_ERROR, CODE_QUOTA_EXCEEDED, CODE_TOPIC_NAME_INVALID, FOUR_BYTES,
-    PAIR, STRING, TOPIC, TWO_BYTES, USER_PROPERTIES_LIMIT, VARINT, WILL,
+    PAIR, PUBLISH, STRING, TOPIC, TWO_BYTES, USER_PROPERTIES_LIMIT, VARINT, WILL,
 )
 from _speedups.codec.topics cimport TOPIC_BAD_UTF8, TOPIC_LEVELS_MAX, check_topic_name, check_utf8
 
@@ -29,7 +30,7 @@ cdef enum:
     IDENTIFIERS = 64                  # more than the largest property identifier
     AUTHENTICATION_METHOD = 0x15
     AUTHENTICATION_DATA = 0x16
-    MESSAGE_EXPIRY_INTERVAL = 0x02
+    PAYLOAD_FORMAT_INDICATOR = 0x01
     TOPIC_ALIAS = 0x23
 
 # The table PROPERTIES by identifier, for `scan_properties`.
@@ -97,7 +98,7 @@ cdef int scan_properties(const uint8_t* block, Py_ssize_t n, int owner, Property
     cdef uint64_t bit
     cdef uint32_t value = 0
     cdef int code
-    scan[0] = PropertyScan(0, NULL, NULL, NULL, 0, 0, 0)
+    scan[0] = PropertyScan(0, NULL, NULL, NULL, 0, 0, 0, 0)
     c.p = block
     c.end = block + n
     while c.p < c.end:
@@ -127,11 +128,19 @@ cdef int scan_properties(const uint8_t* block, Py_ssize_t n, int owner, Property
         elif start[0] == TOPIC_ALIAS:
             scan.alias = start
             scan.topic_alias = <uint16_t>value
+        elif start[0] == PAYLOAD_FORMAT_INDICATOR:
+            scan.payload_format = <uint8_t>value
     scan.fault = NULL
     if scan.seen >> AUTHENTICATION_DATA & 1 and not scan.seen >> AUTHENTICATION_METHOD & 1:
         scan.fault = block
         return CODE_PROTOCOL_ERROR
     return 0
+
+
+cdef str property_fault(const PropertyScan* scan):
+    """The fault that `scan_properties` found, in words."""
+    cdef object row = PROPERTY_BY_IDENTIFIER.get(scan.fault[0])
+    return f"property {row.name if row is not None else hex(scan.fault[0])} is misplaced, repeated or malformed [5: 2.2.2.2]"
 
 
 def check_properties(bytes block not None, int owner):
@@ -277,6 +286,34 @@ cdef bytes encode_properties(int packet_type, int owner, dict properties):
         raise invalid(packet_type, "authentication data without a method")
     block = b"".join(pieces)
     return varint(packet_type, "property length", len(block)) + block
+
+
+def encode_block(dict properties not None):
+    """The property block of a PUBLISH, without its length, from a mapping as `Publish.properties`.
+
+    Raises:
+        InvalidPacket: it cannot be encoded.
+    """
+    cdef bytes block = encode_properties(PUBLISH, PUBLISH, properties)
+    cdef Cursor c
+    cdef uint32_t length = 0
+    c.p = block
+    c.end = c.p + len(block)
+    read_varint(&c, &length)
+    return c.p[:<Py_ssize_t>length]
+
+
+def decode_block(bytes block not None):
+    """The properties in a property block of a PUBLISH that has no length; the inverse of `encode_block`.
+
+    Raises:
+        MalformedPacket: it is not a property block of a PUBLISH.
+    """
+    cdef bytes data = varint(PUBLISH, "property length", len(block)) + block
+    cdef Cursor c
+    c.p = data
+    c.end = c.p + len(data)
+    return decode_properties(&c, PUBLISH, PUBLISH)
 
 
 index_rules()

@@ -20,14 +20,19 @@ cdef enum:
     AUTH = 15                         # level 5; reserved below
     WILL = 0                          # stands for the will properties of CONNECT in place of a packet type
 
-cdef enum:                            # reason codes of level 5 that this codec sets
+cdef enum:                            # reason codes of level 5 that compiled code sets
+    CODE_UNSPECIFIED = 0x80
     CODE_MALFORMED = 0x81
     CODE_PROTOCOL_ERROR = 0x82
     CODE_UNSUPPORTED_PROTOCOL = 0x84
+    CODE_NO_MATCHING_SUBSCRIBERS = 0x10
+    CODE_NOT_AUTHORIZED = 0x87
     CODE_TOPIC_NAME_INVALID = 0x90
+    CODE_PACKET_IDENTIFIER_NOT_FOUND = 0x92
     CODE_TOPIC_ALIAS_INVALID = 0x94
     CODE_PACKET_TOO_LARGE = 0x95
     CODE_QUOTA_EXCEEDED = 0x97
+    CODE_PAYLOAD_FORMAT_INVALID = 0x99
 
 cdef enum:
     RETURN_CODE_MAX = 5               # CONNACK at levels 3 and 4: "not authorized"

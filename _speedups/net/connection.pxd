@@ -25,7 +25,7 @@ cdef class Connection(Channel):
     cdef Timer timer                   # for CONNECT, then for keep alive
     cdef bint awaits_connect           # is in loop.awaiting_connect
     cdef public bint reset_on_close    # close by reset: a clean close would confirm data that is not stored yet
-    cdef str reason                    # reason of the close
+    cdef object reason                    # reason of the close
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6, or only the family
     cdef readonly str certificate      # subject of the client's certificate, as configured, or None
     cdef bint in_preamble              # reads the bytes before the first byte of MQTT or HTTP:
@@ -56,8 +56,9 @@ cdef class Connection(Channel):
     cdef void connect_received(self) noexcept
     cdef int restart_timer(self) except -1
     cdef int check_timeout(self) except -1
-    cdef int close_soon(self, str reason) except -1
-    cdef int end(self, str reason) except -1
+    cdef int close_soon(self, object reason) except -1
+    cdef bint send_reason(self, object reason) except -1
+    cdef int end(self, object reason) except -1
 
 
 cdef Connection connection_of(Timer* timer)

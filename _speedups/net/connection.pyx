@@ -15,6 +15,9 @@ from libc.string cimport memcmp, memcpy, memset, strerror
 from _speedups.base.buffers cimport buffer_free, buffer_size, pointers_push
 from _speedups.base.rate_limit cimport charge_rate, has_rate
 from _speedups.base.timer_wheel cimport timer_start, timer_stop
+from _speedups.codec.packets cimport Connack, Disconnect
+from _speedups.codec.encode cimport encode
+from _speedups.codec.tables cimport CODE_PACKETS, CODE_UNSPECIFIED, CONNACK, DISCONNECT
 from _speedups.net.listener cimport Listener
 from _speedups.net.posix cimport (
     AF_INET, AF_INET6, AF_UNIX, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT,
@@ -353,8 +356,8 @@ cdef class Connection(Channel):
             self.gate_opened()
         return 0
 
-    def accept(self, Session session not None, int level, double keep_alive):
-        Channel.accept(self, session, level, keep_alive)
+    def accept(self, Session session not None, int level, double keep_alive, **more):
+        Channel.accept(self, session, level, keep_alive, **more)
         self.admitted()
         self.restart_timer()                       # its keep alive may expire before the CONNECT timeout does
 
@@ -369,13 +372,13 @@ cdef class Connection(Channel):
             self.turn.await_store(self)
         self.gate_opened()
 
-    def close(self, str reason not None):
+    def close(self, reason not None):
         """End the connection now; `ended` is called before this returns."""
         if not self.closed:
             self.flush()
             self.end(reason)
 
-    def finish(self, str reason not None):
+    def finish(self, reason not None):
         """End the connection when the client has read the output, or after LINGER_TICKS."""
         self.fault = reason
         self.phase = ENDED
@@ -391,11 +394,31 @@ cdef class Connection(Channel):
             self.awaits_connect = False
             self.loop.awaiting_connect.pop(self.fd, None)
 
-    cdef int end(self, str reason) except -1:
+    cdef bint send_reason(self, object reason) except -1:
+        """Send a client of level 5 the reason of the end, if it is one for clients: in DISCONNECT, else in CONNACK."""
+        cdef bytes packet
+        code = getattr(reason, "code", None)
+        if code is None or self.blocked or (self.tls is not None and not self.tls.ready):
+            return False
+        if self.session is None:
+            packet = encode_reason(Connack, CONNACK, code, reason)
+        else:
+            packet = encode_reason(Disconnect, DISCONNECT, code, reason)
+            if len(packet) > <Py_ssize_t>self.largest:        # [5: MQTT-3.14.2-3]
+                packet = encode(Disconnect(code), 5)
+                if len(packet) > <Py_ssize_t>self.largest:
+                    return False
+        self.send(packet)
+        self.flush()
+        return True
+
+    cdef int end(self, object reason) except -1:
         cdef linger reset
+        cdef bint explained = False
         if self.closed:
             return 0
         if not self.reset_on_close and not self.lingering:
+            explained = self.level == 5 and self.send_reason(reason)
             self.send_close_notices()
         self.closed = True
         self.phase = ENDED
@@ -407,7 +430,10 @@ cdef class Connection(Channel):
         if self.reset_on_close:
             reset = linger(1, 0)
             setsockopt(self.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset))
-        close(self.fd)                             # also removes it from the epoll set
+        if explained:
+            self.loop.leave(self.fd, self.is_pending)
+        else:
+            close(self.fd)                         # also removes it from the epoll set
         self.fd = -1
         self.turn.counters[CONNECTIONS_CLOSED] += 1
         self.endpoint.listener.connections -= 1
@@ -459,7 +485,7 @@ cdef class Connection(Channel):
                 self.session.resend_if_older(self.loop.retry_ticks)
         return self.restart_timer()
 
-    cdef int close_soon(self, str reason) except -1:
+    cdef int close_soon(self, object reason) except -1:
         """End the connection at the end of the turn."""
         if self.reason is None:
             self.reason = reason
@@ -469,6 +495,13 @@ cdef class Connection(Channel):
         self.phase = ENDED
         self.close_gate(CLOSE_PENDING)
         return 0
+
+
+cdef bytes encode_reason(object packet, int packet_type, int code, object reason):
+    """A CONNACK or DISCONNECT of level 5 with a reason code that it can carry, and a reason string."""
+    if not CODE_PACKETS[code] >> packet_type & 1:
+        code = CODE_UNSPECIFIED
+    return encode(packet(reason_code=code, properties={"reason_string": str(reason)}), 5)
 
 
 cdef Connection connection_of(Timer* timer):

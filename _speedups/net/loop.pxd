@@ -26,7 +26,11 @@ cdef class Loop:
     cdef list rate_limited             # Connections over a rate
     cdef list read_again               # Connections with bytes read ahead and not handled
     cdef Pointers to_close             # Connections to end at the end of the turn (owned references)
+    cdef dict departing                # fd -> tick of its end: sockets whose clients may still read the last packet
     cdef list closed_this_turn         # ended Connections; pending events may still name them
     cdef TimerWheel wheel
     cdef readonly uint32_t connect_ticks # time for CONNECT
     cdef readonly uint32_t retry_ticks # after which unacknowledged packets are sent again at level 3; 0 = never
+
+    cdef int leave(self, int fd, bint pending) except -1
+    cdef int close_departing(self) except -1

@@ -5,11 +5,19 @@ import each other in a circle.
 """
 
 from cpython.ref cimport Py_DECREF
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 from _speedups.base.buffers cimport pointers_free
-from _speedups.net.posix cimport EPOLL_CLOEXEC, close, epoll_create1
+from _speedups.net.posix cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_DEL, MSG_DONTWAIT, SHUT_WR, close, epoll_create1, epoll_ctl, recv, shutdown,
+)
 from _speedups.net.tls cimport RECORD_MAX
+
+cdef enum:
+    DEPARTING_MAX = 1000       # sockets that are closed later
+    DEPARTING_TICKS = 8        # how long a client may take to read the last packet
 
 
 cdef class Loop:
@@ -32,6 +40,7 @@ cdef class Loop:
         self.addresses = {}
         self.rate_limited = []
         self.read_again = []
+        self.departing = {}
         self.closed_this_turn = []
         self.connect_ticks = 40
 
@@ -43,6 +52,8 @@ cdef class Loop:
 
     def __dealloc__(self):
         cdef Py_ssize_t i
+        for fd in self.departing or ():
+            close(fd)
         for i in range(self.to_close.count):
             Py_DECREF(<object>self.to_close.items[i])
         pointers_free(&self.to_close)
@@ -62,6 +73,30 @@ cdef class Loop:
             close(self.pending_epoll)
             close(self.epoll)
             self.pending_epoll = self.epoll = -1
+
+    cdef int leave(self, int fd, bint pending) except -1:
+        """Close a socket when its client has read the last packet, or after a while.
+
+        To close at once would reset a connection with unread input, and the client could lose the packet.
+        """
+        if len(self.departing) >= DEPARTING_MAX:
+            close(fd)
+            return 0
+        epoll_ctl(self.pending_epoll if pending else self.epoll, EPOLL_CTL_DEL, fd, NULL)
+        shutdown(fd, SHUT_WR)
+        self.departing[fd] = self.turn.tick + DEPARTING_TICKS
+        return 0
+
+    cdef int close_departing(self) except -1:
+        """Close the departing sockets whose clients have closed, and those whose time is over."""
+        cdef uint8_t input[4096]
+        cdef ssize_t got
+        for fd, deadline in list(self.departing.items()):
+            got = recv(fd, input, sizeof(input), MSG_DONTWAIT)
+            if got == 0 or (got < 0 and errno != EAGAIN and errno != EINTR) or <int64_t>deadline <= self.turn.tick:
+                del self.departing[fd]
+                close(fd)
+        return 0
 
     def fileno(self):
         """A file descriptor that is readable when a turn has work."""

@@ -234,10 +234,13 @@ cdef class Reactor(Acceptor):
 
     # ---- time ----
 
-    def advance(self, uint32_t ticks):
-        """Advance by `ticks` quarters of a second: check the connections whose timers have expired."""
+    def advance(self, uint32_t ticks, int64_t missed=0):
+        """Advance by `ticks` quarters of a second: check the connections whose timers have expired.
+
+        `missed`: further quarters in which the process was suspended; they count for what expires, not for timeouts.
+        """
         cdef Timer* timer
-        self.turn.advance(ticks)
+        self.turn.advance(ticks, missed)
         while True:
             timer = wheel_pop(&self.wheel, self.turn.tick)
             if timer == NULL:
@@ -246,6 +249,8 @@ cdef class Reactor(Acceptor):
         if self.paused and self.turn.tick - self.paused_at >= PAUSE_TICKS:
             self.resume_accepting()
         self.resume_rate_limited()
+        if self.departing:
+            self.close_departing()
         self.turn.seal()                           # records without waiters
         self.end_turn()
 

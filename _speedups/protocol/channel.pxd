@@ -3,14 +3,21 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
 from _speedups.routing.router cimport Router
+from _speedups.session.message cimport Publication
 from _speedups.session.session cimport Session
 from _speedups.session.turn cimport Outlet
 
 cdef enum Phase:
     EXPECTING = 0              # no CONNECT yet
     CONNECTING = 1             # CONNECT is being processed; nothing is parsed meanwhile
-    OPEN = 2
-    ENDED = 3                  # further input is ignored
+    AUTHENTICATING = 2         # of the client's next packets only AUTH and DISCONNECT are parsed
+    OPEN = 3
+    ENDED = 4                  # further input is ignored
+
+# A topic name that the client has given an alias.
+cdef struct Alias:
+    uint8_t* topic             # owned; NULL = the alias is not set
+    Py_ssize_t length
 
 
 cdef class Channel(Outlet):
@@ -20,7 +27,8 @@ cdef class Channel(Outlet):
     cdef public Session claimed        # for the handler: the session, also while CONNECT waits for the store
     cdef public object identity        # for the handler: the identity of the authenticated client
     cdef public object connect         # for the handler: the CONNECT packet, while it is needed
-    cdef readonly str fault            # why the connection must end, or None
+    cdef readonly object fault         # the CloseReason for which the connection must end, or None
+    cdef Alias* aliases                # of the client, from 1 on; NULL until it sets the first
     cdef uint8_t phase
     cdef bint handing_up               # the handler is being called
     cdef bint metered                  # its packets are rate limited
@@ -33,15 +41,16 @@ cdef class Channel(Outlet):
     cdef int open_gate(self, uint8_t reason) except -1
     cdef int gate_opened(self) except -1
     cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1
-    cdef int protocol_error(self, str reason) except -1
+    cdef int protocol_error(self, object reason) except -1
     cdef int charge(self, bint is_publish, Py_ssize_t size) except -1
     cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
     cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
-    cdef int accept_publish(self, uint8_t first_byte, const uint8_t* packet, Py_ssize_t header, const uint8_t* topic,
-                            Py_ssize_t topic_length, const uint8_t* payload, Py_ssize_t size,
-                            uint16_t packet_id) except -1
-    cdef int acknowledge_and_drop(self, uint8_t qos, uint16_t packet_id, const uint8_t* topic, Py_ssize_t topic_length,
-                             const uint8_t* payload, Py_ssize_t size, str reason) except -1
+    cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1
+    cdef bint resolve_alias(self, Publication* publication, uint16_t number) except -1
+    cdef bint within_receive_maximum(self, uint8_t qos, uint16_t packet_id) except -1
+    cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1
+    cdef int refuse_publish(self, Publication* publication, uint16_t packet_id, uint8_t code, uint8_t why) except -1
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1
+    cdef bint check_properties(self, const uint8_t* p, const uint8_t* end, int kind) except -1
     cdef int handle_pubrel(self, uint16_t packet_id) except -1
     cdef int dispatch(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1

@@ -1,23 +1,50 @@
 from typing import Any
 
 from _speedups.codec.packets import Connect
+from _speedups.protocol.close_reasons import CloseReason
 from _speedups.routing.router import Router
 from _speedups.session.session import Session
-from _speedups.session.turn import Outlet
+from _speedups.session.turn import AckReason, Outlet
 
 class Channel(Outlet):
     session: Session | None
     claimed: Session | None
     connect: Connect | None
     identity: Any
-    fault: str | None
+    fault: CloseReason | None
     def __init__(self, router: Router, handler: Any) -> None: ...
     @property
     def protocol_level(self) -> int: ...
-    def accept(self, session: Session, level: int, keep_alive: float) -> None: ...
+    @property
+    def wants_reasons(self) -> bool: ...
+    @property
+    def maximum_packet_size(self) -> int: ...
+    def accept(
+        self,
+        session: Session,
+        level: int,
+        keep_alive: float,
+        *,
+        maximum_packet_size: int = 0,
+        receive_maximum: int = 65535,
+        problem_information: bool = True,
+    ) -> None: ...
     def detach(self) -> Session | None: ...
     def pause(self) -> None: ...
-    def publish_as(self, topic: bytes, payload: bytes, qos: int, retain: bool, packet_id: int, dup: bool) -> None: ...
-    def drop_publish(self, topic: bytes, payload: bytes, qos: int, packet_id: int, reason: str) -> None: ...
+    def publish_as(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        packet_id: int,
+        dup: bool,
+        properties: bytes = b"",
+        expires: int = 0,
+    ) -> None: ...
+    def drop_publish(
+        self, topic: bytes, payload: bytes, qos: int, packet_id: int, reason_code: int, why: AckReason
+    ) -> None: ...
+    def authenticate(self) -> None: ...
     def ignore(self) -> None: ...
-    def reject(self, reason: str) -> None: ...
+    def reject(self, reason: CloseReason) -> None: ...

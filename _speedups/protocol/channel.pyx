@@ -9,30 +9,57 @@ DISCONNECT. `denied(channel, topic)` is called at the client's first denied PUBL
 `publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `drop_publish`.
 """
 
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memchr, memcmp, memcpy
+
 from _speedups.base.buffers cimport buffer_size
-from _speedups.base.cursor cimport Cursor, read_header, varint_size
+from _speedups.base.cursor cimport Cursor, read_header, read_varint, varint_size
 from _speedups.session.journal cimport BLOCK_MAX
 from _speedups.session.message cimport (
-    Message, Publication, message_new, message_payload, message_release, publication_of,
+    Message, Publication, expiry_after, message_new, message_release, publication_of, publication_of_message,
 )
 from _speedups.codec.decode cimport decode_body
-from _speedups.codec.publish cimport FLAG_DUP, PUBLISH_QOS_0, is_sys
-from _speedups.codec.tables cimport (CONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
-                                     UNSUBSCRIBE)
+from _speedups.codec.properties cimport PropertyScan, property_fault, scan_properties
+from _speedups.codec.publish cimport FLAG_DUP, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_sys
+from _speedups.codec.tables cimport (
+    AUTH, CODE_MALFORMED, CODE_NO_MATCHING_SUBSCRIBERS, CODE_NOT_AUTHORIZED, CODE_PACKET_IDENTIFIER_NOT_FOUND,
+    CODE_PACKET_TOO_LARGE, CODE_PACKETS, CODE_PAYLOAD_FORMAT_INVALID, CODE_QUOTA_EXCEEDED, CODE_TOPIC_ALIAS_INVALID,
+    CODE_TOPIC_NAME_INVALID, CONNECT, DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
+    UNSUBSCRIBE,
+)
 from _speedups.protocol.read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
 from _speedups.routing.router cimport Router
 from _speedups.session.session cimport Session
-from _speedups.codec.topics cimport fault_text
+from _speedups.codec.topics cimport TOPIC_BAD_UTF8, check_utf8, fault_text
 from _speedups.session.counters cimport (
     MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED, PUBLISH_RECEIVED,
 )
-from _speedups.session.turn cimport Outlet
+from _speedups.session.turn cimport (
+    ALIASES_MAX, NO_RIGHT, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8, TOO_MANY_UNRELEASED, Outlet,
+)
 
 from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
 from _speedups.protocol import close_reasons
+from _speedups.protocol.close_reasons import CloseReason
+from _speedups.session.turn import ACK_REASONS
 
 cdef enum:
     CONNECT_MAX = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
+
+
+cdef bint is_text(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    """Whether the bytes are UTF-8. A payload may hold U+0000, unlike the strings of the protocol."""
+    cdef const uint8_t* end = p + n
+    cdef const uint8_t* zero
+    while p < end:
+        zero = <const uint8_t*>memchr(p, 0, end - p)
+        if zero == NULL:
+            zero = end
+        if check_utf8(p, zero - p):
+            return False
+        p = zero + 1
+    return True
 
 
 cdef class Channel(Outlet):
@@ -49,20 +76,44 @@ cdef class Channel(Outlet):
         self.handler = handler
         self.last_seen = self.turn.tick
 
+    def __dealloc__(self):
+        cdef int i
+        if self.aliases != NULL:
+            for i in range(ALIASES_MAX + 1):
+                free(self.aliases[i].topic)
+            free(self.aliases)
+
     @property
     def protocol_level(self):
-        """3 or 4; 0 before CONNECT."""
+        """3, 4 or 5; 0 before CONNECT."""
         return self.level
 
-    def accept(self, Session session not None, int level, double keep_alive):
+    @property
+    def wants_reasons(self):
+        """Whether the client takes reason strings in acknowledgements."""
+        return self.level == 5 and self.problem_information
+
+    @property
+    def maximum_packet_size(self):
+        """Bytes of the largest packet that the client takes."""
+        return self.largest
+
+    def accept(self, Session session not None, int level, double keep_alive, *, uint32_t maximum_packet_size=0,
+               uint16_t receive_maximum=65535, bint problem_information=True):
         """Accept CONNECT: packets are handled from now on, and the session's messages are sent.
 
         Args:
             session: the client's session.
             level: protocol level.
             keep_alive: seconds; 0 = the client never times out.
+            maximum_packet_size: bytes of the largest packet that the client takes; 0 = any.
+            receive_maximum: messages of QoS 1 and 2 that may be sent to it and not be acknowledged.
+            problem_information: whether it wants reason strings in acknowledgements.
         """
         self.level = <uint8_t>level
+        self.largest = maximum_packet_size or <uint32_t>-1
+        self.receive_maximum = receive_maximum
+        self.problem_information = problem_information
         self.session = session
         self.phase = OPEN
         # One and a half times the period [MQTT-3.1.2-24], in ticks; a tick counts only when it is over.
@@ -81,8 +132,8 @@ cdef class Channel(Outlet):
             self.turn.schedule_send(self.session)
         return 0
 
-    cdef int protocol_error(self, str reason) except -1:
-        """Note that the client violated the protocol: the connection must end."""
+    cdef int protocol_error(self, object reason) except -1:
+        """Note that the client violated the protocol: the connection must end for this CloseReason."""
         if self.fault is None:
             self.fault = reason
             self.turn.counters[MALFORMED_PACKETS] += 1
@@ -122,9 +173,12 @@ cdef class Channel(Outlet):
             if self.phase == ENDED:
                 return n
             limit = self.turn.limits.max_packet_size
-            if self.phase == EXPECTING:
-                if p[0] >> 4 != CONNECT:
+            if self.phase != OPEN:
+                if self.phase == EXPECTING and p[0] >> 4 != CONNECT:
                     self.protocol_error(close_reasons.NOT_CONNECT)
+                    return n
+                if self.phase == AUTHENTICATING and p[0] >> 4 not in (AUTH, DISCONNECT):
+                    self.protocol_error(close_reasons.NOT_AUTH)
                     return n
                 if limit > CONNECT_MAX:
                     limit = CONNECT_MAX
@@ -137,7 +191,11 @@ cdef class Channel(Outlet):
                 return n
             q = at.p
             if remaining + (q - p) > limit:
-                self.protocol_error(f"a packet of {remaining + (q - p)} bytes, {limit} are allowed")
+                self.protocol_error(CloseReason(
+                    CODE_PACKET_TOO_LARGE, f"a packet of {remaining + (q - p)} bytes, {limit} are allowed"))
+                return n
+            if self.level == 5 and q - p != 1 + varint_size(remaining):
+                self.protocol_error(close_reasons.LENGTH_FORM)
                 return n
             if end - q < <Py_ssize_t>remaining:
                 self.need = remaining + <uint32_t>(q - p)
@@ -180,10 +238,9 @@ cdef class Channel(Outlet):
 
     cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
         cdef uint8_t qos = first_byte >> 1 & 3
-        cdef const uint8_t* topic = body + 2
         cdef const uint8_t* payload
         cdef const uint8_t* end = body + n
-        cdef Py_ssize_t topic_length
+        cdef Publication publication
         cdef uint16_t packet_id = 0
         cdef int fault
         if qos == 3:
@@ -192,104 +249,200 @@ cdef class Channel(Outlet):
             return self.protocol_error(close_reasons.PUBLISH_DUP)
         if n < 2 + 2 * (qos > 0):
             return self.protocol_error(close_reasons.PUBLISH_SHORT)
-        topic_length = body[0] << 8 | body[1]
-        payload = topic + topic_length
+        payload = body + 2 + (body[0] << 8 | body[1])
         if payload + 2 * (qos > 0) > end:
             return self.protocol_error(close_reasons.PUBLISH_TOPIC_LENGTH)
-        fault = self.router.check_topic(topic, topic_length, self.level)
-        if fault:
-            return self.protocol_error(f"PUBLISH: {fault_text(fault)}")
         if qos:
             packet_id = payload[0] << 8 | payload[1]
             if packet_id == 0:
                 return self.protocol_error(close_reasons.PUBLISH_PACKET_ID)
             payload += 2
-        self.turn.counters[PUBLISH_RECEIVED] += 1
-        self.turn.counters[PUBLISH_BYTES_RECEIVED] += end - payload
-        if self.turn.tracer is not None:
-            self.turn.tracer.received(self, self.session.client_id, topic, topic_length, payload, end - payload, qos,
-                                      packet_id, first_byte & 8 != 0)
-        if is_sys(topic, topic_length):
-            # Only the broker publishes there [MQTT-4.7.2-1]; at level 4 the only reply is an acknowledgement.
-            return self.acknowledge_and_drop(qos, packet_id, topic, topic_length, payload, end - payload,
-                                        "only the broker publishes there")
-        if self.session.rights is not None and not self.router.may_publish(self.session.rights, topic, topic_length):
-            self.turn.counters[PUBLISH_DENIED] += 1
-            if self.session.rights.first_denial():
-                self.handler.denied(self, topic[:topic_length])
-            return self.acknowledge_and_drop(qos, packet_id, topic, topic_length, payload, end - payload,
-                                        "the client may not publish there")
-        if self.turn.has_publish_hook and not (qos == 2 and self.session.awaits(packet_id)):
-            self.handler.publish(self, topic[:topic_length], payload[:end - payload], qos, first_byte & 1, packet_id,
-                                 first_byte & 8)
-            return 0
-        return self.accept_publish(first_byte, packet, body - packet, topic, topic_length, payload, end - payload,
-                                   packet_id)
-
-    cdef int accept_publish(self, uint8_t first_byte, const uint8_t* packet, Py_ssize_t header, const uint8_t* topic,
-                            Py_ssize_t topic_length, const uint8_t* payload, Py_ssize_t size,
-                            uint16_t packet_id) except -1:
-        """Publish a message that the client may publish, and acknowledge it.
-
-        `packet` is the received PUBLISH, whose topic name was just checked, with a fixed header of `header` bytes; or
-        NULL.
-        """
-        cdef uint8_t qos = first_byte >> 1 & 3
-        cdef Publication publication = publication_of(topic, topic_length, payload, size, qos, first_byte & 1)
-        cdef Py_ssize_t before
-        cdef Message* message
+        publication = publication_of(body + 2, body[0] << 8 | body[1], payload, end - payload, qos, first_byte & 1)
         publication.publisher = <void*>self.session
         publication.dup = first_byte & FLAG_DUP
-        publication.looked_up = packet != NULL
-        if qos == 0:
-            # Receivers get the received packet itself, if it has no flags and the shortest header.
-            if first_byte != PUBLISH_QOS_0 or header != 1 + varint_size(<uint32_t>(2 + topic_length + size)):
-                packet = NULL
-            publication.packet = packet
-            publication.packet_size = header + 2 + topic_length + size
-            self.router.route(&publication)
+        publication.packet_size = end - packet
+        if self.level == 5:
+            if not self.take_properties(&publication, first_byte, packet) or not self.within_receive_maximum(qos, packet_id):
+                return 0
+        elif first_byte == PUBLISH_QOS_0 and body - packet == 1 + varint_size(<uint32_t>n):
+            publication.packet = packet            # receivers get the received packet: no flags, and the shortest header
+        fault = self.router.check_topic(publication.topic, publication.topic_length, self.level)
+        if fault:
+            return self.protocol_error(CloseReason(
+                CODE_MALFORMED if fault == TOPIC_BAD_UTF8 else CODE_TOPIC_NAME_INVALID, f"PUBLISH: {fault_text(fault)}"))
+        publication.looked_up = True
+        self.turn.counters[PUBLISH_RECEIVED] += 1
+        self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
+        if self.turn.tracer is not None:
+            self.turn.tracer.received(self, self.session.client_id, publication.topic, publication.topic_length,
+                                      publication.payload, publication.payload_length, qos, packet_id,
+                                      first_byte & FLAG_DUP != 0)
+        if is_sys(publication.topic, publication.topic_length):
+            return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, ONLY_THE_BROKER)  # [MQTT-4.7.2-1]
+        if self.session.rights is not None and not self.router.may_publish(
+                self.session.rights, publication.topic, publication.topic_length):
+            self.turn.counters[PUBLISH_DENIED] += 1
+            if self.session.rights.first_denial():
+                self.handler.denied(self, publication.topic[:publication.topic_length])
+            return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, NO_RIGHT)
+        if self.turn.has_publish_hook and not (qos == 2 and self.session.awaits(packet_id)):
+            self.handler.publish(self, publication.topic[:publication.topic_length],
+                                 publication.payload[:publication.payload_length], qos, first_byte & 1, packet_id,
+                                 first_byte & FLAG_DUP, publication.properties[:publication.properties_length],
+                                 publication.expires)
             return 0
-        if qos == 1:
+        return self.accept_publish(&publication, packet_id)
+
+    cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1:
+        """Take the property block from the front of the payload, and check it.
+
+        Topic Alias and Message Expiry Interval are taken out: all else travels as it is. False: the packet is refused.
+        """
+        cdef Cursor at
+        cdef PropertyScan scan
+        cdef uint32_t length = 0
+        cdef int code
+        at.p = publication.payload
+        at.end = at.p + publication.payload_length
+        if read_varint(&at, &length) < 0 or at.end - at.p < <Py_ssize_t>length:
+            self.protocol_error(close_reasons.PUBLISH_PROPERTIES_LENGTH)
+            return False
+        if at.p - publication.payload != varint_size(length):
+            self.protocol_error(close_reasons.LENGTH_FORM)
+            return False
+        publication.payload = at.p + length
+        publication.payload_length = at.end - publication.payload
+        if first_byte == PUBLISH_QOS_0:
+            publication.packet_5 = packet
+            publication.packet_5_size = publication.packet_size
+        if length:
+            code = scan_properties(at.p, length, PUBLISH, &scan)
+            if code:
+                self.protocol_error(CloseReason(code, f"PUBLISH: {property_fault(&scan)}"))
+                return False
+            if scan.seen >> SUBSCRIPTION_IDENTIFIER & 1:
+                self.protocol_error(close_reasons.PUBLISH_SUBSCRIPTION_IDENTIFIER)
+                return False
+            if scan.payload_format and self.turn.limits.validate_payload:
+                publication.invalid_payload = not is_text(publication.payload, publication.payload_length)
+            publication.properties = at.p
+            publication.properties_length = length
+            if scan.expiry != NULL:
+                publication.expires = expiry_after(scan.expiry_interval, self.turn.clock)
+            if scan.expiry != NULL or scan.alias != NULL:
+                self.router.strip(publication, scan.expiry, scan.alias)
+            if scan.alias != NULL:
+                publication.packet_5 = NULL
+                return self.resolve_alias(publication, scan.topic_alias)
+        if publication.topic_length == 0:
+            self.protocol_error(close_reasons.PUBLISH_NO_TOPIC)
+            return False
+        return True
+
+    cdef bint resolve_alias(self, Publication* publication, uint16_t number) except -1:
+        """Set the alias to the publication's topic name, or the topic name to the alias's. False: it is refused."""
+        cdef uint32_t most = self.turn.limits.topic_alias_maximum
+        cdef Alias* alias
+        if number > most:                          # 0 is refused by the scan
+            self.protocol_error(CloseReason(
+                CODE_TOPIC_ALIAS_INVALID, f"topic alias {number} is above {most} [5: MQTT-3.3.2-9]"))
+            return False
+        if self.aliases == NULL:
+            # For all that the limit may become: it can be raised while the connection lives.
+            self.aliases = <Alias*>calloc(ALIASES_MAX + 1, sizeof(Alias))
+            if self.aliases == NULL:
+                raise MemoryError
+        alias = &self.aliases[number]
+        if publication.topic_length == 0:
+            if alias.topic == NULL:
+                self.protocol_error(close_reasons.PUBLISH_NO_TOPIC)
+                return False
+            publication.topic = alias.topic
+            publication.topic_length = alias.length
+            return True
+        if alias.length != publication.topic_length:
+            free(alias.topic)
+            alias.topic = <uint8_t*>malloc(publication.topic_length)
+            if alias.topic == NULL:
+                alias.length = 0
+                raise MemoryError
+            alias.length = publication.topic_length
+        memcpy(alias.topic, publication.topic, publication.topic_length)
+        return True
+
+    cdef bint within_receive_maximum(self, uint8_t qos, uint16_t packet_id) except -1:
+        """Count a PUBLISH that will be acknowledged. False: there are too many, and it is refused [5: MQTT-3.3.4-7]."""
+        if qos == 0 or (qos == 2 and self.session.awaits(packet_id)):
+            return True
+        self.unacknowledged += 1
+        if self.unacknowledged > self.turn.limits.receive_maximum:
+            self.protocol_error(close_reasons.RECEIVE_MAXIMUM_EXCEEDED)
+            return False
+        return True
+
+    cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1:
+        """Publish a message that the client may publish, and acknowledge it."""
+        cdef Py_ssize_t before
+        cdef Message* message
+        cdef uint8_t code = 0
+        if publication.invalid_payload:
+            return self.refuse_publish(publication, packet_id, CODE_PAYLOAD_FORMAT_INVALID, PAYLOAD_NOT_UTF_8)
+        if publication.qos == 0:
+            self.router.route(publication)
+            return 0
+        if publication.qos == 1:
             before = buffer_size(&self.turn.journal.records)
-            self.router.route(&publication)
-            return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before)
+            if self.router.route(publication) == 0 and self.level == 5:
+                code = CODE_NO_MATCHING_SUBSCRIBERS
+            return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before, code, 0)
         if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may be sent.
-            return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind())
+            return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind(), 0, 0)
         if self.session.incoming.count >= self.turn.limits.max_awaiting_release or (
                 self.session.incoming.count
-                and self.session.incoming.bytes + topic_length + size > self.turn.limits.max_queued_bytes):
+                and self.session.incoming.bytes + publication.topic_length + publication.properties_length
+                    + publication.payload_length > self.turn.limits.max_queued_bytes):
+            if self.level == 5:
+                return self.refuse_publish(publication, packet_id, CODE_QUOTA_EXCEEDED, TOO_MANY_UNRELEASED)
             return self.protocol_error(close_reasons.TOO_MANY_UNRELEASED)
-        message = message_new(topic, topic_length, payload, size, 2, first_byte & 1)
+        message = message_new(publication)
         if message == NULL:
             raise MemoryError
         self.session.await_release(packet_id, message)
-        return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded())
+        return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded(), 0, 0)
 
-    cdef int acknowledge_and_drop(self, uint8_t qos, uint16_t packet_id, const uint8_t* topic, Py_ssize_t topic_length,
-                             const uint8_t* payload, Py_ssize_t size, str reason) except -1:
-        """Acknowledge and drop a message: below level 5 there is no reason code for a refusal [MQTT-3.3.5-2]."""
+    cdef int refuse_publish(self, Publication* publication, uint16_t packet_id, uint8_t code, uint8_t why) except -1:
+        """Drop a message. Level 5 gets the reason; below it the only reply is an acknowledgement [MQTT-3.3.5-2]."""
+        cdef uint8_t qos = publication.qos
         if self.turn.tracer is not None:
-            self.turn.tracer.note("dropped", self.session.client_id, topic, topic_length, payload, size, qos, reason)
+            self.turn.tracer.note("dropped", self.session.client_id, publication.topic, publication.topic_length,
+                                  publication.payload, publication.payload_length, qos, ACK_REASONS[why])
         if qos == 0:
             return 0
-        return self.acknowledge((PUBACK if qos == 1 else PUBREC) << 4, packet_id, False)
+        return self.acknowledge((PUBACK if qos == 1 else PUBREC) << 4, packet_id, False, code, why)
 
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
         cdef int kind = first_byte >> 4
         cdef uint16_t packet_id
+        cdef uint8_t code = 0
         cdef bint fits = True
         if self.level > 3 and first_byte & 15 != (2 if kind == PUBREL else 0):
             return self.protocol_error(close_reasons.ACK_FLAGS)
         if n != 2:
-            return self.protocol_error(close_reasons.ACK_SIZE)
+            if n < 2 or self.level < 5:
+                return self.protocol_error(close_reasons.ACK_SIZE)
+            code = body[2]
+            if not CODE_PACKETS[code] >> kind & 1:
+                return self.protocol_error(close_reasons.ACK_REASON_CODE)
+            if n > 3 and not self.check_properties(body + 3, body + n, kind):
+                return 0
         packet_id = body[0] << 8 | body[1]
         if packet_id == 0:
             return self.protocol_error(close_reasons.ACK_PACKET_ID)
         if kind == PUBACK:
-            fits = self.session.puback(packet_id)
+            fits = self.session.puback(packet_id, code)
         elif kind == PUBREC:
-            fits = self.session.pubrec(packet_id)
+            fits = self.session.pubrec(packet_id, code)
         elif kind == PUBCOMP:
             fits = self.session.pubcomp(packet_id)
         else:
@@ -298,37 +451,57 @@ cdef class Channel(Outlet):
             return self.protocol_error(close_reasons.ACK_STATE)
         return 0
 
+    cdef bint check_properties(self, const uint8_t* p, const uint8_t* end, int kind) except -1:
+        """Check the property block that ends an acknowledgement. False: the packet is refused."""
+        cdef Cursor at
+        cdef PropertyScan scan
+        cdef uint32_t length = 0
+        cdef int code
+        at.p = p
+        at.end = end
+        if read_varint(&at, &length) < 0 or at.p - p != varint_size(length) or at.end - at.p != <Py_ssize_t>length:
+            self.protocol_error(close_reasons.ACK_SIZE)
+            return False
+        code = scan_properties(at.p, length, kind, &scan)
+        if code:
+            self.protocol_error(CloseReason(code, f"an acknowledgement: {property_fault(&scan)}"))
+            return False
+        return True
+
     cdef int handle_pubrel(self, uint16_t packet_id) except -1:
         """Make the message available, exactly once; PUBCOMP for an unknown identifier too [MQTT-4.3.3-2]."""
         cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
         cdef Message* message = self.session.release(packet_id)
         cdef Publication publication
         cdef bint wait
+        cdef uint8_t code = 0
         if message != NULL:
             try:
-                publication = publication_of(message.data, message.topic_length, message_payload(message),
-                                             message.payload_length, 2, message.retain)
+                publication = publication_of_message(message)
                 publication.publisher = <void*>self.session
-                publication.message = message
                 self.router.route(&publication)
             finally:
                 message_release(message)
             wait = buffer_size(&self.turn.journal.records) > before
         else:
             wait = self.session.recorded() and self.turn.behind()
-        return self.acknowledge(PUBCOMP << 4, packet_id, wait)
+            if self.level == 5:
+                code = CODE_PACKET_IDENTIFIER_NOT_FOUND
+        return self.acknowledge(PUBCOMP << 4, packet_id, wait, code, 0)
 
     cdef int dispatch(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1:
         """Decode a packet that is not hot and pass it to the handler."""
-        if self.phase == OPEN and first_byte >> 4 == CONNECT:
+        if self.phase != EXPECTING and first_byte >> 4 == CONNECT:
             return self.protocol_error(close_reasons.SECOND_CONNECT)
+        if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and body[6] >= 5:
+            self.level = 5                             # also a CONNECT with a fault gets a reason code in CONNACK
         try:
             packet = decode_body(first_byte, body, n, self.level or 4)
         except UnacceptableProtocol:
             packet = None
         except (MalformedPacket, ProtocolError) as fault:
-            return self.protocol_error(str(fault))
-        if self.phase == EXPECTING:
+            return self.protocol_error(CloseReason(fault.code, fault.reason))
+        if self.phase != OPEN:
             self.phase = CONNECTING
             self.close_gate(CONNECT_PENDING)
         self.handing_up = True
@@ -344,20 +517,34 @@ cdef class Channel(Outlet):
         """For the handler: handle no more packets until the handler resumes the channel."""
         self.close_gate(HANDLER_BUSY)
 
-    def publish_as(self, bytes topic not None, bytes payload not None, int qos, bint retain, int packet_id, bint dup):
-        """For the handler: publish the message, perhaps changed, under a valid topic name, and acknowledge it."""
-        self.accept_publish(<uint8_t>(0x30 | dup << 3 | qos << 1 | retain), NULL, 0, topic, len(topic), payload,
-                            len(payload), <uint16_t>packet_id)
+    def publish_as(self, bytes topic not None, bytes payload not None, int qos, bint retain, int packet_id, bint dup,
+                   bytes properties=b"", int64_t expires=0):
+        """For the handler: publish the message, perhaps changed, under a valid topic name, and acknowledge it.
 
-    def drop_publish(self, bytes topic not None, bytes payload not None, int qos, int packet_id,
-                           str reason not None):
-        """For the handler: acknowledge the message, and publish nothing."""
-        self.acknowledge_and_drop(<uint8_t>qos, <uint16_t>packet_id, topic, len(topic), payload, len(payload), reason)
+        `properties` is a valid property block without its length; `expires` is as the handler got it.
+        """
+        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, retain)
+        publication.publisher = <void*>self.session
+        publication.dup = dup << 3
+        publication.properties = properties
+        publication.properties_length = len(properties)
+        publication.expires = expires
+        self.accept_publish(&publication, <uint16_t>packet_id)
+
+    def drop_publish(self, bytes topic not None, bytes payload not None, int qos, int packet_id, int reason_code,
+                     int why):
+        """For the handler: acknowledge the message with a reason code, and publish nothing; `why` is an AckReason."""
+        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, False)
+        self.refuse_publish(&publication, <uint16_t>packet_id, <uint8_t>reason_code, <uint8_t>why)
+
+    def authenticate(self):
+        """For the handler: handle the client's next AUTH packet."""
+        self.phase = AUTHENTICATING
 
     def ignore(self):
         """For the handler: ignore further input; the connection will be closed soon."""
         self.phase = ENDED
 
-    def reject(self, str reason not None):
+    def reject(self, reason not None):
         """For the handler: the packet violates the protocol, and the connection must end."""
         self.protocol_error(reason)

@@ -1,56 +1,96 @@
-"""Reasons for closing a connection, as logs and `ended` report them. Each new reason is one line here.
+"""Reasons for ending a connection: a sentence for logs, `ended` and DISCONNECT, and the reason code of level 5.
 
-A reason with a number, or with the fault of a packet, stands where the fault is detected (channel.pyx, codec/).
+Each new reason is one line here. A reason with a number, or with the fault of a packet, stands where the fault is
+detected (channel.pyx, codec/).
 """
 
+from _speedups.codec.reason_codes import ReasonCode as Code
+
+
+class CloseReason(str):
+    """Why a connection ends.
+
+    Args:
+        reason_code: of DISCONNECT to a client of level 5; None: it gets no DISCONNECT.
+        sentence: the reason, in words.
+    """
+
+    __slots__ = ("code",)
+    code: int | None
+
+    def __new__(cls, reason_code: int | None, sentence: str) -> "CloseReason":
+        reason = super().__new__(cls, sentence)
+        reason.code = reason_code
+        return reason
+
+
 # The client.
-CLOSED_BY_CLIENT = "closed by the client"
-DISCONNECTED = "disconnected by the client"
-TAKEN_OVER = "taken over by a new connection with its client id"
+CLOSED_BY_CLIENT = CloseReason(None, "closed by the client")
+DISCONNECTED = CloseReason(None, "disconnected by the client")
+TAKEN_OVER = CloseReason(Code.SESSION_TAKEN_OVER, "taken over by a new connection with its client id")
 
 # Time.
-KEEP_ALIVE_TIMEOUT = "keep alive ran out [MQTT-3.1.2-24]"
-CONNECT_TIMEOUT = "no CONNECT in time"
-CONNECT_EVICTED = "no CONNECT, and others wait"
+KEEP_ALIVE_TIMEOUT = CloseReason(Code.KEEP_ALIVE_TIMEOUT, "keep alive ran out [MQTT-3.1.2-24]")
+CONNECT_TIMEOUT = CloseReason(None, "no CONNECT in time")
+CONNECT_EVICTED = CloseReason(None, "no CONNECT, and others wait")
 
 # Limits and access.
-UNTRUSTED_PROXY = "not from a trusted proxy"
-TOO_MANY_FROM_ADDRESS = "too many connections from its address"
-TOO_MANY_SEARCHES = "SUBSCRIBE again and again, without reading the retained messages"
-TOO_MANY_UNRELEASED = "too many QoS 2 messages wait for PUBREL"
-CREDENTIALS_EXPIRED = "its credentials have expired"
-USER_REMOVED = "its user may not connect any more"
+UNTRUSTED_PROXY = CloseReason(None, "not from a trusted proxy")
+TOO_MANY_FROM_ADDRESS = CloseReason(Code.QUOTA_EXCEEDED, "too many connections from its address")
+TOO_MANY_SEARCHES = CloseReason(Code.QUOTA_EXCEEDED, "SUBSCRIBE again and again, without reading the retained messages")
+RECEIVE_MAXIMUM_EXCEEDED = CloseReason(
+    Code.RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than the Receive Maximum allows [5: MQTT-3.3.4-7]"
+)
+TOO_MANY_UNRELEASED = CloseReason(Code.QUOTA_EXCEEDED, "too many QoS 2 messages wait for PUBREL")
+CONNACK_TOO_LARGE = CloseReason(None, "its Maximum Packet Size has no room for CONNACK")
+CREDENTIALS_EXPIRED = CloseReason(Code.MAXIMUM_CONNECT_TIME, "its credentials have expired")
+USER_REMOVED = CloseReason(Code.NOT_AUTHORIZED, "its user may not connect any more")
 
 # The protocol.
-NOT_CONNECT = "the first packet is not CONNECT [MQTT-3.1.0-1]"
-CONNECT_USER_NAME = "CONNECT: a control character in the user name; mqtt.control_characters accepts them"
-SECOND_CONNECT = "a second CONNECT [MQTT-3.1.0-2]"
-REMAINING_LENGTH = "the Remaining Length has more than four bytes [MQTT-2.2.3]"
-PINGREQ_FORM = "PINGREQ with flags or a body [MQTT-2.2.2-2]"
-PUBLISH_QOS_3 = "PUBLISH with QoS 3 [MQTT-3.3.1-4]"
-PUBLISH_DUP = "PUBLISH with QoS 0 and DUP [MQTT-3.3.1-2]"
-PUBLISH_SHORT = "PUBLISH is too short"
-PUBLISH_TOPIC_LENGTH = "the topic name of PUBLISH is longer than the packet"
-PUBLISH_PACKET_ID = "PUBLISH with packet identifier 0 [MQTT-2.3.1-1]"
-ACK_FLAGS = "an acknowledgement with wrong flags [MQTT-2.2.2-2]"
-ACK_SIZE = "an acknowledgement that is not two bytes long"
-ACK_PACKET_ID = "an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]"
-ACK_STATE = "an acknowledgement that doesn't fit the QoS or the state of its PUBLISH"
+NOT_CONNECT = CloseReason(Code.PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]")
+NOT_AUTH = CloseReason(Code.PROTOCOL_ERROR, "a packet other than AUTH before CONNACK [5: MQTT-3.1.2-30]")
+CONNECT_USER_NAME = CloseReason(
+    Code.MALFORMED_PACKET, "CONNECT: a control character in the user name; mqtt.control_characters accepts them"
+)
+EXPIRY_AFTER_ZERO = CloseReason(
+    Code.PROTOCOL_ERROR, "DISCONNECT with a session expiry, after CONNECT without one [5: 3.14.2.2.2]"
+)
+SECOND_CONNECT = CloseReason(Code.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
+REMAINING_LENGTH = CloseReason(Code.MALFORMED_PACKET, "the Remaining Length has more than four bytes [MQTT-2.2.3]")
+PINGREQ_FORM = CloseReason(Code.MALFORMED_PACKET, "PINGREQ with flags or a body [MQTT-2.2.2-2]")
+PUBLISH_QOS_3 = CloseReason(Code.MALFORMED_PACKET, "PUBLISH with QoS 3 [MQTT-3.3.1-4]")
+PUBLISH_DUP = CloseReason(Code.MALFORMED_PACKET, "PUBLISH with QoS 0 and DUP [MQTT-3.3.1-2]")
+PUBLISH_SHORT = CloseReason(Code.MALFORMED_PACKET, "PUBLISH is too short")
+PUBLISH_TOPIC_LENGTH = CloseReason(Code.MALFORMED_PACKET, "the topic name of PUBLISH is longer than the packet")
+PUBLISH_PACKET_ID = CloseReason(Code.MALFORMED_PACKET, "PUBLISH with packet identifier 0 [MQTT-2.3.1-1]")
+ACK_FLAGS = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement with wrong flags [MQTT-2.2.2-2]")
+ACK_SIZE = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement that is not two bytes long")
+ACK_PACKET_ID = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]")
+PUBLISH_NO_TOPIC = CloseReason(Code.PROTOCOL_ERROR, "PUBLISH without topic name or known alias [5: MQTT-3.3.2-7]")
+PUBLISH_SUBSCRIPTION_IDENTIFIER = CloseReason(
+    Code.PROTOCOL_ERROR, "PUBLISH from a client with a subscription identifier [5: MQTT-3.3.4-6]"
+)
+PUBLISH_PROPERTIES_LENGTH = CloseReason(Code.MALFORMED_PACKET, "the properties of PUBLISH are longer than the packet")
+LENGTH_FORM = CloseReason(
+    Code.MALFORMED_PACKET, "the Remaining Length takes more bytes than it needs [5: MQTT-1.5.5-1]"
+)
+ACK_REASON_CODE = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement with a reason code that it can't carry")
+ACK_STATE = CloseReason(Code.PROTOCOL_ERROR, "an acknowledgement that doesn't fit the QoS or the state of its PUBLISH")
 
 # The operator, the node and the cluster.
-ENDED_BY_OPERATOR = "ended by the operator"
-KICKED_BY_OPERATOR = "kicked by the operator"
-PURGED_BY_OPERATOR = "purged by the operator"
-BROKER_STOPS = "the broker stops"
-NODE_STOPS = "the node stops"
-NODE_REJOINS = "the node rejoins the cluster"
-SESSION_LOST = "Redis has lost its session"
-CLAIM_REFUSED = "Redis refused the claim of its session"
-SESSION_UNREADABLE = "its session is unreadable"
-REDIS_AWAY = "Redis was unreachable while the session was read"
-REDIS_AWAY_AT_CLAIM = "Redis went away while the session was claimed"
+ENDED_BY_OPERATOR = CloseReason(Code.ADMINISTRATIVE_ACTION, "ended by the operator")
+KICKED_BY_OPERATOR = CloseReason(Code.ADMINISTRATIVE_ACTION, "kicked by the operator")
+PURGED_BY_OPERATOR = CloseReason(Code.ADMINISTRATIVE_ACTION, "purged by the operator")
+BROKER_STOPS = CloseReason(Code.SERVER_SHUTTING_DOWN, "the broker stops")
+NODE_STOPS = CloseReason(Code.SERVER_SHUTTING_DOWN, "the node stops")
+NODE_REJOINS = CloseReason(Code.SERVER_SHUTTING_DOWN, "the node rejoins the cluster")
+SESSION_LOST = CloseReason(Code.SERVER_SHUTTING_DOWN, "Redis has lost its session")
+CLAIM_REFUSED = CloseReason(Code.SERVER_SHUTTING_DOWN, "Redis refused the claim of its session")
+SESSION_UNREADABLE = CloseReason(Code.UNSPECIFIED_ERROR, "its session is unreadable")
+REDIS_AWAY = CloseReason(Code.SERVER_SHUTTING_DOWN, "Redis was unreachable while the session was read")
+REDIS_AWAY_AT_CLAIM = CloseReason(Code.SERVER_SHUTTING_DOWN, "Redis went away while the session was claimed")
 
 # Faults of the broker and its machine.
-INTERNAL_ERROR = "a fault of the broker; see its log"
-OUT_OF_MEMORY = "out of memory"
-EPOLL_FAILED = "epoll failed"
+INTERNAL_ERROR = CloseReason(Code.UNSPECIFIED_ERROR, "a fault of the broker; see its log")
+OUT_OF_MEMORY = CloseReason(Code.UNSPECIFIED_ERROR, "out of memory")
+EPOLL_FAILED = CloseReason(Code.UNSPECIFIED_ERROR, "epoll failed")

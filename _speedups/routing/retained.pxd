@@ -1,6 +1,6 @@
 # Retained messages by topic name, and the search that a new subscription makes. See retained.pyx.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.session.message cimport Message
 from _speedups.session.session cimport Session, MessageSource
@@ -12,11 +12,13 @@ cdef class RetainedTree:
     cdef Node* root                    # a node's value is a Message; the node owns one reference
     cdef readonly uint64_t count       # messages
     cdef readonly uint64_t size        # bytes of their topic names and payloads
+    cdef list expiring                 # a heap of (time at which it expires, topic name); entries may be out of date
     cdef readonly uint64_t max_messages          # messages that may be kept
     cdef readonly uint64_t max_bytes     # bytes that may be kept
 
     cdef bint has_room(self, Message* message) except -1
     cdef int put(self, Message* message, bint always=*) except -1
+    cdef bytes take_expired(self, int64_t clock)
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1
 
 
@@ -27,6 +29,7 @@ cdef class RetainedSearch(MessageSource):
     cdef Py_ssize_t filter_depth         # levels, without the '#'
     cdef bint all_below                # the filter ends in '#'
     cdef uint8_t qos                   # granted
+    cdef bytes identifiers             # the subscription identifier, as a property; empty = none
     cdef Node* at                      # pinned; NULL when the search is over
     cdef Py_ssize_t depth              # of `at`
 

@@ -5,14 +5,20 @@ pause anywhere while its client is slow. The node where it stands is pinned, so 
 its message is removed. A search returns the value at the time of the visit, never an older one.
 """
 
+from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
-from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
-from _speedups.session.message cimport Message, message_hold, message_new, message_release
+from _speedups.base.cursor cimport write_varint
+from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
+from _speedups.session.message cimport (
+    Message, Publication, message_hold, message_new, message_payload, message_release, message_size, publication_of,
+)
+from _speedups.session.outgoing_queue cimport RETAINED_MESSAGE
 from _speedups.session.session cimport Restored, Session, MessageSource
 from _speedups.routing.topic_tree cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
-from _speedups.session.counters cimport PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT
-from _speedups.session.turn cimport Outlet
+
+
+from heapq import heappop, heappush
 
 
 cdef void drop_message(void* message) noexcept nogil:
@@ -27,6 +33,7 @@ cdef class RetainedTree:
         if self.root == NULL:
             raise MemoryError
         self.max_messages = self.max_bytes = <uint64_t>-1
+        self.expiring = []
 
     def __dealloc__(self):
         tree_free(self.root, drop_message)
@@ -34,37 +41,55 @@ cdef class RetainedTree:
     cdef bint has_room(self, Message* message) except -1:
         """Whether the message may be kept: the limits allow it, or it replaces one at least as large."""
         cdef Node* node
-        cdef uint64_t size = message.topic_length + message.payload_length
+        cdef uint64_t size = <uint64_t>message_size(message)
         if self.count < self.max_messages and self.size + size <= self.max_bytes:
             return True
         node = node_at(self.root, message.data, message.topic_length, False)
-        return (node != NULL and node.value != NULL
-                and (<Message*>node.value).topic_length + (<Message*>node.value).payload_length >= size)
+        return node != NULL and node.value != NULL and message_size(<Message*>node.value) >= <int64_t>size
 
     cdef int put(self, Message* message, bint always=False) except -1:
         """Keep the message for its topic name in place of the previous one. 0: there is no room for it."""
         cdef Node* node
-        cdef uint64_t size = message.topic_length + message.payload_length
+        cdef uint64_t size = <uint64_t>message_size(message)
         if not always and not self.has_room(message):
             return 0
         node = node_at(self.root, message.data, message.topic_length, True)
         if node == NULL:
             raise MemoryError
         if node.value != NULL:
-            self.size -= (<Message*>node.value).topic_length + (<Message*>node.value).payload_length
+            self.size -= message_size(<Message*>node.value)
             message_release(<Message*>node.value)
         else:
             self.count += 1
         node.value = <void*>message_hold(message)
         self.size += size
+        if message.expires:
+            heappush(self.expiring, (message.expires, message.data[:message.topic_length]))
         return 1
+
+    def watch(self, Restored message not None):
+        """The message, which may be here, has got the time at which it expires."""
+        if message.expires:
+            heappush(self.expiring, (message.expires, message.topic))
+
+    cdef bytes take_expired(self, int64_t clock):
+        """Remove a message that has expired at `clock`; its topic name, or None if there is no such message."""
+        cdef Node* node
+        cdef bytes topic
+        while self.expiring and self.expiring[0][0] <= clock:
+            expires, topic = heappop(self.expiring)
+            node = node_at(self.root, topic, len(topic), False)
+            if node != NULL and node.value != NULL and (<Message*>node.value).expires == <int64_t>expires:
+                self.remove(topic, len(topic))
+                return topic
+        return None
 
     cdef int remove(self, const uint8_t* topic, Py_ssize_t n) except -1:
         """Remove the message of the topic name. 0 if there was none."""
         cdef Node* node = node_at(self.root, topic, n, False)
         if node == NULL or node.value == NULL:
             return 0
-        self.size -= (<Message*>node.value).topic_length + (<Message*>node.value).payload_length
+        self.size -= message_size(<Message*>node.value)
         message_release(<Message*>node.value)
         node.value = NULL
         self.count -= 1
@@ -77,12 +102,13 @@ cdef class RetainedTree:
         `number` is the message's name in the store, if it has one.
         """
         cdef const uint8_t* t = topic
-        cdef const uint8_t* p = payload
+        cdef Publication publication
         cdef Message* message
         if not payload:
             self.remove(t, len(topic))
             return
-        message = message_new(t, len(topic), p, len(payload), qos, True)
+        publication = publication_of(t, len(topic), payload, len(payload), <uint8_t>qos, True)
+        message = message_new(&publication)
         if message == NULL:
             raise MemoryError
         message.stored_id = number
@@ -100,10 +126,10 @@ cdef class RetainedTree:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
 
-    def search(self, bytes topic_filter not None, int qos=2):
+    def search(self, bytes topic_filter not None, int qos=2, uint32_t identifier=0):
         """A search for the messages that match the filter, for `Session.pull_from`; None if surely none match.
 
-        `qos` is the granted QoS.
+        `qos` is the granted QoS, `identifier` the subscription identifier; 0 = none.
         """
         cdef const uint8_t* path = topic_filter
         cdef Node* node
@@ -116,7 +142,7 @@ cdef class RetainedTree:
                 return None
         elif plain and node_at(self.root, path, plain - 1, False) == NULL:
             return None
-        return RetainedSearch(self, topic_filter, qos)
+        return RetainedSearch(self, topic_filter, qos, identifier)
 
     def hidden(self):
         """First levels that begin with $, which wildcards at the first level don't match: a list."""
@@ -162,12 +188,12 @@ cdef class RetainedTree:
 
     def matching(self, bytes topic_filter not None):
         """The messages that match the filter: yields (topic name, payload, QoS)."""
-        cdef RetainedSearch search = RetainedSearch(self, topic_filter, 2)
+        cdef RetainedSearch search = RetainedSearch(self, topic_filter, 2, 0)
         cdef Message* m
         while search.step():
             m = search.found()
             if m != NULL:
-                yield m.data[:m.topic_length], m.data[m.topic_length:m.topic_length + <Py_ssize_t>m.payload_length], m.qos
+                yield m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos
 
 
 cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:
@@ -191,13 +217,18 @@ cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:
 cdef class RetainedSearch(MessageSource):
     """A walk over the retained messages that match a filter."""
 
-    def __init__(self, RetainedTree tree not None, bytes topic_filter not None, int qos):
+    def __init__(self, RetainedTree tree not None, bytes topic_filter not None, int qos, uint32_t identifier):
+        cdef uint8_t data[5]
         self.tree = tree
         self.topic_filter = topic_filter
         self.levels = topic_filter.split(b"/")
         self.all_below = self.levels[len(self.levels) - 1] == b"#"
         self.filter_depth = len(self.levels) - self.all_below
         self.qos = <uint8_t>qos
+        self.identifiers = b""
+        if identifier:
+            data[0] = SUBSCRIPTION_IDENTIFIER
+            self.identifiers = data[:1 + write_varint(data + 1, identifier)]
         self.stand(tree.root, 0)
 
     def __dealloc__(self):
@@ -266,25 +297,21 @@ cdef class RetainedSearch(MessageSource):
 
     cdef bint pull(self, Session session) except -1:
         cdef Message* m
-        cdef Outlet outlet = session.outlet
-        cdef uint32_t remaining
+        cdef const uint8_t* identifiers = self.identifiers
         cdef uint8_t qos
         if not self.step():
             return False
         m = self.found()
         if m == NULL:
             return True
+        if m.expires and m.expires <= session.turn.clock:
+            return True                            # the sweep drops it soon
         qos = m.qos if m.qos < self.qos else self.qos
         if session.may_not_read(m, qos == 0):
             return True
         if qos:
-            session.enqueue(m, qos, True)
+            session.enqueue(m, qos | RETAINED_MESSAGE, identifiers, len(self.identifiers))
             return True
-        session.trace("sent", m, 0, "retained")
-        remaining = publish_remaining(m.topic_length, m.payload_length, 0)
-        write_publish(outlet.reserve(publish_size(remaining)), PUBLISH_QOS_0 | FLAG_RETAIN,    # [MQTT-3.3.1-8]
-                      remaining, m.data, m.topic_length, 0, m.data + m.topic_length, m.payload_length)
-        session.turn.counters[PACKETS_SENT] += 1
-        session.turn.counters[PUBLISH_SENT] += 1
-        session.turn.counters[PUBLISH_BYTES_SENT] += m.payload_length
+        if session.put_publish(m, PUBLISH_QOS_0 | FLAG_RETAIN, 0, self.identifiers):    # [MQTT-3.3.1-8]
+            session.trace("sent", m, 0, "retained")
         return True

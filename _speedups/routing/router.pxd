@@ -7,9 +7,9 @@ from _speedups.routing.retained cimport RetainedTree
 from _speedups.routing.subscriptions cimport SubscriptionTree
 from _speedups.session.message cimport Publication
 from _speedups.session.rights cimport Rights
-from _speedups.session.subscriber cimport Plan, Subscriber
+from _speedups.session.subscriber cimport Plan, Receiver, Subscriber
 from _speedups.session.trace cimport Tracer
-from _speedups.session.turn cimport Turn
+from _speedups.session.turn cimport Outlet, Turn
 
 
 cdef class Router:
@@ -20,10 +20,16 @@ cdef class Router:
     cdef Plan* plan                    # ... and this is its plan, perhaps stale, or NULL; valid until filters change
     cdef uint64_t topic_hash           # of that name
     cdef Buffer scratch                # a QoS 0 packet made from a message with a packet identifier
+    cdef Buffer scratch_5              # likewise of level 5
+    cdef Buffer stripped               # a property block from which something was taken
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1
     cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int route(self, Publication* publication) except -1
     cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1
+    cdef bint send_level_5(self, Subscriber subscriber, Outlet outlet, const Plan* plan, const Receiver* receiver,
+                           Publication* publication, Tracer tracer) except -1
+    cdef int encode_level_5(self, Publication* publication) except -1
+    cdef int strip(self, Publication* publication, const uint8_t* expiry, const uint8_t* alias) except -1
     cdef int encode(self, Publication* publication) except -1
     cdef int retain(self, const Publication* publication) except -1

@@ -4,31 +4,60 @@ Owns no state except scratch memory. QoS 0 is one copy of the encoded packet per
 only when a queue, a window or the retained tree must hold it.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_Check
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.base.cursor cimport Cursor, read_header
+from _speedups.codec.properties cimport PropertyScan, scan_properties
 from _speedups.codec.publish cimport (
-    FLAG_DUP, PUBLISH_QOS_0, is_sys, publish_remaining, publish_size, write_publish,
+    ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, is_sys, properties_size, publish_remaining,
+    publish_size, write_properties, write_publish,
 )
 from _speedups.codec.tables cimport PUBLISH
 from _speedups.codec.topics cimport TOPIC_CONTROL_CHARACTER, check_topic_name, holds_control_character
 from _speedups.routing.retained cimport RetainedSearch, RetainedTree
 from _speedups.routing.subscriptions cimport SubscriptionTree
 from _speedups.session.counters cimport (
-    DELIVERY_DENIED, DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED,
+    DELIVERY_DENIED, DROPPED_QUEUE_FULL, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED,
+    TOO_LARGE,
 )
-from _speedups.session.message cimport Message, Publication, message_new, message_release, publication_of
+from _speedups.session.message cimport (
+    Message, Publication, expiry_after, message_new, message_release, publication_of, seconds_left,
+)
 from _speedups.session.rights cimport MAY_PUBLISH, Rights
 from _speedups.session.subscriber cimport (
-    FLUSH_EARLY, SHARED, Plan, Receiver, Subscriber, has_room, trace_delivery,
+    FLUSH_EARLY, KEEP_RETAIN, NOT_OWN, ONLY_OWN, SHARED, Plan, Receiver, Subscriber, has_room, trace_delivery,
 )
 from _speedups.session.trace cimport Tracer
 from _speedups.session.turn cimport Outlet, Turn
 
 cdef enum:
     LONG_NAME = 32767          # bytes: longer topic names are checked each time, since level 3 counts characters
+
+
+cdef inline bint is_withheld(Subscriber subscriber, uint8_t flags, const Publication* publication) noexcept:
+    """Whether No Local keeps the message from this receiver [5: MQTT-3.8.3-3]."""
+    cdef bint own = publication.publisher == <void*>subscriber
+    if not own and publication.publisher != NULL and PyBytes_Check(<object>publication.publisher):
+        own = <object>publication.publisher == subscriber.client_id
+    return own if flags & NOT_OWN else not own
+
+
+cdef inline uint32_t level_5_remaining(const Publication* publication, Py_ssize_t identifiers_size) noexcept nogil:
+    """The Remaining Length of its QoS 0 packet of level 5."""
+    return <uint32_t>(publish_remaining(publication.topic_length, publication.payload_length, 0)
+                      + properties_size(publication.expires != 0, identifiers_size, publication.properties_length))
+
+
+cdef inline void write_level_5(uint8_t* p, const Publication* publication, uint32_t remaining,
+                               const uint8_t* identifiers, Py_ssize_t identifiers_size, int64_t clock) noexcept nogil:
+    """Write its QoS 0 packet of level 5."""
+    p = write_publish(p, PUBLISH_QOS_0, remaining, publication.topic, publication.topic_length, 0, publication.payload,
+                      publication.payload_length)
+    write_properties(p, publication.expires != 0, seconds_left(publication.expires, clock), identifiers,
+                     identifiers_size, publication.properties, publication.properties_length)
 
 
 cdef class Router:
@@ -42,6 +71,8 @@ cdef class Router:
     def __dealloc__(self):
         if self.turn is not None:
             buffer_free(&self.scratch, &self.turn.pool)
+            buffer_free(&self.scratch_5, &self.turn.pool)
+            buffer_free(&self.stripped, &self.turn.pool)
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1:
         """0, or the TopicFault of a topic name. A name with a delivery plan is valid: it was checked before."""
@@ -95,9 +126,7 @@ cdef class Router:
             plan = self.filters.plan(publication.topic, publication.topic_length, h)
         try:
             if publication.message == NULL and (publication.retain or (publication.qos and plan.count)):
-                publication.message = made = message_new(
-                    publication.topic, publication.topic_length, publication.payload, publication.payload_length,
-                    publication.qos, publication.retain)
+                publication.message = made = message_new(publication)
                 if made == NULL:
                     raise MemoryError
             if publication.retain:
@@ -112,6 +141,8 @@ cdef class Router:
             for i in range(plan.count):
                 receiver = &plan.receivers[i]
                 subscriber = <Subscriber>receiver.subscriber
+                if receiver.flags & (NOT_OWN | ONLY_OWN) and is_withheld(subscriber, receiver.flags, publication):
+                    continue
                 if subscriber.kind > SHARED or (qos and receiver.qos):
                     receivers += subscriber.accept(publication, plan, receiver)
                     continue
@@ -122,6 +153,9 @@ cdef class Router:
                         trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and not connected")
                     continue
                 if hook is not None and not self.may_deliver(subscriber, publication, tracer):
+                    continue
+                if outlet.level == 5:
+                    sent += self.send_level_5(subscriber, outlet, plan, receiver, publication, tracer)
                     continue
                 if packet == NULL:
                     self.encode(publication)
@@ -155,6 +189,99 @@ cdef class Router:
         if tracer is not None:
             trace_delivery(tracer, "dropped", subscriber, publication, 0, "a hook keeps it from the client")
         return False
+
+    cdef bint send_level_5(self, Subscriber subscriber, Outlet outlet, const Plan* plan, const Receiver* receiver,
+                           Publication* publication, Tracer tracer) except -1:
+        """Send a QoS 0 message to a client of level 5; returns whether it was sent.
+
+        For receivers without subscription identifiers it is one copy of the encoded packet, as below level 5.
+        """
+        cdef Py_ssize_t size
+        cdef uint32_t remaining = 0
+        cdef uint8_t* p
+        if publication.packet_5 == NULL:
+            self.encode_level_5(publication)
+        size = publication.packet_5_size
+        if receiver.identifiers_size:
+            remaining = level_5_remaining(publication, receiver.identifiers_size)
+            size = publish_size(remaining)
+        if size > <Py_ssize_t>outlet.largest:
+            self.turn.counters[TOO_LARGE] += 1
+            if tracer is not None:
+                trace_delivery(tracer, "dropped", subscriber, publication, 0, "the client takes no packet of its size")
+            return False
+        if buffer_size(&outlet.out) + size > FLUSH_EARLY and not has_room(outlet, size):
+            if tracer is not None:
+                trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and it reads too slowly")
+            return False
+        p = outlet.reserve(size)
+        if receiver.identifiers_size:
+            write_level_5(p, publication, remaining, plan.identifiers + receiver.identifiers_at,
+                          receiver.identifiers_size, self.turn.clock)
+        else:
+            memcpy(p, publication.packet_5, size)
+        if publication.retain and receiver.flags & KEEP_RETAIN:
+            p[0] |= FLAG_RETAIN                    # [5: MQTT-3.3.1-13]
+        if tracer is not None:
+            trace_delivery(tracer, "sent", subscriber, publication, 0, "")
+        return True
+
+    cdef int encode_level_5(self, Publication* publication) except -1:
+        """Encode it as a QoS 0 packet of level 5, in scratch memory that is valid until the next call."""
+        cdef uint32_t remaining = level_5_remaining(publication, 0)
+        cdef uint8_t* p
+        self.scratch_5.start = self.scratch_5.end = 0
+        p = buffer_reserve(&self.scratch_5, &self.turn.pool, publish_size(remaining))
+        if p == NULL:
+            raise MemoryError
+        write_level_5(p, publication, remaining, NULL, 0, self.turn.clock)
+        publication.packet_5 = p
+        publication.packet_5_size = publish_size(remaining)
+        return 0
+
+    cdef int strip(self, Publication* publication, const uint8_t* expiry, const uint8_t* alias) except -1:
+        """Take the properties Message Expiry Interval and Topic Alias, unless NULL, out of the property block.
+
+        They usually stand at an end of it: the block is shortened. Else it is copied, to scratch memory.
+        """
+        cdef const uint8_t* block = publication.properties
+        cdef const uint8_t* end = block + publication.properties_length
+        cdef const uint8_t* first = expiry
+        cdef const uint8_t* second = alias
+        cdef Py_ssize_t first_size = EXPIRY_SIZE, second_size = ALIAS_SIZE
+        cdef uint8_t* p
+        if first == NULL or (second != NULL and second < first):
+            first, second = second, first
+            first_size, second_size = second_size, first_size
+        if second != NULL and second + second_size == end:
+            end, second = second, NULL
+        if first == block:
+            block, first = block + first_size, second
+            first_size, second = second_size, NULL
+            if first != NULL and first == block:
+                block, first = block + first_size, NULL
+        if first != NULL and second == NULL and first + first_size == end:
+            end, first = first, NULL
+        publication.properties = block
+        publication.properties_length = end - block
+        if first == NULL:
+            return 0
+        self.stripped.start = self.stripped.end = 0
+        p = buffer_reserve(&self.stripped, &self.turn.pool, end - block)
+        if p == NULL:
+            raise MemoryError
+        publication.properties = p
+        publication.properties_length -= first_size
+        memcpy(p, block, first - block)
+        p += first - block
+        block = first + first_size
+        if second != NULL:
+            publication.properties_length -= second_size
+            memcpy(p, block, second - block)
+            p += second - block
+            block = second + second_size
+        memcpy(p, block, end - block)
+        return 0
 
     cdef int encode(self, Publication* publication) except -1:
         """Encode it as a QoS 0 packet, in scratch memory that is valid until the next call."""
@@ -195,7 +322,7 @@ cdef class Router:
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
-                bytes publisher=None):
+                bytes publisher=None, bytes properties=b""):
         """Publish a message that is not from a packet: a will, or one of the broker's own.
 
         Args:
@@ -204,15 +331,38 @@ cdef class Router:
             qos: 0, 1 or 2.
             retain: whether to keep it for later subscribers.
             publisher: client id of the publishing client; None: the broker.
+            properties: a property block of PUBLISH, without its length; an expiry interval in it begins now.
 
         Returns:
             The number of receivers.
+
+        Raises:
+            ValueError: the property block is not valid.
         """
-        cdef const uint8_t* t = topic
-        cdef const uint8_t* p = payload
-        cdef Publication publication = publication_of(t, len(topic), p, len(payload), <uint8_t>qos, retain)
+        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, retain)
+        cdef PropertyScan scan
         publication.publisher = <void*>publisher
+        if properties:
+            publication.properties = properties
+            publication.properties_length = len(properties)
+            if scan_properties(publication.properties, len(properties), PUBLISH, &scan) or scan.alias != NULL:
+                raise ValueError("not a property block of a message")
+            if scan.expiry != NULL:
+                publication.expires = expiry_after(scan.expiry_interval, self.turn.clock)
+                self.strip(&publication, scan.expiry, NULL)
         return self.route(&publication)
+
+    def expire_retained(self):
+        """Remove the retained messages that have expired; returns how many."""
+        cdef bytes topic = self.retained.take_expired(self.turn.clock)
+        cdef int count = 0
+        while topic is not None:
+            count += 1
+            self.turn.counters[EXPIRED] += 1
+            if self.turn.journal.epoch and not self.turn.journal.shared:
+                self.turn.journal.retained_gone(topic, len(topic))
+            topic = self.retained.take_expired(self.turn.clock)
+        return count
 
     def deliver(self, bytes batch not None):
         """Deliver the messages of another node's batch to the clients here.

@@ -2,7 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from _speedups.session.subscriber cimport Plan, Subscriber
+from _speedups.base.buffers cimport Buffer, Pool
+from _speedups.session.subscriber cimport Plan, Receiver, Subscriber
 from _speedups.routing.topic_tree cimport Node
 
 cdef enum:
@@ -15,7 +16,20 @@ cdef enum:
 cdef struct SubscriptionEntry:
     void* subscriber           # a Subscriber, not owned: it unsubscribes before it is freed
     uint32_t position          # of the Subscription in the subscriber's array
-    uint8_t options            # bits 0, 1: QoS
+    uint32_t options           # bits 0 to 3: SubscriptionOptions; the others: subscription identifier, 0 = none
+
+cdef enum SubscriptionOptions:         # [5: 3.8.3.1]
+    MAXIMUM_QOS = 3
+    NO_LOCAL = 4
+    KEEPS_RETAIN = 8                   # Retain As Published
+    STORED_OPTIONS = 15                # Retain Handling counts only when a client subscribes
+    IDENTIFIER_SHIFT = 4
+
+# A matching subscription with No Local or with an identifier: such subscribers are completed after the match.
+cdef struct SpecialMatch:
+    void* subscriber
+    uint32_t identifier
+    uint8_t options
 
 
 cdef class SubscriptionTree:
@@ -23,6 +37,11 @@ cdef class SubscriptionTree:
     cdef Plan** plans          # PLAN_SLOTS, each NULL or a plan for a topic name with that hash
     cdef uint32_t[PLAN_SLOTS] tags     # of the topic names last looked up
     cdef uint64_t kept         # receivers in all cached plans
+    cdef SpecialMatch* specials        # of the match
+    cdef Py_ssize_t special_count, special_capacity
+    cdef Buffer identifiers    # of the plan being made ...
+    cdef Py_ssize_t last_identifiers   # ... and where the last set begins
+    cdef Pool pool
     cdef Plan scratch          # the plan being made ...
     cdef const uint8_t* topic  # ... and the topic name it is for
     cdef Py_ssize_t topic_length
@@ -37,6 +56,10 @@ cdef class SubscriptionTree:
     cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL
     cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int collect(self, Node* node) except -1
+    cdef int add_receiver(self, void* subscriber, uint8_t qos, uint8_t flags) except -1
+    cdef int complete(self) except -1
+    cdef int complete_one(self, SpecialMatch* matches, Py_ssize_t n) except -1
+    cdef int add_identifiers(self, Receiver* receiver, SpecialMatch* matches, Py_ssize_t n, uint8_t without) except -1
     cdef int forget(self, const uint8_t* path, Py_ssize_t n) except -1
     cdef Py_ssize_t find(self, Subscriber subscriber, Node* node) noexcept
     cdef int widen(self, Py_ssize_t n) except -1

@@ -2,7 +2,8 @@
 
 Owns the subscriptions. A subscription is two small records, one at the node of its filter and one at its session.
 Each holds the position of the other, so that either side removes it in constant time. Overlapping subscriptions of a
-session are one receiver with the highest QoS.
+session are one receiver with the highest QoS and all subscription identifiers [5: MQTT-3.3.4-2, 3]. If only some of
+them have No Local, the session is two receivers: one for messages of others, one for its own.
 
 Plans are cached per topic name in a table of fixed size. A new plan replaces the one in its slot only if its name is
 looked up twice in a row. Names that are used once therefore cost no copying. A change to a filter without wildcards
@@ -10,13 +11,17 @@ drops the plan of that one topic name. Any other change makes all plans stale, b
 the call that requested it: no function called meanwhile changes subscriptions.
 """
 
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdint cimport uint16_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
 from _speedups.base.array cimport array_reserve, array_reserve_tight
+from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
+from _speedups.base.cursor cimport write_varint
+from _speedups.codec.publish cimport SUBSCRIPTION_IDENTIFIER
 from _speedups.session.rights cimport MAY_READ
-from _speedups.session.journal cimport SUBSCRIBED, UNSUBSCRIBED
-from _speedups.session.subscriber cimport LOCAL, Plan, Receiver, Subscriber, Subscription
+from _speedups.session.journal cimport UNSUBSCRIBED
+from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, NOT_OWN, ONLY_OWN, Plan, Receiver, Subscriber, Subscription
 from _speedups.routing.topic_tree cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
                              node_path, node_prune, tree_free)
 
@@ -56,6 +61,15 @@ cdef bint is_wild(const uint8_t* p, Py_ssize_t n) noexcept nogil:
     return False
 
 
+cdef int compare_matches(const void* a, const void* b) noexcept nogil:
+    """Order by subscriber, then by identifier."""
+    cdef const SpecialMatch* x = <const SpecialMatch*>a
+    cdef const SpecialMatch* y = <const SpecialMatch*>b
+    if x.subscriber != y.subscriber:
+        return -1 if <uintptr_t>x.subscriber < <uintptr_t>y.subscriber else 1
+    return -1 if x.identifier < y.identifier else x.identifier > y.identifier
+
+
 cdef class SubscriptionTree:
     """All subscriptions of the node."""
 
@@ -73,19 +87,24 @@ cdef class SubscriptionTree:
                 free(self.plans[i])
         free(self.plans)
         free(self.scratch.receivers)
+        free(self.specials)
+        buffer_free(&self.identifiers, &self.pool)
+        pool_free(&self.pool)
         free(self.frontier)
         free(self.beyond)
         tree_free(self.root, free)
 
     # ---- changes ----
 
-    def subscribe(self, Subscriber subscriber not None, bytes topic_filter not None, uint8_t options):
-        """Add a subscription, or replace the options of the one with the same filter.
+    def subscribe(self, Subscriber subscriber not None, bytes topic_filter not None, uint8_t options,
+                  uint32_t identifier=0):
+        """Add a subscription, or replace options and identifier of the one with the same filter.
 
         Args:
             subscriber: gets the matching messages.
             topic_filter: valid UTF-8 and valid as a filter.
-            options: the subscription options byte; bits 0 and 1 are the QoS.
+            options: the subscription options byte; Retain Handling is not kept.
+            identifier: subscription identifier, at most 268 435 455; 0 = none.
 
         Returns:
             True if the filter is new for the subscriber.
@@ -97,13 +116,14 @@ cdef class SubscriptionTree:
         cdef Py_ssize_t at
         if node == NULL:
             raise MemoryError
+        options &= STORED_OPTIONS
         self.forget(path, n)
         at = self.find(subscriber, node)
         if at >= 0:
             i = subscriber.subscriptions[at].position
-            (<SubscriptionEntry*>node.value)[i].options = options
+            (<SubscriptionEntry*>node.value)[i].options = identifier << IDENTIFIER_SHIFT | options
             if subscriber.kind == LOCAL and subscriber.recorded():
-                subscriber.turn.journal.text(SUBSCRIBED, subscriber.session_id, options, path, n)
+                subscriber.turn.journal.subscribed(subscriber.session_id, options, identifier, path, n)
             return False
         if array_reserve_tight(&node.value, node.count + 1, &node.capacity, sizeof(SubscriptionEntry)) < 0:
             node_prune(node)
@@ -112,12 +132,13 @@ cdef class SubscriptionTree:
                                &subscriber.subscription_capacity, sizeof(Subscription)) < 0:
             raise MemoryError
         subscriber.subscriptions[subscriber.subscription_count] = Subscription(<void*>node, node.count)
-        (<SubscriptionEntry*>node.value)[node.count] = SubscriptionEntry(<void*>subscriber, subscriber.subscription_count, options)
+        (<SubscriptionEntry*>node.value)[node.count] = SubscriptionEntry(
+            <void*>subscriber, subscriber.subscription_count, identifier << IDENTIFIER_SHIFT | options)
         node.count += 1
         subscriber.subscription_count += 1
         self.count += 1
         if subscriber.kind == LOCAL and subscriber.recorded():
-            subscriber.turn.journal.text(SUBSCRIBED, subscriber.session_id, options, path, n)
+            subscriber.turn.journal.subscribed(subscriber.session_id, options, identifier, path, n)
         return True
 
     def unsubscribe(self, Subscriber subscriber not None, bytes topic_filter not None):
@@ -220,7 +241,7 @@ cdef class SubscriptionTree:
         cdef Plan* old
         cdef Plan* plan
         cdef int i
-        cdef Py_ssize_t size
+        cdef Py_ssize_t size, receivers_size, identifiers_size
         self.match(topic, n)
         if self.scratch.count > PLAN_MAX or n > PLAN_TOPIC_MAX or (self.tags[slot] | 1) != tag_of(h):
             self.tags[slot] = tag_of(h) & ~1u     # the plan in the slot is no longer used
@@ -238,15 +259,17 @@ cdef class SubscriptionTree:
         if old != NULL:
             self.kept -= old.count
         size = (sizeof(Plan) + n + 7) & ~7
-        if old != NULL and old.capacity >= size + <Py_ssize_t>(self.scratch.count * sizeof(Receiver)):
+        receivers_size = self.scratch.count * sizeof(Receiver)
+        identifiers_size = buffer_size(&self.identifiers)
+        if old != NULL and old.capacity >= size + receivers_size + identifiers_size:
             plan = old
         else:
             free(old)
             self.plans[slot] = NULL
-            plan = <Plan*>malloc(size + self.scratch.count * sizeof(Receiver))
+            plan = <Plan*>malloc(size + receivers_size + identifiers_size)
             if plan == NULL:
                 raise MemoryError
-            plan.capacity = <uint32_t>(size + self.scratch.count * sizeof(Receiver))
+            plan.capacity = <uint32_t>(size + receivers_size + identifiers_size)
         plan.generation = self.generation
         plan.log_block = 0
         plan.publisher = 0
@@ -254,7 +277,10 @@ cdef class SubscriptionTree:
         plan.count = self.scratch.count
         plan.receivers = <Receiver*>(<char*>plan + size)
         memcpy(plan.topic, topic, n)
-        memcpy(plan.receivers, self.scratch.receivers, self.scratch.count * sizeof(Receiver))
+        memcpy(plan.receivers, self.scratch.receivers, receivers_size)
+        plan.identifiers = <uint8_t*>plan.receivers + receivers_size
+        if identifiers_size:
+            memcpy(plan.identifiers, self.scratch.identifiers, identifiers_size)
         self.kept += plan.count
         self.plans[slot] = plan
         self.tags[slot] = tag_of(h)
@@ -274,6 +300,9 @@ cdef class SubscriptionTree:
         self.topic = topic
         self.topic_length = n
         self.scratch.count = 0
+        self.special_count = 0
+        self.identifiers.start = self.identifiers.end = 0
+        self.last_identifiers = 0
         self.mark += 1
         self.widen(1)
         self.frontier[0] = self.root
@@ -309,6 +338,8 @@ cdef class SubscriptionTree:
                 self.collect(node)
             if node.wild & HASH:                      # '#' matches the parent level too [MQTT-4.7.1-2]
                 self.collect(node_child(node, b"#", 1, HASH_LEVEL))
+        if self.special_count:
+            self.complete()
         return 0
 
     cdef int widen(self, Py_ssize_t n) except -1:
@@ -323,25 +354,123 @@ cdef class SubscriptionTree:
         cdef SubscriptionEntry* s = <SubscriptionEntry*>node.value
         cdef SubscriptionEntry* end = s + node.count
         cdef Subscriber subscriber
-        cdef uint8_t qos
+        cdef Receiver* known
+        cdef uint8_t qos, flags
         if array_reserve(<void**>&self.scratch.receivers, self.scratch.count + node.count, &self.receiver_capacity,
                          sizeof(Receiver)) < 0:
             raise MemoryError
         while s < end:
             subscriber = <Subscriber>s.subscriber
-            qos = s.options & 3
             if subscriber.rights is not None and not subscriber.rights.may(self.topic, self.topic_length, MAY_READ):
                 s += 1
                 continue
+            if s.options > STORED_OPTIONS or s.options & NO_LOCAL:
+                if array_reserve(<void**>&self.specials, self.special_count + 1, &self.special_capacity,
+                                 sizeof(SpecialMatch)) < 0:
+                    raise MemoryError
+                self.specials[self.special_count] = SpecialMatch(
+                    s.subscriber, s.options >> IDENTIFIER_SHIFT, s.options & STORED_OPTIONS)
+                self.special_count += 1
+                s += 1
+                continue
+            qos = s.options & MAXIMUM_QOS
+            flags = KEEP_RETAIN if s.options & KEEPS_RETAIN else 0
             if subscriber.plan_mark == self.mark:
-                if self.scratch.receivers[subscriber.plan_index].qos < qos:
-                    self.scratch.receivers[subscriber.plan_index].qos = qos
+                known = &self.scratch.receivers[subscriber.plan_index]
+                known.flags |= flags
+                if known.qos < qos:
+                    known.qos = qos
             else:
-                subscriber.plan_mark = self.mark
-                subscriber.plan_index = self.scratch.count
-                self.scratch.receivers[self.scratch.count] = Receiver(s.subscriber, qos)
-                self.scratch.count += 1
+                self.add_receiver(s.subscriber, qos, flags)
             s += 1
+        return 0
+
+    cdef int add_receiver(self, void* subscriber, uint8_t qos, uint8_t flags) except -1:
+        """Add a receiver, for which there is room."""
+        (<Subscriber>subscriber).plan_mark = self.mark
+        (<Subscriber>subscriber).plan_index = self.scratch.count
+        self.scratch.receivers[self.scratch.count] = Receiver(subscriber, qos, flags, 0, 0)
+        self.scratch.count += 1
+        return 0
+
+    cdef int complete(self) except -1:
+        """Add the matching subscriptions that have No Local or an identifier, subscriber by subscriber."""
+        cdef Py_ssize_t i = 0, j
+        qsort(self.specials, self.special_count, sizeof(SpecialMatch), compare_matches)
+        while i < self.special_count:
+            j = i + 1
+            while j < self.special_count and self.specials[j].subscriber == self.specials[i].subscriber:
+                j += 1
+            self.complete_one(self.specials + i, j - i)
+            i = j
+        self.scratch.identifiers = self.identifiers.data + self.identifiers.start
+        return 0
+
+    cdef int complete_one(self, SpecialMatch* matches, Py_ssize_t n) except -1:
+        """Add `n` matches of one subscriber, in the order of their identifiers."""
+        cdef Subscriber subscriber = <Subscriber>matches[0].subscriber
+        cdef bint others = subscriber.plan_mark == self.mark     # it has matches without No Local ...
+        cdef bint no_local = False                               # ... and with it
+        cdef uint8_t own_qos = 0, own_flags = 0
+        cdef Receiver* receiver
+        cdef Py_ssize_t i
+        if array_reserve(<void**>&self.scratch.receivers, self.scratch.count + 2, &self.receiver_capacity,
+                         sizeof(Receiver)) < 0:
+            raise MemoryError
+        if not others:
+            self.add_receiver(matches[0].subscriber, 0, 0)
+        receiver = &self.scratch.receivers[subscriber.plan_index]
+        own_qos, own_flags = receiver.qos, receiver.flags
+        for i in range(n):
+            if matches[i].options & NO_LOCAL:
+                no_local = True
+            else:
+                others = True
+                own_qos = max(own_qos, <uint8_t>(matches[i].options & MAXIMUM_QOS))
+                own_flags |= KEEP_RETAIN if matches[i].options & KEEPS_RETAIN else 0
+            receiver.qos = max(receiver.qos, <uint8_t>(matches[i].options & MAXIMUM_QOS))
+            receiver.flags |= KEEP_RETAIN if matches[i].options & KEEPS_RETAIN else 0
+        self.add_identifiers(receiver, matches, n, 0)
+        if not no_local:
+            return 0
+        receiver.flags |= NOT_OWN
+        if others:
+            self.scratch.receivers[self.scratch.count] = Receiver(matches[0].subscriber, own_qos, own_flags | ONLY_OWN, 0, 0)
+            self.add_identifiers(&self.scratch.receivers[self.scratch.count], matches, n, NO_LOCAL)
+            self.scratch.count += 1
+        return 0
+
+    cdef int add_identifiers(self, Receiver* receiver, SpecialMatch* matches, Py_ssize_t n, uint8_t without) except -1:
+        """Write the identifiers of the matches as properties, ascending, each once; not of matches with these options.
+
+        Receivers with the same set one after the other share it. More than 65 535 bytes are not sent.
+        """
+        cdef Py_ssize_t before = self.last_identifiers, start = buffer_size(&self.identifiers), size
+        cdef uint32_t last = 0
+        cdef uint8_t* p
+        cdef Py_ssize_t i
+        for i in range(n):
+            if matches[i].identifier == last or matches[i].options & without:
+                continue
+            p = buffer_reserve(&self.identifiers, &self.pool, 5)
+            if p == NULL:
+                raise MemoryError
+            last = matches[i].identifier
+            p[0] = SUBSCRIPTION_IDENTIFIER
+            size = 1 + write_varint(p + 1, last)
+            if buffer_size(&self.identifiers) - start + size > 65535:
+                break
+            self.identifiers.end += size
+        size = buffer_size(&self.identifiers) - start
+        if start and size == start - before and memcmp(
+                self.identifiers.data + self.identifiers.start + before,
+                self.identifiers.data + self.identifiers.start + start, size) == 0:
+            self.identifiers.end -= size
+            start = before
+        else:
+            self.last_identifiers = start
+        receiver.identifiers_at = <uint32_t>start
+        receiver.identifiers_size = <uint16_t>size
         return 0
 
     def forget_plans(self):
@@ -376,26 +505,26 @@ cdef class SubscriptionTree:
 
     def subscriptions_of(self, Subscriber subscriber not None):
         """The subscriber's subscriptions: a list of (topic filter, options)."""
+        return [(topic_filter, options) for topic_filter, options, _ in self.all_of(subscriber)]
+
+    def all_of(self, Subscriber subscriber not None):
+        """The subscriber's subscriptions: a list of (topic filter, options, identifier or 0)."""
         cdef uint32_t i
         cdef Node* node
+        cdef SubscriptionEntry* entry
         cdef list found = []
         for i in range(subscriber.subscription_count):
             node = <Node*>subscriber.subscriptions[i].node
-            found.append((path_of(node), (<SubscriptionEntry*>node.value)[subscriber.subscriptions[i].position].options))
+            entry = &(<SubscriptionEntry*>node.value)[subscriber.subscriptions[i].position]
+            found.append((path_of(node), entry.options & STORED_OPTIONS, entry.options >> IDENTIFIER_SHIFT))
         return found
 
     def record(self, Subscriber subscriber not None):
         """Write the subscriber's subscriptions to the journal again."""
-        cdef uint32_t i
-        cdef Node* node
         cdef bytes path
         if subscriber.recorded():
-            for i in range(subscriber.subscription_count):
-                node = <Node*>subscriber.subscriptions[i].node
-                path = path_of(node)
-                subscriber.turn.journal.text(
-                    SUBSCRIBED, subscriber.session_id,
-                    (<SubscriptionEntry*>node.value)[subscriber.subscriptions[i].position].options, path, len(path))
+            for path, options, identifier in self.all_of(subscriber):
+                subscriber.turn.journal.subscribed(subscriber.session_id, options, identifier, path, len(path))
 
     def filters(self):
         """All subscribed topic filters, with the number of subscriptions: a list."""

@@ -37,6 +37,9 @@ THROTTLED: int
 TLS_HANDSHAKES: int
 TLS_FAILURES: int
 WEBSOCKET_FAILURES: int
+EXPIRED: int
+TOO_LARGE: int
+REFUSED_BY_RECEIVER: int
 COUNTER_COUNT: int
 
 def counter_names() -> tuple[str, ...]: ...

@@ -16,7 +16,7 @@ cdef struct IncomingQos2:
     Awaiting* items            # by packet identifier, open addressing; at most half full
     uint32_t mask              # size of the table - 1
     uint32_t count
-    uint64_t bytes             # of topic names and payloads
+    uint64_t bytes             # of topic names, properties and payloads
 
 
 cdef inline uint32_t incoming_places(const IncomingQos2* incoming) noexcept nogil:

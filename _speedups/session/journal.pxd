@@ -1,13 +1,14 @@
 # The journal: durable state changes as a sequence of records; a turn's records are one block.
 # journal.pyx describes the layout.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pool
 from _speedups.session.message cimport Message
 
 cdef enum:
-    LAYOUT = 1                 # version of the records; raise it when one changes
+    LAYOUT = 1                 # of a block without anything of level 5; versions before 0.2 read no other
+    LAYOUT_5 = 2               # of a block with a record that has properties, an expiry, options or identifiers
     BLOCK_MAX = 16777216      # bytes that a turn's block may refer to: past it a new block begins
 
 cdef enum RecordKind:
@@ -26,6 +27,12 @@ cdef enum RecordKind:
     WILL = 13
     WILL_GONE = 14
     SESSION_USER = 15
+    MESSAGE_5 = 16
+    QUEUED_5 = 17
+    SUBSCRIBED_5 = 18
+    SESSION_EXPIRY = 19
+    WILL_DELAY = 20
+    CLOCK = 21
 
 
 cdef class Journal:
@@ -33,10 +40,17 @@ cdef class Journal:
     cdef Pool pool
     cdef uint64_t last_id      # of the messages named so far
     cdef readonly bint shared  # records reach all nodes, and retained messages take effect from there
+    cdef readonly bint uses_level_5   # a record of level 5 has been written or read
+    cdef bint has_level_5      # the block being written has LAYOUT_5
     cdef bint urgent           # a client or callback waits for this block: not all its records are DONE
+    cdef readonly int64_t clock_offset   # milliseconds of the store's clock when the turn's clock was 0
     cdef Py_ssize_t weight     # bytes that the block refers to and `records` does not contain
     cdef uint32_t epoch        # number of the current compaction; 0 = nothing is kept (store `memory`)
 
+    cdef int note_level_5(self) except -1
+    cdef int record_will_delay(self, bytes client_id, uint64_t when, bint is_deadline) except -1
+    cdef int64_t deadline(self, int64_t clock) noexcept
+    cdef uint64_t message_5(self, Message* m) except? 0
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL
     cdef int number(self, uint8_t kind, uint64_t a) except -1
     cdef int numbers(self, uint8_t kind, uint64_t a, uint64_t b) except -1
@@ -44,7 +58,10 @@ cdef class Journal:
     cdef uint64_t message(self, Message* m) except? 0
     # Records of sessions and the router. A session is passed as an object and as a number: each kind of journal uses
     # the name that it needs.
-    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1
+    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags,
+                    const uint8_t* identifiers, Py_ssize_t length) except -1
+    cdef int subscribed(self, uint64_t number, uint8_t options, uint32_t identifier, const uint8_t* topic_filter,
+                        Py_ssize_t n) except -1
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1
     cdef int forward(self, object peer, Message* m) except -1

@@ -4,7 +4,7 @@ A store keeps blocks in order, each whole or not at all. Reading all blocks, fir
 node at the last commit. Every record states a value ("subscription F of session 7 has options 1"), not a difference,
 so a record may be written again. Compaction writes all live state again and then deletes the earlier blocks.
 
-Block: one byte LAYOUT, then records. Record: one byte kind, then fields, little-endian, without padding.
+Block: one byte LAYOUT or LAYOUT_5, then records. Record: one byte kind, then fields, little-endian, without padding.
 
 ======================  ==============================================================================================
 MESSAGE                 id u64, QoS | RETAIN << 2 u8, topic length u16, payload length u32, topic name, payload
@@ -23,7 +23,19 @@ RETAINED                message u64, 0 u64
 RETAINED_GONE           0 u64, 0 u8, length u32, topic name
 WILL                    message u64, 0 u8, length u32, client id
 WILL_GONE               0 u64, 0 u8, length u32, client id
+MESSAGE_5               id u64, QoS | RETAIN << 2 | HAS_DEADLINE u8, topic length u16, payload length u32, properties
+                        length u32, deadline i64, topic name, properties, payload
+QUEUED_5                session u64, flags u8 as in QUEUED and RETAIN AS PUBLISHED << 3, length u32, queue number u64,
+                        message u64, subscription identifiers as properties
+SUBSCRIBED_5            session u64, options u8, length u32, subscription identifier u32, topic filter
+SESSION_EXPIRY          session u64, 1 = as configured u8, length u32, Session Expiry Interval u32, deadline i64 (0 =
+                        connected, or never)
+WILL_DELAY              delay in seconds u64, 0 u8, length u32, client id; or deadline u64, 1 u8, ...
+CLOCK                   store's clock u64, wall clock u64
 ======================  ==============================================================================================
+
+Records from MESSAGE_5 on have what level 5 adds; a block without them has LAYOUT 1, which older versions read. A deadline
+is milliseconds of the store's clock (broker/storage/store_clock.py).
 
 A message has a number as its name. It is written before the first record that refers to it, and again once a
 compaction has begun (its epoch is then older than the journal's). Message numbers are names, not an order.
@@ -32,7 +44,16 @@ compaction has begun (its epoch is then older than the journal's). Message numbe
 from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
-from _speedups.session.message cimport Message, message_new, message_release
+from _speedups.session.message cimport (
+    Message, Publication, message_new, message_release, message_size, publication_of,
+)
+from _speedups.session.outgoing_queue cimport RETAIN_AS_PUBLISHED
+
+import struct
+
+cdef enum:
+    HAS_DEADLINE = 8           # in the flags of MESSAGE_5
+    QUARTER = 250              # milliseconds of the turn's clock
 
 
 class DamagedBlock(ValueError):
@@ -65,32 +86,89 @@ cdef class Journal:
 
     def take(self):
         """Return the block, as bytes, and begin a new one."""
+        if self.has_level_5:
+            self.records.data[self.records.start] = LAYOUT_5
+            self.has_level_5 = False
         block = self.records.data[self.records.start:self.records.end]
         buffer_free(&self.records, &self.pool)
         self.urgent = False
         return block
 
-    def record_will(self, bytes client_id not None, bytes topic not None, bytes payload not None, int qos, bint retain):
-        """Write the will of a connected client."""
-        cdef const uint8_t* t = topic
-        cdef const uint8_t* p = payload
+    def set_clock(self, int64_t offset):
+        """Set the store's clock, in milliseconds, at the moment when the turn's clock was 0."""
+        self.clock_offset = offset
+
+    def record_will(self, bytes client_id not None, bytes topic not None, bytes payload not None, int qos, bint retain,
+                    bytes properties=b"", uint32_t delay=0):
+        """Write the will of a connected client; `delay` is its Will Delay Interval in seconds."""
         cdef const uint8_t* c = client_id
+        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, retain)
         cdef Message* m
         if self.epoch == 0:
             return
-        m = message_new(t, len(topic), p, len(payload), qos, retain)
+        publication.properties = properties
+        publication.properties_length = len(properties)
+        m = message_new(&publication)
         if m == NULL:
             raise MemoryError
         try:
             self.will(m, c, len(client_id))
         finally:
             message_release(m)
+        if delay:
+            self.record_will_delay(client_id, delay, False)
+
+    def record_will_due(self, bytes client_id not None, int64_t clock):
+        """Write when the will of a client is due whose connection has ended, in the time of the turn's clock."""
+        self.record_will_delay(client_id, self.deadline(clock), True)
+
+    cdef int record_will_delay(self, bytes client_id, uint64_t when, bint is_deadline) except -1:
+        """Write the delay of a will in seconds or, once its connection has ended, the deadline in milliseconds."""
+        cdef const uint8_t* c = client_id
+        if self.epoch:
+            self.note_level_5()
+            self.text(WILL_DELAY, when, is_deadline, c, len(client_id))
+        return 0
+
+    def record_clock(self, uint64_t clock, uint64_t wall):
+        """Write the store's clock and the wall clock, in milliseconds."""
+        if self.epoch:
+            self.note_level_5()
+            self.numbers(CLOCK, clock, wall)
+
+    def record_session_expiry(self, uint64_t number, interval, int64_t clock):
+        """Write the Session Expiry Interval of a session in seconds, None: as configured.
+
+        `clock` is the time of the turn's clock at which it ends; 0 = its client is connected, or never.
+        """
+        cdef bytes data
+        if self.epoch:
+            self.note_level_5()
+            data = struct.pack("<Iq", interval or 0, self.deadline(clock))
+            self.text(SESSION_EXPIRY, number, interval is None, data, len(data))
+
+    cdef int64_t deadline(self, int64_t clock) noexcept:
+        """A time of the turn's clock as milliseconds of the store's clock; 0 stays 0."""
+        return clock * QUARTER + self.clock_offset if clock else 0
+
+    def clock_of(self, int64_t deadline):
+        """A deadline of the store as a time of the turn's clock, at least 1; 0 stays 0."""
+        return max((deadline - self.clock_offset) // QUARTER, 1) if deadline else 0
+
+    def use_level_5(self):
+        """The store has records of level 5."""
+        self.uses_level_5 = True
 
     def record_will_gone(self, bytes client_id not None):
         """Write that the client's will was published or discarded."""
         cdef const uint8_t* c = client_id
         if self.epoch:
             self.text(WILL_GONE, 0, 0, c, len(client_id))
+
+    cdef int note_level_5(self) except -1:
+        """The record that follows is one that LAYOUT 1 doesn't have."""
+        self.has_level_5 = self.uses_level_5 = True
+        return 0
 
     cdef uint8_t* room(self, uint8_t kind, Py_ssize_t n) except NULL:
         """Reserve the `n` bytes of a record's fields; they count as written."""
@@ -135,6 +213,8 @@ cdef class Journal:
             self.last_id += 1
             m.stored_id = self.last_id
         m.stored_epoch = self.epoch
+        if m.properties_length or m.expires:
+            return self.message_5(m)
         p = self.room(MESSAGE, 15 + m.topic_length + m.payload_length)
         memcpy(p, &m.stored_id, 8)
         p[8] = m.qos | m.retain << 2
@@ -143,14 +223,59 @@ cdef class Journal:
         memcpy(p + 15, m.data, m.topic_length + m.payload_length)
         return m.stored_id
 
-    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags) except -1:
-        """Write that the message is in the session's queue, with queue number `n`."""
+    cdef uint64_t message_5(self, Message* m) except? 0:
+        cdef uint8_t* p
+        cdef int64_t deadline = self.deadline(m.expires)
+        cdef Py_ssize_t size = message_size(m)
+        self.note_level_5()
+        p = self.room(MESSAGE_5, 27 + size)
+        memcpy(p, &m.stored_id, 8)
+        p[8] = m.qos | m.retain << 2 | HAS_DEADLINE * (m.expires != 0)
+        memcpy(p + 9, &m.topic_length, 2)
+        memcpy(p + 11, &m.payload_length, 4)
+        memcpy(p + 15, &m.properties_length, 4)
+        memcpy(p + 19, &deadline, 8)
+        memcpy(p + 27, m.data, size)
+        return m.stored_id
+
+    cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags,
+                    const uint8_t* identifiers, Py_ssize_t length) except -1:
+        """Write that the message is in the session's queue, with queue number `n`, EntryFlags, and identifiers."""
         cdef uint64_t name = self.message(m)
-        cdef uint8_t* p = self.room(QUEUED, 25)
+        cdef uint8_t* p
+        cdef uint32_t size = <uint32_t>(16 + length)
+        if length or flags & RETAIN_AS_PUBLISHED:
+            self.note_level_5()
+            p = self.room(QUEUED_5, 13 + size)
+            memcpy(p, &number, 8)
+            p[8] = flags
+            memcpy(p + 9, &size, 4)
+            memcpy(p + 13, &n, 8)
+            memcpy(p + 21, &name, 8)
+            if length:
+                memcpy(p + 29, identifiers, length)
+            return 0
+        p = self.room(QUEUED, 25)
         memcpy(p, &number, 8)
         memcpy(p + 8, &n, 8)
         memcpy(p + 16, &name, 8)
         p[24] = flags
+        return 0
+
+    cdef int subscribed(self, uint64_t number, uint8_t options, uint32_t identifier, const uint8_t* topic_filter,
+                        Py_ssize_t n) except -1:
+        """Write a subscription with its options and its identifier."""
+        cdef uint8_t* p
+        cdef uint32_t size = <uint32_t>(4 + n)
+        if identifier == 0 and options <= 2:
+            return self.text(SUBSCRIBED, number, options, topic_filter, n)
+        self.note_level_5()
+        p = self.room(SUBSCRIBED_5, 13 + size)
+        memcpy(p, &number, 8)
+        p[8] = options
+        memcpy(p + 9, &size, 4)
+        memcpy(p + 13, &identifier, 4)
+        memcpy(p + 17, topic_filter, n)
         return 0
 
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
@@ -194,8 +319,9 @@ cdef int need(const uint8_t* p, const uint8_t* end, Py_ssize_t n) except -1:
 def records(bytes block not None):
     """The records of a block as a list of tuples: the name of the kind, then its fields as in the table above.
 
-    MESSAGE: (name, id, qos, retain, topic, payload). QUEUED: (name, session, n, message, qos, retain).
-    SESSION: (name, session, level, connected, first queue number, sent below, client id). Texts are bytes.
+    MESSAGE and MESSAGE_5: ("MESSAGE", id, qos, retain, topic, payload, properties, deadline). QUEUED and QUEUED_5:
+    ("QUEUED", session, n, message, flags, identifiers). SUBSCRIBED and SUBSCRIBED_5: ("SUBSCRIBED", session, options,
+    topic filter, identifier). SESSION: (name, session, level, connected, first queue number, sent below, client id). Texts are bytes.
 
     Raises:
         DamagedBlock: another layout, or the bytes are not those of a journal.
@@ -204,12 +330,14 @@ def records(bytes block not None):
     cdef const uint8_t* end = p + len(block)
     cdef uint8_t kind, flags
     cdef uint16_t topic_length
-    cdef uint32_t length
+    cdef uint32_t length, properties_length, identifier
     cdef uint64_t a, b, c
+    cdef int64_t deadline
+    cdef Py_ssize_t size
     cdef list found = []
     need(p, end, 1)
-    if p[0] != LAYOUT:
-        raise DamagedBlock(f"journal layout {p[0]} is not supported (this version supports {LAYOUT})")
+    if p[0] not in (LAYOUT, LAYOUT_5):
+        raise DamagedBlock(f"journal layout {p[0]} is not supported (this version supports {LAYOUT} and {LAYOUT_5})")
     p += 1
     while p < end:
         kind = p[0]
@@ -224,13 +352,26 @@ def records(bytes block not None):
             p += 15
             need(p, end, <Py_ssize_t>topic_length + length)
             found.append(("MESSAGE", a, flags & 3, flags >> 2, p[:topic_length],
-                          p[topic_length:topic_length + <Py_ssize_t>length]))
+                          p[topic_length:topic_length + <Py_ssize_t>length], b"", 0))
             p += topic_length + <Py_ssize_t>length
+        elif kind == MESSAGE_5:
+            need(p, end, 27)
+            flags = p[8]
+            memcpy(&topic_length, p + 9, 2)
+            memcpy(&length, p + 11, 4)
+            memcpy(&properties_length, p + 15, 4)
+            memcpy(&deadline, p + 19, 8)
+            p += 27
+            size = <Py_ssize_t>topic_length + properties_length
+            need(p, end, size + length)
+            found.append(("MESSAGE", a, flags & 3, flags >> 2 & 1, p[:topic_length], p[size:size + <Py_ssize_t>length],
+                          p[topic_length:size], deadline if flags & HAS_DEADLINE else 0))
+            p += size + length
         elif kind == QUEUED:
             need(p, end, 25)
             memcpy(&b, p + 8, 8)
             memcpy(&c, p + 16, 8)
-            found.append(("QUEUED", a, b, c, p[24] & 3, p[24] >> 2))
+            found.append(("QUEUED", a, b, c, p[24], b""))
             p += 25
         elif kind == AWAITING:
             need(p, end, 24)
@@ -238,7 +379,7 @@ def records(bytes block not None):
             memcpy(&c, p + 16, 8)
             found.append(("AWAITING", a, b, c))
             p += 24
-        elif kind in (DONE, RECEIVED, RELEASED, RETAINED):
+        elif kind in (DONE, RECEIVED, RELEASED, RETAINED, CLOCK):
             need(p, end, 16)
             memcpy(&b, p + 8, 8)
             found.append((NAMES[kind], a, b))
@@ -246,7 +387,7 @@ def records(bytes block not None):
         elif kind == SESSION_GONE:
             found.append(("SESSION_GONE", a))
             p += 8
-        elif kind in (SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER):
+        elif kind in TEXTS:
             need(p, end, 13)
             flags = p[8]
             memcpy(&length, p + 9, 4)
@@ -257,6 +398,22 @@ def records(bytes block not None):
                 memcpy(&b, p, 8)
                 memcpy(&c, p + 8, 8)
                 found.append(("SESSION", a, flags & 0x7F, flags >> 7, b, c, p[16:<Py_ssize_t>length]))
+            elif kind == QUEUED_5:
+                need(p, p + length, 16)
+                memcpy(&b, p, 8)
+                memcpy(&c, p + 8, 8)
+                found.append(("QUEUED", a, b, c, flags, p[16:<Py_ssize_t>length]))
+            elif kind == SUBSCRIBED:
+                found.append(("SUBSCRIBED", a, flags, p[:<Py_ssize_t>length], 0))
+            elif kind == SUBSCRIBED_5:
+                need(p, p + length, 4)
+                memcpy(&identifier, p, 4)
+                found.append(("SUBSCRIBED", a, flags, p[4:<Py_ssize_t>length], identifier))
+            elif kind == SESSION_EXPIRY:
+                need(p, p + length, 12)
+                memcpy(&identifier, p, 4)
+                memcpy(&deadline, p + 4, 8)
+                found.append(("SESSION_EXPIRY", a, None if flags else identifier, deadline))
             else:
                 found.append((NAMES[kind], a, flags, p[:<Py_ssize_t>length]))
             p += length
@@ -269,5 +426,9 @@ NAMES = {
     MESSAGE: "MESSAGE", QUEUED: "QUEUED", DONE: "DONE", RECEIVED: "RECEIVED", AWAITING: "AWAITING",
     RELEASED: "RELEASED", SESSION: "SESSION", SESSION_GONE: "SESSION_GONE", SUBSCRIBED: "SUBSCRIBED",
     UNSUBSCRIBED: "UNSUBSCRIBED", RETAINED: "RETAINED", RETAINED_GONE: "RETAINED_GONE", WILL: "WILL",
-    WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER",
+    WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER", WILL_DELAY: "WILL_DELAY", CLOCK: "CLOCK",
+}
+TEXTS = {
+    SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,
+    SESSION_EXPIRY, WILL_DELAY,
 }

@@ -3,58 +3,92 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 cdef struct Message:
     uint32_t refs              # holders; the last one to release frees
     uint32_t payload_length
     uint64_t stored_id         # name of this message in the store's log; 0 = never stored
+    int64_t expires            # time of the turn's clock at which it expires; 0 = never
     uint32_t stored_epoch      # compaction epoch in which its bytes were last written to the log
+    uint32_t properties_length # bytes of its property block, without Topic Alias and Message Expiry Interval
     uint16_t topic_length
     uint8_t qos                # as published
     uint8_t retain             # RETAIN as published
-    uint8_t data[1]            # topic name, then payload
+    uint8_t data[1]            # topic name, properties, payload
 
 
 # A message in the router: on the stack of the function that accepted it, borrowed by all that receive it.
 cdef struct Publication:
     const uint8_t* topic       # a valid topic name
+    const uint8_t* properties  # its property block, checked, without Topic Alias and Message Expiry Interval
     const uint8_t* payload
     Py_ssize_t topic_length
+    Py_ssize_t properties_length
     Py_ssize_t payload_length
+    int64_t expires            # time of the turn's clock at which it expires; 0 = never
     Py_ssize_t packet_size
-    const uint8_t* packet      # as a QoS 0 packet in its shortest encoding, without flags; NULL = to be encoded
+    const uint8_t* packet      # as a QoS 0 packet of level 4 in its shortest encoding, without flags; NULL = to be encoded
+    Py_ssize_t packet_5_size
+    const uint8_t* packet_5    # likewise of level 5, without subscription identifiers
     Message* message           # the same as an object, not owned; NULL until a queue or the retained tree needs one
     void* publisher            # borrowed: the publisher's Session, or client id if it is at another node, or None
     uint8_t qos                # as published: 0, 1 or 2
     uint8_t retain             # RETAIN as published
     uint8_t dup                # DUP as published: 0 or 8
     uint8_t forwarded          # accepted by another node: delivered to clients here, not forwarded again
+    uint8_t invalid_payload    # its properties say that the payload is UTF-8, and it is not
     uint8_t looked_up          # `Router.check_topic` has just checked the topic name, and no filter has changed since
 
 
 cdef inline Publication publication_of(const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
                                        Py_ssize_t payload_length, uint8_t qos, bint retain) noexcept nogil:
-    """A publication of the broker's own, without publisher, packet and message."""
-    return Publication(topic, payload, topic_length, payload_length, 0, NULL, NULL, NULL, qos, retain, 0, 0, 0)
+    """A publication without publisher, properties, packets and message."""
+    cdef Publication publication
+    memset(&publication, 0, sizeof(Publication))
+    publication.topic = topic
+    publication.topic_length = topic_length
+    publication.payload = payload
+    publication.payload_length = payload_length
+    publication.qos = qos
+    publication.retain = retain
+    return publication
 
 
-cdef inline Message* message_new(const uint8_t* topic, Py_ssize_t topic_length, const uint8_t* payload,
-                                 Py_ssize_t payload_length, int qos, bint retain) noexcept nogil:
+cdef inline Publication publication_of_message(Message* m) noexcept nogil:
+    """The publication of a message, which lives longer."""
+    cdef Publication publication = publication_of(m.data, m.topic_length, message_payload(m), m.payload_length, m.qos,
+                                                  m.retain)
+    publication.properties = m.data + m.topic_length
+    publication.properties_length = m.properties_length
+    publication.expires = m.expires
+    publication.message = m
+    return publication
+
+
+cdef inline Message* message_new(const Publication* publication) noexcept nogil:
     """A message with one reference, the caller's. NULL: out of memory."""
-    cdef Message* m = <Message*>malloc(sizeof(Message) + topic_length + payload_length)
+    cdef Message* m = <Message*>malloc(sizeof(Message) + publication.topic_length + publication.properties_length
+                                       + publication.payload_length)
+    cdef uint8_t* p
     if m == NULL:
         return NULL
     m.refs = 1
     m.stored_id = 0
     m.stored_epoch = 0
-    m.topic_length = <uint16_t>topic_length
-    m.payload_length = <uint32_t>payload_length
-    m.qos = <uint8_t>qos
-    m.retain = retain
-    memcpy(m.data, topic, topic_length)
-    if payload_length:
-        memcpy(m.data + topic_length, payload, payload_length)
+    m.expires = publication.expires
+    m.topic_length = <uint16_t>publication.topic_length
+    m.properties_length = <uint32_t>publication.properties_length
+    m.payload_length = <uint32_t>publication.payload_length
+    m.qos = publication.qos
+    m.retain = publication.retain
+    memcpy(m.data, publication.topic, publication.topic_length)
+    p = m.data + publication.topic_length
+    if publication.properties_length:
+        memcpy(p, publication.properties, publication.properties_length)
+        p += publication.properties_length
+    if publication.payload_length:
+        memcpy(p, publication.payload, publication.payload_length)
     return m
 
 
@@ -69,10 +103,24 @@ cdef inline void message_release(Message* m) noexcept nogil:
         free(m)
 
 
-cdef inline const uint8_t* message_payload(const Message* m) noexcept nogil:
+cdef inline const uint8_t* message_properties(const Message* m) noexcept nogil:
     return m.data + m.topic_length
 
 
+cdef inline const uint8_t* message_payload(const Message* m) noexcept nogil:
+    return m.data + m.topic_length + m.properties_length
+
+
 cdef inline int64_t message_size(const Message* m) noexcept nogil:
-    """Bytes of topic name and payload, as limits and metrics count them."""
-    return <int64_t>m.topic_length + m.payload_length
+    """Bytes of topic name, properties and payload, as limits and metrics count them."""
+    return <int64_t>m.topic_length + m.properties_length + m.payload_length
+
+
+cdef inline uint32_t seconds_left(int64_t expires, int64_t clock) noexcept nogil:
+    """The Message Expiry Interval to send: the interval received, less the whole seconds waited [5: MQTT-3.3.2-6]."""
+    return <uint32_t>((expires - clock + 2) // 4) if expires > clock else 0
+
+
+cdef inline int64_t expiry_after(uint32_t seconds, int64_t clock) noexcept nogil:
+    """The time at which a message expires that was accepted at `clock`: not before the interval is over."""
+    return clock + <int64_t>seconds * 4 + 1

@@ -20,13 +20,19 @@ cdef enum EntryState:
     GOT_PUBREC = 2             # PUBREC received; PUBREL to be sent, or sent and PUBCOMP awaited
     ACKED = 3                  # acknowledged or dropped; waits for the entries before it
 
+cdef enum EntryFlags:
+    QOS = 3                    # granted: 1 or 2
+    RETAINED_MESSAGE = 4       # sent with RETAIN at every level: a new subscription matched a retained message
+    RETAIN_AS_PUBLISHED = 8    # sent with RETAIN at level 5
+    DUP = 16                   # may have been sent before
+    STORED_FLAGS = 15          # those that a store keeps
+
 cdef struct Entry:
     Message* message           # owns a reference; NULL from GOT_PUBREC on
     uint32_t sent_tick         # tick of the last sending
-    uint8_t qos                # granted: 1 or 2
+    uint8_t flags              # bits of EntryFlags
     uint8_t state              # EntryState
-    uint8_t dup                # may have been sent before
-    uint8_t retain             # RETAIN as it will be sent
+    uint16_t identifiers       # number of a set of subscription identifiers in the session; 0 = none
 
 cdef struct OutgoingQueue:
     Entry* entries             # queue number n is kept at entries[n & mask]; NULL = no memory for any
@@ -35,7 +41,7 @@ cdef struct OutgoingQueue:
     uint64_t head              # oldest queue number that is not ACKED
     uint64_t next              # next queue number to send
     uint64_t sent              # below this all may have been sent before; updated when `next` moves back
-    uint64_t queued_bytes      # topic names and payloads
+    uint64_t queued_bytes      # topic names, properties and payloads
     uint64_t droppable         # every entry below this was sent before or is ACKED
     uint32_t queued            # entries that are not ACKED
 
@@ -91,7 +97,7 @@ cdef inline Entry* queue_in_flight(OutgoingQueue* queue, uint64_t tail, uint16_t
     if n[0] >= tail:
         return NULL
     entry = queue_entry(queue, n[0])
-    if entry.state == ACKED or (entry.state == WAITING and not entry.dup):
+    if entry.state == ACKED or (entry.state == WAITING and not entry.flags & DUP):
         return NULL
     return entry
 

@@ -15,16 +15,21 @@ cdef class MessageSource:
 cdef class Session(Subscriber):
     cdef public object owner           # for Python: the object that holds the rest of the session
     cdef public object user            # bytes: the verified user that owns the session; None = no user
+    cdef public object expiry          # for Python: Session Expiry Interval in seconds; None = as configured
     cdef readonly bint persistent      # outlives its connection
     cdef bint restoring                # records are being restored
     cdef uint32_t pending              # messages passed to the journal that have no queue number yet
     cdef readonly uint8_t level        # protocol level of the last connection
     cdef OutgoingQueue queue           # `tail` is the next queue number to give
     cdef IncomingQos2 incoming         # QoS 2 messages from the client
+    cdef list identifier_sets          # of bytes: the sets of subscription identifiers of queued messages, from 1 on
     cdef list sources                  # of MessageSource, in order of arrival; None when empty
 
     cdef void clear(self) noexcept
-    cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1
+    cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1
+    cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0
+    cdef bint drop_expired(self) except -1
+    cdef bint in_flight(self, uint64_t n, const Entry* e) noexcept
     cdef int arrive(self, uint64_t n, Message* message, uint8_t flags) except -1
     cdef bint drop_one(self) except -1
     cdef int finish(self, uint64_t n) except -1
@@ -32,8 +37,9 @@ cdef class Session(Subscriber):
     cdef bint may_not_read(self, Message* m, bint sends=?) except -1
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1
     cdef int send_publish(self, uint64_t n, Entry* e) except -1
-    cdef bint puback(self, uint16_t packet_id) except -1
-    cdef bint pubrec(self, uint16_t packet_id) except -1
+    cdef bint put_publish(self, const Message* m, uint8_t first_byte, uint16_t packet_id, bytes identifiers) except -1
+    cdef bint puback(self, uint16_t packet_id, uint8_t code) except -1
+    cdef bint pubrec(self, uint16_t packet_id, uint8_t code) except -1
     cdef bint pubcomp(self, uint16_t packet_id) except -1
     cdef bint awaits(self, uint16_t packet_id) noexcept
     cdef int await_release(self, uint16_t packet_id, Message* message) except -1

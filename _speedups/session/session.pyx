@@ -10,27 +10,34 @@ At most 65534 entries lie between the oldest unacknowledged and the newest sent 
 """
 
 cimport cython
+from libc.stdint cimport int64_t
 
 import struct
 
 from _speedups.session cimport journal as j
 from _speedups.session.rights cimport MAY_READ, Rights
 from _speedups.base.buffers cimport buffer_size
-from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
+from _speedups.codec.publish cimport (
+    FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
+    write_publish,
+)
+from _speedups.codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND
 from _speedups.session.incoming_qos2 cimport (
     Awaiting, incoming_add, incoming_clear, incoming_find, incoming_places, incoming_remove,
 )
 from _speedups.session.message cimport (
-    Message, Publication, message_hold, message_new, message_payload, message_release, message_size,
+    Message, Publication, message_hold, message_new, message_payload, message_properties, message_release,
+    message_size, publication_of, seconds_left,
 )
 from _speedups.session.counters cimport (
-    DELIVERY_DENIED, DROPPED_QUEUE_FULL, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED,
+    DELIVERY_DENIED, DROPPED_QUEUE_FULL, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED,
+    REFUSED_BY_RECEIVER, TOO_LARGE,
 )
 from _speedups.session.outgoing_queue cimport (
-    ACKED, GOT_PUBREC, PACKET_IDS, SENT, WAITING, Entry, packet_id_of, queue_clear, queue_entry, queue_grow,
-    queue_in_flight, queue_skip_acked,
+    ACKED, DUP, GOT_PUBREC, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, STORED_FLAGS, WAITING, Entry,
+    packet_id_of, queue_clear, queue_entry, queue_grow, queue_in_flight, queue_skip_acked,
 )
-from _speedups.session.subscriber cimport LOCAL, SHARED, Plan, Receiver, Subscriber
+from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, SHARED, Plan, Receiver, Subscriber
 from _speedups.session.turn cimport Outlet, Sender, Turn
 
 from _speedups.session.journal import DamagedBlock
@@ -41,6 +48,8 @@ cdef enum:
     GAP_MAX = 1 << 24          # queue numbers that a store may skip
     ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED
     PULLS_MAX = 4096           # steps of a source in one turn
+    IDENTIFIER_SETS_MAX = 4096 # sets of subscription identifiers in a queue; past it messages get none
+    FAILURE = 0x80             # the first reason code of a failure
 
 
 cdef class MessageSource:
@@ -155,7 +164,8 @@ cdef class Session(Subscriber):
             m = e.message
             if e.state != ACKED:
                 found.append((
-                    n, ("waiting", "sent", "pubrec")[e.state], e.qos, bool(e.dup), bool(e.retain),
+                    n, ("waiting", "sent", "pubrec")[e.state], e.flags & QOS, e.flags & DUP != 0,
+                    e.flags & RETAINED_MESSAGE != 0,
                     None if m == NULL else m.data[:m.topic_length],
                     None if m == NULL else message_payload(m)[:<Py_ssize_t>m.payload_length]))
             n += 1
@@ -199,11 +209,19 @@ cdef class Session(Subscriber):
             e = queue_entry(&self.queue, n)
             if e.state == SENT:
                 e.state = WAITING
-                e.dup = True
+                e.flags |= DUP
             n += 1
         self.queue.sent = max(self.queue.sent, self.queue.next)
         self.queue.next = self.queue.head
         count_inflight(self, -<int64_t>self.queue.inflight)
+        if self.level == 5:
+            # Only PUBLISH waits for the window of the client's Receive Maximum [5: MQTT-3.3.4-8].
+            n = self.queue.head
+            while n < self.queue.sent and n < self.tail:
+                if queue_entry(&self.queue, n).state == GOT_PUBREC:
+                    count_inflight(self, 1)
+                    self.outlet.acknowledge(PUBREL, packet_id_of(n), False, 0, 0)
+                n += 1
         self.turn.schedule_send(self)
 
     def resend_if_older(self, uint32_t ticks):
@@ -225,41 +243,45 @@ cdef class Session(Subscriber):
     # ---- messages to the client ----
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
+        cdef uint8_t flags = publication.qos if publication.qos < receiver.qos else receiver.qos
         if publication.forwarded and self.kind == SHARED:
             return 1                              # the node that accepted the message has queued it in Redis
-        self.enqueue(publication.message, publication.qos if publication.qos < receiver.qos else receiver.qos, False)
+        if receiver.flags & KEEP_RETAIN and publication.retain:
+            flags |= RETAIN_AS_PUBLISHED
+        self.enqueue(publication.message, flags, plan.identifiers + receiver.identifiers_at, receiver.identifiers_size)
         return 1
 
-    cdef int enqueue(self, Message* message, uint8_t qos, bint retain) except -1:
-        """Queue a message, to be sent with `qos`. At the limits the policy selects the message to drop.
+    cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1:
+        """Queue a message. At the limits the policy selects the message to drop.
 
-        `retain`: a retained message, pulled from a source.
+        Args:
+            message: the session takes a reference of its own.
+            flags: QoS to send it with, RETAINED_MESSAGE if it was pulled from a source, RETAIN_AS_PUBLISHED.
+            identifiers: `n` bytes of properties, the identifiers of the subscriptions that it matched.
         """
         cdef Entry* e
         cdef uint64_t size = <uint64_t>message_size(message)
         if self.kind == SHARED:
             self.pending += self.outlet is not None
-            self.trace("queued", message, qos, "in Redis")
-            return self.turn.journal.queued(self, self.session_id, 0, message, qos | retain << 2)
+            self.trace("queued", message, flags & QOS, "in Redis")
+            return self.turn.journal.queued(self, self.session_id, 0, message, flags, identifiers, n)
         # A retained message is pulled only while there is room. Its exact size is not checked: it would be lost.
-        while not retain and (
+        while not flags & RETAINED_MESSAGE and (
                 self.queue.queued >= self.turn.limits.max_queued_messages
                 or (self.queue.queued and self.queue.queued_bytes + size > self.turn.limits.max_queued_bytes)):
+            if self.drop_expired():
+                continue
             self.turn.queue_is_full(self.client_id)
             if not self.turn.limits.drop_oldest or not self.drop_one():
-                self.trace("dropped", message, qos, "the queue is full")
+                self.trace("dropped", message, flags & QOS, "the queue is full")
                 return 0
         if queue_grow(&self.queue, self.tail) < 0:
             raise MemoryError
         e = queue_entry(&self.queue, self.tail)
-        e.message = message_hold(message)
-        e.qos = qos
-        e.state = WAITING
-        e.dup = False
-        e.retain = retain
-        self.trace("queued", message, qos, "" if self.outlet is not None else "until the client is back")
+        e[0] = Entry(message_hold(message), 0, flags, WAITING, self.identifier_set(identifiers, n) if n else 0)
+        self.trace("queued", message, flags & QOS, "" if self.outlet is not None else "until the client is back")
         if self.recorded():
-            self.turn.journal.queued(self, self.session_id, self.tail, message, qos | retain << 2)
+            self.turn.journal.queued(self, self.session_id, self.tail, message, flags, identifiers, n)
             self.turn.await_commit(self)
         self.tail += 1
         count_queued(self, 1, size)
@@ -267,8 +289,20 @@ cdef class Session(Subscriber):
             self.turn.schedule_send(self)
         return 0
 
+    cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0:
+        """The number of a set of subscription identifiers, as encoded properties; 0: there are too many sets."""
+        cdef bytes wanted = identifiers[:n]
+        if self.identifier_sets is None or self.queue.head == self.tail:
+            self.identifier_sets = [b""]
+        if wanted in self.identifier_sets:
+            return <uint16_t>self.identifier_sets.index(wanted)
+        if len(self.identifier_sets) >= IDENTIFIER_SETS_MAX:
+            return 0
+        self.identifier_sets.append(wanted)
+        return <uint16_t>(len(self.identifier_sets) - 1)
+
     cdef int arrive(self, uint64_t n, Message* message, uint8_t flags) except -1:
-        """Add a message that has queue number `n`; `flags` are QoS | RETAIN << 2. A repeated number is ignored."""
+        """Add a message that has queue number `n`; `flags` are EntryFlags. A repeated number is ignored."""
         cdef Entry* e
         # Accepted from the first restored part of the queue until the client leaves; CONNACK may still be pending.
         if self.queue.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
@@ -276,7 +310,7 @@ cdef class Session(Subscriber):
         if n < self.tail and not (self.restoring and n >= self.queue.head and queue_entry(&self.queue, n).message == NULL):
             return 0
         e = self.restored_entry(n)
-        e[0] = Entry(message_hold(message), 0, flags & 3, WAITING, False, flags >> 2 & 1)
+        e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING, 0)
         count_queued(self, 1, message_size(message))
         if self.turn.limits.drop_oldest and not self.restoring:
             while (self.queue.queued > self.turn.limits.max_queued_messages
@@ -286,21 +320,39 @@ cdef class Session(Subscriber):
                     break
         return self.turn.schedule_send(self)
 
+    cdef bint drop_expired(self) except -1:
+        """Drop the oldest message that has never been sent, if it has expired."""
+        cdef uint64_t n = max(self.queue.next, self.queue.droppable)
+        cdef Entry* e
+        if n >= self.tail:
+            return False
+        e = queue_entry(&self.queue, n)
+        if e.state != WAITING or e.flags & DUP or e.message.expires == 0 or e.message.expires > self.turn.clock:
+            return False
+        self.turn.counters[EXPIRED] += 1
+        self.trace("dropped", e.message, e.flags & QOS, "it has expired")
+        self.finish(n)
+        return True
+
+    cdef bint in_flight(self, uint64_t n, const Entry* e) noexcept:
+        """Whether the entry is counted as in flight on this connection."""
+        return n < self.queue.next or (self.level == 5 and e.state == GOT_PUBREC)
+
     cdef bint drop_one(self) except -1:
         """Drop the oldest message that has never been sent; False when there is none."""
         cdef uint64_t n = max(self.queue.next, self.queue.droppable)
-        while n < self.tail and (queue_entry(&self.queue, n).state != WAITING or queue_entry(&self.queue, n).dup):
+        while n < self.tail and (queue_entry(&self.queue, n).state != WAITING or queue_entry(&self.queue, n).flags & DUP):
             n += 1
         self.queue.droppable = n                        # no entry before this one can become droppable again
         if n == self.tail:
             return False
-        self.trace("dropped", queue_entry(&self.queue, n).message, queue_entry(&self.queue, n).qos,
+        self.trace("dropped", queue_entry(&self.queue, n).message, queue_entry(&self.queue, n).flags & QOS,
                    "the queue is full, and it was the oldest")
         self.finish(n)
         # Dropped entries wait as ACKED for entries in flight. If those are never acknowledged, they are dropped too.
         while self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued:
             self.turn.queue_is_full(self.client_id)
-            count_inflight(self, -<int64_t>(self.queue.head < self.queue.next))
+            count_inflight(self, -<int64_t>self.in_flight(self.queue.head, queue_entry(&self.queue, self.queue.head)))
             self.finish(self.queue.head)
         return True
 
@@ -324,9 +376,11 @@ cdef class Session(Subscriber):
         cdef Outlet outlet = self.outlet
         cdef Entry* e
         cdef uint64_t n
+        cdef uint32_t window
         cdef int pulls = 0
         if outlet is None or outlet.closed:
             return 0
+        window = min(self.turn.limits.max_inflight, <uint32_t>outlet.receive_maximum)
         while True:
             if buffer_size(&outlet.out) > SEND_BYTES:
                 outlet.wants_room = True
@@ -344,19 +398,23 @@ cdef class Session(Subscriber):
                         self.sources = None
                 continue
             n = self.queue.next
-            if (n >= self.tail or n >= self.committed or self.queue.inflight >= self.turn.limits.max_inflight
+            if (n >= self.tail or n >= self.committed or self.queue.inflight >= window
                     or n - self.queue.head >= PACKET_IDS - 1):
                 return 0
             self.queue.next = n + 1
             e = queue_entry(&self.queue, n)
             if e.state == WAITING:
-                if self.may_not_read(e.message):
+                if e.message.expires and e.message.expires <= self.turn.clock and not e.flags & DUP:
+                    self.turn.counters[EXPIRED] += 1      # not begun: it is deleted [5: MQTT-3.3.2-5]
+                    self.trace("dropped", e.message, e.flags & QOS, "it has expired")
+                    self.finish(n)
+                elif self.may_not_read(e.message):
                     self.finish(n)
                 else:
                     self.send_publish(n, e)
-            elif e.state == GOT_PUBREC:
+            elif e.state == GOT_PUBREC and self.level < 5:
                 count_inflight(self, 1)
-                outlet.acknowledge(PUBREL, packet_id_of(n), False)
+                outlet.acknowledge(PUBREL, packet_id_of(n), False, 0, 0)
 
     cdef bint may_not_read(self, Message* m, bint sends=True) except -1:
         """Whether the client may not read the message; counts a denial. The hook is called only just before sending."""
@@ -378,43 +436,78 @@ cdef class Session(Subscriber):
 
     cdef int send_publish(self, uint64_t n, Entry* e) except -1:
         cdef Message* m = e.message
-        cdef uint32_t remaining = publish_remaining(m.topic_length, m.payload_length, e.qos)
-        write_publish(self.outlet.reserve(publish_size(remaining)),
-                      PUBLISH_QOS_0 | e.dup << 3 | e.qos << 1 | e.retain, remaining, m.data, m.topic_length,
-                      packet_id_of(n), message_payload(m), m.payload_length)
-        if e.dup:
+        cdef uint8_t retain = e.flags & (RETAINED_MESSAGE | RETAIN_AS_PUBLISHED if self.level == 5 else RETAINED_MESSAGE)
+        if not self.put_publish(
+                m, PUBLISH_QOS_0 | (FLAG_DUP if e.flags & DUP else 0) | (e.flags & QOS) << 1 | (FLAG_RETAIN if retain else 0),
+                packet_id_of(n), self.identifier_sets[e.identifiers] if e.identifiers else b""):
+            return self.finish(n)
+        if e.flags & DUP:
             self.turn.counters[REDELIVERED] += 1
-        self.trace("sent", m, e.qos, "again, with DUP" if e.dup else "")
+        self.trace("sent", m, e.flags & QOS, "again, with DUP" if e.flags & DUP else "")
         e.state = SENT
         e.sent_tick = self.turn.tick
         count_inflight(self, 1)
+        return 0
+
+    cdef bint put_publish(self, const Message* m, uint8_t first_byte, uint16_t packet_id, bytes identifiers) except -1:
+        """Write a PUBLISH. False: the client takes no packet of its size; it counts as delivered [5: MQTT-3.1.2-25]."""
+        cdef Outlet outlet = self.outlet
+        cdef uint32_t remaining = publish_remaining(m.topic_length, m.payload_length, first_byte & 6)
+        cdef uint8_t* properties
+        if outlet.level == 5:
+            remaining += <uint32_t>properties_size(m.expires != 0, len(identifiers), m.properties_length)
+            if publish_size(remaining) > <Py_ssize_t>outlet.largest:
+                self.turn.counters[TOO_LARGE] += 1
+                self.trace("dropped", m, first_byte >> 1 & 3, "the client takes no packet of its size")
+                return False
+        properties = write_publish(outlet.reserve(publish_size(remaining)), first_byte, remaining, m.data,
+                                   m.topic_length, packet_id, message_payload(m), m.payload_length)
+        if outlet.level == 5:
+            write_properties(properties, m.expires != 0, seconds_left(m.expires, self.turn.clock), identifiers,
+                             len(identifiers), message_properties(m), m.properties_length)
         self.turn.counters[PACKETS_SENT] += 1
         self.turn.counters[PUBLISH_SENT] += 1
         self.turn.counters[PUBLISH_BYTES_SENT] += m.payload_length
-        return 0
+        return True
 
-    cdef bint puback(self, uint16_t packet_id) except -1:
+    cdef bint puback(self, uint16_t packet_id, uint8_t code) except -1:
         """Handle PUBACK. Returns False if it answers a QoS 2 message, which is a protocol error."""
         cdef uint64_t n
         cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
         if e == NULL:
             return True                           # late or repeated: harmless
-        if e.qos != 1:
+        if e.flags & QOS != 1:
             return False
+        if code >= FAILURE:
+            self.turn.counters[REFUSED_BY_RECEIVER] += 1
         self.trace("acknowledged", e.message, 1, "PUBACK")
-        count_inflight(self, -<int64_t>(n < self.queue.next))
+        count_inflight(self, -<int64_t>self.in_flight(n, e))
         self.finish(n)
         self.turn.schedule_send(self)
         return True
 
-    cdef bint pubrec(self, uint16_t packet_id) except -1:
-        """Handle PUBREC: PUBREL is sent once it is stored. Returns False if it answers a QoS 1 message."""
+    cdef bint pubrec(self, uint16_t packet_id, uint8_t code) except -1:
+        """Handle PUBREC: PUBREL is sent once it is stored. Returns False if it answers a QoS 1 message.
+
+        A failure ends the exchange, and no PUBREL follows [5: 4.3.3].
+        """
         cdef uint64_t n
         cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
         cdef bint fresh = e != NULL and e.state != GOT_PUBREC
+        if fresh and e.flags & QOS != 2:
+            return False
+        if code >= FAILURE:
+            if e != NULL:
+                self.turn.counters[REFUSED_BY_RECEIVER] += 1
+                if fresh:
+                    self.trace("acknowledged", e.message, 2, "PUBREC with a failure")
+                count_inflight(self, -<int64_t>self.in_flight(n, e))
+                self.finish(n)
+                self.turn.schedule_send(self)
+            return True
         if fresh:
-            if e.qos != 2:
-                return False
+            if self.level == 5 and n >= self.queue.next:
+                count_inflight(self, 1)
             e.state = GOT_PUBREC
             self.trace("acknowledged", e.message, 2, "PUBREC")
             count_queued(self, 0, -message_size(e.message))
@@ -424,7 +517,8 @@ cdef class Session(Subscriber):
             if self.recorded():
                 self.turn.journal.entry(j.RECEIVED, self, self.session_id, n)
         # An unknown identifier is answered too, so that the client can complete its half [MQTT-4.3.3-1].
-        self.outlet.acknowledge(PUBREL, packet_id, fresh and self.recorded())
+        self.outlet.acknowledge(PUBREL, packet_id, fresh and self.recorded(),
+                                CODE_PACKET_IDENTIFIER_NOT_FOUND if e == NULL else 0, 0)
         return True
 
     cdef bint pubcomp(self, uint16_t packet_id) except -1:
@@ -435,7 +529,7 @@ cdef class Session(Subscriber):
             return True
         if e.state != GOT_PUBREC:
             return False
-        count_inflight(self, -<int64_t>(n < self.queue.next))
+        count_inflight(self, -<int64_t>self.in_flight(n, e))
         self.finish(n)
         self.turn.schedule_send(self)
         return True
@@ -484,12 +578,15 @@ cdef class Session(Subscriber):
         cdef uint64_t n = self.queue.head
         cdef uint32_t i
         cdef Entry* e
+        cdef bytes identifiers
         if not self.recorded():
             return
         while n < self.tail:
             e = queue_entry(&self.queue, n)
             if e.message != NULL:
-                self.turn.journal.queued(self, self.session_id, n, e.message, e.qos | e.retain << 2)
+                identifiers = self.identifier_sets[e.identifiers] if e.identifiers else b""
+                self.turn.journal.queued(self, self.session_id, n, e.message, e.flags & STORED_FLAGS, identifiers,
+                                         len(identifiers))
             elif e.state == GOT_PUBREC:
                 self.turn.journal.entry(j.RECEIVED, self, self.session_id, n)
             n += 1
@@ -531,7 +628,7 @@ cdef class Session(Subscriber):
         while self.tail <= n:
             if queue_grow(&self.queue, self.tail) < 0:
                 raise MemoryError
-            queue_entry(&self.queue, self.tail)[0] = Entry(NULL, 0, 2, ACKED, False, False)
+            queue_entry(&self.queue, self.tail)[0] = Entry(NULL, 0, 2, ACKED, 0)
             self.tail += 1
         return queue_entry(&self.queue, n)
 
@@ -550,17 +647,18 @@ cdef class Session(Subscriber):
         self.queue.next = self.queue.head
         self.queue.sent = max(self.queue.sent, sent)
 
-    def restore_queued(self, uint64_t n, Restored message, uint8_t qos, bint retain):
-        """Restore a QUEUED record; a repeated one is skipped."""
+    def restore_queued(self, uint64_t n, Restored message, uint8_t flags, bytes identifiers=b""):
+        """Restore a QUEUED record, with the identifiers of subscriptions as properties; a repeated one is skipped."""
         cdef Entry* e
-        if not 1 <= qos <= 2:
+        if not 1 <= flags & QOS <= 2:
             raise DamagedBlock("a queued message of QoS 0 or 3")
         if n < self.queue.head:
             return
         e = self.restored_entry(n)
         if e.state != ACKED:
             return
-        e[0] = Entry(message_hold(message.message), 0, qos, WAITING, False, retain)
+        e[0] = Entry(message_hold(message.message), 0, flags, WAITING,
+                     self.identifier_set(identifiers, len(identifiers)) if identifiers else 0)
         count_queued(self, 1, message_size(e.message))
 
     def restore_done(self, uint64_t n):
@@ -579,7 +677,7 @@ cdef class Session(Subscriber):
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
-        e[0] = Entry(NULL, 0, 2, GOT_PUBREC, True, False)
+        e[0] = Entry(NULL, 0, 2 | DUP, GOT_PUBREC, 0)
 
     def restore_awaiting(self, uint16_t packet_id, Restored message):
         """Restore an AWAITING record."""
@@ -607,7 +705,7 @@ cdef class Session(Subscriber):
         n = self.queue.head
         while n < sent:
             if queue_entry(&self.queue, n).state == WAITING:
-                queue_entry(&self.queue, n).dup = True
+                queue_entry(&self.queue, n).flags |= DUP
             n += 1
         self.queue.sent = max(self.queue.sent, sent)
         self.queue.next = self.queue.head
@@ -616,10 +714,13 @@ cdef class Session(Subscriber):
 cdef class Restored:
     """A message restored from the store, kept while records that name it are read."""
 
-    def __cinit__(self, uint64_t number, int qos, bint retain, bytes topic not None, bytes payload not None):
-        cdef const uint8_t* topic_bytes = topic
-        cdef const uint8_t* payload_bytes = payload
-        self.message = message_new(topic_bytes, len(topic), payload_bytes, len(payload), qos, retain)
+    def __cinit__(self, uint64_t number, int qos, bint retain, bytes topic not None, bytes payload not None,
+                  bytes properties=b"", int64_t expires=0):
+        cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, retain)
+        publication.properties = properties
+        publication.properties_length = len(properties)
+        publication.expires = expires
+        self.message = message_new(&publication)
         if self.message == NULL:
             raise MemoryError
         self.message.stored_id = number
@@ -632,6 +733,20 @@ cdef class Restored:
     def topic(self):
         """Topic name, as bytes."""
         return self.message.data[:self.message.topic_length]
+
+    @property
+    def properties(self):
+        """Its property block, without length, alias and expiry, as bytes."""
+        return message_properties(self.message)[:<Py_ssize_t>self.message.properties_length]
+
+    @property
+    def expires(self):
+        """The time of the turn's clock at which it expires; 0 = never."""
+        return self.message.expires
+
+    @expires.setter
+    def expires(self, int64_t clock):
+        self.message.expires = clock
 
     @property
     def payload(self):

@@ -1,6 +1,6 @@
 # The owner of subscriptions: a session, another node, the message log. See subscriber.pyx.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport buffer_size
 from _speedups.session.counters cimport DROPPED_SLOW
@@ -23,10 +23,18 @@ cdef struct Subscription:
     void* node                 # of the topic tree
     uint32_t position          # of the SubscriptionEntry in the node's array
 
+cdef enum ReceiverFlags:
+    KEEP_RETAIN = 1            # a matching subscription has Retain As Published
+    NOT_OWN = 2                # not for messages that the subscriber has published: No Local
+    ONLY_OWN = 4               # only for those: it has subscriptions with No Local and without
+
 # A subscriber that gets the messages of a topic name.
 cdef struct Receiver:
     void* subscriber           # a Subscriber, not owned
     uint8_t qos                # highest of the subscriber's matching subscriptions
+    uint8_t flags              # ReceiverFlags
+    uint16_t identifiers_size  # bytes of the identifiers of these subscriptions, as properties ...
+    uint32_t identifiers_at    # ... from this byte of the plan's `identifiers` on
 
 # All receivers of one topic name. Valid while `generation` is the tree's.
 cdef struct Plan:
@@ -38,6 +46,7 @@ cdef struct Plan:
     uint64_t log_block         # ... in this block of the message log
     uint64_t publisher         # number of the Rights that last allowed publishing to the topic; or 0
     Receiver* receivers        # in the same allocation as the plan, after the topic name; or in the tree's scratch
+    uint8_t* identifiers       # subscription identifiers, after the receivers; or in the tree's scratch
     uint8_t topic[1]
 
 

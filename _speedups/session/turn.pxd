@@ -7,6 +7,19 @@ from _speedups.session.counters cimport COUNTER_COUNT
 from _speedups.session.journal cimport Journal
 from _speedups.session.trace cimport Tracer
 
+cdef enum:
+    ALIASES_MAX = 255          # largest topic alias that a configuration may allow
+
+# Why a PUBLISH was refused, or an acknowledgement is no success: index of ACK_REASONS.
+cpdef enum AckReason:
+    NO_REASON = 0
+    ONLY_THE_BROKER
+    NO_RIGHT
+    PAYLOAD_NOT_UTF_8
+    TOO_MANY_UNRELEASED
+    REFUSED_BY_HOOK
+    MADE_INVALID_BY_HOOK
+
 cdef struct Limits:
     uint32_t max_packet_size          # bytes of a whole packet
     int max_topic_levels
@@ -17,20 +30,29 @@ cdef struct Limits:
     uint32_t max_awaiting_release     # QoS 2 messages of a session that wait for PUBREL
     Py_ssize_t max_outgoing_bytes     # unsent bytes of one connection; above it QoS 0 is dropped and QoS 1, 2 wait
     bint control_characters           # allowed in topic names
+    bint validate_payload             # a payload that is declared to be UTF-8 is checked
+    uint32_t receive_maximum          # unacknowledged messages of QoS 1 and 2 from a client of level 5
+    uint32_t topic_alias_maximum      # of the aliases of a client, at most ALIASES_MAX
     Py_ssize_t max_uncommitted_bytes  # of blocks that the store has not confirmed; above it publishers are not read
 
 # An acknowledgement that is sent when the store has the block it depends on.
 cdef struct HeldAck:
     void* outlet                      # an Outlet; the entry owns a reference
     uint8_t first_byte
+    uint8_t code                      # reason code
     uint16_t packet_id
+    uint8_t why                       # AckReason
 
 
 cdef class Outlet:
     cdef Turn turn
     cdef Buffer out                   # encoded packets that are not yet sent
     cdef uint64_t held                # the commit that this connection's acknowledgements wait for
+    cdef uint32_t largest             # bytes of the largest packet that the client takes
+    cdef uint32_t unacknowledged      # its messages of QoS 1 and 2 that are not acknowledged; counted at level 5
+    cdef uint16_t receive_maximum     # messages of QoS 1 and 2 that it takes without acknowledging one
     cdef uint8_t level                # protocol level, 0 before CONNECT
+    cdef bint problem_information     # it wants reason strings
     cdef bint unflushed               # is in turn.unflushed
     cdef bint blocked                 # the socket takes no more for now
     cdef readonly bint closed
@@ -40,7 +62,7 @@ cdef class Outlet:
     cdef int drained(self) except -1
     cdef int store_caught_up(self) except -1
     cdef uint8_t* reserve(self, Py_ssize_t n) except NULL
-    cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait) except -1
+    cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait, uint8_t code, uint8_t why) except -1
 
 
 cdef class Sender:
@@ -60,7 +82,7 @@ cdef class Commit:
     cdef list callbacks               # Python callables without arguments
     cdef Py_ssize_t size              # bytes of the block and of its waiters
 
-    cdef int hold(self, Outlet outlet, uint8_t first_byte, uint16_t packet_id) except -1
+    cdef int hold(self, HeldAck ack) except -1
 
 
 cdef class Turn:
@@ -83,6 +105,7 @@ cdef class Turn:
     cdef readonly object deliver_hook # callable: whether the session may get the message; None = always
     cdef readonly Tracer tracer       # None while no trace runs
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running
+    cdef readonly int64_t clock       # quarters of a second since the node began, the machine's sleep included
     cdef uint64_t counters[COUNTER_COUNT]
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...

@@ -1,7 +1,7 @@
 """One turn of the loop: all readable input is read and handled, then each connection is written once.
 
 Owns the lists that the packets of a turn fill: connections with output, senders with messages, records for the store.
-Owns the order in which the end of the turn processes them. It has no socket, no clock, no MQTT.
+Owns the order in which the end of the turn processes them. It has no socket, and its owner advances its clock.
 
 Group commit: output that depends on stored records waits here. A block is sealed at the end of the turn that wrote it
 and passed to the store. When the store has it, the caller calls `confirm`. Acknowledgements, deliveries and callbacks
@@ -17,6 +17,8 @@ from libc.string cimport memcpy
 from _speedups.base.array cimport array_reserve
 from _speedups.base.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
                                 pool_free)
+from _speedups.base.cursor cimport write_u16
+from _speedups.codec.tables cimport PUBACK, PUBCOMP, PUBREC
 from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
 from _speedups.session.journal cimport Journal
 from _speedups.session.trace cimport Tracer
@@ -28,6 +30,20 @@ COUNTERS = counter_names()
 cdef enum:
     CALLBACK_SIZE = 512    # bytes counted for a callback and the objects it refers to
     LAZY_MAX = 65536      # bytes of records without waiters (DONE) whose block may be delayed
+    FAILURE = 0x80        # the first reason code of a failure
+    REASON_STRING = 0x1F  # identifier of the property
+
+# Sentences for AckReason: below 120 bytes, so that the lengths around them take one byte.
+ACK_REASONS = {
+    NO_REASON: "",
+    ONLY_THE_BROKER: "only the broker publishes there",
+    NO_RIGHT: "the client may not publish there",
+    PAYLOAD_NOT_UTF_8: "the payload is not UTF-8, as its format indicator says",
+    TOO_MANY_UNRELEASED: "too many QoS 2 messages wait for PUBREL",
+    REFUSED_BY_HOOK: "a hook refuses it",
+    MADE_INVALID_BY_HOOK: "a hook made it invalid",
+}
+cdef tuple ACK_SENTENCES = tuple(ACK_REASONS[why].encode() for why in range(len(ACK_REASONS)))
 
 
 cdef class Outlet:
@@ -62,20 +78,22 @@ cdef class Outlet:
             self.unflushed = True
         return p
 
-    cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait) except -1:
-        """Send a packet of four bytes; if `wait`, after the block being written is stored.
+    cdef int acknowledge(self, uint8_t first_byte, uint16_t packet_id, bint wait, uint8_t code, uint8_t why) except -1:
+        """Send an acknowledgement; if `wait`, after the block being written is stored.
 
-        While one waits, later ones of the connection wait too: they are sent in order [MQTT-4.6.0-2].
+        While one waits, later ones of the connection wait too: they are sent in order [MQTT-4.6.0-2]. `code` and `why`
+        are the reason code and the AckReason; below level 5 they are not sent.
         """
+        cdef HeldAck ack = HeldAck(<void*>self, first_byte, code, packet_id, why)
         if wait or self.held > self.turn.committed:
             if self.turn.journal.urgent:
                 self.held = self.turn.sealed + 1
-                return self.turn.writing.hold(self, first_byte, packet_id)
+                return self.turn.writing.hold(ack)
             if self.turn.sealed > self.turn.committed:
                 self.held = self.turn.sealed
-                return self.turn.newest.hold(self, first_byte, packet_id)
+                return self.turn.newest.hold(ack)
             # The block being written has only records without waiters (DONE).
-        return put_acknowledgement(self, first_byte, packet_id, False)
+        return put_acknowledgement(&ack, False)
 
     def send(self, bytes data not None):
         """Append encoded packets to the output; they are sent at the end of the turn."""
@@ -124,14 +142,14 @@ cdef class Commit:
         free(self.tails)
         free(self.acks)
 
-    cdef int hold(self, Outlet outlet, uint8_t first_byte, uint16_t packet_id) except -1:
+    cdef int hold(self, HeldAck ack) except -1:
         if array_reserve(<void**>&self.acks, self.ack_count + 1, &self.ack_capacity, sizeof(HeldAck)) < 0:
             raise MemoryError
-        Py_INCREF(outlet)
-        self.acks[self.ack_count] = HeldAck(<void*>outlet, first_byte, packet_id)
+        Py_INCREF(<object>ack.outlet)
+        self.acks[self.ack_count] = ack
         self.ack_count += 1
         self.size += sizeof(HeldAck)
-        outlet.turn.uncommitted += sizeof(HeldAck)
+        (<Outlet>ack.outlet).turn.uncommitted += sizeof(HeldAck)
         return 0
 
 
@@ -151,6 +169,7 @@ cdef class Turn:
         self.commits = deque()
         self.full_queues = {}
         self.writing = Commit()
+        self.clock = 1                             # 0 stands for "never" in deadlines
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -171,11 +190,13 @@ cdef class Turn:
     def set_limits(self, *, uint32_t max_packet_size, int max_topic_levels, uint32_t max_inflight,
                    uint32_t max_queued_messages, uint64_t max_queued_bytes, bint drop_oldest,
                    uint32_t max_awaiting_release, Py_ssize_t max_outgoing_bytes, Py_ssize_t max_uncommitted_bytes,
-                   bint control_characters=False):
+                   bint control_characters=False, bint validate_payload=False, uint32_t receive_maximum=65535,
+                   uint32_t topic_alias_maximum=0):
         """Set the limits, in bytes and counts; the configuration describes them."""
         self.limits = Limits(
             max_packet_size, max_topic_levels, min(max_inflight, 65535), max_queued_messages, max_queued_bytes,
-            drop_oldest, max_awaiting_release, max_outgoing_bytes, control_characters, max_uncommitted_bytes)
+            drop_oldest, max_awaiting_release, max_outgoing_bytes, control_characters, validate_payload,
+            receive_maximum, min(topic_alias_maximum, <uint32_t>ALIASES_MAX), max_uncommitted_bytes)
 
     def set_hooks(self, bint has_publish_hook, deliver_hook):
         """The hooks on the data path.
@@ -216,9 +237,10 @@ cdef class Turn:
         dropped, self.full_queues = self.full_queues, {}
         return dropped
 
-    def advance(self, uint32_t ticks):
-        """Advance the tick by `ticks` quarters of a second."""
+    def advance(self, uint32_t ticks, int64_t missed=0):
+        """Advance the tick by `ticks` quarters of a second, and the clock by `missed` more: the process was suspended."""
         self.tick += ticks
+        self.clock += ticks + missed
 
     def after_commit(self, callback):
         """Call `callback()` when all records so far are stored; at once if they are."""
@@ -311,9 +333,8 @@ cdef class Turn:
                 sender.committed = commit.tails[i]
                 self.schedule_send(sender)
             for i in range(commit.ack_count):
-                outlet = <Outlet>commit.acks[i].outlet
-                if not outlet.closed:
-                    put_acknowledgement(outlet, commit.acks[i].first_byte, commit.acks[i].packet_id, True)
+                if not (<Outlet>commit.acks[i].outlet).closed:
+                    put_acknowledgement(&commit.acks[i], True)
             for callback in commit.callbacks:
                 try:
                     callback()
@@ -373,13 +394,41 @@ cdef class Turn:
         return self.to_send.count > 0
 
 
-cdef int put_acknowledgement(Outlet outlet, uint8_t first_byte, uint16_t packet_id, bint was_held) except -1:
-    cdef uint8_t* p = outlet.reserve(4)
-    p[0] = first_byte
-    p[1] = 2
-    p[2] = packet_id >> 8
-    p[3] = packet_id & 0xFF
+cdef int put_acknowledgement(const HeldAck* ack, bint was_held) except -1:
+    cdef Outlet outlet = <Outlet>ack.outlet
+    cdef int kind = ack.first_byte >> 4
+    cdef uint8_t* p
+    if outlet.level == 5:
+        if outlet.unacknowledged and (kind == PUBACK or kind == PUBCOMP or (kind == PUBREC and ack.code >= FAILURE)):
+            outlet.unacknowledged -= 1
+    if ack.code and outlet.level == 5:
+        put_reason(outlet, ack)
+    else:
+        p = outlet.reserve(4)
+        p[0] = ack.first_byte
+        p[1] = 2
+        write_u16(p + 2, ack.packet_id)
     if outlet.turn.tracer is not None:
-        outlet.turn.tracer.answered(outlet, first_byte, packet_id, was_held)
+        outlet.turn.tracer.answered(outlet, ack.first_byte, ack.packet_id, was_held)
     outlet.turn.counters[PACKETS_SENT] += 1
+    return 0
+
+
+cdef int put_reason(Outlet outlet, const HeldAck* ack) except -1:
+    """Write an acknowledgement with its reason code, and its reason string if the client takes it [5: MQTT-3.4.2-2]."""
+    cdef bytes sentence = ACK_SENTENCES[ack.why] if outlet.problem_information else b""
+    cdef Py_ssize_t n = len(sentence)
+    cdef uint8_t* p
+    if n and 9 + n > <Py_ssize_t>outlet.largest:
+        n = 0
+    p = outlet.reserve(9 + n if n else 5)
+    p[0] = ack.first_byte
+    p[1] = <uint8_t>(7 + n if n else 3)
+    write_u16(p + 2, ack.packet_id)
+    p[4] = ack.code
+    if n:
+        p[5] = <uint8_t>(3 + n)
+        p[6] = REASON_STRING
+        write_u16(p + 7, <uint16_t>n)
+        memcpy(p + 9, <const uint8_t*>sentence, n)
     return 0

@@ -13,7 +13,7 @@ from typing import Any
 from broker import logs
 from broker.auth import exposure
 from broker.auth.acl_file import AclFile
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.chain import Chain, Method
 from broker.auth.chain_builder import ChainBuilder
 from broker.auth.cluster_users import Source
@@ -23,9 +23,9 @@ from broker.config.kinds import FilePath
 from broker.config.schema import AuthConfig, Config, ListenerConfig
 from broker.errors import ConfigError
 
-TOO_MANY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="its address has sent wrong credentials too often")
-BUSY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="too many clients wait to be authenticated")
-CHANGED = Verdict(ReturnCode.NOT_AUTHORIZED, reason="its user has just been removed")
+TOO_MANY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="its address has sent wrong credentials too often")
+BUSY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="too many clients wait to be authenticated")
+CHANGED = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its user has just been removed")
 FILES = tuple(key.name for key in fields(AuthConfig) if isinstance(key.metadata["kind"], FilePath))
 
 log = logs.get("flockmq.auth")
@@ -102,9 +102,9 @@ class AccessControl:
             return TOO_MANY
         try:
             verdict = await answer
-            if verdict.code == ReturnCode.BAD_USERNAME_OR_PASSWORD:
+            if verdict.code == ReasonCode.BAD_USERNAME_OR_PASSWORD:
                 await self._delay(address)
-            if verdict.code == ReturnCode.ACCEPTED and self._chains.get(credentials.listener) is not chain:
+            if verdict.code == ReasonCode.ACCEPTED and self._chains.get(credentials.listener) is not chain:
                 found = self.renewed(verdict.identity)  # rules may have changed meanwhile
                 return CHANGED if found is None else replace(verdict, identity=found)
             return verdict

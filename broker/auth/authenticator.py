@@ -2,22 +2,13 @@
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Protocol
 
+from _speedups.codec.reason_codes import ReasonCode
 from _speedups.session.rights import Rights
 from broker.auth.rules import Rules
 
-
-class ReturnCode(IntEnum):
-    """Return codes of CONNACK at levels 3 and 4."""
-
-    ACCEPTED = 0
-    UNACCEPTABLE_PROTOCOL = 1
-    IDENTIFIER_REJECTED = 2
-    SERVER_UNAVAILABLE = 3
-    BAD_USERNAME_OR_PASSWORD = 4
-    NOT_AUTHORIZED = 5
+__all__ = ["ANYBODY", "Authenticator", "Credentials", "Identity", "ReasonCode", "Verdict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,7 @@ ANYBODY = Identity()
 class Verdict:
     """The decision of an authenticator."""
 
-    code: ReturnCode
+    code: ReasonCode
     identity: Identity = ANYBODY
     reason: str = ""  # for the log, when it is refused
 

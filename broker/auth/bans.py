@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
 
+from _speedups.codec.reason_codes import ReasonCode
+from _speedups.protocol.close_reasons import CloseReason
 from broker import logs
 from broker.config.kinds import split_address
 from broker.core.calls import Arguments, CallAll
@@ -171,7 +173,7 @@ class Bans:
                     continue
                 ban = self.covering(session.client_id.decode(), username, connection.address)
                 if ban is not None:
-                    connection.close(f"banned by {ban.kind}")
+                    connection.close(CloseReason(ReasonCode.ADMINISTRATIVE_ACTION, f"banned by {ban.kind}"))
             self._data_plane.end_turn()
             await asyncio.sleep(0)
 

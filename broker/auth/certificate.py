@@ -4,7 +4,7 @@ A user name in CONNECT is then ignored, as with Mosquitto's `use_identity_as_use
 another user.
 """
 
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 
 
 class CertificateUsers:
@@ -17,7 +17,7 @@ class CertificateUsers:
         """None: there is no certificate."""
         if not credentials.certificate:
             return None
-        return Verdict(ReturnCode.ACCEPTED, Identity(credentials.certificate))
+        return Verdict(ReasonCode.ACCEPTED, Identity(credentials.certificate))
 
     def renew(self, identity: Identity) -> Identity | None:
         """A handshake is not repeated."""

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from _speedups.session.rights import Rights
 from broker.auth.acl_file import AclFile
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.passwords import StoredHash
 from broker.auth.rules import rights_of
 from broker.auth.verifier import Verifier
 
-NEEDS_CREDENTIALS = Verdict(ReturnCode.NOT_AUTHORIZED, reason="it sent no credentials")
-UNKNOWN = Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason="unknown user")
+NEEDS_CREDENTIALS = Verdict(ReasonCode.NOT_AUTHORIZED, reason="it sent no credentials")
+UNKNOWN = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="unknown user")
 
 
 class Method(Protocol):
@@ -75,7 +75,7 @@ class Chain:
             return self._refuse_unknown(credentials)
         if not self.anonymous:
             return NEEDS_CREDENTIALS
-        return self._admitted(credentials, Verdict(ReturnCode.ACCEPTED, Identity()), "")
+        return self._admitted(credentials, Verdict(ReasonCode.ACCEPTED, Identity()), "")
 
     async def _ask(
         self, credentials: Credentials, method: Method, waiting: Awaitable[Verdict | None], rest: Iterator[Method]
@@ -93,13 +93,13 @@ class Chain:
     async def _refuse_unknown(self, credentials: Credentials) -> Verdict:
         """The user is unknown to all methods."""
         if credentials.username is None and self.anonymous:  # a certificate that no method needs
-            return self._admitted(credentials, Verdict(ReturnCode.ACCEPTED, Identity()), "")
+            return self._admitted(credentials, Verdict(ReasonCode.ACCEPTED, Identity()), "")
         if self._dummy_hash is not None:
             await self._verifier.matches(self._dummy_hash, credentials.password)
         return UNKNOWN
 
     def _admitted(self, credentials: Credentials, verdict: Verdict, method: str) -> Verdict:
-        if verdict.code != ReturnCode.ACCEPTED:
+        if verdict.code != ReasonCode.ACCEPTED:
             return verdict
         found = verdict.identity
         identity = replace(

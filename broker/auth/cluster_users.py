@@ -10,14 +10,14 @@ from functools import cache
 from typing import NamedTuple, Protocol
 
 from broker import logs
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.passwords import StoredHash, hash_password, parse_hash
 from broker.auth.rules import Rules, parse_rules, read_json
 from broker.auth.verifier import Verifier
 
-WRONG = Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
-DISABLED = Verdict(ReturnCode.NOT_AUTHORIZED, reason="its user is disabled")
-AWAY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the users can't be looked up for now")
+WRONG = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
+DISABLED = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its user is disabled")
+AWAY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the users can't be looked up for now")
 
 log = logs.get("flockmq.auth")
 
@@ -94,7 +94,7 @@ class ClusterUsers:
             return WRONG
         if source.known(username) != data:  # it was changed meanwhile
             return AWAY
-        return DISABLED if user.disabled else Verdict(ReturnCode.ACCEPTED, Identity(username, rules=user.rules))
+        return DISABLED if user.disabled else Verdict(ReasonCode.ACCEPTED, Identity(username, rules=user.rules))
 
     def renew(self, identity: Identity) -> Identity | None:
         """The identity with the present rules of the user."""

@@ -21,7 +21,7 @@ from typing import Any
 import urllib3
 
 from broker import logs
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.penalties import network_of
 from broker.auth.rules import parse_rules, read_json
 from broker.auth.work_pool import WorkPool
@@ -30,9 +30,9 @@ MAX_FAILURES = 5  # in a row, until requests pause ...
 PAUSE_SECONDS = 5.0  # ... for so long; then one client is tried
 MAX_ANSWER = 1 << 20  # bytes
 MAX_REMEMBERED = 100_000
-REFUSED = Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason="the back end refuses it")
-AWAY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the authentication back end fails")
-PAUSED = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the authentication back end has failed lately")
+REFUSED = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="the back end refuses it")
+AWAY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the authentication back end fails")
+PAUSED = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the authentication back end has failed lately")
 
 log = logs.get("flockmq.auth")
 
@@ -88,7 +88,7 @@ class HttpUsers:
             return AWAY
         self._failures = 0
         self._paused_until = 0.0
-        if verdict.code == ReturnCode.ACCEPTED and self._remember:
+        if verdict.code == ReasonCode.ACCEPTED and self._remember:
             self._known.pop(digest, None)
             self._known[digest] = time.monotonic() + self._remember, verdict
             if len(self._known) > MAX_REMEMBERED:
@@ -147,4 +147,4 @@ def verdict_of(answer: Any, username: str | None) -> Verdict:
     if expires is not None and not math.isfinite(expires):
         raise ValueError('"expires" is to be seconds since 1970')
     identity = Identity(username or None, expires=expires, rules=parse_rules(answer.get("rules")))
-    return Verdict(ReturnCode.ACCEPTED, identity)
+    return Verdict(ReasonCode.ACCEPTED, identity)

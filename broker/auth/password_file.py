@@ -15,14 +15,14 @@ from pathlib import Path
 
 from broker import logs
 from broker.auth.acl_file import read_text
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.passwords import StoredHash, hash_password, parse_hash
 from broker.auth.verifier import Verifier
 from broker.errors import ConfigError
 
 USERNAME = re.compile(r"(?!#)[^:\x00-\x1f\x7f]{1,1000}")
 HINT = "`flockmq passwd FILE USER` writes such lines"
-WRONG = Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
+WRONG = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
 
 log = logs.get("flockmq.auth")
 
@@ -112,12 +112,12 @@ class PasswordFile:
         """None: the user is unknown."""
         stored = self._users.get(credentials.username or "")
         if stored is not None and self._verifier.remembers(stored, credentials.password):
-            return Verdict(ReturnCode.ACCEPTED, Identity(credentials.username))
+            return Verdict(ReasonCode.ACCEPTED, Identity(credentials.username))
         return None if stored is None else self._verify(credentials, stored)
 
     async def _verify(self, credentials: Credentials, stored: StoredHash) -> Verdict:
         if await self._verifier.matches(stored, credentials.password):
-            return Verdict(ReturnCode.ACCEPTED, Identity(credentials.username))
+            return Verdict(ReasonCode.ACCEPTED, Identity(credentials.username))
         return WRONG
 
     def renew(self, identity: Identity) -> Identity | None:

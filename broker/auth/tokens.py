@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import jwt
 
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.rules import parse_rules, read_json
 from broker.auth.token_keys import Key, KeysAway
 from broker.auth.work_pool import WorkPool
@@ -20,7 +20,7 @@ from broker.config.schema import AuthConfig
 LEEWAY = 30.0  # seconds by which clocks may differ
 ANONYMOUS_NAMES = ("", "jwt")  # in CONNECT: the token has the name
 MAX_USERNAME = 1000
-AWAY = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the keys of tokens can't be fetched for now")
+AWAY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the keys of tokens can't be fetched for now")
 
 
 class Keys(Protocol):
@@ -64,7 +64,7 @@ class TokenUsers:
         except KeysAway:
             return AWAY
         except (jwt.PyJWTError, ValueError) as error:
-            return Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD, reason=f"its token: {error}")
+            return Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason=f"its token: {error}")
 
     def _claims(self, token: bytes, header: dict[str, Any]) -> dict[str, Any]:
         algorithm, name = header.get("alg"), header.get("kid")
@@ -96,7 +96,7 @@ class TokenUsers:
         if claims.get("client_id", credentials.client_id) != credentials.client_id:
             raise ValueError("it is for another client id")
         identity = Identity(username, expires=float(claims["exp"]), rules=parse_rules(claims.get("acl")))
-        return Verdict(ReturnCode.ACCEPTED, identity)
+        return Verdict(ReasonCode.ACCEPTED, identity)
 
 
 def header_of(password: bytes) -> dict[str, Any] | None:

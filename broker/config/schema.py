@@ -100,6 +100,12 @@ class LimitsConfig:
         Integer(1, 65_535),
         reloadable=True,
     )
+    receive_maximum: int = option(
+        1024,
+        "QoS 1 and 2 messages from one MQTT 5.0 client that are not yet acknowledged; it gets this limit in CONNACK.",
+        Integer(1, 65_535),
+        reloadable=True,
+    )
     max_queued_messages: int = option(
         10_000, "QoS 1 and 2 messages that wait for one session.", Integer(1, COUNT_MAX), reloadable=True
     )
@@ -190,8 +196,25 @@ class MqttConfig:
     )
     session_expiry: float = option(
         0.0,
-        "Seconds after which the persistent session of a disconnected client ends. 0 = never.",
+        "Seconds after which the persistent session of a disconnected client ends. 0 = never. MQTT 5.0 clients choose "
+        "this time themselves.",
         Duration(0, CENTURY),
+        reloadable=True,
+    )
+    max_session_expiry: float = option(
+        0.0,
+        "Seconds; the longest Session Expiry Interval of an MQTT 5.0 client, which gets this limit in CONNACK. "
+        "0 = no limit.",
+        Duration(0, CENTURY),
+        reloadable=True,
+    )
+    topic_alias_maximum: int = option(
+        16, "Topic aliases that an MQTT 5.0 client may set; 0 = none.", Integer(0, 255), reloadable=True
+    )
+    validate_payload: bool = option(
+        False,
+        "Check that the payload is UTF-8 where an MQTT 5.0 client says so; the message is refused if it is not.",
+        Boolean(),
         reloadable=True,
     )
 

@@ -5,7 +5,7 @@ from typing import Protocol
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
 from _speedups.session.session import Session
-from broker.auth.authenticator import ReturnCode
+from broker.auth.authenticator import ReasonCode
 
 
 class Admission(Protocol):
@@ -18,7 +18,7 @@ class Admission(Protocol):
         """Send CONNACK and let packets flow; to be called when all that CONNACK promises is stored."""
 
     def refuse(
-        self, connection: Connection, code: ReturnCode, client_id: str, reason: str = "", username: str = ""
+        self, connection: Connection, code: ReasonCode, client_id: str, reason: str = "", username: str = ""
     ) -> None:
         """Send CONNACK with a return code, and close [MQTT-3.2.2-5]. The reason is for the log only."""
 

@@ -29,6 +29,7 @@ class Coordinator(ABC):
     store: Store
     data_plane: DataPlane
     methods: RpcMethods
+    highest_level = 5  # protocol level
     users: Source | None = None  # users of clients that the cluster stores
 
     def attach(self, data_plane: DataPlane, methods: RpcMethods) -> None:
@@ -114,8 +115,17 @@ class Coordinator(ABC):
         """The client sent DISCONNECT: its will is not published [MQTT-3.14.4-3]."""
 
     @abstractmethod
-    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
-        """Subscribe; `done` when messages published from then on, at any node, are delivered (G4)."""
+    def subscribe(
+        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int, done: Done
+    ) -> None:
+        """Subscribe; `done` when messages published from then on, at any node, are delivered (G4).
+
+        Args:
+            connection, session: of the client.
+            filters: topic filters with the options of their subscriptions.
+            identifier: the subscription identifier of all of them; 0 = none.
+            done: called without arguments.
+        """
 
     @abstractmethod
     async def end_session(self, client_id: bytes) -> bool:

@@ -11,11 +11,15 @@ from _speedups.session.counters import TAKEOVERS
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from broker import logs
-from broker.auth.authenticator import ReturnCode
+from broker.auth.authenticator import ReasonCode
 from broker.config.schema import Config
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator, Done
+from broker.coordination.expiry import Expiry
 from broker.core import will
+from broker.core.calls import RpcMethods
+from broker.core.data_plane import DataPlane
+from broker.core.session_expiry import interval_of
 from broker.storage.compaction import MIN_BYTES, Compaction
 from broker.storage.restore import Restorer
 from broker.storage.store import Store
@@ -37,9 +41,12 @@ class StandaloneCoordinator(Coordinator):
         self.store = store
         self.journal = Journal()
         self._call = call
-        self._away: dict[bytes, float] = {}  # persistent sessions without a client -> since when; the oldest first
 
     # ---- life ----
+
+    def attach(self, data_plane: DataPlane, methods: RpcMethods) -> None:
+        super().attach(data_plane, methods)
+        self._expiry = Expiry(data_plane, self.journal)
 
     async def start(self) -> None:
         self.restore()
@@ -51,19 +58,19 @@ class StandaloneCoordinator(Coordinator):
             smallest: bytes of blocks below which they are not compacted.
         """
         plane = self.data_plane
-        self.compaction = Compaction(self.store, plane.router, plane.sessions, smallest=smallest)
+        self.compaction = Compaction(
+            self.store, plane.router, plane.sessions, smallest=smallest, record_more=self._expiry.record_all
+        )
         restorer = Restorer(plane.router, plane.sessions)
         began = time.monotonic()
         restorer.read(self.store.open())
         self.store.start(self._confirm, self._call)
+        self._expiry.start_clock(restorer.clock)
         if self.store.durable:
             self.journal.start()
-        restorer.finish()
+        deadlines = restorer.finish()
         self.wills = restorer.wills
-        self._away = {session.client_id: began for session in plane.sessions}
-        for client_id, fields in restorer.wills.items():
-            will.publish_stored(plane.router, client_id, *fields)
-            self.journal.record_will_gone(client_id)
+        self._expiry.restore(deadlines, restorer.wills, restorer.due_wills)
         if self.store.size:
             log.info(
                 "store read",
@@ -82,22 +89,10 @@ class StandaloneCoordinator(Coordinator):
         self.data_plane.end_turn()
 
     def configure(self, config: Config) -> None:
-        pass  # read where it is used
+        self._expiry.configure()
 
     def tick(self) -> None:
-        """End the sessions whose clients have been disconnected too long; the oldest is first."""
-        expiry = self.data_plane.config.mqtt.session_expiry
-        now = time.monotonic()
-        while expiry and self._away:
-            client_id, since = next(iter(self._away.items()))
-            if now - since < expiry:
-                break
-            del self._away[client_id]
-            session = self.data_plane.sessions.get(client_id)
-            if session is not None:
-                self.data_plane.sessions.end(session)
-                log.debug("session expired", client_id=client_id.decode())
-                self.data_plane.end_turn()
+        self._expiry.tick()
 
     async def drain(self) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
@@ -106,6 +101,7 @@ class StandaloneCoordinator(Coordinator):
         self.data_plane.end_turn()
 
     async def stop(self) -> None:
+        self._expiry.record_clock()
         await self._stored()
         self.store.close()
 
@@ -137,23 +133,25 @@ class StandaloneCoordinator(Coordinator):
             admission.refuse_others(connection, packet)
             return
         if not known and len(plane.sessions) >= plane.config.limits.max_sessions:
-            admission.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
+            admission.refuse(connection, ReasonCode.QUOTA_EXCEEDED, packet.client_id, "too many sessions")
             return
+        interval = interval_of(packet, plane.config.mqtt)
         recorded = len(self.journal)
         if session is not None and session.owner is not None:
             plane.turn.count(TAKEOVERS)
             session.owner.close(close_reasons.TAKEN_OVER)  # [MQTT-3.1.4-2]
             session = plane.sessions.get(client_id)
         if session is not None and packet.clean_start:  # [MQTT-3.1.2-6]
-            plane.sessions.end(session)
+            self._expiry.end(session)
             session = None
         present = session is not None
         if session is None:
-            session = plane.sessions.create(client_id, persistent=not packet.clean_start, level=packet.protocol_level)
-        self._away.pop(client_id, None)
+            session = plane.sessions.create(client_id, persistent=interval != 0, level=packet.protocol_level)
+        self._expiry.cancel_will(client_id)
         admission.admit(connection, packet, session)
         will.record(self.journal, client_id, packet)
         session.record(connected=True)
+        self._expiry.connected(session, interval)
         admitted = session
 
         def welcome() -> None:
@@ -167,21 +165,18 @@ class StandaloneCoordinator(Coordinator):
     def ended(self, connection: Connection, session: Session | None) -> None:
         if session is None:
             return
-        if will.publish(connection, session.client_id, self.data_plane.router):
-            self.journal.record_will_gone(session.client_id)
-        if session.persistent:
-            session.record(connected=False)
-            self._away[session.client_id] = time.monotonic()
-        else:
-            self.data_plane.sessions.end(session)
+        had_will, found = will.take(connection, self.data_plane.router)
+        self._expiry.ended(session, found, had_will)
 
     def discard_will(self, connection: Connection) -> None:
         if connection.session is not None:
             self.journal.record_will_gone(connection.session.client_id)
 
-    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], done: Done) -> None:
-        for name, qos in filters:
-            self.data_plane.router.filters.subscribe(session, name, qos)
+    def subscribe(
+        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int, done: Done
+    ) -> None:
+        for name, options in filters:
+            self.data_plane.router.filters.subscribe(session, name, options, identifier)
         self.data_plane.when_stored(connection, session, done)
 
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:
@@ -195,9 +190,8 @@ class StandaloneCoordinator(Coordinator):
             return False
         if session.owner is not None:
             session.owner.close(close_reasons.ENDED_BY_OPERATOR)
-        self._away.pop(client_id, None)
         if self.data_plane.sessions.get(client_id) is session:  # else it was a clean one, and ended with its connection
-            self.data_plane.sessions.end(session)
+            self._expiry.end(session)
         stored = asyncio.Event()
         self.data_plane.turn.after_commit(stored.set)
         self.data_plane.end_turn()

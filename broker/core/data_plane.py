@@ -57,6 +57,9 @@ class DataPlane:
             max_awaiting_release=limits.max_awaiting_release,
             max_outgoing_bytes=limits.max_outgoing_bytes,
             control_characters=config.mqtt.control_characters,
+            validate_payload=config.mqtt.validate_payload,
+            receive_maximum=limits.receive_maximum,
+            topic_alias_maximum=config.mqtt.topic_alias_maximum,
             max_uncommitted_bytes=limits.max_uncommitted_bytes,
         )
         self.router.retained.set_limits(limits.max_retained_messages, limits.max_retained_bytes)

@@ -2,42 +2,68 @@
 
 The will is in the CONNECT packet that the channel keeps. With a durable store it is recorded when the client connects.
 The record that it is settled is in the same block as the messages that its publication queued. So after a crash it is
-published once, at restart or by another node.
+published once, at restart or by another node. With a Will Delay Interval it is published when that has passed, or when
+the session ends, unless the client connects again before [5: 3.1.3.2.2].
 """
 
+from typing import NamedTuple
+
 from _speedups.codec.packets import Connect
+from _speedups.codec.properties import encode_block
 from _speedups.protocol.channel import Channel
 from _speedups.routing.router import Router
 from _speedups.session.counters import PUBLISH_DENIED, WILLS_PUBLISHED
 from _speedups.session.journal import Journal
 
 
+class Will(NamedTuple):
+    """The will of a client."""
+
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes = b""  # a property block without its length; an expiry interval begins at the publication
+    delay: int = 0  # seconds
+
+
+def will_of(connect: Connect) -> Will:
+    """The will in a CONNECT packet that has one."""
+    properties = {name: value for name, value in connect.will_properties.items() if name != "will_delay_interval"}
+    return Will(
+        (connect.will_topic or "").encode(),
+        connect.will_payload,
+        connect.will_qos,
+        connect.will_retain,
+        encode_block(properties) if properties else b"",
+        connect.will_properties.get("will_delay_interval", 0),
+    )
+
+
 def record(journal: Journal, client_id: bytes, connect: Connect) -> None:
     """Write the will of a connected client into the journal."""
     if connect.will_topic is not None:
-        journal.record_will(
-            client_id, connect.will_topic.encode(), connect.will_payload, connect.will_qos, connect.will_retain
-        )
+        journal.record_will(client_id, *will_of(connect))
 
 
-def publish(channel: Channel, client_id: bytes, router: Router) -> bool:
-    """A connection ended other than by DISCONNECT: publish its will, if it has one [MQTT-3.1.2-8].
+def take(channel: Channel, router: Router) -> tuple[bool, Will | None]:
+    """A connection ended other than by DISCONNECT: its will, to be published now or later [MQTT-3.1.2-8].
 
-    Returns whether it had one; the caller records, in the same block, that it is settled.
+    Returns:
+        Whether it had one: the caller records when it is settled; and the will, None if the client may not publish it.
     """
     connect, channel.connect = channel.connect, None
     if connect is None or connect.will_topic is None:
-        return False
-    will_topic = connect.will_topic.encode()
+        return False, None
+    found = will_of(connect)
     rights = channel.identity.rights
-    if rights is not None and not rights.may_publish(will_topic):  # the rules have changed since CONNECT
+    if rights is not None and not rights.may_publish(found.topic):  # the rules have changed since CONNECT
         router.turn.count(PUBLISH_DENIED)
-        return True
-    publish_stored(router, client_id, will_topic, connect.will_payload, connect.will_qos, connect.will_retain)
-    return True
+        return True, None
+    return True, found
 
 
-def publish_stored(router: Router, client_id: bytes, topic: bytes, payload: bytes, qos: int, retain: bool) -> None:
+def publish(router: Router, client_id: bytes, will: Will) -> None:
     """Publish the will of a client."""
-    router.publish(topic, payload, qos, retain, client_id)
+    router.publish(will.topic, will.payload, will.qos, will.retain, client_id, will.properties)
     router.turn.count(WILLS_PUBLISHED)

@@ -2,19 +2,22 @@
 
 import asyncio
 import itertools
+import math
 import secrets
 from collections.abc import Awaitable
 from inspect import isawaitable
+from typing import Any
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect
+from _speedups.codec.reason_codes import return_code
 from _speedups.codec.topics import has_control_characters, validate_topic_name
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
 from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
 from _speedups.session.session import Session
 from broker import logs
-from broker.auth.authenticator import Authenticator, Credentials, ReturnCode, Verdict
+from broker.auth.authenticator import Authenticator, Credentials, ReasonCode, Verdict
 from broker.auth.bans import Bans
 from broker.auth.connected_users import ConnectedUsers
 from broker.auth.flapping import Flapping
@@ -26,9 +29,10 @@ from broker.hooks.chain import REFUSED, HookChain, Question, client_of
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
 
-UNAVAILABLE = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="the authenticator failed")
+UNAVAILABLE = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the authenticator failed")
 FULL = "its user has too many connections"
-WRONG = (ReturnCode.BAD_USERNAME_OR_PASSWORD, ReturnCode.NOT_AUTHORIZED)
+WRONG = (ReasonCode.BAD_USERNAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED)
+SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log only
 
 log = logs.get("flockmq.connect")
 
@@ -65,26 +69,30 @@ class ConnectHandler(Admission):
         self._flapping = flapping
         self._hooks = hooks
         self._next_number = itertools.count(1)
-        self._prefix = secrets.token_hex(4)  # assigned client ids are unique over restarts too
+        self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
 
     def handle(self, connection: Connection, packet: Connect | None) -> None:
         """Decide over a CONNECT packet; None stands for one of an unknown protocol [MQTT-3.1.2-2]."""
-        if packet is None or packet.protocol_level > 4:
-            self.refuse(connection, ReturnCode.UNACCEPTABLE_PROTOCOL, "")
+        if packet is None or packet.protocol_level > self._coordinator.highest_level:
+            self.refuse(connection, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, "" if packet is None else packet.client_id)
+            return
+        if "authentication_method" in packet.properties:
+            reason = "enhanced authentication is not supported"
+            self.refuse(connection, ReasonCode.BAD_AUTHENTICATION_METHOD, packet.client_id, reason)
             return
         if not self._has_valid_client_id(packet):
-            self.refuse(connection, ReturnCode.IDENTIFIER_REJECTED, packet.client_id)
+            self.refuse(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, packet.client_id)
             return
         if not self._is_text_valid(packet.username or ""):
             connection.reject(close_reasons.CONNECT_USER_NAME)
             return
         if not packet.client_id:
-            packet.client_id = f"flockmq-{self._prefix}-{next(self._next_number)}"  # [MQTT-3.1.3-6]
+            packet.client_id = f"{self._prefix}{next(self._next_number)}"  # [MQTT-3.1.3-6]
         if self._is_banned(connection, packet.client_id, packet.username):
             return
         if self._flapping.refuses(connection.listener, packet.client_id, connection.address):
             self._turn.count(FLAPPING_REFUSED)
-            self.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, "it connects too often")
+            self.refuse(connection, ReasonCode.CONNECTION_RATE_EXCEEDED, packet.client_id, "it connects too often")
             return
         credentials = Credentials(
             packet.client_id,
@@ -114,7 +122,7 @@ class ConnectHandler(Admission):
         if packet.protocol_level == 3:
             long = len(packet.client_id) > CLIENT_ID_CHARACTERS and not self._data_plane.config.mqtt.long_client_ids
             return packet.client_id != "" and not long
-        return packet.client_id != "" or packet.clean_start  # [MQTT-3.1.3-8]
+        return packet.client_id != "" or packet.clean_start or packet.protocol_level == 5  # [MQTT-3.1.3-8]
 
     async def _wait(self, connection: Connection, packet: Connect, answer: Awaitable[Verdict]) -> None:
         try:
@@ -134,11 +142,11 @@ class ConnectHandler(Admission):
         if self._is_banned(connection, packet.client_id, identity.username):  # a ban may be new by now
             return
         self._turn.count(AUTH_FAILURES, code in WRONG)
-        if code == ReturnCode.ACCEPTED and packet.will_topic is not None and not self._is_will_valid(packet, verdict):
-            code, reason = ReturnCode.NOT_AUTHORIZED, "it may not publish its will"
-        if code == ReturnCode.ACCEPTED and not self._connected_users.has_room(identity, packet.client_id.encode()):
-            code, reason = ReturnCode.SERVER_UNAVAILABLE, FULL
-        if code != ReturnCode.ACCEPTED:
+        if code == ReasonCode.ACCEPTED and packet.will_topic is not None and not self._is_will_valid(packet, verdict):
+            code, reason = ReasonCode.NOT_AUTHORIZED, "it may not publish its will"
+        if code == ReasonCode.ACCEPTED and not self._connected_users.has_room(identity, packet.client_id.encode()):
+            code, reason = ReasonCode.QUOTA_EXCEEDED, FULL
+        if code != ReasonCode.ACCEPTED:
             self.refuse(connection, code, packet.client_id, reason, packet.username or "")
             return
         connection.identity = identity
@@ -165,14 +173,14 @@ class ConnectHandler(Admission):
             return
         identity = connection.identity
         if not self._connected_users.has_room(identity, packet.client_id.encode()):  # others connected meanwhile
-            self.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id, FULL, packet.username or "")
+            self.refuse(connection, ReasonCode.QUOTA_EXCEEDED, packet.client_id, FULL, packet.username or "")
         elif not self._is_banned(connection, packet.client_id, identity.username):
             self._after_hooks(connection, packet, settled)
         self._data_plane.end_turn()
 
     def _after_hooks(self, connection: Connection, packet: Connect, found: object) -> None:
         if found is REFUSED:
-            self.refuse(connection, ReturnCode.NOT_AUTHORIZED, packet.client_id)
+            self.refuse(connection, ReasonCode.NOT_AUTHORIZED, packet.client_id)
         else:
             self._coordinator.claim(self, connection, packet)
 
@@ -180,7 +188,7 @@ class ConnectHandler(Admission):
         """Whether the client is banned; if so, it is refused."""
         ban = self._bans.covering(client_id, username, connection.address)
         if ban is not None:
-            self.refuse(connection, ReturnCode.NOT_AUTHORIZED, client_id)
+            self.refuse(connection, ReasonCode.BANNED, client_id)
         return ban is not None
 
     def _is_will_valid(self, packet: Connect, verdict: Verdict) -> bool:
@@ -198,17 +206,23 @@ class ConnectHandler(Admission):
     # ---- Admission ----
 
     def refuse(
-        self, connection: Connection, code: ReturnCode, client_id: str, reason: str = "", username: str = ""
+        self, connection: Connection, code: ReasonCode, client_id: str, reason: str = "", username: str = ""
     ) -> None:
         self._turn.count(CONNECTS_REFUSED)
         more = {name: text for name, text in (("username", username), ("reason", reason)) if text}
         log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower(), **more)
-        connection.send(encode(Connack(reason_code=code), 4))
+        connection.send(self._refusal(connection, code, reason))
         connection.finish(f"refused: {code.name.lower()}")
+
+    def _refusal(self, connection: Connection, code: ReasonCode, reason: str) -> bytes:
+        if connection.protocol_level < 5:
+            return encode(Connack(reason_code=return_code(code)), 4)
+        told = reason and code not in SILENT
+        return encode(Connack(reason_code=code, properties={"reason_string": reason} if told else {}), 5)
 
     def refuse_others(self, connection: Connection, packet: Connect) -> None:
         reason = "the session of its client id is another user's"
-        self.refuse(connection, ReturnCode.NOT_AUTHORIZED, packet.client_id, reason, packet.username or "")
+        self.refuse(connection, ReasonCode.NOT_AUTHORIZED, packet.client_id, reason, packet.username or "")
 
     def belongs(self, session: Session, connection: Connection) -> bool:
         username = connection.identity.username
@@ -233,9 +247,14 @@ class ConnectHandler(Admission):
         cap = self._data_plane.config.limits.max_keep_alive
         if cap and (keep_alive == 0 or keep_alive > cap):
             keep_alive = cap
-        # Level 3 has no Session Present: the byte is reserved there.
-        connection.send(encode(Connack(session_present=present and level > 3, reason_code=ReturnCode.ACCEPTED), 4))
-        connection.accept(session, level, keep_alive)
+        if level == 5:
+            self._welcome_level_5(connection, packet, session, present, keep_alive)
+            if connection.closed:
+                return
+        else:
+            # Level 3 has no Session Present: the byte is reserved there.
+            connection.send(encode(Connack(session_present=present and level > 3), 4))
+            connection.accept(session, level, keep_alive)
         connection.proceed()
         self._turn.count(CONNECTS_ACCEPTED)
         if not present:
@@ -255,3 +274,37 @@ class ConnectHandler(Admission):
                 keep_alive=packet.keep_alive,
                 session_present=present,
             )
+
+    def _welcome_level_5(
+        self, connection: Connection, packet: Connect, session: Session, present: bool, keep_alive: float
+    ) -> None:
+        """Send CONNACK with all limits that differ from the standard's defaults (section 5: 3.2.2.3)."""
+        config, asked = self._data_plane.config, packet.properties
+        tell: dict[str, Any] = {}
+        if session.expiry != asked.get("session_expiry_interval", 0):
+            tell["session_expiry_interval"] = session.expiry
+        tell["receive_maximum"] = config.limits.receive_maximum
+        tell["maximum_packet_size"] = config.limits.max_packet_size
+        if packet.client_id.startswith(self._prefix):
+            tell["assigned_client_identifier"] = packet.client_id
+        if config.mqtt.topic_alias_maximum:
+            tell["topic_alias_maximum"] = config.mqtt.topic_alias_maximum
+        if keep_alive != packet.keep_alive:
+            tell["server_keep_alive"] = math.floor(keep_alive) or 1
+            keep_alive = tell["server_keep_alive"]
+        tell["shared_subscription_available"] = 0
+        largest = asked.get("maximum_packet_size", 0)
+        connack = encode(Connack(session_present=present, properties=tell), 5)
+        if largest and len(connack) > largest:
+            # The client takes not even CONNACK: there is no way to say so [5: MQTT-3.1.2-24].
+            connection.close(close_reasons.CONNACK_TOO_LARGE)
+            return
+        connection.send(connack)
+        connection.accept(
+            session,
+            5,
+            keep_alive,
+            maximum_packet_size=largest,
+            receive_maximum=asked.get("receive_maximum", 65_535),
+            problem_information=bool(asked.get("request_problem_information", 1)),
+        )

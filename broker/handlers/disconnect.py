@@ -1,32 +1,41 @@
-"""DISCONNECT: an orderly end of the connection, without the will."""
+"""DISCONNECT: an orderly end of the connection."""
 
+from _speedups.codec.packets import Disconnect
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
-from _speedups.session.turn import Turn
+from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator
+from broker.core.data_plane import DataPlane
+from broker.core.session_expiry import limited
 
 
 class DisconnectHandler:
     """Ends connections at the request of their clients.
 
     Args:
-        turn: of the node.
+        data_plane: of the node.
         coordinator: discards wills.
     """
 
-    def __init__(self, turn: Turn, coordinator: Coordinator) -> None:
-        self._turn = turn
+    def __init__(self, data_plane: DataPlane, coordinator: Coordinator) -> None:
+        self._data_plane = data_plane
         self._coordinator = coordinator
 
-    def handle(self, connection: Connection) -> None:
-        """Discard the will and close the connection [MQTT-3.14.4-2, 3]."""
-        if connection.connect is not None:
+    def handle(self, connection: Connection, session: Session, packet: Disconnect) -> None:
+        """Close the connection, without the will unless the client asks for it [MQTT-3.14.4-2, 3]."""
+        interval = packet.properties.get("session_expiry_interval")
+        if interval is not None:
+            if session.expiry == 0 and interval:
+                connection.reject(close_reasons.EXPIRY_AFTER_ZERO)
+                return
+            session.expiry = limited(interval, self._data_plane.config.mqtt)
+        if connection.connect is not None and packet.reason_code == 0:
             connection.connect = None
             self._coordinator.discard_will(connection)
             # An orderly end promises the client that its will is discarded: true only when that is stored.
             connection.ignore()
             connection.reset_on_close = True
-            self._turn.after_commit(lambda: _close(connection))
+            self._data_plane.turn.after_commit(lambda: _close(connection))
         else:
             connection.close(close_reasons.DISCONNECTED)
 

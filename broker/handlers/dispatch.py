@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from _speedups.codec.packets import Disconnect, Subscribe, Unsubscribe
+from _speedups.codec.packets import Auth, Disconnect, Subscribe, Unsubscribe
+from _speedups.codec.reason_codes import ReasonCode
 from _speedups.net.connection import Connection
+from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.session import Session
 from broker import logs
 from broker.broker import Broker
@@ -44,13 +46,13 @@ class Dispatcher:
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
         subscribe = SubscribeHandler(data_plane, coordinator, hooks)
-        unsubscribe = UnsubscribeHandler(coordinator)
-        disconnect = DisconnectHandler(data_plane.turn, coordinator)
+        unsubscribe = UnsubscribeHandler(data_plane, coordinator)
+        disconnect = DisconnectHandler(data_plane, coordinator)
         # Packets after CONNECT that are not hot. Any other packet is one that only servers send.
         self._handlers: dict[type, Callable[[Connection, Session, Any], None]] = {
             Subscribe: subscribe.handle,
             Unsubscribe: unsubscribe.handle,
-            Disconnect: lambda connection, session, packet: disconnect.handle(connection),
+            Disconnect: disconnect.handle,
         }
 
     def packet(self, connection: Connection, packet: Any) -> None:
@@ -60,7 +62,11 @@ class Dispatcher:
             return
         handler = self._handlers.get(type(packet))
         if handler is None:
-            connection.reject(f"{type(packet).__name__.upper()} from a client: only servers send it")
+            name = type(packet).__name__.upper()
+            sentence = f"{name} from a client: only servers send it"
+            if isinstance(packet, Auth):
+                sentence = "AUTH from a client that has named no authentication method [5: MQTT-4.12.0-6]"
+            connection.reject(CloseReason(ReasonCode.PROTOCOL_ERROR, sentence))
         else:
             handler(connection, connection.session, packet)
 

@@ -2,16 +2,29 @@
 
 from collections.abc import Awaitable
 from inspect import isawaitable
-from typing import Any
+from typing import Any, NamedTuple
 
+from _speedups.codec.properties import decode_block, encode_block
+from _speedups.codec.reason_codes import ReasonCode
 from _speedups.codec.topics import validate_topic_name
 from _speedups.net.connection import Connection
+from _speedups.session.turn import AckReason
 from broker import logs
 from broker.core.data_plane import DataPlane
 from broker.hooks.api import Client, Message
 from broker.hooks.chain import HookChain, client_of
 
 log = logs.get("flockmq.hooks")
+
+
+class Received(NamedTuple):
+    """A PUBLISH that hooks decide over."""
+
+    message: Message
+    packet_id: int
+    dup: bool
+    properties: bytes  # its property block
+    expires: int  # as the channel has it
 
 
 class PublishHandler:
@@ -27,11 +40,21 @@ class PublishHandler:
         self._hooks = hooks
 
     def handle(
-        self, connection: Connection, topic: bytes, payload: bytes, qos: int, retain: bool, packet_id: int, dup: bool
+        self,
+        connection: Connection,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        packet_id: int,
+        dup: bool,
+        properties: bytes,
+        expires: int,
     ) -> None:
         """Call the hooks for a message that its client may publish, then publish what they return."""
         client = client_of(connection)
-        message = Message(topic.decode(), payload, qos, bool(retain))
+        message = Message(topic.decode(), payload, qos, bool(retain), decode_block(properties) if properties else {})
+        received = Received(message, packet_id, dup, properties, expires)
         found = self._hooks.filter(
             message,
             ("authorize", lambda message: (client, "publish", message.topic)),
@@ -39,43 +62,47 @@ class PublishHandler:
         )
         if isawaitable(found):
             connection.pause()
-            self._data_plane.run(self._wait(connection, client, message, found, packet_id, dup))
+            self._data_plane.run(self._wait(connection, client, received, found))
         else:
-            self._publish(connection, client, message, found, packet_id, dup)
+            self._publish(connection, client, received, found)
 
-    async def _wait(
-        self,
-        connection: Connection,
-        client: Client,
-        message: Message,
-        found: Awaitable[Any],
-        packet_id: int,
-        dup: bool,
-    ) -> None:
+    async def _wait(self, connection: Connection, client: Client, received: Received, found: Awaitable[Any]) -> None:
         filtered = await found
         if not connection.closed:
-            self._publish(connection, client, message, filtered, packet_id, dup)
+            self._publish(connection, client, received, filtered)
             connection.proceed()
             self._data_plane.end_turn()
 
-    def _publish(
-        self, connection: Connection, client: Client, message: Message, found: object, packet_id: int, dup: bool
-    ) -> None:
+    def _publish(self, connection: Connection, client: Client, received: Received, found: object) -> None:
         if not isinstance(found, Message):
-            _drop(connection, message, packet_id, "a hook refuses it")
+            _drop(connection, received, AckReason.REFUSED_BY_HOOK)
             return
         try:
-            _check(found, message, self._data_plane.config.limits.max_topic_levels)
+            _check(found, received.message, self._data_plane.config.limits.max_topic_levels)
+            properties = received.properties
+            if found.properties != received.message.properties:
+                properties = encode_block(dict(found.properties))
         except ValueError as fault:
             log.error("a hook made a message that can't be published", client_id=client.client_id, fault=fault)
-            _drop(connection, message, packet_id, "a hook made it invalid")
+            _drop(connection, received, AckReason.MADE_INVALID_BY_HOOK)
             return
         # The QoS is a matter between client and broker: the acknowledgement fits the packet that was received.
-        connection.publish_as(found.topic.encode(), bytes(found.payload), message.qos, found.retain, packet_id, dup)
+        connection.publish_as(
+            found.topic.encode(),
+            bytes(found.payload),
+            received.message.qos,
+            found.retain,
+            received.packet_id,
+            received.dup,
+            properties,
+            received.expires,
+        )
 
 
-def _drop(connection: Connection, message: Message, packet_id: int, reason: str) -> None:
-    connection.drop_publish(message.topic.encode(), message.payload, message.qos, packet_id, reason)
+def _drop(connection: Connection, received: Received, why: AckReason) -> None:
+    message = received.message
+    code = ReasonCode.UNSPECIFIED_ERROR
+    connection.drop_publish(message.topic.encode(), message.payload, message.qos, received.packet_id, code, why)
 
 
 def _check(found: Message, received: Message, levels: int) -> None:
@@ -84,3 +111,5 @@ def _check(found: Message, received: Message, levels: int) -> None:
         raise ValueError("its topic is not str, or its payload not bytes")
     if found.topic != received.topic:
         validate_topic_name(found.topic, 4, levels)
+    if not {"topic_alias", "message_expiry_interval"}.isdisjoint(found.properties):
+        raise ValueError("a hook can't set the topic alias or the expiry of a message")

@@ -3,13 +3,15 @@
 from collections.abc import Awaitable
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import Any, NamedTuple
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Suback, Subscribe
+from _speedups.codec.reason_codes import ReasonCode
 from _speedups.codec.topics import has_control_characters, validate_topic_filter
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
+from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from _speedups.session.session import Session
 from broker import logs
@@ -18,9 +20,27 @@ from broker.core.data_plane import DataPlane
 from broker.hooks.chain import HookChain, client_of
 
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
-FAILURE = 0x80  # in SUBACK, from level 4 on
+FAILURE = 0x80  # in SUBACK at level 4
+MAXIMUM_QOS, RETAIN_HANDLING_SHIFT = 3, 4  # of the options of a subscription
+SHARE = "$share/"
+MAX_REASONS = 16  # user properties of a SUBACK with the reasons of refusals
 
-Grants = list[int | str]  # for each filter the QoS granted, or the reason of a refusal
+
+class Refusal(NamedTuple):
+    """A filter is refused."""
+
+    code: ReasonCode
+    reason: str
+
+
+class Grant(NamedTuple):
+    """A filter is granted."""
+
+    options: int
+    is_new: bool
+
+
+Grants = list[Grant | Refusal]  # for each filter of a packet
 
 log = logs.get("flockmq.subscribe")
 
@@ -58,29 +78,33 @@ class SubscribeHandler:
             self._subscribe(connection, session, packet, list(map(_after_hooks, grants, found)))
 
     def _grant(
-        self, connection: Connection, session: Session, topic_filter: str, qos: int, added: set[str]
-    ) -> int | str:
-        """The QoS that rules and limits allow, or the reason of a refusal."""
+        self, connection: Connection, session: Session, topic_filter: str, options: int, added: set[str]
+    ) -> Grant | Refusal:
+        """The options that rules and limits allow, or a refusal."""
         limits = self._data_plane.config.limits
         try:
             validate_topic_filter(topic_filter, connection.protocol_level, limits.max_topic_levels)
         except ValueError as fault:
-            return str(fault)
+            return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
+        if connection.protocol_level == 5 and topic_filter.startswith(SHARE):
+            reason = "shared subscriptions are not supported"
+            return Refusal(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
         if has_control_characters(topic_filter) and not self._data_plane.config.mqtt.control_characters:
-            return "a control character in the topic filter"
+            return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "a control character in the topic filter")
         if session.rights is not None and not session.rights.may_subscribe(topic_filter.encode()):
             self._turn.count(SUBSCRIBE_DENIED)
-            return "nothing of this filter may be read"
-        if topic_filter not in added and not self._data_plane.router.filters.has(session, topic_filter.encode()):
+            return Refusal(ReasonCode.NOT_AUTHORIZED, "nothing of this filter may be read")
+        is_new = topic_filter not in added and not self._data_plane.router.filters.has(session, topic_filter.encode())
+        if is_new:
             if session.subscriptions_held + len(added) >= limits.max_subscriptions:
-                return "too many subscriptions"
+                return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions")
             added.add(topic_filter)
-        return qos
+        return Grant(options, is_new)
 
-    def _call_hooks(self, connection: Connection, topic_filter: str, qos: int) -> Any:
+    def _call_hooks(self, connection: Connection, topic_filter: str, options: int) -> Any:
         client = client_of(connection)
         return self._hooks.filter(
-            qos,
+            options & MAXIMUM_QOS,
             ("authorize", lambda _: (client, "subscribe", topic_filter)),
             ("subscribe", lambda qos: (client, topic_filter, qos)),
         )
@@ -96,35 +120,68 @@ class SubscribeHandler:
 
     def _subscribe(self, connection: Connection, session: Session, packet: Subscribe, grants: Grants) -> None:
         level = connection.protocol_level
-        granted: list[tuple[bytes, int]] = []
-        for (topic_filter, _), grant in zip(packet.topic_filters, grants, strict=True):
-            if isinstance(grant, int):
+        granted: list[tuple[bytes, Grant]] = []
+        refused: list[tuple[str, str]] = []
+        for number, ((topic_filter, _), grant) in enumerate(zip(packet.topic_filters, grants, strict=True), 1):
+            if isinstance(grant, Grant):
                 granted.append((topic_filter.encode(), grant))
                 continue
             self._turn.count(SUBSCRIBES_REFUSED)
-            log.debug("filter refused", client_id=session.client_id.decode(), topic_filter=topic_filter, reason=grant)
+            log.debug(
+                "filter refused",
+                client_id=session.client_id.decode(),
+                topic_filter=topic_filter,
+                reason=grant.reason,
+            )
+            refused.append((f"filter {number}", grant.reason))
             if level == 3:  # has no failure code
-                connection.reject(f"SUBSCRIBE: {grant}")
+                connection.reject(CloseReason(None, f"SUBSCRIBE: {grant.reason}"))
                 return
-        codes = [grant if isinstance(grant, int) else FAILURE for grant in grants]
-        suback = encode(Suback(packet_id=packet.packet_id, reason_codes=codes), level)
-        done = partial(self._acknowledge, connection, session, suback, granted)
-        self._coordinator.subscribe(connection, session, granted, done)
+        suback = self._suback(connection, packet, grants, refused)
+        identifier = packet.properties.get("subscription_identifier", 0)
+        done = partial(self._acknowledge, connection, session, suback, granted, identifier)
+        filters = [(name, grant.options) for name, grant in granted]
+        self._coordinator.subscribe(connection, session, filters, identifier, done)
+
+    def _suback(
+        self, connection: Connection, packet: Subscribe, grants: Grants, refused: list[tuple[str, str]]
+    ) -> bytes:
+        level = connection.protocol_level
+        codes = [grant.options & MAXIMUM_QOS if isinstance(grant, Grant) else grant.code for grant in grants]
+        if level < 5:
+            codes = [code if code < FAILURE else FAILURE for code in codes]
+        properties: dict[str, Any] = {}
+        if refused and connection.wants_reasons:
+            properties = {"reason_string": refused[0][1], "user_property": refused[:MAX_REASONS]}
+        suback = encode(Suback(packet_id=packet.packet_id, reason_codes=codes, properties=properties), level)
+        if properties and len(suback) > connection.maximum_packet_size:  # [5: MQTT-3.9.2-1, 2]
+            suback = encode(Suback(packet_id=packet.packet_id, reason_codes=codes), level)
+        return suback
 
     def _acknowledge(
-        self, connection: Connection, session: Session, suback: bytes, granted: list[tuple[bytes, int]]
+        self,
+        connection: Connection,
+        session: Session,
+        suback: bytes,
+        granted: list[tuple[bytes, Grant]],
+        identifier: int,
     ) -> None:
         if connection.session is not session:
             return
         connection.send(suback)
-        for name, qos in granted:
-            search = self._data_plane.router.retained.search(name, qos)
+        for name, grant in granted:
+            handling = grant.options >> RETAIN_HANDLING_SHIFT
+            if handling == 2 or (handling == 1 and not grant.is_new):  # [5: MQTT-3.3.1-10, 11]
+                continue
+            search = self._data_plane.router.retained.search(name, grant.options & MAXIMUM_QOS, identifier)
             if search is not None:
                 session.pull_from(search)  # for a replaced subscription again [MQTT-3.8.4-3]
 
 
-def _after_hooks(grant: int | str, found: object) -> int | str:
+def _after_hooks(grant: Grant | Refusal, found: object) -> Grant | Refusal:
     """A grant, after the hooks have decided."""
-    if isinstance(grant, str):
+    if isinstance(grant, Refusal):
         return grant
-    return min(grant, found) if isinstance(found, int) and found >= 0 else "a hook refuses it"
+    if not isinstance(found, int) or found < 0:
+        return Refusal(ReasonCode.UNSPECIFIED_ERROR, "a hook refuses it")
+    return grant._replace(options=grant.options & ~MAXIMUM_QOS | min(grant.options & MAXIMUM_QOS, found))

@@ -2,23 +2,45 @@
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Unsuback, Unsubscribe
+from _speedups.codec.reason_codes import ReasonCode
+from _speedups.codec.topics import validate_topic_filter
 from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator
+from broker.core.data_plane import DataPlane
 
 
 class UnsubscribeHandler:
     """Unsubscribes sessions.
 
     Args:
+        data_plane: of the node.
         coordinator: removes subscriptions.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, data_plane: DataPlane, coordinator: Coordinator) -> None:
+        self._data_plane = data_plane
         self._coordinator = coordinator
 
     def handle(self, connection: Connection, session: Session, packet: Unsubscribe) -> None:
         """Remove the subscriptions that exist, and acknowledge [MQTT-3.10.4-5]."""
-        unsuback = encode(Unsuback(packet_id=packet.packet_id), connection.protocol_level)
+        level = connection.protocol_level
+        codes = self._codes(session, packet.topic_filters) if level == 5 else []
+        unsuback = encode(Unsuback(packet_id=packet.packet_id, reason_codes=codes), level)
         filters = [topic_filter.encode() for topic_filter in packet.topic_filters]
         self._coordinator.unsubscribe(connection, session, filters, lambda: connection.send(unsuback))
+
+    def _codes(self, session: Session, topic_filters: list[str]) -> list[int]:
+        """The reason code for each filter [5: MQTT-3.11.3-1]."""
+        codes: list[int] = []
+        removed: set[str] = set()
+        for topic_filter in topic_filters:
+            try:
+                validate_topic_filter(topic_filter, 5, self._data_plane.config.limits.max_topic_levels)
+            except ValueError:
+                codes.append(ReasonCode.TOPIC_FILTER_INVALID)
+                continue
+            held = self._data_plane.router.filters.has(session, topic_filter.encode()) and topic_filter not in removed
+            removed.add(topic_filter)
+            codes.append(ReasonCode.SUCCESS if held else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        return codes

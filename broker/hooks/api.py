@@ -10,10 +10,13 @@ may be `async def`: the connection of the packet waits, the others go on. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Literal, NamedTuple
+from collections.abc import Awaitable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from broker.auth.authenticator import Credentials, Verdict
+
+NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
 
 
 class Client(NamedTuple):
@@ -32,6 +35,7 @@ class Message(NamedTuple):
     payload: bytes
     qos: int
     retain: bool
+    properties: Mapping[str, Any] = NO_PROPERTIES  # of MQTT 5.0, as `Publish.properties`; without alias and expiry
 
 
 class Hooks:

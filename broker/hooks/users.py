@@ -1,9 +1,9 @@
 """Authentication by hooks (`flockmq.hooks.Hooks.authenticate`)."""
 
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.hooks.chain import HookChain
 
-FAILED = Verdict(ReturnCode.SERVER_UNAVAILABLE, reason="a hook failed to authenticate it")
+FAILED = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="a hook failed to authenticate it")
 
 
 class HookUsers:

@@ -1,6 +1,8 @@
 """Hooks: subclass `Hooks`, override what you need, and start with `flockmq serve --hooks module:Class`."""
 
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.hooks.api import Client, Hooks, Message
 
-__all__ = ["Client", "Credentials", "Hooks", "Identity", "Message", "ReturnCode", "Verdict"]
+ReturnCode = ReasonCode  # its name before MQTT 5.0
+
+__all__ = ["Client", "Credentials", "Hooks", "Identity", "Message", "ReasonCode", "ReturnCode", "Verdict"]

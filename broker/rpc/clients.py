@@ -48,7 +48,7 @@ def describe(session: Session) -> dict[str, Any]:
         "connected": owner is not None,
         "address": owner.address if owner is not None else "",
         "username": (owner.identity.username or "") if owner is not None else "",
-        "protocol": {3: "MQTT 3.1", 4: "MQTT 3.1.1"}.get(session.level, "") if owner is not None else "",
+        "protocol": {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}.get(session.level, "") if owner is not None else "",
         "persistent": session.persistent,
         "subscriptions": session.subscriptions_held,
         "queued_messages": session.queue_length,

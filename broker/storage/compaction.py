@@ -6,7 +6,7 @@ refer to them. Compaction starts when the log is much larger than the live state
 in proportion to the blocks written, whatever the size of the state.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from _speedups.routing.router import Router
 from broker import logs
@@ -28,13 +28,24 @@ class Compaction:
     Args:
         store: whose blocks are dropped.
         router, sessions: the live state.
+        smallest: bytes of blocks below which they are not compacted.
+        record_more: writes the deadlines of sessions and wills again, after the heads of the sessions.
     """
 
-    def __init__(self, store: Store, router: Router, sessions: Sessions, *, smallest: int = MIN_BYTES) -> None:
+    def __init__(
+        self,
+        store: Store,
+        router: Router,
+        sessions: Sessions,
+        *,
+        smallest: int = MIN_BYTES,
+        record_more: Callable[[], object] = lambda: None,
+    ) -> None:
         self._store = store
         self._router = router
         self._sessions = sessions
         self._smallest = smallest
+        self._record_more = record_more
         self._live = 0
         self._work: Iterator[None] | None = None
 
@@ -57,6 +68,7 @@ class Compaction:
             session.record(connected=session.owner is not None)
             if session.owner is not None and session.owner.connect is not None:
                 will.record(journal, session.client_id, session.owner.connect)
+        self._record_more()
         full = len(journal) + SLICE
         for session in sessions:
             if self._sessions.get(session.client_id) is session:  # it may have ended since

@@ -7,6 +7,7 @@ from _speedups.routing.router import Router
 from _speedups.session.journal import DamagedBlock, records
 from _speedups.session.session import Restored, Session
 from broker.core.sessions import Sessions
+from broker.core.will import Will
 from broker.errors import StoreError
 
 
@@ -21,10 +22,14 @@ class Restorer:
         self._by_number: dict[int, Session] = {}
         self._connected: set[int] = set()
         self._messages: dict[int, Restored] = {}
-        self.wills: dict[bytes, tuple[bytes, bytes, int, bool]] = {}
+        self._deadlines: dict[int, int] = {}  # of sessions, by number
+        self._expiring: dict[int, int] = {}  # deadlines of messages, by number
+        self.clock: tuple[int, int] | None = None  # the last record of the store's clock and the wall clock
+        self.wills: dict[bytes, Will] = {}
+        self.due_wills: dict[bytes, int] = {}  # deadlines of the wills of ended connections
         self._apply: dict[str, Callable[..., object]] = {
             "MESSAGE": self._message,
-            "QUEUED": lambda s, n, m, qos, retain: self._by_number[s].restore_queued(n, self._messages[m], qos, retain),
+            "QUEUED": lambda s, n, m, flags, ids: self._by_number[s].restore_queued(n, self._messages[m], flags, ids),
             "DONE": lambda s, n: self._by_number[s].restore_done(n),
             "RECEIVED": lambda s, n: self._by_number[s].restore_received(n),
             "AWAITING": lambda s, packet_id, m: self._by_number[s].restore_awaiting(packet_id, self._messages[m]),
@@ -32,12 +37,15 @@ class Restorer:
             "SESSION": self._session,
             "SESSION_USER": lambda s, _, user: setattr(self._by_number[s], "user", user),
             "SESSION_GONE": self._session_gone,
-            "SUBSCRIBED": lambda s, qos, name: self._filters.subscribe(self._by_number[s], name, qos),
+            "SUBSCRIBED": lambda s, options, name, i: self._filters.subscribe(self._by_number[s], name, options, i),
             "UNSUBSCRIBED": lambda s, _, name: self._filters.unsubscribe(self._by_number[s], name),
             "RETAINED": lambda m, _: self._retained.keep(self._messages[m]),
             "RETAINED_GONE": lambda _, __, topic: self._retained.set(topic, b""),
             "WILL": self._will,
-            "WILL_GONE": lambda _, __, client_id: self.wills.pop(client_id, None),
+            "WILL_GONE": self._will_gone,
+            "WILL_DELAY": self._will_delay,
+            "SESSION_EXPIRY": self._session_expiry,
+            "CLOCK": self._clock,
         }
 
     def read(self, blocks: Iterable[bytes]) -> None:
@@ -57,15 +65,29 @@ class Restorer:
                 ) from error
         self._journal.continue_after(max(self._messages, default=0))
 
-    def finish(self) -> None:
-        """After the journal was started: sessions learn which messages may have been sent before."""
+    def finish(self) -> dict[bytes, int]:
+        """After the journal was started: sessions learn which messages may have been sent before.
+
+        Returns:
+            Client id -> deadline of its session, for sessions that had no connection.
+        """
+        for number, deadline in self._expiring.items():
+            message = self._messages[number]
+            message.expires = self._journal.clock_of(deadline)
+            self._retained.watch(message)
         for number, session in self._by_number.items():
             session.restored(number in self._connected)
+        deadlines = {self._by_number[number].client_id: deadline for number, deadline in self._deadlines.items()}
         self._by_number.clear()  # `_apply` makes a cycle of this object, which would keep ended sessions alive
         self._messages.clear()
+        return deadlines
 
-    def _message(self, number: int, qos: int, retain: int, topic: bytes, payload: bytes) -> None:
-        self._messages[number] = Restored(number, qos, bool(retain), topic, payload)
+    def _message(
+        self, number: int, qos: int, retain: int, topic: bytes, payload: bytes, properties: bytes, deadline: int
+    ) -> None:
+        self._messages[number] = Restored(number, qos, bool(retain), topic, payload, properties)
+        if deadline:
+            self._expiring[number] = deadline
 
     def _session(self, number: int, level: int, connected: int, first: int, sent: int, client_id: bytes) -> None:
         if number not in self._by_number:
@@ -80,9 +102,31 @@ class Restorer:
 
     def _session_gone(self, number: int) -> None:
         session = self._by_number.pop(number)
+        self._deadlines.pop(number, None)
         self._connected.discard(number)
         self._sessions.end(session)
 
     def _will(self, message: int, _: Any, client_id: bytes) -> None:
-        will = self._messages[message]
-        self.wills[client_id] = (will.topic, will.payload, will.qos, will.retain)
+        found = self._messages[message]
+        self.due_wills.pop(client_id, None)
+        self.wills[client_id] = Will(found.topic, found.payload, found.qos, found.retain, found.properties)
+
+    def _will_gone(self, _: int, __: Any, client_id: bytes) -> None:
+        self.wills.pop(client_id, None)
+        self.due_wills.pop(client_id, None)
+
+    def _will_delay(self, when: int, is_deadline: int, client_id: bytes) -> None:
+        if is_deadline:
+            self.due_wills[client_id] = when
+        elif client_id in self.wills:
+            self.wills[client_id] = self.wills[client_id]._replace(delay=when)
+        self._journal.use_level_5()
+
+    def _session_expiry(self, number: int, interval: int | None, deadline: int) -> None:
+        self._by_number[number].expiry = interval
+        self._deadlines[number] = deadline
+        self._journal.use_level_5()
+
+    def _clock(self, clock: int, wall: int) -> None:
+        self.clock = (clock, wall)
+        self._journal.use_level_5()

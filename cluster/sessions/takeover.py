@@ -19,7 +19,7 @@ from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS
 from broker import logs
-from broker.auth.authenticator import ReturnCode
+from broker.auth.authenticator import ReasonCode
 from broker.coordination.admission import Admission
 from broker.core import will
 from broker.core.data_plane import DataPlane
@@ -144,7 +144,7 @@ class TakeOver:
         if isinstance(reply, list) and reply[0] == b"denied" and not connection.closed:
             claim.admission.refuse_others(connection, packet)
         elif not connection.closed:
-            claim.admission.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
+            claim.admission.refuse(connection, ReasonCode.SERVER_UNAVAILABLE, packet.client_id)
 
     def _after_delay(self, claim: Claim) -> None:
         claim.delayed = False
@@ -206,7 +206,7 @@ class TakeOver:
             session = plane.sessions.get(claim.client_id)
         if not packet.clean_start or session is not None or packet.will_topic is not None:
             self._claims.remove(claim)
-            admission.refuse(connection, ReturnCode.SERVER_UNAVAILABLE, packet.client_id)
+            admission.refuse(connection, ReasonCode.SERVER_UNAVAILABLE, packet.client_id)
             return
         session = plane.sessions.create(claim.client_id, persistent=False, level=packet.protocol_level)
         claim.session = session
@@ -226,7 +226,9 @@ class TakeOver:
                 self.give_up(claim)
             return  # without an epoch, `_granted` gives it up
         sessions, filters = self._plane.sessions, self._plane.router.filters
-        had_will = will.publish(connection, session.client_id, self._plane.router)
+        had_will, found = will.take(connection, self._plane.router)
+        if found is not None:
+            will.publish(self._plane.router, session.client_id, found)
         if session.kind == SessionKind.SHARED:
             self._routes.remove(claim.filters)
             sent = session.unload()

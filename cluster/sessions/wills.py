@@ -38,7 +38,7 @@ class Wills:
         """Publish the will of a client whose node is dead; Redis has handed it to this node."""
         end = 2 + int.from_bytes(stored[:2], "little")
         topic, payload, qos, retain = decode_message(stored[end:])
-        will.publish_stored(self._plane.router, stored[2:end], topic, payload, qos, retain)
+        will.publish(self._plane.router, stored[2:end], will.Will(topic, payload, qos, retain))
         self.settle(epoch)
 
     def publish_missed(self) -> None:

@@ -82,6 +82,7 @@ def test_what_clients_publish_is_in_the_files_once(jobs: Jobs) -> None:
     load.finish_twins()
 
 
+@pytest.mark.soak  # test_job has the silence in Redis, cluster/test_message_log the messages that clients get of it
 def test_a_client_hears_that_a_device_fell_silent(jobs: Jobs) -> None:
     """From a device that stops, over log, job and Redis, to who has subscribed at another node; and that it is back."""
     cluster = jobs._cluster.start()

@@ -109,13 +109,14 @@ def test_another_jobs_files_are_not_mixed_with(spark: SparkSession, tmp_path: Pa
         Batches(spark, Options(output=str(tmp_path), window=30_000_000))
 
 
-KILLS = int(os.environ.get("FLOCKMQ_TEST_KILLS", "2"))
+KILLS = int(os.environ.get("FLOCKMQ_TEST_KILLS", "60"))
 
 
-@pytest.mark.parametrize("kills", [pytest.param(KILLS, id="some"), pytest.param(60, id="many", marks=pytest.mark.soak)])
+# In `make test` one job is killed by test_end_to_end, and the test above lets a job die at every step of a batch.
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_kill_9_in_mid_batch(kills: int, redis_server: RedisProcess, tmp_path: Path) -> None:
-    chance = random.Random(new_seed())
+def test_kill_9_in_mid_batch(redis_server: RedisProcess, tmp_path: Path) -> None:
+    kills, chance = KILLS, random.Random(new_seed())
     client = redis_server.client(decode_responses=False)
     began = int(time.time() * 1000) - 900_000
     logs = [LogWriter(client, f"n{node}", f"node {node}", began=began) for node in range(2)]

@@ -88,6 +88,7 @@ def test_a_place_that_can_not_be_written_is_told(tmp_path: Path, capsys: pytest.
     assert "can't write" in capsys.readouterr().err
 
 
+@pytest.mark.soak  # test_submit runs the whole job on these executors
 def test_executors_need_nothing_else(
     package: Path, standalone: StandaloneSpark, redis_server: RedisProcess, tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ def numbers(messages: list[Message]) -> Iterator[tuple[Message, str, float]]:
 Read = Callable[[str], list[dict[str, Any]]]
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids="{} batches".format)
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.soak), 3], ids="{} batches".format)
 def read(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Read:
     """Tables of a job that has read the fleet's messages in some batches, and then its clock."""
     output = tmp_path_factory.mktemp("output")

@@ -233,6 +233,7 @@ query.awaitTermination()
 """
 
 
+@pytest.mark.soak  # test_end_to_end kills a whole job
 def test_kill_9_of_the_driver_loses_and_doubles_nothing(
     spark: SparkSession, redis_server: RedisProcess, writers: list[LogWriter], tmp_path: Path
 ) -> None:

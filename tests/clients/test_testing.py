@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from flockmq.hooks import Client, Credentials, Hooks, Identity, Message, ReturnCode, Verdict
+from flockmq.hooks import Client, Credentials, Hooks, Identity, Message, ReasonCode, Verdict
 from flockmq.testing import Broker
 
 from _speedups.codec.packets import Publish
@@ -79,8 +79,8 @@ def test_a_hook_that_knows_the_users(tmp_path: Path) -> None:
             if credentials.username != "ann":
                 return None
             if credentials.password != b"secret":
-                return Verdict(ReturnCode.BAD_USERNAME_OR_PASSWORD)
-            return Verdict(ReturnCode.ACCEPTED, Identity("ann"))
+                return Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD)
+            return Verdict(ReasonCode.ACCEPTED, Identity("ann"))
 
     def code(username: str, password: bytes) -> int:
         connack = SocketClient(broker.port, "c", username=username, password=password).connack

@@ -16,7 +16,7 @@ from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect, Packet
 from _speedups.net.listener import Endpoint, Listener
-from broker.auth.authenticator import Authenticator, Credentials, ReturnCode, Verdict
+from broker.auth.authenticator import Authenticator, Credentials, ReasonCode, Verdict
 from broker.broker import Broker
 from broker.config.schema import Config, LimitsConfig, MqttConfig
 from broker.coordination.standalone import StandaloneCoordinator
@@ -83,7 +83,7 @@ class AllowAll:
     """Lets everybody in."""
 
     def authenticate(self, credentials: Credentials) -> Verdict:
-        return Verdict(ReturnCode.ACCEPTED)
+        return Verdict(ReasonCode.ACCEPTED)
 
 
 opened: list["Node"] = []  # those of the test that runs, which ends them: their sockets must not wait for a collector

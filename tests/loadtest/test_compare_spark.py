@@ -14,6 +14,7 @@ from tests.analytics.job_process import QUICK_SPARK
 COUNT = 5_000
 
 
+@pytest.mark.soak  # a benchmark: it measures, and nobody's data depends on it
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 def test_every_run_reads_every_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

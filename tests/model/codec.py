@@ -114,7 +114,7 @@ class Reader:
             byte = self.number(1)
             value += (byte & 127) * 128**i
             if byte < 128:
-                require(level < 5 or i == 0 or byte != 0)  # 5: [MQTT-1.5.5-1]
+                require(level < 5 or i == 0 or byte != 0)  # [5: MQTT-1.5.5-1]
                 return value
         raise Refused
 

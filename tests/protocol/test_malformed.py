@@ -93,7 +93,10 @@ def ends_its_connection_only(case: Case, level: int, node: Broker, witness: Wire
         if not first:
             client.connect()
         client.send(case.data)
-        if first and case.packet is UnacceptableProtocol:
+        if first and case.data[2:8] == b"\0\4MQTT" and case.data[8] >= 5:
+            reply = client.receive() or b""
+            assert reply[0] == 0x20 and reply[3] >= 0x80, reply
+        elif first and case.packet is UnacceptableProtocol:
             client.expect("connack 1")
         client.expect(None)
         line = node.wait_for_log(

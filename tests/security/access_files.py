@@ -7,15 +7,16 @@ import re
 import urllib.request
 from pathlib import Path
 
-from broker.auth.authenticator import ReturnCode
+from _speedups.codec.reason_codes import return_code
+from broker.auth.authenticator import ReasonCode
 from tests.conftest import StartBroker
 from tests.harness.cluster_process import Broker
 from tests.harness.deadline import DEADLINE
 from tests.protocol.wire import Wire
 
-WRONG = int(ReturnCode.BAD_USERNAME_OR_PASSWORD)
-NOT_AUTHORIZED = int(ReturnCode.NOT_AUTHORIZED)
-UNAVAILABLE = int(ReturnCode.SERVER_UNAVAILABLE)
+WRONG = return_code(ReasonCode.BAD_USERNAME_OR_PASSWORD)
+NOT_AUTHORIZED = return_code(ReasonCode.NOT_AUTHORIZED)
+UNAVAILABLE = return_code(ReasonCode.SERVER_UNAVAILABLE)
 
 
 def quick_hash(password: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.auth.access_control import AccessControl
-from broker.auth.authenticator import Credentials, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, ReasonCode, Verdict
 from broker.auth.passwords import hash_password
 from broker.auth.penalties import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_DELAY, Penalties, network_of
 from broker.auth.verifier import Verifier
@@ -61,7 +61,7 @@ def test_timing_an_unknown_user_costs_what_a_wrong_password_costs(access: Access
     verifier = access._builder.verifier
     for username, password in (("ada", b"wrong"), ("nobody", b"secret"), ("ada", None), ("nobody", None)):
         before = verifier.verifications
-        assert attempt(access, username, password).code == ReturnCode.BAD_USERNAME_OR_PASSWORD
+        assert attempt(access, username, password).code == ReasonCode.BAD_USERNAME_OR_PASSWORD
         assert verifier.verifications == before + 1, username
     chain = access._chains["default"]
     dummy = chain._dummy_hash
@@ -207,8 +207,8 @@ def test_more_passwords_than_can_wait_are_refused_at_once(access: AccessControl)
 
     access._builder.verifier._pool._max = 20
     codes = [verdict.code for verdict in asyncio.run(rush())]
-    assert codes.count(ReturnCode.SERVER_UNAVAILABLE) == 210
-    assert codes.count(ReturnCode.BAD_USERNAME_OR_PASSWORD) == 20
+    assert codes.count(ReasonCode.SERVER_UNAVAILABLE) == 210
+    assert codes.count(ReasonCode.BAD_USERNAME_OR_PASSWORD) == 20
     access.close()
 
 

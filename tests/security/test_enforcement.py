@@ -4,7 +4,7 @@ import pytest
 
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
 from _speedups.session.rights import PUBLISH, READ, Rights
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 Rules = dict[str, list[tuple[bool, int, bytes]]]
@@ -19,7 +19,7 @@ class ByRules:
     def authenticate(self, credentials: Credentials) -> Verdict:
         rules = self.rules.get(credentials.client_id)
         rights = None if rules is None else Rights(rules)
-        return Verdict(ReturnCode.ACCEPTED, Identity(credentials.client_id, rights))
+        return Verdict(ReasonCode.ACCEPTED, Identity(credentials.client_id, rights))
 
 
 def node_with(store: KeepingStore | None = None, **rules: list[tuple[bool, int, bytes]]) -> Node:
@@ -161,7 +161,7 @@ def test_the_same_rights_again_are_no_change() -> None:
 def test_a_will_may_go_where_its_client_may_publish() -> None:
     node = node_with(sensor=[(True, PUBLISH, b"mine/#")])
     refused = Client(node, "sensor", will_topic="yours", will_payload=b"x")
-    assert refused.connack().reason_code == ReturnCode.NOT_AUTHORIZED
+    assert refused.connack().reason_code == 5
     watcher = subscriber(node, "watcher", ("#", 0))
     sensor = Client(node, "sensor", will_topic="mine/will", will_payload=b"x")
     assert sensor.connack().reason_code == 0

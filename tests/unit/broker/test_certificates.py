@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from broker.auth.access_control import AccessControl
-from broker.auth.authenticator import Credentials, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, ReasonCode, Verdict
 from broker.config.load import load
 from broker.config.schema import Config
 from broker.errors import ConfigError
@@ -112,5 +112,5 @@ def test_a_client_certificate_names_the_user_whatever_connect_says(
     verdict = access.authenticate(sent)
     access.close()
     assert isinstance(verdict, Verdict)
-    assert verdict.code == ReturnCode.ACCEPTED
+    assert verdict.code == ReasonCode.ACCEPTED
     assert (verdict.identity.username, verdict.identity.method) == ("lamp", "certificate")

@@ -13,7 +13,7 @@ def test_jobs_run_at_their_periods_and_after_the_tick() -> None:
     async def run() -> None:
         clock = Clock(
             asyncio.get_running_loop(),
-            lambda ticks, late: seen.append(f"tick {ticks}"),
+            lambda ticks, missed, late: seen.append(f"tick {ticks}"),
             (
                 Job(EVERY_TICK, lambda elapsed: seen.append("every tick")),
                 Job(60.0, lambda elapsed: seen.append("late")),
@@ -32,14 +32,14 @@ def test_jobs_run_at_their_periods_and_after_the_tick() -> None:
 
 
 def test_a_process_that_was_suspended_does_not_catch_up() -> None:
-    ticks: list[int] = []
+    ticks: list[tuple[int, int]] = []
 
     async def run() -> None:
-        clock = Clock(asyncio.get_running_loop(), lambda passed, late: ticks.append(passed), ())
+        clock = Clock(asyncio.get_running_loop(), lambda passed, missed, late: ticks.append((passed, missed)), ())
         clock.start()
         time.sleep(1.6)  # noqa: ASYNC251 - the whole process is suspended
         await asyncio.sleep(0.05)
         clock.stop()
 
     asyncio.run(run())
-    assert ticks == [MAX_TICKS]
+    assert ticks == [(MAX_TICKS, 2)]  # what expires has expired all the same

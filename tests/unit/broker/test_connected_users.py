@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from _speedups.codec.packets import Publish, Subscribe
 from _speedups.session.rights import PUBLISH, READ, Rights
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.connected_users import CLOSE_BATCH
 from tests.harness.inprocess import Client, Node
 
@@ -15,7 +15,7 @@ class Brief:
     """Everybody may stay until a moment that has passed."""
 
     def authenticate(self, credentials: Credentials) -> Verdict:
-        return Verdict(ReturnCode.ACCEPTED, Identity(credentials.username, expires=time.time()))
+        return Verdict(ReasonCode.ACCEPTED, Identity(credentials.username, expires=time.time()))
 
 
 def test_expired_connections_are_ended_in_slices() -> None:

@@ -10,7 +10,7 @@ from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, 
 from _speedups.session.rights import PUBLISH, Rights
 from _speedups.session.trace import STEPS
 from broker.admin.api.operations.events import trace_events
-from broker.auth.authenticator import Credentials, Identity, ReturnCode, Verdict
+from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.commands.trace import WORDS, line
 from broker.errors import UsageError
 from broker.tracing import FORGET_SECONDS, KEPT, MAX_NAMES, check, follow
@@ -95,7 +95,7 @@ def test_what_nobody_gets_and_why() -> None:
     class Denies:
         def authenticate(self, credentials: Credentials) -> Verdict:
             rules = [(True, PUBLISH, b"mine")] if credentials.client_id == "device" else None
-            return Verdict(ReturnCode.ACCEPTED, Identity(None, None if rules is None else Rights(rules)))
+            return Verdict(ReasonCode.ACCEPTED, Identity(None, None if rules is None else Rights(rules)))
 
     node = Node(authenticator=Denies(), max_queued_messages=1)
     follower = Follower(node, topic="#")

@@ -71,7 +71,7 @@ def test_records_say_what_was_written() -> None:
     journal.record_will_gone(b"client")
     block = journal.take()
     assert records(block) == [
-        ("MESSAGE", 42, 2, 1, b"topic", b"payload"),
+        ("MESSAGE", 42, 2, 1, b"topic", b"payload", b"", 0),
         ("WILL", 42, 0, b"client"),
         ("WILL_GONE", 0, 0, b"client"),
     ]
@@ -92,7 +92,7 @@ def test_a_cut_block_is_damaged_or_a_prefix(block: bytes) -> None:
     assert prefixes == len(whole)  # it can be cut between records and nowhere else
 
 
-@pytest.mark.parametrize("layout", [0, 2, 255])
+@pytest.mark.parametrize("layout", [0, 3, 255])
 def test_another_layout_is_refused(layout: int) -> None:
     with pytest.raises(DamagedBlock, match=f"layout {layout}"):
         records(bytes([layout]) + BLOCKS[0][1:])

@@ -22,6 +22,7 @@ from _speedups.codec.packets import (
     Unsubscribe,
 )
 from _speedups.session.session import Session
+from broker.core.will import Will
 from broker.storage import compaction
 from tests.harness.inprocess import Client, KeepingStore, Node
 from tests.model.topics import matches
@@ -383,7 +384,7 @@ class SessionMachine(RuleBasedStateMachine):
         copy.close()
         wills = {name.encode(): one.will for name, one in self.clients.items() if one.will is not None}
         assert copy.wills == {
-            name: (topic.encode(), payload, qos, retain) for name, (topic, payload, qos, retain) in wills.items()
+            name: Will(topic.encode(), payload, qos, retain) for name, (topic, payload, qos, retain) in wills.items()
         }
         if not wills:
             assert state_of(copy) == state_of(self.node)

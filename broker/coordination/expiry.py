@@ -1,0 +1,195 @@
+"""What a node alone does later: it ends sessions, publishes delayed wills, and drops expired retained messages.
+
+Deadlines in memory are times of the turn's clock, which no step of the wall clock moves. In the store they are times of
+the store's clock: it goes on while the node is off, by the wall clock, and else with the turn's clock.
+"""
+
+import time
+
+from _speedups.session.journal import Journal
+from _speedups.session.session import Session
+from broker import logs
+from broker.core import will
+from broker.core.data_plane import TICKS_PER_SECOND, DataPlane
+from broker.core.deadlines import Deadlines
+from broker.core.session_expiry import NEVER, deadline_after
+from broker.core.will import Will
+
+CLOCK_SECONDS = 60  # between two records of the store's clock
+
+log = logs.get("flockmq.node")
+
+
+class Expiry:
+    """The deadlines of sessions without a connection, and of their wills.
+
+    Args:
+        data_plane: of the node.
+        journal: of the node.
+    """
+
+    def __init__(self, data_plane: DataPlane, journal: Journal) -> None:
+        self._data_plane = data_plane
+        self._turn = data_plane.turn
+        self._journal = journal
+        self._away: dict[bytes, int] = {}  # persistent sessions without a connection -> since when
+        self._sessions = Deadlines()
+        self._wills: dict[bytes, Will] = {}  # of ended connections
+        self._due_wills = Deadlines()
+        self._default = data_plane.config.mqtt.session_expiry
+        self._recorded = 0  # time of the last record of the store's clock
+
+    # ---- the store ----
+
+    def start_clock(self, last: tuple[int, int] | None) -> None:
+        """Set the store's clock, from the last record of it and of the wall clock in the store, in milliseconds."""
+        wall = _wall()
+        now = wall if last is None else last[0] + max(0, wall - last[1])
+        self._journal.set_clock(now - self._turn.clock * 1000 // TICKS_PER_SECOND)
+
+    def record_clock(self) -> None:
+        """Record the store's clock, if the store has deadlines."""
+        if self._journal.uses_level_5:
+            self._journal.record_clock(
+                self._journal.clock_offset + self._turn.clock * 1000 // TICKS_PER_SECOND, _wall()
+            )
+            self._recorded = self._turn.clock
+
+    def restore(self, deadlines: dict[bytes, int], wills: dict[bytes, Will], due: dict[bytes, int]) -> None:
+        """Take what the store had.
+
+        Args:
+            deadlines: of sessions whose connections had ended, in milliseconds of the store's clock.
+            wills: of clients; those without delay are published.
+            due: when delayed wills are due whose connections had ended, likewise.
+        """
+        now = self._turn.clock
+        for session in self._data_plane.sessions:
+            self._away[session.client_id] = now
+            deadline = deadlines.get(session.client_id, 0)
+            self._set(session, self._journal.clock_of(deadline) if deadline else self._deadline(session))
+        for client_id, found in wills.items():
+            deadline = due.get(client_id, 0)
+            if deadline:
+                self._wills[client_id] = found
+                self._due_wills.set(client_id, self._journal.clock_of(deadline))
+            else:  # the node died while the client was connected: the delay begins now
+                self._will_of_ended(client_id, found, self._data_plane.sessions.get(client_id))
+
+    def record_all(self) -> None:
+        """Write all to the journal again."""
+        self.record_clock()
+        for session in self._data_plane.sessions:
+            if session.expiry is not None and session.persistent:
+                deadline = self._sessions.get(session.client_id) or 0
+                self._journal.record_session_expiry(session.session_id, session.expiry, deadline)
+        for client_id, found in self._wills.items():
+            self._journal.record_will(client_id, *found)
+            self._journal.record_will_due(client_id, self._due_wills.get(client_id) or 0)
+
+    # ---- connections ----
+
+    def connected(self, session: Session, interval: int | None) -> None:
+        """A connection has the session now, with this Session Expiry Interval."""
+        self._away.pop(session.client_id, None)
+        self._sessions.remove(session.client_id)
+        known, session.expiry = session.expiry, interval
+        if session.persistent and (interval is not None or known is not None):
+            self._journal.record_session_expiry(session.session_id, interval, 0)
+
+    def outlives(self, session: Session) -> bool:
+        """Whether the session goes on without a connection."""
+        return session.persistent and session.expiry != 0
+
+    def ended(self, session: Session, found: Will | None, had_will: bool) -> None:
+        """The connection of the session has ended: settle its will, and end the session now or later."""
+        if had_will:
+            self._will_of_ended(session.client_id, found, session)
+        if not self.outlives(session):
+            self._end(session)
+            return
+        session.record(connected=False)
+        self._away[session.client_id] = self._turn.clock
+        self._set(session, self._deadline(session))
+
+    def _will_of_ended(self, client_id: bytes, found: Will | None, session: Session | None) -> None:
+        if found is not None and found.delay and session is not None and self.outlives(session):
+            interval = NEVER if session.expiry is None else session.expiry
+            due = self._turn.clock + min(found.delay, interval) * TICKS_PER_SECOND
+            self._wills[client_id] = found
+            self._due_wills.set(client_id, due)
+            self._journal.record_will_due(client_id, due)
+            return
+        if found is not None:
+            will.publish(self._data_plane.router, client_id, found)
+        self._journal.record_will_gone(client_id)
+
+    def cancel_will(self, client_id: bytes) -> None:
+        """The client is back, and goes on with its session: its will is not published [5: 3.1.3.2.2]."""
+        self._due_wills.remove(client_id)
+        if self._wills.pop(client_id, None) is not None:
+            self._journal.record_will_gone(client_id)
+
+    def publish_will(self, client_id: bytes) -> None:
+        """The session ends, or the delay has passed: publish the will that waits, if there is one."""
+        self._due_wills.remove(client_id)
+        found = self._wills.pop(client_id, None)
+        if found is not None:
+            will.publish(self._data_plane.router, client_id, found)
+            self._journal.record_will_gone(client_id)
+
+    def end(self, session: Session) -> None:
+        """End a session that has no connection."""
+        self.publish_will(session.client_id)
+        self._end(session)
+
+    def _end(self, session: Session) -> None:
+        self._away.pop(session.client_id, None)
+        self._sessions.remove(session.client_id)
+        self._data_plane.sessions.end(session)
+
+    # ---- time ----
+
+    def _deadline(self, session: Session) -> int | None:
+        return deadline_after(session.expiry, self._away[session.client_id], self._data_plane.config.mqtt)
+
+    def _set(self, session: Session, deadline: int | None) -> None:
+        if deadline is None:
+            self._sessions.remove(session.client_id)
+        else:
+            self._sessions.set(session.client_id, deadline)
+        if session.expiry is not None:
+            self._journal.record_session_expiry(session.session_id, session.expiry, deadline or 0)
+
+    def configure(self) -> None:
+        """The configuration was read again: sessions of levels 3 and 4 have its expiry."""
+        if self._default == self._data_plane.config.mqtt.session_expiry:
+            return
+        self._default = self._data_plane.config.mqtt.session_expiry
+        for client_id in self._away:
+            session = self._data_plane.sessions.get(client_id)
+            if session is not None and session.expiry is None:
+                self._set(session, self._deadline(session))
+
+    def tick(self) -> None:
+        """A quarter of a second has passed."""
+        now = self._turn.clock
+        changed = self._data_plane.router.expire_retained() > 0
+        for client_id in self._due_wills.due(now):
+            self.publish_will(client_id)
+            changed = True
+        for client_id in self._sessions.due(now):
+            session = self._data_plane.sessions.get(client_id)
+            if session is not None and session.owner is None:
+                self.end(session)
+                changed = True
+                log.debug("session expired", client_id=client_id.decode())
+        if self._turn.clock - self._recorded >= CLOCK_SECONDS * TICKS_PER_SECOND:
+            self.record_clock()
+        if changed:
+            self._data_plane.end_turn()
+
+
+def _wall() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)
