@@ -174,7 +174,7 @@ class Expiry:
     def tick(self) -> None:
         """A quarter of a second has passed."""
         now = self._turn.clock
-        changed = self._data_plane.router.expire_retained() > 0
+        changed = self._data_plane.router.expire_retained() != []
         for client_id in self._due_wills.due(now):
             self.publish_will(client_id)
             changed = True
