@@ -279,6 +279,10 @@ cdef class ClusterJournal(Journal):
         """All nodes speak this layout: 2 has properties, expiry, options and identifiers."""
         self.layout = layout
 
+    def clock_of(self, int64_t deadline):
+        """As in a journal of one node, a tick earlier: no node may find more time left than there was at another."""
+        return max(Journal.clock_of(self, deadline) - 1, 1) if deadline else 0
+
     # ---- records ----
 
     def attach(self, MessageLog log not None):
@@ -307,8 +311,9 @@ cdef class ClusterJournal(Journal):
         if interval is None and delay is None:
             self.releases.append((client_id, epoch, sent))
         else:
-            self.releases.append((client_id, epoch, sent, -1 if interval is None else interval,
-                                  -1 if delay is None else delay))
+            # 0 stands for None: MessagePack as it is used here has no negative numbers.
+            self.releases.append((client_id, epoch, sent, 0 if interval is None else interval + 1,
+                                  0 if delay is None else delay + 1))
         self.note(RETAINED)
 
     cdef int note(self, uint8_t kind) except -1:

@@ -160,14 +160,14 @@ local function delay_will(prefix, node, cid, epoch, delay, state)
 end
 
 -- A node has closed a connection: the session is offline, has ended, or is claimed by a connection that waits for this.
--- `interval`: its Session Expiry Interval in seconds, -1 = as configured, nil = as at the claim. `delay`: of its will in
--- seconds, -1 or nil = no will waits.
+-- `interval`: its Session Expiry Interval in seconds plus 1, 0 = as configured, nil = as at the claim. `delay`: of its
+-- will in seconds plus 1, 0 or nil = no will waits.
 local function release(prefix, node, cid, epoch, sent, interval, delay)
   redis.call('SREM', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
   local key = prefix .. 's:' .. cid
   local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n', 'x', 'i')
-  if delay and delay >= 0 then
-    delay_will(prefix, node, cid, epoch, delay, state)
+  if delay and delay > 0 then
+    delay_will(prefix, node, cid, epoch, delay - 1, state)
   end
   if not state[2] then
     return
@@ -178,7 +178,7 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
   if tonumber(state[2]) == epoch then
     local seconds = state[7] or ''
     if interval then
-      seconds = interval >= 0 and string.format('%.0f', interval) or ''
+      seconds = interval > 0 and string.format('%.0f', interval - 1) or ''
       redis.call('HSET', key, 'i', seconds)
     end
     if state[3] == '1' and seconds ~= '0' then
