@@ -32,5 +32,5 @@ def deadline_after(interval: int | None, since: int, config: MqttConfig) -> int 
 
 
 def clock_after(seconds: float, since: int) -> int:
-    """The time of the turn's clock at which that many seconds have passed: not before, though `since` is a whole tick."""
+    """The time of the turn's clock at which that many seconds have passed, and never less: `since` is a whole tick."""
     return since + math.ceil(seconds * TICKS_PER_SECOND) + 1
