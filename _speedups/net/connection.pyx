@@ -401,13 +401,11 @@ cdef class Connection(Channel):
         if code is None or self.blocked or (self.tls is not None and not self.tls.ready):
             return False
         if self.session is None:
-            packet = encode_reason(Connack, CONNACK, code, reason)
+            packet = encode_reason(Connack, CONNACK, code, reason, self.largest)
         else:
-            packet = encode_reason(Disconnect, DISCONNECT, code, reason)
-            if len(packet) > <Py_ssize_t>self.largest:        # [5: MQTT-3.14.2-3]
-                packet = encode(Disconnect(code), 5)
-                if len(packet) > <Py_ssize_t>self.largest:
-                    return False
+            packet = encode_reason(Disconnect, DISCONNECT, code, reason, self.largest)
+        if packet is None:
+            return False
         self.send(packet)
         self.flush()
         return True
@@ -497,11 +495,21 @@ cdef class Connection(Channel):
         return 0
 
 
-cdef bytes encode_reason(object packet, int packet_type, int code, object reason):
-    """A CONNACK or DISCONNECT of level 5 with a reason code that it can carry, and a reason string."""
+cdef bytes encode_reason(object packet, int packet_type, int code, object reason, uint32_t largest):
+    """A CONNACK or DISCONNECT of level 5 with a reason code that it can carry, and a reason string.
+
+    Within `largest` bytes, 0 = any: without the reason string if need be [5: MQTT-3.2.2-19] [5: MQTT-3.14.2-3], else
+    None.
+    """
+    cdef bytes encoded
     if not CODE_PACKETS[code] >> packet_type & 1:
         code = CODE_UNSPECIFIED
-    return encode(packet(reason_code=code, properties={"reason_string": str(reason)}), 5)
+    encoded = encode(packet(reason_code=code, properties={"reason_string": str(reason)}), 5)
+    if largest and len(encoded) > <Py_ssize_t>largest:
+        encoded = encode(packet(reason_code=code), 5)
+        if len(encoded) > <Py_ssize_t>largest:
+            return None
+    return encoded
 
 
 cdef Connection connection_of(Timer* timer):

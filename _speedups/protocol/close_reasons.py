@@ -62,10 +62,10 @@ PUBLISH_QOS_3 = CloseReason(Code.MALFORMED_PACKET, "PUBLISH with QoS 3 [MQTT-3.3
 PUBLISH_DUP = CloseReason(Code.MALFORMED_PACKET, "PUBLISH with QoS 0 and DUP [MQTT-3.3.1-2]")
 PUBLISH_SHORT = CloseReason(Code.MALFORMED_PACKET, "PUBLISH is too short")
 PUBLISH_TOPIC_LENGTH = CloseReason(Code.MALFORMED_PACKET, "the topic name of PUBLISH is longer than the packet")
-PUBLISH_PACKET_ID = CloseReason(Code.MALFORMED_PACKET, "PUBLISH with packet identifier 0 [MQTT-2.3.1-1]")
+PUBLISH_PACKET_ID = CloseReason(Code.PROTOCOL_ERROR, "PUBLISH with packet identifier 0 [MQTT-2.3.1-1]")
 ACK_FLAGS = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement with wrong flags [MQTT-2.2.2-2]")
 ACK_SIZE = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement that is not two bytes long")
-ACK_PACKET_ID = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]")
+ACK_PACKET_ID = CloseReason(Code.PROTOCOL_ERROR, "an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]")
 PUBLISH_NO_TOPIC = CloseReason(Code.PROTOCOL_ERROR, "PUBLISH without topic name or known alias [5: MQTT-3.3.2-7]")
 PUBLISH_SUBSCRIPTION_IDENTIFIER = CloseReason(
     Code.PROTOCOL_ERROR, "PUBLISH from a client with a subscription identifier [5: MQTT-3.3.4-6]"

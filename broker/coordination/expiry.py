@@ -12,7 +12,7 @@ from broker import logs
 from broker.core import will
 from broker.core.data_plane import TICKS_PER_SECOND, DataPlane
 from broker.core.deadlines import Deadlines
-from broker.core.session_expiry import NEVER, deadline_after
+from broker.core.session_expiry import NEVER, clock_after, deadline_after
 from broker.core.will import Will
 
 CLOCK_SECONDS = 60  # between two records of the store's clock
@@ -115,7 +115,7 @@ class Expiry:
     def _will_of_ended(self, client_id: bytes, found: Will | None, session: Session | None) -> None:
         if found is not None and found.delay and session is not None and self.outlives(session):
             interval = NEVER if session.expiry is None else session.expiry
-            due = self._turn.clock + min(found.delay, interval) * TICKS_PER_SECOND
+            due = clock_after(min(found.delay, interval), self._turn.clock)
             self._wills[client_id] = found
             self._due_wills.set(client_id, due)
             self._journal.record_will_due(client_id, due)

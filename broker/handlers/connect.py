@@ -76,6 +76,7 @@ class ConnectHandler(Admission):
         if packet is None or packet.protocol_level > self._coordinator.highest_level:
             self.refuse(connection, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, "" if packet is None else packet.client_id)
             return
+        connection.limit_output(packet.properties.get("maximum_packet_size", 0))
         if "authentication_method" in packet.properties:
             reason = "enhanced authentication is not supported"
             self.refuse(connection, ReasonCode.BAD_AUTHENTICATION_METHOD, packet.client_id, reason)
@@ -211,14 +212,19 @@ class ConnectHandler(Admission):
         self._turn.count(CONNECTS_REFUSED)
         more = {name: text for name, text in (("username", username), ("reason", reason)) if text}
         log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower(), **more)
-        connection.send(self._refusal(connection, code, reason))
+        refusal = self._refusal(connection, code, reason)
+        if connection.protocol_level < 5 or len(refusal) <= connection.maximum_packet_size:
+            connection.send(refusal)
         connection.finish(f"refused: {code.name.lower()}")
 
     def _refusal(self, connection: Connection, code: ReasonCode, reason: str) -> bytes:
         if connection.protocol_level < 5:
             return encode(Connack(reason_code=return_code(code)), 4)
-        told = reason and code not in SILENT
-        return encode(Connack(reason_code=code, properties={"reason_string": reason} if told else {}), 5)
+        if reason and code not in SILENT:
+            refusal = encode(Connack(reason_code=code, properties={"reason_string": reason}), 5)
+            if len(refusal) <= connection.maximum_packet_size:  # [5: MQTT-3.2.2-19]
+                return refusal
+        return encode(Connack(reason_code=code), 5)
 
     def refuse_others(self, connection: Connection, packet: Connect) -> None:
         reason = "the session of its client id is another user's"

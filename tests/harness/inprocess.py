@@ -188,6 +188,7 @@ class Node:
         """Let quarters of a second pass."""
         for _ in range(ticks):
             self.reactor.advance(1)
+            self.broker.coordinator.tick()
             self.run()
 
     def close(self) -> None:
