@@ -61,7 +61,7 @@ ANOTHER_USER = CloseReason(Code.NOT_AUTHORIZED, "it authenticated again as anoth
 NOT_CONNECT = CloseReason(Code.PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]")
 NOT_AUTH = CloseReason(Code.PROTOCOL_ERROR, "a packet other than AUTH before CONNACK [5: MQTT-3.1.2-30]")
 NO_METHOD = CloseReason(
-    Code.PROTOCOL_ERROR, "AUTH from a client that has named no authentication method [5: MQTT-4.12.0-6]"
+    Code.PROTOCOL_ERROR, "AUTH from a client that has named no authentication method [5: MQTT-4.12.0-7]"
 )
 AUTH_WITHOUT_METHOD = CloseReason(Code.PROTOCOL_ERROR, "AUTH without an authentication method [5: 3.15.2.2.2]")
 AUTH_CODE = CloseReason(Code.PROTOCOL_ERROR, "AUTH with a reason code that only servers send [5: MQTT-3.15.2-1]")

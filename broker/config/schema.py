@@ -224,14 +224,14 @@ class MqttConfig:
         (),
         "Servers, HOST:PORT each, to which a node that stops sends its MQTT 5.0 clients (reason code 0x9C). Some "
         "clients then never come back: leave it empty if nodes only restart.",
-        Texts(r"[!-~]+", "addresses such as broker-2.example:1883"),
+        Texts(r"[!#-&(-+\--~]+", "addresses such as broker-2.example:1883"),
         reloadable=True,
     )
     moved_to: str = option(
         "",
         "The server, HOST:PORT, to which this one has moved for good: it refuses MQTT 5.0 clients with reason code "
         "0x9D. Older clients can't be told, and are served.",
-        Name(r"[!-~]*", "an address such as broker-2.example:1883"),
+        Name(r"[!#-&(-+\--~]*", "an address such as broker-2.example:1883"),
         reloadable=True,
     )
 

@@ -2,15 +2,19 @@
 
 import asyncio
 import base64
+import json
 from collections.abc import Callable
 
 import pytest
 
 from broker.auth.authenticator import Challenge, Credentials, Identity, ReasonCode, Step, Verdict
+from broker.auth.cluster_users import ClusterUsers
 from broker.auth.passwords import SCRAM_SCHEME, hash_password, parse_hash, scram_credentials
+from broker.auth.rules import parse_rules
 from broker.auth.saslprep import saslprep
 from broker.auth.scram import ScramSha256
 from broker.auth.stored_user import Away, StoredUser
+from broker.auth.verifier import Verifier
 from tests.harness.scram_client import ScramClient
 
 ROUNDS = 4096
@@ -242,3 +246,47 @@ def test_saslprep() -> None:
             saslprep(wrong)
     assert saslprep("\u0627\u0031\u0628") == "\u0627\u0031\u0628"
     assert saslprep("\u0221") == "\u0221"  # unassigned in Unicode 3.2: allowed unless it is stored
+
+
+# ---- users of a cluster ----
+
+
+class Stored:
+    """Users as Redis has them."""
+
+    def __init__(self, **users: object) -> None:
+        self.users = {name: json.dumps(user).encode() for name, user in users.items()}
+        self.is_away = False
+
+    def attach(self, changed: Callable[[set[str]], object]) -> None:
+        """Nothing changes."""
+
+    async def find(self, username: str) -> bytes | None:
+        if self.is_away:
+            raise Away
+        return self.users.get(username)
+
+    def known(self, username: str) -> bytes | None:
+        return self.users.get(username)
+
+
+def test_users_of_a_cluster() -> None:
+    rules = ["topic read a/#"]
+    source = Stored(ada={"hash": ADA.text, "rules": rules}, eve={"hash": ADA.text, "disabled": True}, odd={"hash": ""})
+    users = ClusterUsers(lambda: source, Verifier())
+
+    def play(user: str, password: str = "engine") -> Verdict:
+        scram, one = ScramSha256(users.find_user, ROUNDS, lambda: SECRET), ScramClient(user, password)
+        step = started(scram, one.first())
+        return step if isinstance(step, Verdict) else finished(scram, one.final(step.data))
+
+    found = play("ada")
+    assert (found.code, found.identity.rules) == (ReasonCode.ACCEPTED, parse_rules(rules))
+    assert found.identity.method == ClusterUsers.name
+    assert play("ada", "wrong").code == ReasonCode.BAD_USERNAME_OR_PASSWORD
+    assert play("eve").code == ReasonCode.NOT_AUTHORIZED
+    assert play("eve", "wrong").code == ReasonCode.BAD_USERNAME_OR_PASSWORD
+    assert play("bob").code == ReasonCode.BAD_USERNAME_OR_PASSWORD
+    assert play("odd").code == ReasonCode.SERVER_UNAVAILABLE
+    source.is_away = True
+    assert play("ada").code == ReasonCode.SERVER_UNAVAILABLE
