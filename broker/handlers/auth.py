@@ -58,7 +58,7 @@ class Authentication:
         self.largest = largest
         self.data = b""  # for the client that was accepted
         self.exchange: Exchange | None = None  # None: none is under way
-        self.done: Callable[[Verdict], object] = lambda verdict: None
+        self.done: Callable[[Verdict], object] = _nothing
 
     def begin(self, exchange: Exchange, seconds: float, done: Callable[[Verdict], object]) -> None:
         """An exchange begins; `done` is called with its verdict, unless the connection ends before."""
@@ -73,7 +73,12 @@ class Authentication:
         self.exchange = None
         self.is_busy = False
         self.data = verdict.data
-        self.done(verdict)
+        done, self.done = self.done, _nothing  # it has the connection, which has this
+        done(verdict)
+
+
+def _nothing(verdict: Verdict) -> None:
+    """No exchange is under way."""
 
 
 class AuthHandler:
@@ -238,7 +243,10 @@ class AuthHandler:
             connection.proceed()
 
     def _send(self, connection: Connection, found: Authentication, code: ReasonCode, data: bytes) -> bool:
-        """Send AUTH [5: MQTT-4.12.0-2]; False: the client takes no packet of that size, and the connection ends."""
+        """Send AUTH [5: MQTT-4.12.0-2]; False: the client takes no packet of that size, and the connection ends.
+
+        It has no reason string and no user property, which could be too much [5: MQTT-3.15.2-2] [5: MQTT-3.15.2-3].
+        """
         properties: dict[str, object] = {"authentication_method": found.method}
         if data:
             properties["authentication_data"] = data

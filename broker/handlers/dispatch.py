@@ -104,6 +104,7 @@ class Dispatcher:
     def ended(self, connection: Connection, reason: str) -> None:
         """A connection has ended, in whatever way."""
         session, connection.claimed = connection.claimed, None
+        connection.authentication = None  # an exchange that is under way has the connection
         log_ended = log.debug if connection.fault is None or connection.lingering else log.info  # a refusal was logged
         if session is None:
             self._coordinator.ended(connection, None)

@@ -278,7 +278,7 @@ def test_bearer_tokens(start_broker: StartBroker, tmp_path: Path) -> None:
 
 
 def test_a_token_as_password_without_a_user_name(start_broker: StartBroker, tmp_path: Path) -> None:
-    """[5: MQTT-3.1.2-18]: level 5 needs no user name for a password."""
+    """Level 5 needs no user name for a password [5: 3.1.2.9]."""
     broker = start(start_broker, tmp_path, auth__allow_anonymous=True)
     codes = []
     for password in (token().encode(), b"wrong", None):

@@ -1,6 +1,7 @@
 """AUTH: the exchange before CONNACK and the one of a connected client, with a method that does as the test says."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -23,7 +24,7 @@ from _speedups.codec.packets import (
 from _speedups.session.rights import PUBLISH, READ, Rights
 from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
 from broker.core.secret import BYTES
-from broker.handlers.auth import MAX_BYTES, MAX_STEPS
+from broker.handlers.auth import MAX_BYTES, MAX_STEPS, Authentication
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 METHOD = "DIALOGUE"
@@ -534,3 +535,21 @@ def test_the_secret_outlives_a_restart() -> None:
 def test_the_secret_with_no_room_for_it() -> None:
     node = Node(max_retained_messages=0)
     assert node.broker.secret() == node.broker.secret()
+
+
+def test_a_connection_that_ends_leaves_nothing(node: Node) -> None:
+    """Neither after an exchange nor in the middle of one: without the collector, its memory is free at once."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(thing, Authentication) for thing in gc.get_objects())
+        for client in (opened(node), opened(node, b"yes ada", "done"), connected(node, "again")):
+            client.send(
+                auth(b"more", AGAIN if client.received and isinstance(client.received[0], Connack) else CONTINUE)
+            )
+            client.close()
+            node.run()
+        node.clients.clear()
+        assert sum(isinstance(thing, Authentication) for thing in gc.get_objects()) == before
+    finally:
+        gc.enable()
