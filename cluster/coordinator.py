@@ -293,9 +293,10 @@ class ClusterCoordinator(Coordinator):
             link.call(ignore, "HSET", link.keys.node(link.node_id), "state", "leaving")
         connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
+        reason = close_reasons.NODE_STOPS.leading_to(self.data_plane.config.mqtt.server_reference)
         for start in range(0, len(connections), step):
             for connection in connections[start : start + step]:
-                connection.close(close_reasons.NODE_STOPS)
+                connection.close(reason)
             self.data_plane.end_turn()
             if start + step < len(connections) and len(connections) > 100:
                 await asyncio.sleep(DRAIN_STEP_SECONDS)
