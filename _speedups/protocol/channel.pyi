@@ -11,6 +11,7 @@ class Channel(Outlet):
     claimed: Session | None
     connect: Connect | None
     identity: Any
+    authentication: Any
     fault: CloseReason | None
     def __init__(self, router: Router, handler: Any) -> None: ...
     @property

@@ -4,8 +4,8 @@ PUBLISH, its acknowledgements and PINGREQ never become Python objects; every oth
 node's handler. Network input never raises: `fault` is set, further input is ignored, and the owner of the socket
 closes it. It has no socket, no clock (the turn's tick is its time), and no configuration except the turn's limits.
 
-The handler is any object with two methods. `packet(channel, packet)` handles CONNECT, SUBSCRIBE, UNSUBSCRIBE and
-DISCONNECT. `denied(channel, topic)` is called at the client's first denied PUBLISH. With hooks for PUBLISH, also
+The handler is any object with two methods. `packet(channel, packet)` handles CONNECT, SUBSCRIBE, UNSUBSCRIBE,
+DISCONNECT and AUTH. `denied(channel, topic)` is called at the client's first denied PUBLISH. With hooks for PUBLISH, also
 `publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `drop_publish`.
 """
 

@@ -185,7 +185,7 @@ class Expiry:
     def _take_due(self) -> bool:
         """Act on all deadlines that have come; whether there were any."""
         now = self._turn.clock
-        changed = self._data_plane.router.expire_retained() > 0
+        changed = self._data_plane.router.expire_retained() != []
         for client_id in self._due_wills.due(now):
             self.publish_will(client_id)
             changed = True
