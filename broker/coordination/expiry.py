@@ -64,7 +64,10 @@ class Expiry:
             due: when delayed wills are due whose connections had ended, likewise.
         """
         now = self._turn.clock
-        for session in self._data_plane.sessions:
+        for session in list(self._data_plane.sessions):
+            if not self.outlives(session):  # its connection ended with the node
+                self._end(session)
+                continue
             self._away[session.client_id] = now
             deadline = deadlines.get(session.client_id, 0)
             self._set(session, self._journal.clock_of(deadline) if deadline else self._deadline(session))
@@ -75,6 +78,7 @@ class Expiry:
                 self._due_wills.set(client_id, self._journal.clock_of(deadline))
             else:  # the node died while the client was connected: the delay begins now
                 self._will_of_ended(client_id, found, self._data_plane.sessions.get(client_id))
+        self._take_due()  # before the first client connects
 
     def record_all(self) -> None:
         """Write all to the journal again."""
@@ -173,6 +177,13 @@ class Expiry:
 
     def tick(self) -> None:
         """A quarter of a second has passed."""
+        if self._take_due():
+            self._data_plane.end_turn()
+        if self._turn.clock - self._recorded >= CLOCK_SECONDS * TICKS_PER_SECOND:
+            self.record_clock()
+
+    def _take_due(self) -> bool:
+        """Act on all deadlines that have come; whether there were any."""
         now = self._turn.clock
         changed = self._data_plane.router.expire_retained() != []
         for client_id in self._due_wills.due(now):
@@ -184,10 +195,7 @@ class Expiry:
                 self.end(session)
                 changed = True
                 log.debug("session expired", client_id=client_id.decode())
-        if self._turn.clock - self._recorded >= CLOCK_SECONDS * TICKS_PER_SECOND:
-            self.record_clock()
-        if changed:
-            self._data_plane.end_turn()
+        return changed
 
 
 def _wall() -> int:

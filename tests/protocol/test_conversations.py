@@ -240,8 +240,8 @@ OVER_SOCKETS = [
     if param.values[0].way == STEP and (param.values[0].level == 4 or param.values[0].only_level)
 ]
 SPLIT_OVER_SOCKETS = [param for param in SHARED_NODES if param.values[0].way == SPLIT][::6]
-# Bytes are cut into packets before anything is asked of other nodes. A cluster refuses level 5 for now.
-IN_A_CLUSTER = [param for param in SHARED_NODES if param.values[0].way != SPLIT and param.values[0].level < 5]
+# Bytes are cut into packets before anything is asked of other nodes.
+IN_A_CLUSTER = [param for param in SHARED_NODES if param.values[0].way != SPLIT]
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])

@@ -48,8 +48,6 @@ FROM_BROKER = [
     for level in (4, 5)
     if level in case.levels
 ]
-# A cluster refuses level 5 for now.
-IN_CLUSTERS = [param for param in BAD + FROM_BROKER if param.values[1] < 5][::8]
 
 
 # The nodes of a cluster read packets by the same code as a node alone: a sample shows that the rest is whole, too.
@@ -76,12 +74,6 @@ def witness(node: Broker) -> Iterator[Wire]:
         yield client
 
 
-def only_one_node(level: int, node: Broker) -> None:
-    """A cluster refuses level 5 for now."""
-    if level == 5 and node.store == "cluster":
-        pytest.skip("a cluster refuses level 5")
-
-
 def works(witness: Wire) -> None:
     """The witness publishes and receives."""
     witness.send("publish witness still q0")
@@ -95,7 +87,7 @@ def test_a_malformed_packet_ends_its_connection_only(case: Case, level: int, nod
 
 
 @IN_A_CLUSTER
-@pytest.mark.parametrize(("case", "level"), IN_CLUSTERS)
+@pytest.mark.parametrize(("case", "level"), (BAD + FROM_BROKER)[::8])
 def test_it_ends_its_connection_only_in_a_cluster(case: Case, level: int, node: Broker, witness: Wire) -> None:
     ends_its_connection_only(case, level, node, witness)
 
@@ -178,7 +170,6 @@ def test_every_packet_sent_is_counted(start_broker: Callable[..., Broker]) -> No
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 def test_qos_is_the_lower_of_published_and_granted(published: int, granted: int, level: int, node: Broker) -> None:
-    only_one_node(level, node)
     qos = min(published, granted)
     with Wire(node.port, level, "s") as subscriber, Wire(node.port, level, "p") as publisher:
         publisher.connect()
@@ -212,7 +203,6 @@ def valid_from_a_client(level: int) -> list[Any]:
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 def test_valid_packets_get_the_same_answers_however_they_come(level: int, size: int, node: Broker) -> None:
     """Every packet of the table in one stream, in pieces of `size`; the answers packet by packet are the measure."""
-    only_one_node(level, node)
     # A wrong wildcard ends a connection of level 3; a topic alias without a name, and an identifier, one of level 5.
     ends = ("wrong wildcard", "topic alias only", "subscription_identifier in publish")
     data = [case.data for case in valid_from_a_client(level) if not any(name in case.name for name in ends)]
