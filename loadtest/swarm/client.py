@@ -20,16 +20,15 @@ import gevent
 from gevent.event import Event
 
 from _speedups.codec.packets import Publish
-from _speedups.protocol.client_session import (
+from _speedups.protocol.client_events import (
     Accepted,
     Acknowledged,
-    ClientSession,
-    ConnectOptions,
     Disconnected,
     ProtocolViolation,
     Refused,
     Subscribed,
 )
+from _speedups.protocol.client_session import ClientSession, ConnectOptions
 from loadtest.swarm.connection import Address, Connection
 from loadtest.swarm.payload_header import mark_resent
 from loadtest.swarm.timer import Timer
