@@ -10,6 +10,7 @@ class Channel(Outlet):
     session: Session | None
     claimed: Session | None
     connect: Connect | None
+    connect_properties: dict[str, Any] | None
     identity: Any
     fault: CloseReason | None
     def __init__(self, router: Router, handler: Any) -> None: ...
@@ -19,6 +20,8 @@ class Channel(Outlet):
     def wants_reasons(self) -> bool: ...
     @property
     def maximum_packet_size(self) -> int: ...
+    @property
+    def window(self) -> int: ...
     def accept(
         self,
         session: Session,
