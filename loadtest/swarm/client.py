@@ -21,6 +21,7 @@ from gevent.event import Event
 
 from _speedups.codec.packets import Publish
 from _speedups.protocol.client_events import (
+    FIRST_ERROR,
     Accepted,
     Acknowledged,
     Disconnected,
@@ -231,7 +232,7 @@ class Client:
             self._become_ready(session_present)
 
     def _handle_subscribed(self, reason_codes: list[int]) -> None:
-        if 0x80 in reason_codes:
+        if any(code >= FIRST_ERROR for code in reason_codes):
             self._give_up("subscription refused")
         else:
             self._subscribed = True
