@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from _speedups.codec.properties import decode_block
 from _speedups.session.session import Session
 from broker.auth.authenticator import Authenticator
 from broker.auth.bans import Bans
@@ -76,8 +77,10 @@ class Broker:
         turn.set_hooks(self.hooks.has("publish", "authorize"), self._may_deliver if self.hooks.has("deliver") else None)
         self.data_plane.sessions.attach(self._session_ended if self.hooks.has("session_ended") else None)
 
-    def _may_deliver(self, session: Session, topic: bytes, payload: bytes, qos: int, retain: bool) -> bool:
-        message = Message(topic.decode(), payload, qos, bool(retain))
+    def _may_deliver(
+        self, session: Session, topic: bytes, payload: bytes, qos: int, retain: bool, properties: bytes
+    ) -> bool:
+        message = Message(topic.decode(), payload, qos, bool(retain), decode_block(properties) if properties else {})
         return self.hooks.filter(message, ("deliver", lambda _: (session.client_id.decode(), message))) is message
 
     def _session_ended(self, session: Session) -> None:

@@ -38,7 +38,7 @@ def node_gauge(name: str, topic: str, help: str, read: Callable[[Broker], float]
     return Metric(name, "gauge", topic, help, lambda broker, _: read(broker))
 
 
-DROPPED = ("dropped_slow", "dropped_queue_full")
+DROPPED = ("dropped_slow", "dropped_queue_full", "expired", "too_large", "refused_by_receiver")
 
 METRICS: tuple[Metric, ...] = (
     gauge(
@@ -47,6 +47,11 @@ METRICS: tuple[Metric, ...] = (
         "Clients that are connected.",
         lambda d: d.sessions.connected,
     ),
+    gauge("clients_mqtt31", "clients/connected/mqtt31", "Those with MQTT 3.1.", lambda d: d.sessions.connected_at[3]),
+    gauge(
+        "clients_mqtt311", "clients/connected/mqtt311", "Those with MQTT 3.1.1.", lambda d: d.sessions.connected_at[4]
+    ),
+    gauge("clients_mqtt5", "clients/connected/mqtt5", "Those with MQTT 5.0.", lambda d: d.sessions.connected_at[5]),
     gauge(
         "clients_disconnected",
         "clients/disconnected",
@@ -139,6 +144,24 @@ METRICS: tuple[Metric, ...] = (
         "dropped_slow", "publish/messages/dropped/slow", "QoS 0 messages dropped for receivers that read too slowly."
     ),
     counter("dropped_queue_full", "publish/messages/dropped/queue full", "Messages dropped because a queue was full."),
+    counter(
+        "messages_expired",
+        "publish/messages/dropped/expired",
+        "Messages whose expiry interval had passed, by receiver; retained ones too.",
+        "expired",
+    ),
+    counter(
+        "messages_too_large",
+        "publish/messages/dropped/too large",
+        "Messages above the Maximum Packet Size of their receiver.",
+        "too_large",
+    ),
+    counter(
+        "messages_refused_by_receiver",
+        "publish/messages/dropped/refused by receiver",
+        "Messages that receivers refused in PUBACK or PUBREC.",
+        "refused_by_receiver",
+    ),
     counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),
     counter("publish_bytes_sent", "publish/bytes/sent", "Payload bytes to clients."),

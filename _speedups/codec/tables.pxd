@@ -40,7 +40,7 @@ cdef enum:
     USER_PROPERTIES_LIMIT = 128       # user properties of one packet: the broker's limit (Python objects)
 
 # Wire types of a property. BYTE is 0 or 1. A TOPIC is a STRING that must be a topic name.
-cdef enum WireType:
+cpdef enum WireType:
     ABSENT = 0
     BYTE
     TWO_BYTES

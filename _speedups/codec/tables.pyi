@@ -1,8 +1,20 @@
+from enum import IntEnum
 from typing import NamedTuple
 
 CLIENT: str
 SERVER: str
 BOTH: str
+
+class WireType(IntEnum):
+    ABSENT = 0
+    BYTE = 1
+    TWO_BYTES = 2
+    FOUR_BYTES = 3
+    VARINT = 4
+    STRING = 5
+    BINARY = 6
+    PAIR = 7
+    TOPIC = 8
 
 class PacketType(NamedTuple):
     packet_type: int

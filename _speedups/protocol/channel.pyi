@@ -10,6 +10,7 @@ class Channel(Outlet):
     session: Session | None
     claimed: Session | None
     connect: Connect | None
+    connect_properties: dict[str, Any] | None
     identity: Any
     authentication: Any
     fault: CloseReason | None
@@ -21,6 +22,8 @@ class Channel(Outlet):
     @property
     def maximum_packet_size(self) -> int: ...
     def limit_output(self, maximum_packet_size: int) -> None: ...
+    @property
+    def window(self) -> int: ...
     def accept(
         self,
         session: Session,

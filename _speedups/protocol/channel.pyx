@@ -102,6 +102,11 @@ cdef class Channel(Outlet):
         """Set the bytes of the largest packet that a client takes whose CONNECT is not accepted yet; 0 = any."""
         self.largest = maximum_packet_size or <uint32_t>-1
 
+    @property
+    def window(self):
+        """Receive Maximum of the client [5: 3.1.2.11.3]."""
+        return self.receive_maximum
+
     def accept(self, Session session not None, int level, double keep_alive, *, uint32_t maximum_packet_size=0,
                uint16_t receive_maximum=65535, bint problem_information=True):
         """Accept CONNECT: packets are handled from now on, and the session's messages are sent.

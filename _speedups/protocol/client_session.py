@@ -6,7 +6,10 @@ Owns packet identifiers, unacknowledged messages, and the QoS 1 and 2 states of 
 - SUBSCRIBE and UNSUBSCRIBE belong to their connection: `connection_lost` forgets them and returns their tokens.
 - An incoming message is acknowledged when it is passed to the caller, or, on request, by `acknowledge`.
 - Level 5: the Receive Maximum of CONNACK limits the messages in flight [5: 4.9]; others wait, in order. The caller's
-  packets are within its Maximum Packet Size [5: 3.2.2.3.6].
+  packets are within its Maximum Packet Size [5: 3.2.2.3.6]. Its Server Keep Alive replaces that of the options
+  [5: MQTT-3.1.2-21], its Assigned Client Identifier is that of all later connections.
+- Level 5: a fault of the broker is answered by DISCONNECT with its reason code [5: 4.13]. More messages than the
+  Receive Maximum of the options, or an alias above its Topic Alias Maximum, are such faults.
 - Times are arguments, in seconds of one clock that the caller chooses.
 """
 
@@ -16,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
@@ -38,21 +41,25 @@ from _speedups.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from _speedups.codec.tables import REASON_CODES
+from _speedups.protocol.client_events import (
+    FIRST_ERROR,
+    MAX_PACKET_ID,
+    PACKET_TOO_LARGE,
+    RECEIVE_MAXIMUM_EXCEEDED,
+    TOPIC_ALIAS_INVALID,
+    Accepted,
+    Acknowledged,
+    Disconnected,
+    Event,
+    PacketIdsExhausted,
+    ProtocolViolation,
+    Refused,
+    Subscribed,
+    Unsubscribed,
+    reason_of,
+)
 
-MAX_PACKET_ID = 65535
 MAX_PACKET_SIZE = 268_435_460  # bytes: the longest fixed header and the largest Remaining Length
-FIRST_ERROR = 0x80  # the first reason code of refusals (SUBACK at every level; level 5 everywhere)
-PACKET_TOO_LARGE = 0x95
-# CONNACK return codes of levels 3 and 4: table 3.1.
-RETURN_CODES: Mapping[int, str] = {
-    1: "unacceptable protocol version",
-    2: "identifier rejected",
-    3: "server unavailable",
-    4: "bad user name or password",
-    5: "not authorized",
-}
-NO_PROPERTIES: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,75 +105,6 @@ class ConnectOptions:
         )
 
 
-class Accepted(NamedTuple):
-    """CONNACK that accepts; messages may pass."""
-
-    session_present: bool
-    properties: Mapping[str, Any] = NO_PROPERTIES  # level 5
-
-
-class Refused(NamedTuple):
-    """CONNACK that refuses: the end of the connection."""
-
-    reason_code: int
-    reason: str  # in words
-    properties: Mapping[str, Any] = NO_PROPERTIES  # level 5
-
-
-class Disconnected(NamedTuple):
-    """DISCONNECT from the broker, level 5: the end of the connection."""
-
-    reason_code: int
-    reason: str  # in words, and the broker's reason string
-    properties: Mapping[str, Any] = NO_PROPERTIES
-
-
-class Subscribed(NamedTuple):
-    """SUBACK: for each topic filter the granted QoS, or a reason code from 0x80 on."""
-
-    reason_codes: list[int]
-    token: Any = None
-
-
-class Unsubscribed(NamedTuple):
-    """UNSUBACK."""
-
-    reason_codes: list[int]  # level 5; else empty
-    token: Any = None
-
-
-class Acknowledged(NamedTuple):
-    """PUBACK or PUBCOMP, or at level 5 a PUBREC that refuses: a publication at QoS 1 or 2 has ended.
-
-    PACKET_TOO_LARGE also ends one that waited and exceeds the Maximum Packet Size of the new connection.
-    """
-
-    token: Any
-    reason_code: int = 0
-
-
-Event: TypeAlias = Accepted | Refused | Disconnected | Subscribed | Unsubscribed | Acknowledged | Publish
-
-
-class ProtocolViolation(Exception):
-    """The broker has sent data that the standard forbids, as the text says; the connection must end.
-
-    Attributes:
-        events: the events of the same bytes before the fault.
-    """
-
-    def __init__(self, reason: str, events: list[Event]) -> None:
-        super().__init__(reason)
-        self.events = events
-
-
-class PacketIdsExhausted(Exception):
-    """65535 packets await their acknowledgement."""
-
-    def __init__(self) -> None:
-        super().__init__(f"{MAX_PACKET_ID} packets await their acknowledgement")
-
-
 class ClientSession:
     """One session, without a connection at first.
 
@@ -180,17 +118,23 @@ class ClientSession:
         on_packet: called with "sending" or "received" and each packet.
 
     Attributes:
+        client_id: that of the options, or the one that the broker assigned.
         unacknowledged: outgoing Publish or Pubrel and its token by packet identifier, in the order of sending.
     """
 
     __slots__ = (
         "_accepted",
         "_acknowledge_at_once",
+        "_alias_maximum",
+        "_aliases",
         "_decoder",
+        "_in_flight",
         "_incoming",
+        "_keep_alive",
         "_last_packet_id",
         "_mark_resent",
         "_max_packet_size",
+        "_maximum_qos",
         "_on_packet",
         "_ping_after",
         "_ping_sent_at",
@@ -201,6 +145,7 @@ class ClientSession:
         "_sent_at",
         "_to_send",
         "_waiting",
+        "client_id",
         "options",
         "unacknowledged",
     )
@@ -216,6 +161,7 @@ class ClientSession:
         on_packet: Callable[[str, Packet], None] | None = None,
     ) -> None:
         self.options = options
+        self.client_id = options.client_id
         self.unacknowledged: dict[int, tuple[Publish | Pubrel, Any]] = {}
         self._mark_resent = mark_resent
         self._acknowledge_at_once = acknowledge_at_once
@@ -226,6 +172,11 @@ class ClientSession:
         self._accepted = False
         self._receive_maximum = MAX_PACKET_ID  # of the broker
         self._max_packet_size = MAX_PACKET_SIZE  # of the broker
+        self._alias_maximum = 0  # of the broker
+        self._maximum_qos = 2  # of the broker
+        self._keep_alive = ping_after  # seconds without a sent packet until PINGREQ, on this connection
+        self._aliases: dict[int, str] = {}  # topic names by the aliases of the broker, of this connection
+        self._in_flight: set[int] = set()  # packet identifiers of incoming messages, of this connection, level 5
         self._requests: dict[int, Any] = {}  # tokens of SUBSCRIBE and UNSUBSCRIBE, by packet identifier
         # Identifiers in `unacknowledged` of messages that this connection, or without one the last, has not carried.
         self._waiting: OrderedDict[int, None] = OrderedDict()
@@ -246,8 +197,12 @@ class ClientSession:
     def connect(self) -> None:
         """Begin a connection: send CONNECT."""
         self.connection_lost()
+        self._aliases.clear()
+        self._in_flight.clear()
         self._decoder = Decoder(self.options.level)
-        self._send(self.options.packet())
+        packet = self.options.packet()
+        packet.client_id = self.client_id
+        self._send(packet)
 
     def connection_lost(self) -> list[Any]:
         """End the connection. Returns the tokens of SUBSCRIBE and UNSUBSCRIBE without a reply."""
@@ -282,9 +237,14 @@ class ClientSession:
         Without an accepted connection a message at QoS 0 is dropped, another one waits for CONNACK.
 
         Raises:
-            InvalidPacket: the topic name or a property can't be encoded, or the broker takes no packet of this size.
+            InvalidPacket: the topic name or a property can't be encoded, or the broker accepts no packet of this size,
+                of this QoS or with this alias.
             PacketIdsExhausted: too many messages are unacknowledged.
         """
+        if qos > self._maximum_qos:
+            raise InvalidPacket(f"PUBLISH: the broker accepts QoS {self._maximum_qos} at most")  # [5: MQTT-3.2.2-11]
+        if properties and properties.get("topic_alias", 0) > self._alias_maximum:  # [5: MQTT-3.3.2-9]
+            raise InvalidPacket(f"PUBLISH: the broker accepts no topic alias above {self._alias_maximum}")
         packet_id = self._next_packet_id() if qos else 0
         packet = Publish(topic_name, payload, qos, retain, False, packet_id, properties)
         data = self._encode(packet)
@@ -301,12 +261,14 @@ class ClientSession:
         if packet.qos == 2:
             self._incoming.discard(packet.packet_id)
             self._received.add(packet.packet_id)
+        if packet.qos == 1:
+            self._in_flight.discard(packet.packet_id)
         if packet.qos and self._accepted:
             self._send(Puback(packet.packet_id) if packet.qos == 1 else Pubrec(packet.packet_id))
 
-    def disconnect(self) -> None:
-        """Send DISCONNECT."""
-        self._send(Disconnect())
+    def disconnect(self, reason_code: int = 0, properties: dict[str, Any] | None = None) -> None:
+        """Send DISCONNECT; code and properties are for level 5. Raises InvalidPacket."""
+        self._send(Disconnect(reason_code, properties))
 
     def forget_outgoing(self) -> None:
         """Drop the unacknowledged messages: the next connection sends none of them again."""
@@ -327,11 +289,11 @@ class ClientSession:
     @property
     def next_due(self) -> float:
         """When `on_time` must be called next; infinite if no timer runs."""
-        if not self._accepted or not self._ping_after:
+        if not self._accepted or not self._keep_alive:
             return inf
         if self._ping_sent_at is not None:
             return self._ping_sent_at + self._ping_timeout
-        return self._sent_at + self._ping_after
+        return self._sent_at + self._keep_alive
 
     def on_time(self, now: float) -> bool:
         """Send PINGREQ if it is due. Returns False if PINGRESP is overdue."""
@@ -358,17 +320,22 @@ class ClientSession:
         events: list[Event] = []
         if self._decoder is None:
             raise ProtocolViolation("the broker sent data without a CONNECT", events)
-        fault = ""
+        fault: MalformedPacket | None = None
         try:
             packets: Sequence[Packet] = self._decoder.feed(data)
         except MalformedPacket as error:
-            packets, fault = error.packets, f"the broker broke the protocol: {error.reason}"
-        for packet in packets:
-            self._handle(packet, events)
-            if self._decoder is None:
-                return events
-        if fault:
-            raise ProtocolViolation(fault, events)
+            packets, fault = error.packets, error
+        try:
+            for packet in packets:
+                self._handle(packet, events)
+                if self._decoder is None:
+                    return events
+            if fault is not None:
+                raise ProtocolViolation(f"the broker broke the protocol: {fault.reason}", events, fault.code)
+        except ProtocolViolation as violation:
+            if self.options.level == 5 and self._accepted:
+                self.disconnect(violation.reason_code)
+            raise
         return events
 
     def _handle(self, packet: Packet, events: list[Event]) -> None:
@@ -386,13 +353,16 @@ class ClientSession:
                 self._handle_pubrec(packet, events)
             case Pubrel():
                 self._received.discard(packet.packet_id)
+                self._in_flight.discard(packet.packet_id)
                 self._send(Pubcomp(packet.packet_id))
             case Pingresp():
                 self._ping_sent_at = None
             case Suback():
-                events.append(Subscribed(packet.reason_codes, self._requests.pop(packet.packet_id, None)))
+                token = self._requests.pop(packet.packet_id, None)
+                events.append(Subscribed(packet.reason_codes, token, packet.properties))
             case Unsuback():
-                events.append(Unsubscribed(packet.reason_codes, self._requests.pop(packet.packet_id, None)))
+                token = self._requests.pop(packet.packet_id, None)
+                events.append(Unsubscribed(packet.reason_codes, token, packet.properties))
             case Connack():
                 self._handle_connack(packet, events)
             case Disconnect() if self.options.level == 5:
@@ -409,8 +379,7 @@ class ClientSession:
             return
         events.append(Accepted(packet.session_present, packet.properties))
         self._accepted = True
-        self._receive_maximum = packet.properties.get("receive_maximum", MAX_PACKET_ID)
-        self._max_packet_size = packet.properties.get("maximum_packet_size", MAX_PACKET_SIZE)
+        self._take_limits(packet.properties)
         # MQTT 3.1 has no session present flag: without clean start the session is assumed to continue.
         continued = not options.clean_start and (options.level < 4 or packet.session_present)
         if not continued:
@@ -427,12 +396,24 @@ class ClientSession:
             self._waiting[packet_id] = None
         self._send_waiting(events)
 
+    def _take_limits(self, properties: Mapping[str, Any]) -> None:
+        """The properties of CONNACK, which are empty below level 5."""
+        self._receive_maximum = properties.get("receive_maximum", MAX_PACKET_ID)
+        self._max_packet_size = properties.get("maximum_packet_size", MAX_PACKET_SIZE)
+        self._alias_maximum = properties.get("topic_alias_maximum", 0)
+        self._maximum_qos = properties.get("maximum_qos", 2)
+        self.client_id = properties.get("assigned_client_identifier", self.client_id)
+        keep_alive = properties.get("server_keep_alive")
+        self._keep_alive = self._ping_after if keep_alive is None else keep_alive / 2
+
     def _redelivery(self, packet: Publish, continued: bool) -> Publish:
         twice = packet.qos == 1 or not continued
         payload = self._mark_resent(packet.payload) if twice else packet.payload
         return Publish(packet.topic_name, payload, packet.qos, packet.retain, True, packet.packet_id, packet.properties)
 
     def _handle_publish(self, packet: Publish, events: list[Event]) -> None:
+        if self.options.level == 5:
+            self._check_publish(packet, events)
         if packet.qos == 2:
             if packet.packet_id in self._received:  # a redelivery of an acknowledged message [MQTT-4.3.3-2]
                 self._send(Pubrec(packet.packet_id))
@@ -443,6 +424,27 @@ class ClientSession:
         events.append(packet)
         if self._acknowledge_at_once:
             self.acknowledge(packet)
+
+    def _check_publish(self, packet: Publish, events: list[Event]) -> None:
+        """Keep to the limits of this CONNECT, and put the topic name in the place of an alias."""
+        limits = self.options.properties
+        if packet.qos:
+            in_flight = self._in_flight
+            in_flight.add(packet.packet_id)
+            if len(in_flight) > limits.get("receive_maximum", MAX_PACKET_ID):  # [5: MQTT-3.3.4-9]
+                reason = "the broker sent more messages than our Receive Maximum"
+                raise ProtocolViolation(reason, events, RECEIVE_MAXIMUM_EXCEEDED)
+        alias = packet.properties.get("topic_alias")
+        if alias is None:
+            return
+        if alias > limits.get("topic_alias_maximum", 0):
+            raise ProtocolViolation(f"the broker sent topic alias {alias}", events, TOPIC_ALIAS_INVALID)
+        if packet.topic_name:
+            self._aliases[alias] = packet.topic_name
+        elif alias in self._aliases:
+            packet.topic_name = self._aliases[alias]
+        else:
+            raise ProtocolViolation(f"the broker sent topic alias {alias} before its topic name", events)
 
     def _handle_pubrec(self, packet: Pubrec, events: list[Event]) -> None:
         if packet.reason_code >= FIRST_ERROR:  # level 5: the broker refuses the message
@@ -458,7 +460,7 @@ class ClientSession:
         entry = self.unacknowledged.pop(packet.packet_id, None)
         if entry is None:
             return
-        events.append(Acknowledged(entry[1], packet.reason_code))
+        events.append(Acknowledged(entry[1], packet.reason_code, packet.properties))
         if self._waiting:
             self._waiting.pop(packet.packet_id, None)
             self._send_waiting(events)
@@ -486,6 +488,7 @@ class ClientSession:
         self._decoder = None
         self._accepted = False
         self._max_packet_size = MAX_PACKET_SIZE
+        self._maximum_qos = 2
         self._ping_sent_at = None
 
     def _next_packet_id(self) -> int:
@@ -516,17 +519,3 @@ class ClientSession:
         if self._on_packet is not None:
             self._on_packet("sending", packet)
         self._to_send.append(data)
-
-
-def reason_of(packet: Connack | Disconnect, level: int) -> str:
-    """The text for a CONNACK or DISCONNECT that ends the connection."""
-    code = packet.reason_code
-    if level < 5:
-        return RETURN_CODES.get(code, f"return code {code}")
-    text = packet.properties.get("reason_string")
-    return f"{reason_name(code)}: {text}" if text else reason_name(code)
-
-
-def reason_name(reason_code: int) -> str:
-    """The name of a reason code of level 5."""
-    return next((row.name for row in REASON_CODES if row.code == reason_code), f"reason code 0x{reason_code:02x}")

@@ -11,7 +11,7 @@ from libc.stdlib cimport free
 from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
 from _speedups.session.message cimport (
-    Message, Publication, message_hold, message_new, message_payload, message_release, message_size, publication_of,
+    Message, Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size, publication_of,
 )
 from _speedups.session.outgoing_queue cimport RETAINED_MESSAGE
 from _speedups.session.session cimport Restored, Session, MessageSource
@@ -202,6 +202,21 @@ cdef class RetainedTree:
             m = search.found()
             if m != NULL:
                 yield m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos
+
+    def described(self, bytes topic_filter not None):
+        """The messages that match the filter: yields (topic name, payload, QoS, property block, expiry).
+
+        The expiry is a time of the turn's clock; 0 = the message does not expire.
+        """
+        cdef RetainedSearch search = RetainedSearch(self, topic_filter, 2, 0)
+        cdef Message* m
+        while search.step():
+            m = search.found()
+            if m != NULL:
+                yield (
+                    m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos,
+                    message_properties(m)[:<Py_ssize_t>m.properties_length], m.expires,
+                )
 
 
 cdef Py_ssize_t messages_below(Node* top, Py_ssize_t visits) noexcept nogil:

@@ -184,7 +184,8 @@ cdef class Router:
     cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1:
         """Whether the hook allows a QoS 0 message to the client; counts a denial."""
         if self.turn.deliver_hook(subscriber, publication.topic[:publication.topic_length],
-                                   publication.payload[:publication.payload_length], 0, False):
+                                   publication.payload[:publication.payload_length], 0, False,
+                                   publication.properties[:publication.properties_length]):
             return True
         self.turn.counters[DELIVERY_DENIED] += 1
         if tracer is not None:

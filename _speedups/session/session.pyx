@@ -425,7 +425,8 @@ cdef class Session(Subscriber):
         if self.rights is not None and not self.rights.may(m.data, m.topic_length, MAY_READ):
             self.trace("dropped", m, m.qos, "the client may not read it")
         elif sends and self.turn.deliver_hook is not None and not self.turn.deliver_hook(
-                self, m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos, m.retain):
+                self, m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos, m.retain,
+                message_properties(m)[:<Py_ssize_t>m.properties_length]):
             self.trace("dropped", m, m.qos, "a hook keeps it from the client")
         else:
             return False
@@ -484,7 +485,7 @@ cdef class Session(Subscriber):
             return False
         if code >= FAILURE:
             self.turn.counters[REFUSED_BY_RECEIVER] += 1
-        self.trace("acknowledged", e.message, 1, "PUBACK")
+        self.trace("acknowledged", e.message, 1, "PUBACK" if code < FAILURE else "PUBACK with a failure")
         count_inflight(self, -<int64_t>self.in_flight(n, e))
         self.finish(n)
         self.turn.schedule_send(self)

@@ -33,7 +33,7 @@ class Turn:
     tick: int
     clock: int
     has_publish_hook: bool
-    deliver_hook: Callable[[Any, bytes, bytes, int, bool], bool] | None
+    deliver_hook: Callable[[Any, bytes, bytes, int, bool, bytes], bool] | None
     tracer: Tracer | None
     uncommitted: int
     queued: int
@@ -63,7 +63,7 @@ class Turn:
         topic_alias_maximum: int = 0,
     ) -> None: ...
     def set_hooks(
-        self, has_publish_hook: bool, deliver_hook: Callable[[Any, bytes, bytes, int, bool], bool] | None
+        self, has_publish_hook: bool, deliver_hook: Callable[[Any, bytes, bytes, int, bool, bytes], bool] | None
     ) -> None: ...
     def follow(self, tracer: Tracer | None) -> None: ...
     def count(self, counter: int, n: int = 1) -> None: ...

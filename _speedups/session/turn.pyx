@@ -203,8 +203,8 @@ cdef class Turn:
 
         Args:
             has_publish_hook: every PUBLISH is handed to the handler first.
-            deliver_hook: called with (session, topic name, payload, QoS, RETAIN); False keeps the message from the
-                session. None: every message is delivered.
+            deliver_hook: called with (session, topic name, payload, QoS, RETAIN, property block); False keeps the message
+                from the session. None: every message is delivered.
         """
         self.has_publish_hook = has_publish_hook
         self.deliver_hook = deliver_hook

@@ -11,36 +11,49 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from _speedups.codec.errors import InvalidPacket
 from _speedups.codec.packets import Packet, Publish
-from _speedups.protocol.client_session import (
+from _speedups.protocol.client_events import (
     FIRST_ERROR,
     Accepted,
     Acknowledged,
-    ClientSession,
     Disconnected,
     PacketIdsExhausted,
     ProtocolViolation,
     Refused,
     Subscribed,
     Unsubscribed,
-    reason_name,
+    reason_text,
 )
+from _speedups.protocol.client_session import ClientSession
 from broker.client.connection import ClientConnection
 from broker.client.options import Options
 from broker.errors import ClientError, ConnectError, ConnectionLostError, ConnectRefusedError
 
 QUEUE_HIGH = 1000  # messages waiting for `receive` above which the connection is not read
 QUEUE_LOW = 500  # and at which it is read again
-# Remedies by the return code of CONNACK.
+# Remedies by the return code of CONNACK, or by its reason code at level 5.
+VERSION = "try another -V"
+CLIENT_ID = "try another client identifier; MQTT 3.1 allows 1 to 23 characters"
+LATER = "try again later"
+PASSWORD = "check -u and -P"
+RIGHTS = "check -u, -P and what the broker allows this client"
 HINTS = {
-    1: "try the other -V",
-    2: "try another client identifier; MQTT 3.1 allows 1 to 23 characters",
-    3: "try again later",
-    4: "check -u and -P",
-    5: "check -u, -P and what the broker allows this client",
+    1: VERSION,
+    2: CLIENT_ID,
+    3: LATER,
+    4: PASSWORD,
+    5: RIGHTS,
+    0x84: VERSION,
+    0x85: CLIENT_ID,
+    0x86: PASSWORD,
+    0x87: RIGHTS,
+    0x88: LATER,
+    0x89: LATER,
+    0x97: LATER,
+    0x9F: LATER,
 }
 
 
@@ -66,6 +79,11 @@ class Client:
         self._timer: asyncio.TimerHandle | None = None
         self._messages: asyncio.Queue[Publish | ConnectionLostError] = asyncio.Queue()
         self._window = asyncio.Semaphore(options.max_inflight)
+
+    @property
+    def client_id(self) -> str:
+        """The client identifier: that of the options, or the one that the broker assigned."""
+        return self._session.client_id
 
     @property
     def connected(self) -> bool:
@@ -105,10 +123,10 @@ class Client:
             self._forget_connection()
             raise
 
-    async def disconnect(self) -> None:
-        """Send DISCONNECT and close; does nothing without a connection."""
+    async def disconnect(self, reason_code: int = 0, properties: dict[str, Any] | None = None) -> None:
+        """Send DISCONNECT and close; does nothing without a connection. Code and properties are for level 5."""
         if self._connection is not None:
-            self._send(self._session.disconnect)
+            self._send(self._session.disconnect, reason_code, properties)
             await self._connection.close()
 
     def abort(self) -> None:
@@ -121,22 +139,34 @@ class Client:
         if self._connection is not None:
             await self._connection.closed.wait()
 
-    async def publish(self, topic_name: str, payload: bytes = b"", qos: int = 0, retain: bool = False) -> None:
+    async def publish(
+        self,
+        topic_name: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
         """Publish; with QoS 1 and 2 returns once acknowledged. Raises ClientError, ConnectionLostError."""
-        acknowledged = await self.start_publish(topic_name, payload, qos, retain)
+        acknowledged = await self.start_publish(topic_name, payload, qos, retain, properties)
         await acknowledged
 
     async def start_publish(
-        self, topic_name: str, payload: bytes = b"", qos: int = 0, retain: bool = False
-    ) -> asyncio.Future[None]:
+        self,
+        topic_name: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: dict[str, Any] | None = None,
+    ) -> asyncio.Future[Any]:
         """Send once there is room; the future is done once acknowledged. Raises ClientError, ConnectionLostError."""
         if qos:
             await self._window.acquire()
         try:
             await self._connected().writable.wait()
             self._connected()
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._send(self._session.publish, topic_name, payload, qos, retain, done)
+            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._send(self._session.publish, topic_name, payload, qos, retain, done, properties)
         except BaseException:
             if qos:
                 self._window.release()
@@ -147,13 +177,20 @@ class Client:
             done.set_result(None)
         return done
 
-    async def subscribe(self, topic_filters: Sequence[tuple[str, int]]) -> list[int]:
-        """Subscribe to (topic filter, QoS) pairs; returns SUBACK's codes, the granted QoS or 0x80 (refused) each."""
-        return await self._request(self._session.subscribe, topic_filters)
+    async def subscribe(
+        self, topic_filters: Sequence[tuple[str, int]], properties: dict[str, Any] | None = None
+    ) -> Subscribed:
+        """Subscribe; returns SUBACK. Raises ClientError, ConnectionLostError.
 
-    async def unsubscribe(self, topic_filters: Sequence[str]) -> None:
-        """Unsubscribe; returns with UNSUBACK."""
-        await self._request(self._session.unsubscribe, topic_filters)
+        Args:
+            topic_filters: pairs of a topic filter and its QoS, at level 5 its options byte.
+            properties: of SUBSCRIBE, level 5.
+        """
+        return cast(Subscribed, await self._request(self._session.subscribe, topic_filters, properties))
+
+    async def unsubscribe(self, topic_filters: Sequence[str], properties: dict[str, Any] | None = None) -> Unsubscribed:
+        """Unsubscribe; returns UNSUBACK. Raises ClientError, ConnectionLostError."""
+        return cast(Unsubscribed, await self._request(self._session.unsubscribe, topic_filters, properties))
 
     async def receive(self, *, acknowledge: bool = True) -> Publish:
         """The next message. Raises ConnectionLostError once, after the last message of a lost connection."""
@@ -179,10 +216,12 @@ class Client:
 
     # ---- sending ----
 
-    async def _request(self, send: Callable[..., None], topic_filters: Sequence[Any]) -> list[int]:
+    async def _request(
+        self, send: Callable[..., None], topic_filters: Sequence[Any], properties: dict[str, Any] | None
+    ) -> Subscribed | Unsubscribed:
         self._connected()
-        done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._send(send, topic_filters, done)
+        done: asyncio.Future[Subscribed | Unsubscribed] = asyncio.get_running_loop().create_future()
+        self._send(send, topic_filters, done, properties)
         return await done
 
     def _connected(self) -> ClientConnection:
@@ -206,7 +245,7 @@ class Client:
     # ---- called by the loop ----
 
     def _received(self, connection: ClientConnection, data: bytes) -> None:
-        fault = ""
+        fault, code = "", 0
         try:
             events = self._session.feed(data)
         except ProtocolViolation as violation:
@@ -216,21 +255,21 @@ class Client:
             match event:
                 case Publish():
                     self._messages.put_nowait(event)
-                case Acknowledged(done, reason_code) if reason_code >= FIRST_ERROR:
-                    fail([done], ClientError(f"the message was refused: {reason_name(reason_code)}"))
-                case Acknowledged(done, result) | Subscribed(result, done) | Unsubscribed(result, done):
+                case Acknowledged(done, reason_code, properties) if reason_code >= FIRST_ERROR:
+                    fail([done], ClientError(f"the message was refused: {reason_text(reason_code, properties)}"))
+                case Acknowledged(done) | Subscribed(_, done) | Unsubscribed(_, done):
                     if done is not None and not done.done():
-                        done.set_result(result)
+                        done.set_result(event)
                 case Accepted():
                     self._begin(event)
                 case Refused(reason_code, reason):
                     fail([self._connack], self._refusal(reason_code, reason))
-                case Disconnected(_, reason):
+                case Disconnected(code, reason):
                     fault = f"the broker sent DISCONNECT: {reason}"
         if self._messages.qsize() >= QUEUE_HIGH:
             connection.pause_reading()
         if fault:
-            connection.abort(fault)
+            connection.abort(fault, code)
 
     def _begin(self, event: Accepted) -> None:
         """Take the accepted connection into use: drop the ends of earlier ones from the queue."""

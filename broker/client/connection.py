@@ -32,6 +32,7 @@ class ClientConnection(asyncio.Protocol):
         self._received = received
         self._lost = lost
         self._reason = ""  # why the client ends the connection, if it does
+        self._reason_code = 0  # of the broker's DISCONNECT
         self.reading_paused = False
         self.closed = asyncio.Event()
         self.writable = asyncio.Event()
@@ -71,7 +72,8 @@ class ClientConnection(asyncio.Protocol):
         reason = self._reason or (str(exc) if exc else "the broker closed the connection")
         self.closed.set()
         self.writable.set()
-        self._lost(self, ConnectionLostError(f"connection to {self._options.address} lost: {reason}"))
+        text = f"connection to {self._options.address} lost: {reason}"
+        self._lost(self, ConnectionLostError(text, reason_code=self._reason_code))
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -93,9 +95,10 @@ class ClientConnection(asyncio.Protocol):
             self.reading_paused = False
             self.transport.resume_reading()
 
-    def abort(self, reason: str) -> None:
-        """End the connection at once."""
+    def abort(self, reason: str, reason_code: int = 0) -> None:
+        """End the connection at once; `reason_code` is that of the broker's DISCONNECT, if it sent one."""
         self._reason = self._reason or reason
+        self._reason_code = self._reason_code or reason_code
         self.transport.abort()
 
     async def close(self) -> None:

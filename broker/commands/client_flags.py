@@ -3,19 +3,21 @@
 import os
 import sys
 from argparse import SUPPRESS, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from broker.commands.client_tls_flags import add_tls_options, tls_context
 from broker.commands.parser import Parser
+from broker.commands.property_flags import add_property_options, check_level, connect_properties, split_properties
 from broker.errors import UsageError
 
 if TYPE_CHECKING:
     from _speedups.protocol.client_session import Will
     from broker.client.options import Options
 
-LEVELS = {"mqttv31": 3, "31": 3, "3.1": 3, "mqttv311": 4, "311": 4, "3.1.1": 4}
+LEVELS = {"mqttv31": 3, "31": 3, "3.1": 3, "mqttv311": 4, "311": 4, "3.1.1": 4, "mqttv5": 5, "5": 5, "5.0": 5}
+UNSAID: tuple[Any, ...] = (None, False, {})  # values that `-d` leaves out
 
 
 def add_client_options(parser: Parser) -> None:
@@ -34,8 +36,7 @@ def add_client_options(parser: Parser) -> None:
         "--protocol-version",
         dest="level",
         metavar="VERSION",
-        default="mqttv311",
-        help="mqttv31 or mqttv311 [mqttv311]",
+        help="mqttv31, mqttv311 or mqttv5 [mqttv311; mqttv5 with a flag that needs it, such as -D and -x]",
     )
     group.add_argument(
         "-k", "--keepalive", type=number(0, 65535), default=60, metavar="SECONDS", help="keep alive, 0 = none [60]"
@@ -47,6 +48,7 @@ def add_client_options(parser: Parser) -> None:
     group.add_argument(
         "-c", "--disable-clean-session", dest="persistent", action="store_true", help="keep the session; needs -i"
     )
+    add_property_options(parser.add_argument_group("MQTT 5"))
     group = parser.add_argument_group("will, published by the broker when this client dies")
     group.add_argument("--will-topic", metavar="TOPIC", help="its topic name")
     group.add_argument("--will-payload", metavar="TEXT", help="its payload [empty]")
@@ -57,6 +59,14 @@ def add_client_options(parser: Parser) -> None:
     group.add_argument("--quiet", action="store_true", help="no errors, only the exit status")
     group.add_argument("--nodelay", action="store_true", help=SUPPRESS)  # always so
     parser.add_general_help(group)
+
+
+def parse(parser: Parser, arguments: Sequence[str]) -> Namespace:
+    """The command line; `properties` of the result are those of `-D`. Raises UsageError."""
+    rest, properties = split_properties(arguments)
+    args = parser.parse(rest)
+    args.properties = properties
+    return args
 
 
 def number(low: int, high: int) -> Callable[[str], int]:
@@ -105,14 +115,15 @@ def apply_url(args: Namespace) -> str | None:
     return topic
 
 
-def client_options(args: Namespace, command: str, **more: Any) -> "Options":
-    """The options of the shared flags. Raises UsageError."""
+def client_options(args: Namespace, command: str, needs_5: Sequence[str] = (), **more: Any) -> "Options":
+    """The options of the shared flags, and of `needs_5`, other flags in use that need level 5. Raises UsageError."""
     from broker.client.options import Options
 
-    if args.level not in LEVELS:
-        raise UsageError(f"-V {args.level}: expected mqttv31 or mqttv311")
-    if args.password is not None and args.username is None:
-        raise UsageError("-P needs -u", "MQTT has no password without a user name")
+    if args.level is not None and args.level not in LEVELS:
+        raise UsageError(f"-V {args.level}: expected mqttv31, mqttv311 or mqttv5")
+    level = check_level(args, None if args.level is None else LEVELS[args.level], needs_5)
+    if args.password is not None and args.username is None and level < 5:
+        raise UsageError("-P needs -u", "before MQTT 5 there is no password without a user name")
     if args.persistent and not args.client_id:
         raise UsageError("-c needs -i", "a session is found again by its client identifier")
     if args.client_id is not None and args.id_prefix is not None:
@@ -132,7 +143,8 @@ def client_options(args: Namespace, command: str, **more: Any) -> "Options":
         tls=tls,
         unix=args.unix or "",
         client_id=client_id,
-        level=LEVELS[args.level],
+        level=level,
+        properties=connect_properties(args, level),
         clean_start=not args.persistent,
         keep_alive=args.keepalive,
         username=args.username,
@@ -149,9 +161,12 @@ def will(args: Namespace) -> "Will | None":
     if args.will_topic is None:
         if args.will_payload is not None or args.will_qos is not None or args.will_retain:
             raise UsageError("--will-payload, --will-qos and --will-retain need --will-topic")
+        if args.properties.get("will"):
+            raise UsageError("-D will needs --will-topic")
         return None
     check_topic_name(args.will_topic, "--will-topic")
-    return Will(args.will_topic, encoded(args.will_payload or ""), args.will_qos or 0, args.will_retain)
+    payload, properties = encoded(args.will_payload or ""), args.properties.get("will", {})
+    return Will(args.will_topic, payload, args.will_qos or 0, args.will_retain, properties)
 
 
 def check_topic_name(topic: str, flag: str) -> None:
@@ -189,11 +204,12 @@ def print_packet(direction: str, packet: Any) -> None:
         "qos",
         "retain",
         "dup",
-        "return_code",
+        "reason_code",
         "reason_codes",
         "client_id",
+        "properties",
     )
-    fields = [f"{name}={getattr(packet, name)!r}" for name in names if getattr(packet, name, None) not in (None, False)]
+    fields = [f"{name}={getattr(packet, name)!r}" for name in names if getattr(packet, name, None) not in UNSAID]
     payload = getattr(packet, "payload", None)
     if payload is not None:
         fields.append(f"({len(payload)} bytes)")

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.errors import UsageError
 
@@ -40,8 +40,49 @@ def as_json(message: "Publish", now: int, payload: object) -> bytes:
     }
     if message.qos:
         document["mid"] = message.packet_id
+    if message.properties:
+        document["properties"] = json_properties(message.properties)
     document["payload"] = payload
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def json_properties(properties: dict[str, Any]) -> dict[str, object]:
+    """The properties of a message, named as mosquitto does; where a name has several values they are a list."""
+    found: dict[str, object] = {}
+    for name, value in properties.items():
+        if name == "user_property":
+            pairs: dict[str, list[str]] = {}
+            for key, text in value:
+                pairs.setdefault(key, []).append(text)
+            found["user-properties"] = {key: one_or_all(texts) for key, texts in pairs.items()}
+        elif name == "subscription_identifier":
+            found["subscription-identifier"] = one_or_all(value)
+        else:
+            found[name.replace("_", "-")] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return found
+
+
+def one_or_all(values: list[Any]) -> object:
+    return values[0] if len(values) == 1 else values
+
+
+def of_property(name: str) -> "Piece":
+    """A field that is a property of level 5; it is empty where the message has none."""
+
+    def piece(message: "Publish", now: int) -> bytes:
+        value = message.properties.get(name, "")
+        return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+
+    return piece
+
+
+def user_properties(message: "Publish", now: int) -> bytes:
+    pairs = message.properties.get("user_property", ())
+    return " ".join(f"{name}:{value}" for name, value in pairs).encode("utf-8", "replace")
+
+
+def identifiers(message: "Publish", now: int) -> bytes:
+    return " ".join(map(str, message.properties.get("subscription_identifier", ()))).encode()
 
 
 def json_payload(payload: bytes) -> object:
@@ -66,7 +107,16 @@ FIELDS: "dict[str, Piece]" = {
     "U": lambda message, now: b"%d.%09d" % divmod(now, 1_000_000_000),
     "j": lambda message, now: as_json(message, now, message.payload.decode("utf-8", "replace")),
     "J": lambda message, now: as_json(message, now, json_payload(message.payload)),
-} | {letter: lambda message, now: b"" for letter in "ACDEFPRS"}  # MQTT 5 only: always empty here
+    # Level 5.
+    "A": of_property("topic_alias"),
+    "C": of_property("content_type"),
+    "D": of_property("correlation_data"),
+    "E": of_property("message_expiry_interval"),
+    "F": of_property("payload_format_indicator"),
+    "P": user_properties,
+    "R": of_property("response_topic"),
+    "S": identifiers,
+}
 
 
 def compile_format(text: str) -> "Piece":

@@ -15,6 +15,7 @@ from broker.commands.client_flags import (
     client_options,
     encoded,
     number,
+    parse,
     print_packet,
     seconds,
 )
@@ -31,6 +32,8 @@ EXAMPLES = """\
   flockmq pub -t sensors/1 -m 21.5 -q 1 -r           retained, acknowledged
   flockmq pub -t sensors/1 -n -r                     clear the retained message
   tail -f values.txt | flockmq pub -t values -l      one message for each line
+  flockmq pub -t ask -m 7 -D publish response-topic answers -D publish correlation-data 1
+  flockmq pub -t news -m hello -q 1 -D publish message-expiry-interval 60 -D publish user-property lang en
   flockmq pub -L mqtt://user:secret@broker.example/pictures -f cat.jpg
 
 exit status: 0 published (QoS 1 and 2: acknowledged), 1 not published, 2 wrong usage."""
@@ -56,7 +59,7 @@ def run(arguments: list[str]) -> int:
         "-M", "--max-inflight", type=number(1, 65535), default=20, metavar="N", help="unacknowledged at a time [20]"
     )
     add_client_options(parser)
-    args = parser.parse(arguments)
+    args = parse(parser, arguments)
     topic = apply_url(args)
     if topic is not None:
         args.topic = topic
@@ -114,13 +117,18 @@ async def publish_all(args: Namespace, options: "Options", payload: bytes | None
             work.cancel()
             await client.receive()  # raises the reason
         await work
+        await client.disconnect(properties=args.properties.get("disconnect"))
 
 
 async def publish_each(client: "Client", args: Namespace, payloads: AsyncIterator[bytes]) -> None:
     """Publish each payload, the window full at all times; returns when all are acknowledged."""
     pending: set[asyncio.Future[None]] = set()
+    properties = args.properties.get("publish", {})
+    topic = args.topic
     async for payload in payloads:
-        done = await client.start_publish(args.topic, payload, args.qos, args.retain)
+        done = await client.start_publish(topic, payload, args.qos, args.retain, properties)
+        if "topic_alias" in properties:
+            topic = ""  # the alias stands for it from the second message on
         if not done.done():
             pending.add(done)
             done.add_done_callback(pending.discard)

@@ -21,18 +21,25 @@ from broker.commands.client_flags import (
     seconds,
     warn,
 )
+from broker.commands.client_flags import parse as parse_flags
 from broker.commands.output_format import compile_format
 from broker.commands.parser import Parser
 from broker.errors import ClientError, ConnectionLostError, ConnectRefusedError, FlockError, UsageError
 
 if TYPE_CHECKING:
     from _speedups.codec.packets import Publish
+    from _speedups.protocol.client_events import Subscribed, Unsubscribed
     from broker.client.options import Options
     from broker.commands.output_format import Piece
 
 TIMED_OUT = 27  # the exit status of mosquitto_sub after -W
 REFUSED = 0x80  # SUBACK's return code for a filter that was not accepted
-UNAVAILABLE = 3  # the only CONNACK return code that may pass by itself
+# Codes of a refused CONNECT that may pass by itself: server unavailable, busy, shutting down, quota, rate.
+PASSING = {3, 0x88, 0x89, 0x8B, 0x97, 0x9F}
+# Codes of DISCONNECT after which another connection would end the same way: a fault of ours, no rights any more, and
+# another client with this client identifier, which that connection would end in turn.
+FINAL = {0x81, 0x82, 0x87, 0x8E, 0x93, 0x94, 0x95, 0x9D}
+RETAIN_HANDLING = {"always": 0, "new": 1, "never": 2, "0": 0, "1": 1, "2": 2}
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds until a new attempt to connect; doubles in between
 FLUSH_EVERY = 100  # messages written without flushing and acknowledging
 EXAMPLES = """\
@@ -41,10 +48,13 @@ EXAMPLES = """\
   flockmq sub -t state -C 1 -W 5                    the first message within five seconds
   flockmq sub -t '#' --retained-only -W 1 -v        retained messages
   flockmq sub -t jobs -q 2 -c -i worker-1           nothing lost while not running
+  flockmq sub -t 'a/#' -V 5 -D subscribe subscription-identifier 7 -F '%S %t %C %P'
   flockmq sub -t '#' -F '@H:@M:@S %t %q %x'         time, topic, QoS, payload in hexadecimal
 
 fields of -F: %t topic, %p payload, %x %X payload in hexadecimal, %l its length, %q QoS, %r retain, %m packet
 identifier, %j %J JSON, %I time, %U Unix time; %10t %-10t pads, %.5p cuts; @H @M ... as in date(1), @N nanoseconds.
+MQTT 5: %A topic alias, %C content type, %D correlation data, %E message expiry interval, %F payload format
+indicator, %P user properties, %R response topic, %S subscription identifiers.
 
 exit status: 0 done (-C, -E, --retained-only, signal), 1 failed, 2 wrong usage, 27 timed out (-W)."""
 
@@ -52,7 +62,7 @@ exit status: 0 done (-C, -E, --retained-only, signal), 1 failed, 2 wrong usage, 
 def run(arguments: list[str]) -> int:
     """Subscribe and print by the arguments; returns the exit status."""
     args = parse(arguments)
-    options = client_options(args, "sub")
+    options = client_options(args, "sub", needs_5(args))
     try:
         return asyncio.run(Subscriber(args, options).run())
     except ClientError:
@@ -87,6 +97,16 @@ def parse(arguments: list[str]) -> Namespace:
         metavar="FILTER",
         help="unsubscribe; repeatable",
     )
+    group.add_argument("--no-local", action="store_true", help="no messages of this client itself (MQTT 5)")
+    group.add_argument(
+        "--retain-as-published", action="store_true", help="keep the retain flag of live messages (MQTT 5)"
+    )
+    group.add_argument(
+        "--retain-handling",
+        choices=list(RETAIN_HANDLING),
+        metavar="WHEN",
+        help="when retained messages are sent: always, new (to a new subscription) or never (MQTT 5) [always]",
+    )
     group = parser.add_argument_group("output")
     group.add_argument("-v", "--verbose", action="store_true", help="topic and payload")
     group.add_argument("-F", "--format", help="a line of your own, see below")
@@ -98,7 +118,7 @@ def parse(arguments: list[str]) -> Namespace:
     group.add_argument("-E", "--exit-on-subscribed", action="store_true", help="once subscribed")
     group.add_argument("--retained-only", action="store_true", help="at the first message that is not retained")
     add_client_options(parser)
-    args = parser.parse(arguments)
+    args = parse_flags(parser, arguments)
     topic = apply_url(args)
     args.topics += [] if topic is None else [topic]
     if not args.topics and not args.unsubscribed:
@@ -110,6 +130,22 @@ def parse(arguments: list[str]) -> Namespace:
         raise UsageError("-R and --retained-only exclude each other")
     args.write = writer(args)
     return args
+
+
+def needs_5(args: Namespace) -> list[str]:
+    """The flags in use that need level 5."""
+    flags = {
+        "--no-local": args.no_local,
+        "--retain-as-published": args.retain_as_published,
+        "--retain-handling": args.retain_handling is not None,
+    }
+    return [flag for flag, given in flags.items() if given]
+
+
+def subscription_options(args: Namespace) -> int:
+    """The options byte of a subscription, which below level 5 is its QoS [5: 3.8.3.1]."""
+    handling = RETAIN_HANDLING[args.retain_handling or "always"]
+    return int(args.qos | args.no_local << 2 | args.retain_as_published << 3 | handling << 4)
 
 
 def writer(args: Namespace) -> "Piece":
@@ -132,6 +168,7 @@ class Subscriber:
 
         self._args = args
         self._client = Client(options, on_packet=print_packet if args.debug else None)
+        self._level = options.level
         self._left = args.count  # messages still to print; None = no limit
         self._unacknowledged: list[Publish] = []
 
@@ -159,7 +196,7 @@ class Subscriber:
                 raise
         finally:
             self._flush()
-            await self._client.disconnect()
+            await self._client.disconnect(properties=self._args.properties.get("disconnect"))
         return 0
 
     async def _work(self) -> None:
@@ -173,19 +210,40 @@ class Subscriber:
                 return
             except ConnectionLostError as error:
                 self._flush()
+                if error.reason_code in FINAL:
+                    raise
                 await self._reconnect(error)
 
     async def _subscribe(self) -> None:
-        if self._args.unsubscribed:
-            await self._client.unsubscribe(self._args.unsubscribed)
-        if not self._args.topics:
-            return
-        codes = await self._client.subscribe([(topic, self._args.qos) for topic in self._args.topics])
-        refused = [topic for topic, code in zip(self._args.topics, codes, strict=False) if code >= REFUSED]
-        if len(refused) == len(self._args.topics):
-            raise ClientError(f"the broker refused to subscribe to {', '.join(refused)}")
-        if refused and not self._args.quiet:
-            warn(f"warning: the broker refused to subscribe to {', '.join(refused)}")
+        args = self._args
+        if args.unsubscribed:
+            unsuback = await self._client.unsubscribe(args.unsubscribed, args.properties.get("unsubscribe"))
+            self._report("unsubscribe from", args.unsubscribed, unsuback)
+        if args.topics:
+            options = subscription_options(args)
+            suback = await self._client.subscribe(
+                [(topic, options) for topic in args.topics], args.properties.get("subscribe")
+            )
+            if self._report("subscribe to", args.topics, suback) == len(args.topics):
+                raise ClientError(self._refusals("subscribe to", args.topics, suback))
+
+    def _report(self, action: str, topics: list[str], reply: "Subscribed | Unsubscribed") -> int:
+        """Warn of the filters that were refused; returns their number."""
+        refused = sum(code >= REFUSED for code in reply.reason_codes)
+        if 0 < refused < len(topics) and not self._args.quiet:
+            warn(f"warning: {self._refusals(action, topics, reply)}")
+        return refused
+
+    def _refusals(self, action: str, topics: list[str], reply: "Subscribed | Unsubscribed") -> str:
+        """The filters that were refused, at level 5 with the reasons."""
+        from _speedups.protocol.client_events import reason_name
+
+        refused = [(topic, code) for topic, code in zip(topics, reply.reason_codes, strict=False) if code >= REFUSED]
+        if self._level < 5:
+            return f"the broker refused to {action} {', '.join(topic for topic, _ in refused)}"
+        names = ", ".join(f"{topic} ({reason_name(code)})" for topic, code in refused)
+        reason = reply.properties.get("reason_string")
+        return f"the broker refused to {action} {names}{f': {reason}' if reason else ''}"
 
     async def _reconnect(self, error: FlockError) -> None:
         """Connect again; delays double, with jitter so that many clients spread."""
@@ -200,7 +258,7 @@ class Subscriber:
                 await self._client.connect()
                 return
             except ConnectRefusedError as refused:
-                if refused.return_code != UNAVAILABLE:
+                if refused.return_code not in PASSING:
                     raise
                 error = refused
             except ClientError as failed:

@@ -17,6 +17,7 @@ from broker.config.schema import Config
 from broker.coordination.admission import Admission
 from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply, call, gather
 from broker.core.data_plane import DataPlane
+from broker.core.will import Will
 from broker.storage.store import Store
 
 Done = Callable[[], object]
@@ -142,6 +143,18 @@ class Coordinator(ABC):
     async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
         """The queue of a session that is stored elsewhere: `queued_messages`, `queued_bytes`; None if there is none."""
         return None
+
+    def session_deadline(self, client_id: bytes) -> float | None:
+        """Seconds until a session without a connection expires; None: never, or this node has no deadline for it."""
+        return None
+
+    def waiting_wills(self) -> list[tuple[bytes, Will, float]]:
+        """The delayed wills of ended connections that this node has: client id, will, seconds until it is published."""
+        return []
+
+    async def cancel_will(self, client_id: bytes) -> bool:
+        """Discard the delayed will of an ended connection; False if this node has none of this client."""
+        return False
 
     @abstractmethod
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:

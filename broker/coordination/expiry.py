@@ -152,6 +152,26 @@ class Expiry:
         self._sessions.remove(session.client_id)
         self._data_plane.sessions.end(session)
 
+    # ---- for the operator ----
+
+    def deadline_of(self, client_id: bytes) -> float | None:
+        """Seconds until a session without a connection ends; None: never, or it has a connection."""
+        return self._seconds_to(self._sessions.get(client_id))
+
+    def waiting_wills(self) -> list[tuple[bytes, Will, float]]:
+        """The delayed wills of ended connections: client id, will, seconds until it is published."""
+        return [
+            (client_id, found, self._seconds_to(self._due_wills.get(client_id)) or 0.0)
+            for client_id, found in self._wills.items()
+        ]
+
+    def has_will(self, client_id: bytes) -> bool:
+        """Whether a delayed will of this client waits."""
+        return client_id in self._wills
+
+    def _seconds_to(self, deadline: int | None) -> float | None:
+        return None if deadline is None else max(0, deadline - self._turn.clock) / TICKS_PER_SECOND
+
     # ---- time ----
 
     def _deadline(self, session: Session) -> int | None:

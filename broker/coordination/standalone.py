@@ -193,8 +193,25 @@ class StandaloneCoordinator(Coordinator):
             session.owner.close(close_reasons.ENDED_BY_OPERATOR)
         if self.data_plane.sessions.get(client_id) is session:  # else it was a clean one, and ended with its connection
             self._expiry.end(session)
+        await self._recorded()
+        return True
+
+    def session_deadline(self, client_id: bytes) -> float | None:
+        return self._expiry.deadline_of(client_id)
+
+    def waiting_wills(self) -> list[tuple[bytes, will.Will, float]]:
+        return self._expiry.waiting_wills()
+
+    async def cancel_will(self, client_id: bytes) -> bool:
+        if not self._expiry.has_will(client_id):
+            return False
+        self._expiry.cancel_will(client_id)
+        await self._recorded()
+        return True
+
+    async def _recorded(self) -> None:
+        """Wait until the store has the records of this turn."""
         stored = asyncio.Event()
         self.data_plane.turn.after_commit(stored.set)
         self.data_plane.end_turn()
         await stored.wait()
-        return True

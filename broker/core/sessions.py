@@ -6,6 +6,8 @@ from _speedups.routing.subscriptions import SubscriptionTree
 from _speedups.session.session import Session
 from _speedups.session.turn import Turn
 
+LEVELS = (3, 4, 5)
+
 
 class Sessions:
     """Creates, finds and ends sessions. A session's `owner` is the connection that has it, or None."""
@@ -16,6 +18,7 @@ class Sessions:
         self._by_client_id: dict[bytes, Session] = {}
         self._last_number = 0
         self.connected = 0
+        self.connected_at = dict.fromkeys(LEVELS, 0)  # clients that got CONNACK, by protocol level
         self.max_connected = 0
         self._ended: Callable[[Session], None] | None = None
 
@@ -64,6 +67,12 @@ class Sessions:
         self.connected += 1
         self.max_connected = max(self.max_connected, self.connected)
 
-    def on_disconnected(self) -> None:
-        """A client has disconnected."""
+    def on_accepted(self, level: int) -> None:
+        """A client of this protocol level got its CONNACK."""
+        self.connected_at[level] += 1
+
+    def on_disconnected(self, level: int | None) -> None:
+        """A client of this protocol level has disconnected; None: it had not got its CONNACK."""
         self.connected -= 1
+        if level is not None:
+            self.connected_at[level] -= 1

@@ -27,12 +27,13 @@ from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
 from broker.core.redirect import Redirect
 from broker.handlers.auth import WRONG, AuthHandler
-from broker.hooks.api import Client
-from broker.hooks.chain import REFUSED, HookChain, Question, client_of
+from broker.hooks.api import NO_PROPERTIES, Client
+from broker.hooks.chain import HookChain, Question, Refused, client_of
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
 
 FULL = "its user has too many connections"
+WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
 SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log only
 
 log = logs.get("flockmq.connect")
@@ -136,8 +137,15 @@ class ConnectHandler(Admission):
             self._after_hooks(connection, packet, found)
 
     def _call_hooks(self, connection: Connection, packet: Connect) -> object:
-        """Whether the hooks accept the client and its will: REFUSED, or any other object."""
-        client = Client(packet.client_id, connection.identity.username, connection.address, connection.listener)
+        """Whether the hooks accept the client and its will: Refused, or any other object."""
+        client = Client(
+            packet.client_id,
+            connection.identity.username,
+            connection.address,
+            connection.listener,
+            packet.protocol_level,
+            packet.properties or NO_PROPERTIES,
+        )
         questions: list[Question[Client]] = [("connect", lambda client: (client,))]
         if packet.will_topic is not None:
             questions.append(("authorize", lambda client: (client, "publish", packet.will_topic)))
@@ -155,8 +163,9 @@ class ConnectHandler(Admission):
         self._data_plane.end_turn()
 
     def _after_hooks(self, connection: Connection, packet: Connect, found: object) -> None:
-        if found is REFUSED:
-            self.refuse(connection, ReasonCode.NOT_AUTHORIZED, packet.client_id)
+        if isinstance(found, Refused):
+            reason = "" if found.refusal is None else found.reason
+            self.refuse(connection, found.code_of(Connack.packet_type), packet.client_id, reason)
         else:
             self._coordinator.claim(self, connection, packet)
 
@@ -221,6 +230,8 @@ class ConnectHandler(Admission):
         if connection.identity.username is not None:
             session.user = connection.identity.username.encode()
         connection.connect = packet if packet.will_topic is not None else None
+        if packet.properties and self._hooks.has(*WITH_CLIENT):
+            connection.connect_properties = packet.properties
         session.owner = connection
         if session.set_rights(connection.identity.rights) and session.subscriptions_held:
             self._data_plane.router.filters.forget_plans()
@@ -244,6 +255,7 @@ class ConnectHandler(Admission):
             # Level 3 has no Session Present: the byte is reserved there.
             connection.send(encode(Connack(session_present=present and level > 3), 4))
             connection.accept(session, level, keep_alive)
+        self._data_plane.sessions.on_accepted(level)
         connection.proceed()
         self._turn.count(CONNECTS_ACCEPTED)
         if not present:

@@ -114,9 +114,9 @@ class Dispatcher:
             connection.claimed = session
             self._hooks.notify("disconnected", client_of(connection), reason)
             connection.claimed = None
+        self._sessions.on_disconnected(connection.protocol_level if connection.session is not None else None)
         connection.detach()
         session.owner = None
-        self._sessions.on_disconnected()
         self._connected_users.on_disconnected(connection)
         self._coordinator.ended(connection, session)
         log_ended("connection ended", client_id=session.client_id.decode(), address=connection.address, reason=reason)

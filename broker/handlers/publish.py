@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
+from _speedups.codec.packets import Puback
 from _speedups.codec.properties import decode_block, encode_block
 from _speedups.codec.reason_codes import ReasonCode
 from _speedups.codec.topics import validate_topic_name
@@ -12,7 +13,7 @@ from _speedups.session.turn import AckReason
 from broker import logs
 from broker.core.data_plane import DataPlane
 from broker.hooks.api import Client, Message
-from broker.hooks.chain import HookChain, client_of
+from broker.hooks.chain import HookChain, Refused, client_of
 
 log = logs.get("flockmq.hooks")
 
@@ -74,9 +75,14 @@ class PublishHandler:
             self._data_plane.end_turn()
 
     def _publish(self, connection: Connection, client: Client, received: Received, found: object) -> None:
-        if not isinstance(found, Message):
-            _drop(connection, received, AckReason.REFUSED_BY_HOOK)
+        if isinstance(found, Refused):
+            if found.refusal is not None:
+                log.debug(
+                    "message refused", client_id=client.client_id, topic=received.message.topic, reason=found.reason
+                )
+            _drop(connection, received, AckReason.REFUSED_BY_HOOK, found.code_of(Puback.packet_type))
             return
+        assert isinstance(found, Message)
         try:
             _check(found, received.message, self._data_plane.config.limits.max_topic_levels)
             properties = received.properties
@@ -99,9 +105,10 @@ class PublishHandler:
         )
 
 
-def _drop(connection: Connection, received: Received, why: AckReason) -> None:
+def _drop(
+    connection: Connection, received: Received, why: AckReason, code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR
+) -> None:
     message = received.message
-    code = ReasonCode.UNSPECIFIED_ERROR
     connection.drop_publish(message.topic.encode(), message.payload, message.qos, received.packet_id, code, why)
 
 

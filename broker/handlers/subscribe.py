@@ -17,7 +17,7 @@ from _speedups.session.session import Session
 from broker import logs
 from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
-from broker.hooks.chain import HookChain, client_of
+from broker.hooks.chain import HookChain, Refused, client_of
 
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
 FAILURE = 0x80  # in SUBACK at level 4
@@ -182,6 +182,8 @@ def _after_hooks(grant: Grant | Refusal, found: object) -> Grant | Refusal:
     """A grant, after the hooks have decided."""
     if isinstance(grant, Refusal):
         return grant
+    if isinstance(found, Refused):
+        return Refusal(found.code_of(Suback.packet_type), found.reason)
     if not isinstance(found, int) or found < 0:
-        return Refusal(ReasonCode.UNSPECIFIED_ERROR, "a hook refuses it")
+        return Refusal(ReasonCode.UNSPECIFIED_ERROR, "a hook returned no QoS")
     return grant._replace(options=grant.options & ~MAXIMUM_QOS | min(grant.options & MAXIMUM_QOS, found))

@@ -3,6 +3,7 @@
 A subclass of `Hooks` overrides what it needs; a method that no hook overrides costs nothing. Every method but `deliver`
 and `authentication` may be `async def`: the connection of the packet waits, the others go on. Rules:
 - Several hooks are called in their order; the first refusal decides.
+- In place of False, a method that decides over a packet may return a `Refusal` with a reason code of MQTT 5.0.
 - A hook that raises, or takes longer than `hooks.timeout`, is logged. Where it decides, this counts as a refusal of the
   client whose packet it was; other clients are not affected.
 - Hooks run on the node's loop: code that takes long or waits belongs into `async def`, or into a thread.
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from broker.auth.authenticator import Credentials, Exchange, Verdict
+from broker.auth.authenticator import Credentials, Exchange, ReasonCode, Verdict
 
 NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
 
@@ -26,6 +27,18 @@ class Client(NamedTuple):
     username: str | None  # verified; None = anonymous
     address: str
     listener: str = "default"
+    level: int = 4  # of the protocol: 3, 4 or 5
+    properties: Mapping[str, Any] = NO_PROPERTIES  # of CONNECT, MQTT 5.0
+
+
+class Refusal(NamedTuple):
+    """A refusal with its reason. A client of MQTT 3 gets the code that its version has for all refusals.
+
+    The reason is in the log, and in the reason string of CONNACK and SUBACK; PUBACK and PUBREC carry the code alone.
+    """
+
+    code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR
+    reason: str = "a hook refuses it"
 
 
 class Message(NamedTuple):
@@ -50,23 +63,25 @@ class Hooks:
         The node calls its `start` and `step`, which may be `async def`, until one returns a verdict.
         """
 
-    def connect(self, client: Client) -> bool | Awaitable[bool | None] | None:
-        """A client is authenticated. False refuses it (return code 5)."""
+    def connect(self, client: Client) -> bool | Refusal | Awaitable[bool | Refusal | None] | None:
+        """A client is authenticated. False refuses it (return code 5, reason code 0x87)."""
 
     def authorize(
         self, client: Client, action: Literal["publish", "subscribe"], topic: str
-    ) -> bool | Awaitable[bool | None] | None:
-        """A client publishes to a topic name (its will too), or subscribes to a topic filter. False refuses."""
+    ) -> bool | Refusal | Awaitable[bool | Refusal | None] | None:
+        """A client publishes to a topic name (its will too), or subscribes to a topic filter. False refuses (0x87)."""
 
-    def publish(self, client: Client, message: Message) -> Message | bool | Awaitable[Message | bool | None] | None:
-        """A client publishes. Another message takes its place, False drops it (it is acknowledged all the same)."""
+    def publish(
+        self, client: Client, message: Message
+    ) -> Message | bool | Refusal | Awaitable[Message | bool | Refusal | None] | None:
+        """A client publishes. Another message takes its place, False drops it: it is acknowledged, with code 0x80."""
 
     def deliver(self, client_id: str, message: Message) -> bool | None:
         """A message is about to be sent to a client. False drops it for that client. Called for each receiver."""
 
     def subscribe(
         self, client: Client, topic_filter: str, qos: int
-    ) -> int | bool | Awaitable[int | bool | None] | None:
+    ) -> int | bool | Refusal | Awaitable[int | bool | Refusal | None] | None:
         """A client subscribes. Another QoS is granted, False refuses (code 0x80)."""
 
     def connected(self, client: Client) -> Awaitable[None] | None:

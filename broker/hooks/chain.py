@@ -3,26 +3,50 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from functools import cache
 from inspect import isawaitable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
+from _speedups.codec.reason_codes import ReasonCode
+from _speedups.codec.tables import REASON_CODES
 from _speedups.net.connection import Connection
 from broker import logs
-from broker.hooks.api import Client, Hooks, Message
+from broker.hooks.api import NO_PROPERTIES, Client, Hooks, Message, Refusal
 
 T = TypeVar("T")
 
+FAILURE = 0x80  # the first reason code of refusals
 SLOW_SECONDS = 0.05  # duration of a call from which on it is logged
 SLOW_INTERVAL = 60.0  # seconds between these lines
 
 log = logs.get("flockmq.hooks")
 
 
-class _Refused:
+class Refused(NamedTuple):
     """The result of a filter when a hook has refused."""
 
+    method: str
+    refusal: Refusal | None = None  # None: the hook returned False, or failed
 
-REFUSED: Final = _Refused()
+    @property
+    def reason(self) -> str:
+        """In words."""
+        return (self.refusal or BY_A_HOOK).reason
+
+    def code_of(self, packet_type: int) -> ReasonCode:
+        """The reason code for the acknowledgement of this type."""
+        if self.refusal is None:
+            return (
+                ReasonCode.UNSPECIFIED_ERROR if self.method in ("publish", "subscribe") else ReasonCode.NOT_AUTHORIZED
+            )
+        if self.refusal.code in _codes_of(packet_type):
+            return ReasonCode(self.refusal.code)
+        log.error("a hook refused with a code that the packet can't carry", hook=self.method, code=self.refusal.code)
+        return ReasonCode.UNSPECIFIED_ERROR
+
+
+BY_A_HOOK = Refusal()
+DECIDES = ("connect", "authorize", "publish", "subscribe")  # methods that may return a Refusal
 ANSWERS: dict[str, type] = {"publish": Message, "subscribe": int}  # results of filters, besides None, True and False
 NAMES = tuple(name for name in vars(Hooks) if not name.startswith("_"))
 Question = tuple[str, Callable[[T], tuple[Any, ...]]]  # method name, arguments from value
@@ -57,7 +81,7 @@ class HookChain:
 
     # ---- calls ----
 
-    def filter(self, value: T, *questions: Question[T]) -> T | _Refused | Awaitable[T | _Refused]:
+    def filter(self, value: T, *questions: Question[T]) -> T | Refused | Awaitable[T | Refused]:
         """Call all hooks that override the method of the first question, then those of the next.
 
         The result of a hook is the next value; None and True leave it as it is; False and a failure refuse. The result
@@ -69,16 +93,16 @@ class HookChain:
             if isawaitable(answer):
                 return self._filter_later(value, name, answer, rest)
             following = _next_value(value, name, answer)
-            if isinstance(following, _Refused):
+            if isinstance(following, Refused):
                 return following
             value = following
         return value
 
     async def _filter_later(
         self, value: T, name: str, answer: Awaitable[Any], rest: Iterator[tuple[str, Any, Any]]
-    ) -> T | _Refused:
+    ) -> T | Refused:
         settled = await self._wait(name, answer)
-        while not isinstance(found := _next_value(value, name, settled), _Refused):
+        while not isinstance(found := _next_value(value, name, settled), Refused):
             value = found
             following = next(rest, None)
             if following is None:
@@ -87,7 +111,7 @@ class HookChain:
             settled = self._call(name, hook, arguments(value))
             if isawaitable(settled):
                 settled = await self._wait(name, settled)
-        return REFUSED
+        return found
 
     async def answers(self, name: str, *arguments: Any) -> AsyncIterator[Any]:
         """The results of the hooks that override `name`, one after the other; False where one fails."""
@@ -144,16 +168,24 @@ class HookChain:
         return False
 
 
-def _next_value(value: T, name: str, answer: Any) -> T | _Refused:
+def _next_value(value: T, name: str, answer: Any) -> T | Refused:
     """The value after a hook; a result of a wrong type refuses."""
     if answer is None or answer is True:
         return value
     if answer is False:
-        return REFUSED
+        return Refused(name)
+    if isinstance(answer, Refusal) and name in DECIDES:
+        return Refused(name, answer)
     if name in ANSWERS and isinstance(answer, ANSWERS[name]):
         return cast(T, answer)
     log.error("a hook returned a wrong type, which counts as a refusal", hook=name, type=type(answer).__name__)
-    return REFUSED
+    return Refused(name)
+
+
+@cache
+def _codes_of(packet_type: int) -> frozenset[int]:
+    """The reason codes of refusals that a packet may carry."""
+    return frozenset(row.code for row in REASON_CODES if row.packets >> packet_type & 1 and row.code >= FAILURE)
 
 
 def _overriding(given: tuple[Hooks, ...], name: str) -> Iterator[Callable[..., Any]]:
@@ -168,4 +200,11 @@ def client_of(connection: Connection) -> Client:
     """An admitted client, in the form that hooks receive."""
     session = connection.claimed
     client_id = session.client_id.decode() if session is not None else ""
-    return Client(client_id, connection.identity.username, connection.address, connection.listener)
+    return Client(
+        client_id,
+        connection.identity.username,
+        connection.address,
+        connection.listener,
+        connection.protocol_level or 4,  # 0: CONNACK was not sent yet
+        connection.connect_properties or NO_PROPERTIES,
+    )

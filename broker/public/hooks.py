@@ -1,7 +1,7 @@
 """Hooks: subclass `Hooks`, override what you need, and start with `flockmq serve --hooks module:Class`."""
 
 from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Verdict
-from broker.hooks.api import Client, Hooks, Message
+from broker.hooks.api import Client, Hooks, Message, Refusal
 
 ReturnCode = ReasonCode  # its name before MQTT 5.0
 
@@ -14,6 +14,7 @@ __all__ = [
     "Identity",
     "Message",
     "ReasonCode",
+    "Refusal",
     "ReturnCode",
     "Verdict",
 ]

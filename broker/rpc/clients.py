@@ -1,18 +1,23 @@
-"""Calls about clients and sessions: search, describe, kick."""
+"""Calls about clients and sessions: search, describe, kick; their wills that wait."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from _speedups.protocol import close_reasons
+from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.session import Session
+from broker.coordination.coordinator import Coordinator
 from broker.core.calls import Arguments
 from broker.core.data_plane import DataPlane
 from broker.rpc.paging import first
 
 Match = Callable[[Session], bool]
 
+UNLIMITED = 0xFFFFFFFF  # Maximum Packet Size of a client that has none
+NO_LOCAL, RETAIN_AS_PUBLISHED = 4, 8  # of the options of a subscription
 
-async def find(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
+
+async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
     """Sessions in the order of their client ids: of connected clients, or all.
 
     Arguments: `connected` (only those), `by` and `search` (a part of client_id or username, the start of address),
@@ -26,7 +31,7 @@ async def find(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
         arguments["after"].encode(),
         arguments["limit"],
     )
-    return {"items": [describe(session) for session in found.items], "total": found.total}
+    return {"items": [describe(session, coordinator) for session in found.items], "total": found.total}
 
 
 def _match(by: str, search: str) -> Match:
@@ -40,34 +45,52 @@ def _match(by: str, search: str) -> Match:
     return lambda session: wanted in session.client_id
 
 
-def describe(session: Session) -> dict[str, Any]:
+def describe(session: Session, coordinator: Coordinator) -> dict[str, Any]:
     """A session, in a list."""
     owner = session.owner
+    expires_in = coordinator.session_deadline(session.client_id)
+    at_5 = owner is not None and session.level == 5
+    largest = owner.maximum_packet_size if at_5 else UNLIMITED
     return {
         "client_id": session.client_id.decode(),
         "connected": owner is not None,
         "address": owner.address if owner is not None else "",
         "username": (owner.identity.username or "") if owner is not None else "",
         "protocol": {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}.get(session.level, "") if owner is not None else "",
+        "level": session.level if owner is not None else 0,
+        "receive_maximum": owner.window if at_5 else None,
+        "maximum_packet_size": None if largest == UNLIMITED else largest,
         "persistent": session.persistent,
+        "session_expiry": session.expiry,
+        "expires_in": expires_in,
         "subscriptions": session.subscriptions_held,
         "queued_messages": session.queue_length,
         "queued_bytes": session.queue_bytes,
     }
 
 
-def one(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any] | None:
+def one(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any] | None:
     """The session of `client_id`, with its subscriptions."""
     session = data_plane.sessions.get(arguments["client_id"].encode())
     if session is None:
         return None
-    return {**describe(session), "filters": list(filters(data_plane, session))[: arguments["limit"]]}
+    return {**describe(session, coordinator), "filters": list(filters(data_plane, session))[: arguments["limit"]]}
 
 
 def filters(data_plane: DataPlane, session: Session) -> Iterator[dict[str, Any]]:
     """The subscriptions of a session."""
-    for name, options in sorted(data_plane.router.filters.subscriptions_of(session)):
-        yield {"filter": name.decode(), "qos": options & 3}
+    for name, options, identifier in sorted(data_plane.router.filters.all_of(session)):
+        yield {"filter": name.decode(), **described(options, identifier)}
+
+
+def described(options: int, identifier: int) -> dict[str, Any]:
+    """The options of a subscription, and its identifier; level 5."""
+    return {
+        "qos": options & 3,
+        "no_local": bool(options & NO_LOCAL),
+        "retain_as_published": bool(options & RETAIN_AS_PUBLISHED),
+        "identifier": identifier or None,
+    }
 
 
 async def subscriptions(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
@@ -77,21 +100,57 @@ async def subscriptions(data_plane: DataPlane, arguments: Arguments) -> dict[str
     session = data_plane.sessions.get(client_id)
     sessions = list(data_plane.sessions) if not client_id else [session] if session is not None else []
     rows = (
-        (name, session.client_id, options & 3)
+        (name, session.client_id, options, identifier)
         for session in sessions
-        for name, options in data_plane.router.filters.subscriptions_of(session)
+        for name, options, identifier in data_plane.router.filters.all_of(session)
     )
     after = tuple(part.encode() for part in arguments["after"])
     found = await first(rows, lambda row: wanted in row[0], lambda row: row[:2], after, arguments["limit"])
-    items = [{"filter": name.decode(), "client_id": owner.decode(), "qos": qos} for name, owner, qos in found.items]
+    items = [
+        {"filter": name.decode(), "client_id": owner.decode(), **described(options, identifier)}
+        for name, owner, options, identifier in found.items
+    ]
     return {"items": items, "total": found.total}
 
 
 def kick(data_plane: DataPlane, arguments: Arguments) -> bool:
-    """End the connection of `client_id`; whether there was one."""
+    """End the connection of `client_id`; whether there was one.
+
+    Other arguments: `reason_code` of DISCONNECT at level 5, and `reason`, both optional.
+    """
     session = data_plane.sessions.get(arguments["client_id"].encode())
     if session is None or session.owner is None:
         return False
-    session.owner.close(close_reasons.KICKED_BY_OPERATOR)
+    kicked = close_reasons.KICKED_BY_OPERATOR
+    code, reason = arguments.get("reason_code", kicked.code), arguments.get("reason", "")
+    session.owner.close(CloseReason(code, f"{kicked}: {reason}" if reason else kicked))
     data_plane.end_turn()
     return True
+
+
+async def wills(coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
+    """Delayed wills of ended connections by their client ids: after `after`, `limit` of them."""
+    found = await first(
+        coordinator.waiting_wills(),
+        lambda row: True,
+        lambda row: row[0],
+        arguments["after"].encode(),
+        arguments["limit"],
+    )
+    items = [
+        {
+            "client_id": client_id.decode(),
+            "topic": will.topic.decode(),
+            "qos": will.qos,
+            "retain": will.retain,
+            "bytes": len(will.payload),
+            "due_in": seconds,
+        }
+        for client_id, will, seconds in found.items
+    ]
+    return {"items": items, "total": found.total}
+
+
+async def cancel_will(coordinator: Coordinator, arguments: Arguments) -> bool:
+    """Discard the delayed will of `client_id`; whether there was one."""
+    return await coordinator.cancel_will(arguments["client_id"].encode())

@@ -9,14 +9,16 @@ from broker.rpc.node_view import NodeView
 
 def methods(view: NodeView) -> RpcMethods:
     """The methods of a node, for the broker that it has now."""
-    data_plane = view.broker.data_plane
+    data_plane, coordinator = view.broker.data_plane, view.broker.coordinator
     return {
         "node": partial(node.describe, view),
         "figures": partial(node.figures, view),
         "listeners": partial(node.listeners, view),
         "log_level": partial(node.log_level, view),
-        "clients": partial(clients.find, data_plane),
-        "client": partial(clients.one, data_plane),
+        "clients": partial(clients.find, data_plane, coordinator),
+        "client": partial(clients.one, data_plane, coordinator),
         "subscriptions": partial(clients.subscriptions, data_plane),
         "kick": partial(clients.kick, data_plane),
+        "wills": partial(clients.wills, coordinator),
+        "cancel_will": partial(clients.cancel_will, coordinator),
     }

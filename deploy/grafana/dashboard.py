@@ -106,11 +106,15 @@ MESSAGES = (
         "Drops by reason",
         "mps",
         "Slow reader: QoS 0 for clients that read too slowly. Queue full: QoS 1 and 2 for sessions whose queue is "
-        "full; these are lost. Not logged: QoS 0 that the log for analytics lacks.",
+        "full; these are lost. Not logged: QoS 0 that the log for analytics lacks. Expired, too large, refused: as the "
+        "message or its receiver has it, MQTT 5.0.",
         (
             count_of("dropped_slow", "slow reader"),
             count_of("dropped_queue_full", "queue full"),
             count_of("not_logged", "not logged"),
+            count_of("messages_expired", "expired"),
+            count_of("messages_too_large", "too large"),
+            count_of("messages_refused_by_receiver", "refused"),
         ),
         stacked=True,
     ),

@@ -44,18 +44,33 @@ examples:
   flockmq bench                                        as many messages as the broker on this machine accepts
   flockmq bench --qos 1 --processes 2                  twice, side by side
   flockmq bench fan-out --subscribers 5000 --rate 100  latency at a given load
+  flockmq bench --level 5 --properties 60 --ids        MQTT 5.0: properties, subscription identifiers
   flockmq bench --url mqtts://127.0.0.1                the same over TLS; any certificate is accepted
   flockmq bench connections --connections 15000
   flockmq bench --host 10.0.0.5 --publish-host 10.0.0.6 --json > result.json
 """
 PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}  # defaults
 MAX_QUEUED = 500  # outstanding messages of QoS 1 and 2 per subscriber: half of Mosquitto's limit
-GENERAL = ("shape", "host", "publish_host", "username", "password", "processes", "pids", "seconds", "json", "hdr")
+GENERAL = (
+    "shape",
+    "host",
+    "publish_host",
+    "level",
+    "username",
+    "password",
+    "processes",
+    "pids",
+    "seconds",
+    "json",
+    "hdr",
+)
 MESSAGES = (
     "publishers",
     "subscribers",
     "qos",
     "payload",
+    "properties",
+    "ids",
     "batch",
     "window",
     "backlog",
@@ -148,6 +163,7 @@ def make_options(asked: argparse.Namespace) -> dict[str, Any]:
             given |= {"publishers": number, "subscribers": number}
     host, port, transport, path = resolve(asked.host)
     options = {"host": host, "port": port, "transport": transport, "path": path, "seconds": asked.seconds}
+    options["level"] = asked.level
     options |= {**shape.defaults, **given}
     places = [(host, port)]
     if shape.run is publish_load:
@@ -218,6 +234,7 @@ def make_parser() -> Parser:
         help="the broker; mqtts://HOST, ws://HOST/PATH or wss://HOST/PATH for TLS and WebSocket [127.0.0.1:1883]",
     )
     add("--publish-host", metavar="HOST[:PORT]|URL", help="another node, for publishers")
+    add("--level", type=int, choices=(4, 5), default=4, help="protocol level of all clients: 5 is MQTT 5.0 [4]")
     add("-u", "--username", default="", metavar="USER", help="user name of all clients")
     add("-P", "--pw", dest="password", default="", metavar="PASSWORD", help="their password")
     add("--processes", type=_number(1), default=1, metavar="N", help="run N copies side by side, one per core [1]")
@@ -230,6 +247,8 @@ def make_parser() -> Parser:
     add("--subscribers", type=_number(1), metavar="N")
     add("--qos", type=int, choices=(0, 1, 2), help="of PUBLISH and SUBSCRIBE [0]")
     add("--payload", type=_number(32), metavar="BYTES", help="of each message, at least 32 [64]")
+    add("--properties", type=_number(9), metavar="BYTES", help="level 5: property block of each message [none]")
+    add("--ids", action="store_true", default=None, help="level 5: subscription identifiers")
     add("--rate", type=_real(0), help="messages or take-overs per second and process [as many as possible; 300]")
     add("--count", type=_number(1), metavar="N", help="stop after N messages in each process [no limit]")
     add("--batch", type=_number(1), metavar="N", help="messages per write [1]")

@@ -76,7 +76,10 @@ def _title(asked: argparse.Namespace, options: dict[str, Any]) -> str:
     if asked.shape == "take-overs":
         return f"take-overs: {options['clients']:,} clients{copies}"
     clients = f"{options['publishers']:,} to {options['subscribers']:,} clients"
-    return f"{asked.shape}: {clients}{copies}, QoS {options['qos']}, {options['payload']} bytes"
+    more = ", MQTT 5.0" if options["level"] == 5 else ""
+    more += f", {options['properties']} bytes of properties" if options.get("properties") else ""
+    more += ", subscription identifiers" if options.get("ids") else ""
+    return f"{asked.shape}: {clients}{copies}, QoS {options['qos']}, {options['payload']} bytes{more}"
 
 
 def _rows(shape: str, figures: Figures) -> Iterator[tuple[str, str]]:

@@ -107,7 +107,7 @@ def _run(scenario: Scenario, broker: str, seconds: float) -> Figures:
 def _run_alone(scenario: Scenario, broker: str, seconds: float, cores: set[int]) -> Figures:
     run, load = RUNS[scenario.run]
     with start(broker, scenario.store, cores, scenario.saturated) as running:
-        target = Target(port=running.port, pids=[running.pid])
+        target = Target(port=running.port, pids=[running.pid], level=scenario.level)
         return run(target, load(**{"seconds": seconds, **scenario.parameters}))
 
 

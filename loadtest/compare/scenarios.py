@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 PAIRS = {"publishers": 10, "subscribers": 10}
@@ -74,6 +74,7 @@ class Scenario:
     apart: bool = False  # broker and generator on different cores
     saturated: bool = False  # the broker is started with SCHED_BATCH
     table: Table = BROKERS  # `brokers` are among its columns
+    level: int = 4  # of the protocol
     counts: bool = False  # of a cluster: count the traffic between Redis and each node, too
 
 
@@ -94,7 +95,7 @@ def _latency(limit: float = 1.0) -> tuple[Row, ...]:
 
 
 ALL = BROKERS.columns
-SINGLE = (
+SINGLE: tuple[Scenario, ...] = (
     Scenario(
         "pairs",
         "pairs 10:10, QoS 0, one message per write",
@@ -194,3 +195,27 @@ SINGLE = (
         run="connect",
     ),
 )
+
+
+def at_level_5(scenario: Scenario, name: str = "-5", label: str = "", **more: Any) -> Scenario:
+    """The same with MQTT 5.0, without goals; `more` are parameters of the load."""
+    return replace(
+        scenario,
+        name=f"{scenario.name}{name}",
+        label=f"{scenario.label}, MQTT 5.0{label}",
+        rows=_cpu(),
+        parameters={**scenario.parameters, **more},
+        brokers=("FlockMQ", "Mosquitto"),
+        level=5,
+    )
+
+
+_MESSAGES = {scenario.name: scenario for scenario in SINGLE if scenario.store == "memory" and not scenario.apart}
+LEVEL_5 = (
+    *(at_level_5(scenario) for scenario in _MESSAGES.values() if scenario.run == "publish"),
+    at_level_5(_MESSAGES["pairs"], "-5-properties", ", 60 bytes of properties", properties=60),
+    at_level_5(_MESSAGES["pairs-qos1"], "-5-properties", ", 60 bytes of properties", properties=60),
+    at_level_5(_MESSAGES["fanout"], "-5-properties", ", 60 bytes of properties", properties=60),
+    at_level_5(_MESSAGES["fanout"], "-5-ids", ", subscription identifiers", ids=True),
+)
+SINGLE += LEVEL_5

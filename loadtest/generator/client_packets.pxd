@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from _speedups.base.cursor cimport varint_size
 from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, write_publish
 from _speedups.codec.tables cimport CONNECT, PUBLISH, SUBSCRIBE
 from loadtest.generator.connection cimport SUBSCRIBER, Connection
@@ -10,13 +11,16 @@ from loadtest.generator.shapes cimport TOPIC_SIZE, Shape, put_filter, put_topic
 from loadtest.generator.wire cimport put_bytes, put_decimal, put_length, put_uint16
 
 cdef enum:
+    SESSION_EXPIRY_INTERVAL = 0x11
+    SUBSCRIPTION_IDENTIFIER = 0x0B
     LOGIN_SIZE = 260            # bytes of user name and password, each after its length
     CONNECT_SIZE = 64 + LOGIN_SIZE
     FILTERS_PER_PACKET = 32     # in one SUBSCRIBE
-    SUBSCRIBE_SIZE = FILTERS_PER_PACKET * (TOPIC_SIZE + 3) + 8
-    PUBLISH_OVERHEAD = TOPIC_SIZE + 16  # bytes of a PUBLISH beside its payload, at most
+    SUBSCRIBE_SIZE = FILTERS_PER_PACKET * (TOPIC_SIZE + 3) + 16
+    PUBLISH_OVERHEAD = TOPIC_SIZE + 16  # bytes of a PUBLISH beside its payload and properties, at most
 
 cdef struct ConnectFields:
+    uint8_t level               # of the protocol
     bint clean_session
     uint32_t keep_alive         # seconds
     char[17] prefix             # of the client identifier
@@ -39,9 +43,18 @@ cdef inline uint8_t* put_connect(uint8_t* p, const ConnectFields* fields, const 
     cdef uint8_t* end
     cdef uint8_t* client_id
     cdef const char* letters = "psitr"
-    end = put_bytes(body, b"\x00\x04MQTT\x04", 7)
+    end = put_bytes(body, b"\x00\x04MQTT", 6)
+    end[0] = fields.level
+    end += 1
     end[0] = <uint8_t>((2 if fields.clean_session else 0) | fields.login_flags)
     client_id = put_uint16(end + 1, fields.keep_alive)
+    if fields.level == 5:
+        if fields.clean_session:
+            client_id = put_bytes(client_id, b"\x00", 1)
+        else:
+            client_id[1] = SESSION_EXPIRY_INTERVAL
+            client_id[0] = 5
+            client_id = put_bytes(client_id + 2, b"\xff\xff\xff\xff", 4)  # for ever
     end = put_bytes(client_id + 2, fields.prefix, fields.prefix_size)
     end[0] = <uint8_t>letters[connection.role]
     end = put_decimal(end + 1, connection.index)
@@ -53,13 +66,22 @@ cdef inline uint8_t* put_connect(uint8_t* p, const ConnectFields* fields, const 
 
 
 cdef inline uint8_t* put_subscribe(
-    uint8_t* p, const Shape* shape, const Connection* connection, uint32_t first, uint32_t count, uint8_t qos
+    uint8_t* p, const Shape* shape, const Connection* connection, uint32_t first, uint32_t count, uint8_t qos,
+    uint8_t level, bint with_identifier
 ) noexcept nogil:
     """SUBSCRIBE to `count` filters of a subscriber from number `first` on, or to the own topic of another client."""
     cdef uint8_t[SUBSCRIBE_SIZE] body
     cdef uint8_t* topic_filter
     cdef uint8_t* end = put_uint16(body, first // FILTERS_PER_PACKET + 1)
     cdef uint32_t which
+    if level == 5:
+        end[0] = 0
+        if with_identifier:
+            end[0] = <uint8_t>(1 + varint_size(connection.index + 1))
+            end[1] = SUBSCRIPTION_IDENTIFIER
+            end = put_length(end + 2, connection.index + 1)
+        else:
+            end += 1
     for which in range(first, first + count):
         topic_filter = end
         if connection.role == SUBSCRIBER:
@@ -76,13 +98,14 @@ cdef inline uint8_t* put_subscribe(
 
 cdef inline uint8_t* put_message(
     uint8_t* p, const Shape* shape, const PayloadHeader* header, int qos, uint16_t packet_id, const uint8_t* filler,
-    uint32_t payload
+    uint32_t payload, const uint8_t* properties, uint32_t properties_size
 ) noexcept nogil:
-    """A PUBLISH whose payload is `filler` behind the header."""
+    """A PUBLISH whose payload is `filler` behind the header; `properties` is a block with its length, at level 5."""
     cdef uint8_t[TOPIC_SIZE] topic
     cdef Py_ssize_t size = put_topic(shape, header.topic, topic) - topic
     p = write_publish(
-        p, <uint8_t>(PUBLISH_QOS_0 | qos << 1), publish_remaining(size, payload, qos), topic, size, packet_id, filler,
-        payload)
+        p, <uint8_t>(PUBLISH_QOS_0 | qos << 1), publish_remaining(size, payload, qos) + properties_size, topic, size,
+        packet_id, filler, payload)
+    p = put_bytes(p, properties, properties_size)
     memcpy(p, header, sizeof(PayloadHeader))
     return p + payload

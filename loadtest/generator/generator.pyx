@@ -1,5 +1,5 @@
 # distutils: libraries = ssl crypto
-"""One process's clients of a broker: many connections, one epoll loop without the GIL, MQTT 3.1.1.
+"""One process's clients of a broker: many connections, one epoll loop without the GIL, MQTT 3.1.1 or 5.0.
 
 The generator has phases, connections and counters. The duration of a phase, the broker's CPU time and the judgement of
 a run are in `runs`. `run` works in one phase for a bounded time and returns. Nothing raises once the loop runs: a
@@ -15,6 +15,7 @@ from posix.unistd cimport close, read
 
 from _speedups.codec.tables cimport (
     CONNACK,
+    DISCONNECT,
     PINGRESP,
     PUBACK,
     PUBCOMP,
@@ -103,7 +104,7 @@ from loadtest.generator.takeover cimport (
     is_taken_over,
 )
 from loadtest.generator.transport cimport raw_read, unframe
-from loadtest.generator.wire cimport get_frame, get_uint16, monotonic_ns, put_bytes, put_uint16
+from loadtest.generator.wire cimport get_frame, get_uint16, monotonic_ns, put_bytes, put_length, put_uint16
 
 from loadtest.generator.settings import SHAPES
 
@@ -170,6 +171,7 @@ cdef object set_fields(ConnectFields* fields, object settings):
     cdef bytes prefix = settings.client_prefix.encode("ascii")
     cdef uint8_t* end
     target = settings.target
+    fields.level = target.level
     fields.clean_session = not settings.workload.persistent
     fields.keep_alive = settings.keep_alive
     fields.prefix_size = <uint32_t>len(prefix)
@@ -208,6 +210,26 @@ cdef object set_publishing(Publishing* publishing, const Shape* shape, object lo
     return None
 
 
+cdef object set_properties(Publishing* publishing, Receiving* receiving, object settings):
+    """The properties of level 5: one user property that fills the block, or none."""
+    cdef uint32_t bytes_ = settings.workload.properties
+    cdef uint8_t* p
+    receiving.level, receiving.with_identifiers = settings.target.level, settings.workload.ids
+    receiving.properties = bytes_
+    if settings.target.level < 5:
+        return None
+    publishing.properties = <uint8_t*>malloc(4 + bytes_)
+    if publishing.properties == NULL:
+        raise MemoryError
+    p = put_length(publishing.properties, bytes_)
+    if bytes_:
+        p = put_uint16(put_bytes(p, b"\x26\x00\x04load", 7), bytes_ - 9)
+        memset(p, c"x", bytes_ - 9)
+        p += bytes_ - 9
+    publishing.properties_size = <uint32_t>(p - publishing.properties)
+    return None
+
+
 cdef object set_receiving(Receiving* receiving, const Shape* shape, object load):
     receiving.shape = shape
     receiving.qos, receiving.payload, receiving.window = load.qos, load.payload, load.window
@@ -232,7 +254,8 @@ cdef class Generator:
         int qos, timer, phase
         bytes request               # of WebSocket; network.request points into it
         bint subscribe
-        uint32_t payload, reconnects, parallel, total
+        uint32_t longest            # bytes of payload and properties of a message
+        uint32_t reconnects, parallel, total
         Connection* connections     # subscribers, publishers, IDLE, TAKEOVER (two for each client), RECONNECT
         uint32_t next_dial, next_ping
         uint8_t* incoming           # one read, behind the rest of the one before
@@ -248,7 +271,7 @@ cdef class Generator:
         if self.connections != NULL:
             raise RuntimeError("a generator is initialised once")
         load = settings.workload
-        self.qos, self.payload = load.qos, load.payload
+        self.qos = load.qos
         self.subscribe, self.parallel = settings.subscribe, settings.parallel
         self.reconnects, self.total = settings.reconnect, settings.connections
         self.phase = -1
@@ -259,6 +282,8 @@ cdef class Generator:
         set_shape(&self.shape, load)
         set_publishing(&self.publishing, &self.shape, load)
         set_receiving(&self.receiving, &self.shape, load)
+        set_properties(&self.publishing, &self.receiving, settings)
+        self.longest = load.payload + load.properties
         self.receiving.last_delivery = &self.publishing.last_delivery
         self.make_buffers()
         self.make_connections(settings.idle, settings.take_over)
@@ -270,10 +295,10 @@ cdef class Generator:
     cdef object make_buffers(self):
         cdef Publishing* load = &self.publishing
         cdef uint32_t i
-        self.incoming = <uint8_t*>malloc(READ_SIZE + self.payload + SLACK)
-        self.receiving.replies = <uint8_t*>malloc(READ_SIZE + self.payload + SLACK)  # no reply is longer than its cause
-        load.outgoing = <uint8_t*>malloc(<size_t>load.batch * (self.payload + PUBLISH_OVERHEAD))
-        load.filler = <uint8_t*>malloc(self.payload)
+        self.incoming = <uint8_t*>malloc(READ_SIZE + self.longest + SLACK)
+        self.receiving.replies = <uint8_t*>malloc(READ_SIZE + self.longest + SLACK)  # no reply is longer than its cause
+        load.outgoing = <uint8_t*>malloc(<size_t>load.batch * (self.longest + PUBLISH_OVERHEAD))
+        load.filler = <uint8_t*>malloc(load.payload)
         self.receiving.histogram = <uint64_t*>calloc(BUCKETS, sizeof(uint64_t))
         load.active = <Connection**>calloc(self.shape.publishers + 1, sizeof(void*))
         if (
@@ -281,7 +306,7 @@ cdef class Generator:
             or self.receiving.histogram == NULL or load.active == NULL
         ):
             raise MemoryError
-        for i in range(self.payload):
+        for i in range(load.payload):
             load.filler[i] = <uint8_t>(97 + i % 26)
         return None
 
@@ -341,6 +366,7 @@ cdef class Generator:
         free(self.publishing.outgoing)
         free(self.receiving.replies)
         free(self.publishing.filler)
+        free(self.publishing.properties)
         free(self.receiving.histogram)
         free(self.network.framed)
         SSL_CTX_free(self.network.tls)
@@ -517,7 +543,9 @@ cdef class Generator:
         cdef uint32_t first = 0, count
         while first < filters:
             count = min(filters - first, <uint32_t>FILTERS_PER_PACKET)
-            end = put_subscribe(packet, &self.shape, connection, first, count, qos)
+            end = put_subscribe(
+                packet, &self.shape, connection, first, count, qos, self.fields.level,
+                self.receiving.with_identifiers and connection.role == SUBSCRIBER)
             write(&self.network, connection, packet, <size_t>(end - packet))
             first += count
 
@@ -566,7 +594,7 @@ cdef class Generator:
                     return
                 p += header + body
             connection.tail_size = <size_t>(end - p)
-            if whole < 0 or connection.tail_size >= self.payload + SLACK:
+            if whole < 0 or connection.tail_size >= self.longest + SLACK:
                 fail(&self.network, connection, "a packet is too long", 0)
                 return
             if connection.tail_size:
@@ -598,11 +626,12 @@ cdef class Generator:
     ) noexcept nogil:
         cdef uint32_t kind = first >> 4
         cdef uint32_t packet_id = get_uint16(body) if size >= 2 else 0
+        cdef uint32_t reason_code = body[2] if size > 2 else 0     # of acknowledgements, level 5
         if kind == PUBLISH:
             handle_publish(&self.network, &self.receiving, connection, first, body, size, now)
         elif kind == PUBACK or kind == PUBREC or kind == PUBCOMP:
-            handle_acknowledgement(&self.network, &self.receiving, connection, kind, packet_id)
-        elif kind == PUBREL and size == 2:
+            handle_acknowledgement(&self.network, &self.receiving, connection, kind, packet_id, reason_code)
+        elif kind == PUBREL and (size == 2 or (self.fields.level == 5 and size > 2)):
             reply(&self.receiving, PUBCOMP << 4, packet_id)
         elif kind == CONNACK:
             self.handle_connack(connection, body, size)
@@ -610,12 +639,14 @@ cdef class Generator:
             self.handle_suback(connection, body, size)
         elif kind == PINGRESP:
             self.network.counters.pongs += 1
+        elif kind == DISCONNECT and self.fields.level == 5:
+            pass                                # the end of the connection follows
         else:
             self.network.counters.malformed += 1
 
     cdef void handle_connack(self, Connection* connection, const uint8_t* body, uint32_t size) noexcept nogil:
         cdef uint32_t filters
-        if connection.state != AWAIT_CONNACK or size != 2 or body[1] != 0:
+        if connection.state != AWAIT_CONNACK or size < 2 or body[1] != 0 or (size > 2) != (self.fields.level == 5):
             fail(&self.network, connection, "CONNACK refuses or is malformed", 0)
             return
         if connection.role == RECONNECT:
@@ -637,11 +668,13 @@ cdef class Generator:
             become_ready(&self.network, connection)
 
     cdef void handle_suback(self, Connection* connection, const uint8_t* body, uint32_t size) noexcept nogil:
-        cdef uint32_t i
-        if connection.state != AWAIT_SUBACK or size < 3:
+        cdef uint32_t i, first = 2
+        if self.fields.level == 5 and size > 3:
+            first = 3 + body[2]                 # a property block above 127 bytes belongs to a refusal
+        if connection.state != AWAIT_SUBACK or size <= first:
             fail(&self.network, connection, "SUBACK is unexpected or malformed", 0)
             return
-        for i in range(2, size):
+        for i in range(first, size):
             if body[i] != (self.qos if connection.role == SUBSCRIBER else 0):
                 fail(&self.network, connection, "SUBACK refuses or grants another QoS", 0)
                 return

@@ -30,6 +30,8 @@ cdef struct Publishing:
     uint64_t last_delivery      # ns
     uint8_t* outgoing           # one write of a publisher; owned by the generator
     uint8_t* filler             # payload bytes; owned by the generator
+    uint8_t* properties         # property block with its length; NULL below level 5; owned by the generator
+    uint32_t properties_size    # bytes of both
 
 
 cdef inline int prepare_publisher(const Publishing* load, Connection* connection) noexcept nogil:
@@ -100,7 +102,8 @@ cdef inline uint8_t* put_next_message(
         connection.free_count -= 1
         packet_id = connection.free_ids[connection.free_count]
         connection.in_flight[packet_id] = now
-    return put_message(p, load.shape, &header, load.qos, packet_id, load.filler, load.payload)
+    return put_message(p, load.shape, &header, load.qos, packet_id, load.filler, load.payload,
+                       load.properties, load.properties_size)
 
 
 cdef inline uint32_t send_messages(

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from _speedups.base.cursor cimport Cursor, read_varint, varint_size
 from _speedups.codec.tables cimport PUBACK, PUBREC, PUBREL
 from loadtest.generator.checker cimport DUPLICATE, IN_ORDER, Stream, observe
 from loadtest.generator.client_packets cimport PayloadHeader
@@ -14,12 +15,16 @@ cdef extern from *:
     int __builtin_clzll(unsigned long long value) noexcept nogil
 
 cdef enum:
+    FIRST_FAILURE = 0x80        # reason codes from here on are refusals
     BUCKETS = 64 * 64           # latency histogram: 64 steps per power of two of ns, each 1.6 % wide
 
 cdef struct Receiving:
     const Shape* shape          # borrowed
     int qos
     uint32_t payload            # bytes
+    uint8_t level               # of the protocol
+    bint with_identifiers       # of the subscriptions
+    uint32_t properties         # bytes of the property block that a publisher sends, level 5
     uint32_t window             # unacknowledged messages per publisher
     uint32_t stream_count       # per subscriber
     uint8_t* replies            # acknowledgements that one read causes; owned by the generator
@@ -47,6 +52,22 @@ cdef inline void reply(Receiving* load, uint32_t first, uint32_t packet_id) noex
     load.reply_size += 4
 
 
+cdef inline uint32_t properties_end(
+    const Receiving* load, const Connection* connection, const uint8_t* body, uint32_t at, uint32_t size
+) noexcept nogil:
+    """The place behind the property block at `at`; 0 if it is not as long as it must be."""
+    cdef Cursor c
+    cdef uint32_t length = 0
+    cdef uint32_t expected = load.properties
+    if load.with_identifiers:
+        expected += 1 + varint_size(connection.index + 1)
+    c.p = body + at
+    c.end = body + size
+    if at >= size or read_varint(&c, &length) == -1 or length != expected or <uint32_t>(c.end - c.p) < length:
+        return 0
+    return <uint32_t>(c.p - body) + length
+
+
 cdef inline void handle_publish(
     Network* network, Receiving* load, Connection* connection, uint8_t first, const uint8_t* body, uint32_t size,
     uint64_t now
@@ -59,7 +80,9 @@ cdef inline void handle_publish(
     if qos and at + 2 <= size:
         reply(load, (PUBACK if qos == 1 else PUBREC) << 4, get_uint16(body + at))
         at += 2
-    if at + load.payload != size or qos != <uint32_t>load.qos or connection.streams == NULL:
+    if load.level == 5:
+        at = properties_end(load, connection, body, at, size) if at < size else 0
+    if at == 0 or at + load.payload != size or qos != <uint32_t>load.qos or connection.streams == NULL:
         network.counters.malformed += 1
         return
     memcpy(&header, body + at, sizeof(header))
@@ -83,14 +106,16 @@ cdef inline void handle_publish(
 
 
 cdef inline void handle_acknowledgement(
-    Network* network, Receiving* load, Connection* connection, uint32_t kind, uint32_t packet_id
+    Network* network, Receiving* load, Connection* connection, uint32_t kind, uint32_t packet_id, uint32_t reason_code
 ) noexcept nogil:
+    if reason_code >= FIRST_FAILURE:
+        network.counters.malformed += 1
     if (
         connection.in_flight == NULL or not 1 <= packet_id <= load.window or connection.in_flight[packet_id] == 0
         or (kind == PUBACK) != (load.qos == 1)
     ):
         network.counters.malformed += 1
-    elif kind == PUBREC:
+    elif kind == PUBREC and reason_code < FIRST_FAILURE:
         reply(load, PUBREL << 4 | 2, packet_id)
     else:
         connection.in_flight[packet_id] = 0

@@ -13,6 +13,8 @@ MAX_CONNECTIONS = 1_000_000
 MIN_PAYLOAD = 32  # bytes; the header of generated payloads
 MAX_PAYLOAD = 1 << 24
 MAX_BATCH = 65536
+MIN_PROPERTIES = 9  # bytes; a user property with a name of four
+MAX_PROPERTIES = 65_535
 MAX_CLIENT_PREFIX = 16  # characters
 MAX_TOPIC_PREFIX = 32  # as PREFIX_SIZE in shapes.pxd
 MAX_LOGIN = 256  # bytes of user name and password; LOGIN_SIZE in client_packets.pxd is 4 more
@@ -57,6 +59,12 @@ class Settings:
             raise ValueError(f"topic_prefix is longer than {MAX_TOPIC_PREFIX} characters")
         if len(target.username.encode()) + len(target.password.encode()) > MAX_LOGIN:
             raise ValueError(f"username and password are longer than {MAX_LOGIN} bytes")
+        if target.level not in (4, 5):
+            raise ValueError("level is 4 or 5")
+        if target.level == 4 and (workload.properties or workload.ids):
+            raise ValueError("properties and ids need level 5")
+        if workload.properties and not MIN_PROPERTIES <= workload.properties <= MAX_PROPERTIES:
+            raise ValueError(f"properties are 0, or {MIN_PROPERTIES} to {MAX_PROPERTIES} bytes")
         if target.password and not target.username:
             raise ValueError("a password needs a user name")
         if target.transport not in TRANSPORTS:

@@ -18,6 +18,7 @@ class Target:
     publish_host: str = ""
     transport: str = "mqtt"  # "mqtt" (TCP), "mqtts" (TLS; any certificate is accepted), "ws" or "wss" (WebSocket)
     path: str = "/mqtt"  # of WebSocket
+    level: int = 4  # protocol level of all clients: 4 = MQTT 3.1.1, 5 = MQTT 5.0
     username: str = ""  # of all clients; "" = no credentials
     password: str = ""
     pids: Sequence[int] = ()  # the broker's processes on this machine; without them there are no figures of CPU time
@@ -39,6 +40,8 @@ class Workload:
     topic_prefix: str = ""  # of all topics, so that runs side by side don't meet
     qos: int = 0  # of PUBLISH and SUBSCRIBE
     payload: int = 64  # bytes, at least 32
+    properties: int = 0  # bytes of the property block of each message, level 5; 0 = no properties
+    ids: bool = False  # each subscriber has a subscription identifier, level 5
     persistent: bool = False  # sessions are not clean and stay in the broker afterwards
     batch: int = 1  # messages per write
     window: int = 20  # unacknowledged messages per publisher (QoS 1 and 2)

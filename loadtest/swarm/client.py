@@ -20,16 +20,16 @@ import gevent
 from gevent.event import Event
 
 from _speedups.codec.packets import Publish
-from _speedups.protocol.client_session import (
+from _speedups.protocol.client_events import (
+    FIRST_ERROR,
     Accepted,
     Acknowledged,
-    ClientSession,
-    ConnectOptions,
     Disconnected,
     ProtocolViolation,
     Refused,
     Subscribed,
 )
+from _speedups.protocol.client_session import ClientSession, ConnectOptions
 from loadtest.swarm.connection import Address, Connection
 from loadtest.swarm.payload_header import mark_resent
 from loadtest.swarm.timer import Timer
@@ -232,7 +232,7 @@ class Client:
             self._become_ready(session_present)
 
     def _handle_subscribed(self, reason_codes: list[int]) -> None:
-        if 0x80 in reason_codes:
+        if any(code >= FIRST_ERROR for code in reason_codes):
             self._give_up("subscription refused")
         else:
             self._subscribed = True

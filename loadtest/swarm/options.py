@@ -29,6 +29,14 @@ def add_to(parser: Any) -> None:
         help='replace the scenario\'s: "lost=0, disconnected=any, deliver qos1 p99=500ms"; exit status 1 if exceeded',
     )
     parser.add_argument(
+        "--level",
+        type=int,
+        choices=(4, 5),
+        default=4,
+        env_var="FLOCKMQ_LEVEL",
+        help="protocol level of all clients: 4 is MQTT 3.1.1, 5 is MQTT 5.0",
+    )
+    parser.add_argument(
         "--username",
         default="",
         env_var="FLOCKMQ_USERNAME",

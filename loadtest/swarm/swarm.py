@@ -41,6 +41,7 @@ class Swarm:
         runner: Any = environment.runner
         self.delivery_check = DeliveryCheck(runner.worker_index, scenario.lost_after, self.fail)
         self.network = Network(hosts.addresses(environment.host or ""), hosts.sources(options.source))
+        self.level = int(options.level)
         self.username = str(options.username) or None
         self.password = credentials.password(options.password_file)
         self.timer = Timer()

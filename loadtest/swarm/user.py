@@ -23,6 +23,8 @@ from loadtest.swarm.swarm import Swarm
 
 FOREVER = 1e6  # seconds
 
+NEVER = 0xFFFFFFFF  # Session Expiry Interval of sessions that outlive their connections, level 5
+
 
 class MqttUser(User):
     """One client, and the events that locust shows."""
@@ -52,6 +54,8 @@ class MqttUser(User):
         will = Will(state, b"offline", 1, True) if state and self.role.will else None
         options = ConnectOptions(
             client_id=self.client_id,
+            level=self.swarm.level,
+            properties={"session_expiry_interval": NEVER} if self.swarm.level == 5 and self.persistent else {},
             clean_start=not self.persistent,
             keep_alive=self.swarm.scenario.keep_alive,
             will=will,

@@ -1,6 +1,7 @@
 """The client and the commands `pub` and `sub`: against a real broker, and against one that follows a script."""
 
 import asyncio
+import json
 import shutil
 import socket
 import subprocess
@@ -27,7 +28,7 @@ from tests.harness.broker_process import BrokerProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 
-LEVELS = pytest.mark.parametrize("level", [3, 4])
+LEVELS = pytest.mark.parametrize("level", [3, 4, 5])
 
 
 @pytest.fixture(scope="module", params=["flockmq", "mosquitto"])
@@ -88,7 +89,7 @@ def options(port: int, **more: Any) -> Options:
 def test_publish_and_receive(broker_port: int, level: int, qos: int) -> None:
     async def work() -> None:
         async with Client(options(broker_port, level=level)) as client:
-            assert await client.subscribe([("pr/#", qos), ("other", 0)]) == [qos, 0]
+            assert (await client.subscribe([("pr/#", qos), ("other", 0)])).reason_codes == [qos, 0]
             for payload in (b"", b"x", bytes(range(256)) * 1000):
                 await client.publish("pr/a", payload, qos)
                 message = await client.receive()
@@ -119,7 +120,10 @@ def test_many_in_flight_arrive_in_order(broker_port: int, level: int) -> None:
 @LEVELS
 def test_what_was_not_acknowledged_comes_again(broker_port: int, level: int) -> None:
     async def work() -> None:
-        client = Client(options(broker_port, level=level, clean_start=False, client_id=f"again-{level}"))
+        kept = {"session_expiry_interval": 60} if level == 5 else {}
+        client = Client(
+            options(broker_port, level=level, clean_start=False, client_id=f"again-{level}", properties=kept)
+        )
         await client.connect()
         await client.subscribe([("again", 2)])
         for qos in (1, 2):
@@ -256,6 +260,53 @@ def test_refused_by_name(code: int, words: str) -> None:
         assert not client.connected
 
     converse(script, work)
+
+
+def test_refused_at_level_5() -> None:
+    async def script(peer: Script) -> None:
+        await peer.expect(packets.Connect)
+        peer.send(packets.Connack(False, 0x84, {"reason_string": "only 4"}))
+
+    async def work(client: Client) -> None:
+        with pytest.raises(ConnectRefusedError, match="Unsupported Protocol Version: only 4; try another -V") as caught:
+            await client.connect()
+        assert caught.value.return_code == 0x84
+
+    converse(script, work, 5)
+
+
+def test_a_faulty_level_5_broker_gets_the_reason() -> None:
+    codes = []
+
+    async def script(peer: Script) -> None:
+        await peer.expect(packets.Connect)
+        first, second = (packets.Publish("a", b"x", 1, packet_id=number) for number in (1, 2))
+        peer.send(packets.Connack(), first, second)
+        codes.append((await peer.expect(packets.Disconnect)).reason_code)
+
+    async def work(client: Client) -> None:
+        await client.connect()
+        assert (await client.receive(acknowledge=False)).packet_id == 1
+        with pytest.raises(ConnectionLostError, match="Receive Maximum"):
+            await client.receive()
+
+    converse(script, work, 5, properties={"receive_maximum": 1})
+    assert codes == [0x93]
+
+
+def test_disconnect_with_a_reason() -> None:
+    async def script(peer: Script) -> None:
+        await peer.expect(packets.Connect)
+        peer.send(packets.Connack(properties={"assigned_client_identifier": "given", "server_keep_alive": 7}))
+        found = await peer.expect(packets.Disconnect)
+        assert (found.reason_code, found.properties) == (4, {"session_expiry_interval": 9})
+
+    async def work(client: Client) -> None:
+        await client.connect()
+        assert client.client_id == "given"
+        await client.disconnect(4, {"session_expiry_interval": 9})
+
+    converse(script, work, 5, client_id="", properties={"session_expiry_interval": 1})
 
 
 def test_connect_packet() -> None:
@@ -430,8 +481,9 @@ def test_limits_of_a_level_5_broker() -> None:
         with pytest.raises(ClientError, match="refused: Not authorized"):
             await second
         for ended in (client.subscribe([("a", 0)]), client.receive()):
-            with pytest.raises(ConnectionLostError, match="sent DISCONNECT: Session taken over: by node 2"):
+            with pytest.raises(ConnectionLostError, match="sent DISCONNECT: Session taken over: by node 2") as caught:
                 await ended
+            assert caught.value.reason_code == 0x8E
 
     converse(script, work, 5)
 
@@ -491,7 +543,7 @@ def pub(port: int, *arguments: str, stdin: bytes | None = None) -> int:
     return done.returncode
 
 
-@pytest.mark.parametrize("version", ["mqttv31", "mqttv311"])
+@pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 def test_pub_to_sub(broker_port: int, version: str, tmp_path: Path) -> None:
     file = tmp_path / "payload"
     file.write_bytes(b"from a file")
@@ -543,6 +595,75 @@ def test_sub_prints_as_mosquitto_sub(broker_port: int) -> None:
             for program in ([other, *arguments], command("sub", *arguments))
         )
         assert ours == expected, template
+
+
+def test_properties_as_mosquitto_sends_and_prints_them(broker_port: int) -> None:
+    """A message of each maker's pub, retained, through each maker's sub."""
+    if shutil.which("mosquitto_sub") is None or shutil.which("mosquitto_pub") is None:
+        pytest.skip("mosquitto_sub is not installed")
+    common = ["-h", "127.0.0.1", "-p", str(broker_port), "-V", "5"]
+    given = {
+        "payload-format-indicator": ["1"],
+        "message-expiry-interval": ["500000"],
+        "content-type": ["text/plain; ü"],
+        "response-topic": ["answers/1"],
+        "correlation-data": ["a\tb"],
+        "user-property": ["first", "1"],
+    }
+    flags = [flag for name, values in given.items() for flag in ("-D", "publish", name, *values)]
+    flags += ["-D", "publish", "user-property", "-second", "-D", "-m", "text", "-r", "-q", "1"]
+    for number, program in enumerate((["mosquitto_pub"], command("pub"))):
+        nursery.run([*program, *common, "-t", f"props/{number}", *flags], timeout=DEADLINE, check=True)
+    for template in ("%C|%D|%F|%P|%R|%S|%A|%t", "%20C|%.3R"):
+        flags = ["-t", "props/#", "-C", "2", "-F", template, "-D", "subscribe", "subscription-identifier", "77"]
+        expected, ours = (
+            nursery.run([*program, *common, *flags], capture_output=True, timeout=DEADLINE, check=True).stdout
+            for program in (["mosquitto_sub"], command("sub"))
+        )
+        assert ours == expected, template
+    assert b"ans" in expected
+    flags = ["-t", "props/0", "-C", "1", "-F", "%j %E"]
+    lines = [
+        nursery.run([*program, *common, *flags], capture_output=True, timeout=DEADLINE, check=True).stdout
+        for program in (["mosquitto_sub"], command("sub"))
+    ]
+    decoder = json.JSONDecoder()
+    documents = []
+    for line in lines:
+        document, end = decoder.raw_decode(line.decode())
+        assert 499_000 < int(line.decode()[end:]) <= 500_000
+        document["properties"].pop("message-expiry-interval")
+        document.pop("tst")
+        documents.append(document)
+    assert documents[0] == documents[1]
+
+
+def test_the_options_of_a_subscription(broker_port: int) -> None:
+    common = ["-t", "opt/#", "-F", "%t %r %p", "-q", "1"]
+    assert pub(broker_port, "-t", "opt/kept", "-m", "old", "-r", "-q", "1") == 0
+    never = Sub(broker_port, *common, "-C", "1", "--retain-handling", "never")
+    kept = Sub(broker_port, *common, "-C", "2", "--retain-as-published")
+    assert pub(broker_port, "-t", "opt/live", "-m", "new", "-r", "-q", "1") == 0
+    assert never.finish() == (0, b"opt/live 0 new\n")
+    assert kept.finish() == (0, b"opt/kept 1 old\nopt/live 1 new\n")
+
+
+def test_the_alias_of_many_messages(broker_port: int) -> None:
+    sub = Sub(broker_port, "-t", "al/#", "-C", "3", "-v", "-V", "5", "-D", "connect", "topic-alias-maximum", "5")
+    assert pub(broker_port, "-t", "al/ias", "-m", "x", "--repeat", "3", "-D", "publish", "topic-alias", "2") == 0
+    assert sub.finish() == (0, b"al/ias x\n" * 3)
+
+
+@pytest.mark.parametrize("broker_port", ["flockmq"], indirect=True)
+def test_refusals_with_their_reasons(broker_port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    port = ["-p", str(broker_port), "-h", "127.0.0.1", "-V", "5"]
+    assert main(["sub", *port, "-t", "a\tb", "-W", "5"]) == 1
+    told = capfd.readouterr().err
+    assert told.startswith("flockmq: error: the broker refused to subscribe to a\\tb (Topic Filter invalid): ")
+    assert main(["pub", *port, "-t", "$SYS/a", "-m", "x", "-q", "1"]) == 1
+    assert capfd.readouterr().err.startswith("flockmq: error: the message was refused: Not authorized: ")
+    assert main(["pub", *port, "-t", "a", "-m", "x", "-D", "publish", "topic-alias", "60000"]) == 1
+    assert "no topic alias above" in capfd.readouterr().err
 
 
 def test_persistent_sub_gets_what_it_missed(broker_port: int) -> None:

@@ -19,7 +19,7 @@ async def _exchange(host: str, port: int, subscriber_id: str, publisher_id: str,
         Client(Options(host=host, port=port, client_id=subscriber_id, **login)) as subscriber,
         Client(Options(host=host, port=port, client_id=publisher_id, **login)) as publisher,
     ):
-        assert await subscriber.subscribe([(topic_name, 2)]) == [2]
+        assert (await subscriber.subscribe([(topic_name, 2)])).reason_codes == [2]
         for qos in (0, 1, 2):
             for number in range(5):
                 await publisher.publish(topic_name, f"{qos}/{number}".encode(), qos)

@@ -16,9 +16,9 @@ import pytest
 from loadtest.compare.brokers import find_mosquitto
 from loadtest.generator.checker import check_sequence
 from loadtest.generator.generator import Generator
-from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load
+from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
 from loadtest.generator.settings import Settings
-from loadtest.generator.target import IdleLoad, ReconnectLoad, Target, Workload
+from loadtest.generator.target import IdleLoad, ReconnectLoad, TakeOverLoad, Target, Workload
 from tests.harness.ports import free_port
 
 MOSQUITTO = find_mosquitto()
@@ -69,6 +69,34 @@ def test_every_message_arrives_once_and_in_order(broker: tuple[int, int], shape:
     assert figures["received"] > 0
     assert figures["acknowledged"] == (2000 if qos else 0)
     assert figures["cpu_us_per_delivery"] > 0
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("properties", [0, 60, 300])
+@pytest.mark.parametrize("shape", CLIENTS)
+def test_level_5(broker: tuple[int, int], shape: str, properties: int, qos: int) -> None:
+    load = Workload(
+        shape=shape, qos=qos, count=1000, seconds=20, properties=properties, ids=properties > 0, **CLIENTS[shape]
+    )
+    figures = publish_load(Target(port=broker[0], level=5), load)
+    assert find_faults(figures) == []
+    assert figures["received"] == figures["expected"] > 0
+    assert figures["acknowledged"] == (1000 if qos else 0)
+
+
+def test_level_5_of_other_runs(broker: tuple[int, int]) -> None:
+    target = Target(port=broker[0], level=5)
+    assert connect_load(target, ReconnectLoad(parallel=3, persistent=True, seconds=0.2))["connects"] > 0
+    figures = hold_connections(target, IdleLoad(connections=20, subscribe=True, seconds=0.2, settle=0))
+    assert find_faults(figures) == []
+    figures = take_over_load(target, TakeOverLoad(clients=10, rate=100, seconds=0.5))
+    assert find_faults(figures) == [] and figures["take_overs"] > 0
+
+
+def test_level_4_has_no_properties() -> None:
+    for more in ({"properties": 20}, {"ids": True}):
+        with pytest.raises(ValueError, match="need level 5"):
+            Settings(target=Target(port=1), workload=Workload(**more))
 
 
 def test_persistent_sessions(broker: tuple[int, int]) -> None:

@@ -114,10 +114,11 @@ def drain(client: SocketClient) -> list[Publish]:
     return [packet for packet in client.ping() if isinstance(packet, Publish)]
 
 
-def test_every_user_class_does_what_it_is_for(node: BrokerProcess, start_locust: StartLocust) -> None:
+@pytest.mark.parametrize("level", ["4", "5"])
+def test_every_user_class_does_what_it_is_for(node: BrokerProcess, start_locust: StartLocust, level: str) -> None:
     with SocketClient(node.port, "witness") as witness:
         witness.subscribe(("load/#", 0))
-        locust = start_locust(EVERYBODY, url(node.port), *HEADLESS)
+        locust = start_locust(EVERYBODY, url(node.port), *HEADLESS, "--level", level)
         assert locust.wait() == 0, locust.output
         seen = drain(witness)
     events = locust.events()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Connack, Publish
+from _speedups.codec.packets import Connack, Disconnect, Publish, Suback, Subscribe
 from broker.admin.http.tokens import add
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.cluster_process import ClusterProcess
@@ -57,7 +57,9 @@ def test_clients_are_listed_in_pages(start_broker: StartBroker) -> None:
     assert api.get("/clients", search="127.0.0.", by="address")["total"] == 25
     one = api.get("/client", client_id="c03")
     assert one["connected"] and one["address"] == f"127.0.0.1:{clients[3].socket.getsockname()[1]}"
-    assert one["filters"] == [{"filter": "a/+", "qos": 1}, {"filter": "b", "qos": 0}]
+    plain = {"no_local": False, "retain_as_published": False, "identifier": None}
+    assert one["filters"] == [{"filter": "a/+", "qos": 1, **plain}, {"filter": "b", "qos": 0, **plain}]
+    assert (one["level"], one["session_expiry"], one["receive_maximum"]) == (4, 0, None)
     found = api.get("/subscriptions", search="a/")["items"]
     assert [(item["filter"], item["client_id"], item["qos"]) for item in found] == [("a/+", "c03", 1)]
     assert api.ask("GET", "/client", client_id="nobody").status == 404
@@ -106,6 +108,8 @@ def test_retained_messages_are_browsed_and_cleared(start_broker: StartBroker) ->
         "bytes": 2,
         "payload": "é",
         "encoding": "text",
+        "properties": {},
+        "expires_in": None,
     }
     assert len(api.get("/retained/messages", filter="site/+/t", limit=3)["items"]) == 3
     with SocketClient(broker.port, "watches") as client:
@@ -119,6 +123,93 @@ def test_retained_messages_are_browsed_and_cleared(start_broker: StartBroker) ->
     assert api.get("/retained")["items"][0]["below"] == 1
     assert api.ask("GET", "/retained", parent="site/2").status == 404
     assert api.ask("DELETE", "/retained", filter="$SYS/#").status == 422
+
+
+@one_store
+def test_level_5(start_broker: StartBroker) -> None:
+    broker = start_broker(HTTP)
+    api = HttpClient(broker)
+    limits = {"session_expiry_interval": 60, "receive_maximum": 7, "maximum_packet_size": 500}
+    with SocketClient(broker.port, "five", level=5, properties=limits) as client:
+        client.send(Subscribe(1, [("a/#", 1 | 4 | 8)], {"subscription_identifier": 99}))
+        assert isinstance(client.receive(), Suback)
+        one = api.get("/client", client_id="five")
+        expected = {"level": 5, "session_expiry": 60, "expires_in": None, "protocol": "MQTT 5.0"}
+        assert expected.items() <= one.items()
+        assert (one["receive_maximum"], one["maximum_packet_size"]) == (7, 500)
+        subscription = {"qos": 1, "no_local": True, "retain_as_published": True, "identifier": 99}
+        assert one["filters"] == [{"filter": "a/#", **subscription}]
+        assert subscription.items() <= api.get("/subscriptions")["items"][0].items()
+        properties = {
+            "message_expiry_interval": 1000,
+            "response_topic": "answers",
+            "correlation_data": base64.b64encode(b"\xff\x00").decode(),
+            "content_type": "text/plain",
+            "payload_format_indicator": 1,
+            "user_property": [{"name": "a", "value": "1"}, {"name": "a", "value": "ü"}],
+        }
+        message = {"topic": "a/b", "payload": "x", "qos": 1, "retain": True, "properties": properties}
+        assert api.ask("POST", "/messages", message).status == 200
+        got = client.receive()
+        assert isinstance(got, Publish) and got.retain
+        assert 990 < got.properties.pop("message_expiry_interval") <= 1000
+        assert got.properties == {
+            "response_topic": "answers",
+            "correlation_data": b"\xff\x00",
+            "content_type": "text/plain",
+            "payload_format_indicator": 1,
+            "user_property": [("a", "1"), ("a", "ü")],
+            "subscription_identifier": [99],
+        }
+        kept = api.get("/retained/message", topic="a/b")
+        del properties["message_expiry_interval"]
+        assert kept["properties"] == properties and 990 < kept["expires_in"] <= 1000
+        assert api.get("/retained/messages", filter="#")["items"] == [{**kept, "expires_in": pytest.approx(995, abs=5)}]
+        for wrong, status in (
+            ({"response_topic": "a/#"}, 422),
+            ({"correlation_data": "?"}, 422),
+            ({"topic_alias": 1}, 400),
+            ({"user_property": [{"name": "a"}]}, 400),
+            ({"user_property": [{"name": "a", "value": "b"}] * 129}, 400),
+            ({"payload_format_indicator": 2}, 400),
+        ):
+            assert api.ask("POST", "/messages", {"topic": "a", "properties": wrong}).status == status, wrong
+        kick = {"client_id": "five", "reason_code": 0x9C, "reason": "elsewhere"}
+        assert api.ask("DELETE", "/client/connection", **{**kick, "reason_code": 0x86}).status == 422
+        assert api.ask("DELETE", "/client/connection", **kick).status == 204
+        end = client.receive()
+        assert isinstance(end, Disconnect) and end.reason_code == 0x9C
+        assert end.properties["reason_string"] == "kicked by the operator: elsewhere"
+    until(lambda: not api.get("/client", client_id="five")["connected"])
+    assert 50 < api.get("/client", client_id="five")["expires_in"] <= 60
+
+
+@one_store
+def test_wills_that_wait(start_broker: StartBroker) -> None:
+    broker = start_broker(HTTP)
+    api = HttpClient(broker)
+    for number in range(3):
+        will = {"will_topic": f"w/{number}", "will_payload": b"gone", "will_properties": {"will_delay_interval": 50}}
+        properties = {"session_expiry_interval": 60}
+        SocketClient(broker.port, f"c{number}", level=5, properties=properties, **will).close()
+    until(lambda: api.get("/wills")["total"] == 3)
+    first = api.get("/wills", limit=2)
+    rest = api.get("/wills", limit=2, after=first["next"])
+    items = first["items"] + rest["items"]
+    assert rest["next"] is None and [item["client_id"] for item in items] == ["c0", "c1", "c2"]
+    assert all(0 < item.pop("due_in") <= 50 and item.pop("node") for item in items)
+    assert items[1] == {"client_id": "c1", "topic": "w/1", "qos": 0, "retain": False, "bytes": 4}
+    assert api.ask("DELETE", "/will", client_id="c1").status == 204
+    assert api.ask("DELETE", "/will", client_id="c1").status == 404
+    broker.restart()
+    api = HttpClient(broker)
+    assert [item["client_id"] for item in api.get("/wills")["items"]] == ["c0", "c2"]
+    with SocketClient(broker.port, "watches") as watcher:
+        watcher.subscribe(("w/#", 0))
+        assert api.ask("DELETE", "/session", client_id="c0").status == 204
+        got = watcher.receive()
+        assert isinstance(got, Publish) and got.topic_name == "w/0"
+    assert api.get("/wills")["total"] == 1
 
 
 @one_store

@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
+from _speedups.codec.packets import Puback, Publish
 from broker.metrics import METRICS
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.harness.deadline import DEADLINE
+from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
 
 pytestmark = pytest.mark.one_process
 StartBroker = Callable[..., Broker]
-SAMPLE = re.compile(r'([a-z_]+)(\{[a-z_]+="[^"\\]*"(?:,[a-z_]+="[^"\\]*")*\})? (-?[0-9.e+-]+)')
+SAMPLE = re.compile(r'([a-z_][a-z0-9_]*)(\{[a-z_]+="[^"\\]*"(?:,[a-z_]+="[^"\\]*")*\})? (-?[0-9.e+-]+)')
 
 
 def read(broker: Broker) -> dict[str, float]:
@@ -51,6 +54,27 @@ def test_every_row_is_there(watched: Broker) -> None:
     assert samples["process_resident_memory_bytes"] == pytest.approx(watched.rss(), rel=0.2)
     assert samples["process_open_fds"] == pytest.approx(watched.open_files(), abs=2)
     assert 0 < samples["process_start_time_seconds"] < 1e10
+
+
+def test_clients_by_protocol_level_and_drops_of_level_5(watched: Broker) -> None:
+    five = SocketClient(watched.port, "five", level=5, properties={"maximum_packet_size": 50})
+    four = SocketClient(watched.port, "four", level=4)
+    samples = read(watched)
+    assert [samples[f"flockmq_clients_mqtt{level}"] for level in ("31", "311", "5")] == [0, 1, 1]
+    five.subscribe(("t", 1))
+    four.send(Publish("t", bytes(60), 0), Publish("t", bytes(60), 1, packet_id=1), Publish("t", b"x", 1, packet_id=2))
+    assert isinstance(four.receive(), Puback) and isinstance(four.receive(), Puback)
+    message = five.receive()
+    assert isinstance(message, Publish)
+    five.send(Puback(message.packet_id, 0x83))
+    five.ping()
+    five.close()
+    four.close()
+    until(lambda: read(watched)["flockmq_clients_connected"] == 0)
+    samples = read(watched)
+    assert samples["flockmq_clients_mqtt5"] == 0
+    names = ("too_large", "refused_by_receiver", "expired")
+    assert [samples[f"flockmq_messages_{name}_total"] for name in names] == [2, 1, 0]
 
 
 def test_queues_are_counted(watched: Broker) -> None:

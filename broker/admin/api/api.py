@@ -11,7 +11,7 @@ from aiohttp import web
 from broker import logs
 from broker.admin.api.openapi import description
 from broker.admin.api.operation import ROOT, Operation, Request
-from broker.admin.api.operations import bans, clients, events, messages, nodes, retained, settings, subscriptions
+from broker.admin.api.operations import bans, clients, events, messages, nodes, retained, settings, subscriptions, wills
 from broker.admin.api.schema import Schema, check
 from broker.admin.http import problems
 from broker.admin.http.authorization import AdminAuthorization
@@ -24,6 +24,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,
     *clients.OPERATIONS,
     *subscriptions.OPERATIONS,
+    *wills.OPERATIONS,
     *retained.OPERATIONS,
     *messages.OPERATIONS,
     *bans.OPERATIONS,
@@ -31,6 +32,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *events.OPERATIONS,
 )
 ANSWER_SECONDS = 20.0  # timeout of an operation: requests that wait for a disk must not use up all connections
+CONTENT = ("payload", "properties")  # arguments that are not logged
 NO_STORE = {"Cache-Control": "no-store"}
 
 log = logs.get("flockmq.http")
@@ -68,7 +70,7 @@ class Api:
             arguments = read_query(operation, raw)
             body = await read_body(operation.body, raw) if operation.body is not None else {}
             if operation.role != "read":
-                shown = {name: value for name, value in {**arguments, **body}.items() if name != "payload"}
+                shown = {name: value for name, value in {**arguments, **body}.items() if name not in CONTENT}
                 log.info(
                     "operation requested over HTTP",
                     operation=operation.name,

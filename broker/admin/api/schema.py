@@ -38,9 +38,9 @@ def boolean(description: str = "", **more: Any) -> Schema:
     return _described({"type": "boolean", **more}, description)
 
 
-def array(items: Schema, description: str = "") -> Schema:
-    """Values of a kind."""
-    return _described({"type": "array", "items": items}, description)
+def array(items: Schema, description: str = "", **more: Any) -> Schema:
+    """Values of a kind; `more` is of JSON Schema."""
+    return _described({"type": "array", "items": items, **more}, description)
 
 
 def table(values: Schema, description: str = "") -> Schema:
@@ -88,6 +88,11 @@ def faults(schema: Schema, value: Any, where: str) -> Iterator[str]:
     elif kind in ("integer", "number"):
         if not schema.get("minimum", value) <= value <= schema.get("maximum", value):
             yield f"{where} must be from {schema.get('minimum', '')} to {schema.get('maximum', '')}"
+    elif kind == "array":
+        if len(value) > schema.get("maxItems", len(value)):
+            yield f"{where} must have at most {schema['maxItems']} items"
+        for number, inner in enumerate(value):
+            yield from faults(schema["items"], inner, f"{where}[{number}]")
     elif kind == "object":
         yield from _object_faults(schema, value, where)
 

@@ -1,10 +1,11 @@
 """The command line: which command runs, and what mistakes say."""
 
+import json
 import sys
 import tomllib
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -110,7 +111,26 @@ def test_mistakes_are_one_line(
         (["pub", "-t", "", "-m", "x"], "-t ''"),
         (["pub", "-t", "a", "-m", "x", "-q", "3"], "number from 0 to 2"),
         (["pub", "-t", "a", "-m", "x", "-p", "0"], "number from 1 to 65535"),
-        (["pub", "-t", "a", "-m", "x", "-V", "mqttv5"], "expected mqttv31 or mqttv311"),
+        (["pub", "-t", "a", "-m", "x", "-V", "mqttv6"], "expected mqttv31, mqttv311 or mqttv5"),
+        (["pub", "-t", "a", "-m", "x", "-V", "4", "-x", "5"], "-V 4: expected"),
+        (["pub", "-t", "a", "-m", "x", "-V", "311", "-x", "5"], "-x needs -V 5"),
+        (["pub", "-t", "a", "-m", "x", "-x", "-2"], "argument -x"),
+        (["pub", "-t", "a", "-m", "x", "-x", "4294967296"], "or -1"),
+        (["pub", "-t", "a", "-m", "x", "-D"], "expected COMMAND NAME VALUE"),
+        (["pub", "-t", "a", "-m", "x", "-D", "publish", "user-property", "a"], "expected COMMAND NAME VALUE"),
+        (["pub", "-t", "a", "-m", "x", "-D", "pubish", "content-type", "a"], "unknown command 'pubish'"),
+        (["pub", "-t", "a", "-m", "x", "-D", "publish", "topic", "a"], "publish has no such property"),
+        (["pub", "-t", "a", "-m", "x", "-D", "publish", "subscription-identifier", "1"], "no such property"),
+        (["pub", "-t", "a", "-m", "x", "-D", "publish", "topic-alias", "0"], "number from 1 to 65535"),
+        (["pub", "-t", "a", "-m", "x", "-D", "publish", "payload-format-indicator", "2"], "number from 0 to 1"),
+        (["pub", "-t", "a", "-m", "x", "-D", "will", "will-delay-interval", "2"], "needs --will-topic"),
+        (
+            ["pub", "-t", "a", "-m", "x", *(["-D", "publish", "content-type", "a"] * 2)],
+            "-D publish content-type: given twice",
+        ),
+        (["sub", "-t", "a", "-x", "1", "-D", "connect", "session-expiry-interval", "1"], "exclude each other"),
+        (["sub", "-t", "a", "-V", "311", "--no-local"], "--no-local needs -V 5"),
+        (["sub", "-t", "a", "--retain-handling", "often"], "invalid choice"),
         (["pub", "-t", "a", "-m", "x", "-P", "secret"], "-P needs -u"),
         (["pub", "-t", "a", "-m", "x", "-c"], "-c needs -i"),
         (["pub", "-t", "a", "-m", "x", "-i", "a", "-I", "b"], "exclude each other"),
@@ -206,6 +226,22 @@ class Printed:
     """As much of a message as a format looks at."""
 
     topic_name, payload, qos, retain, packet_id = "t/ä", b"\x00\xffpq", 1, True, 7
+    properties: ClassVar[dict[str, Any]] = {}
+
+
+class WithProperties(Printed):
+    """The same, at level 5."""
+
+    properties: ClassVar[dict[str, Any]] = {
+        "topic_alias": 3,
+        "content_type": "ä",
+        "correlation_data": b"\xff",
+        "message_expiry_interval": 9,
+        "payload_format_indicator": 0,
+        "user_property": [("a", "1"), ("b", "2"), ("a", "3")],
+        "response_topic": "r",
+        "subscription_identifier": [7, 8],
+    }
 
 
 @pytest.mark.parametrize(
@@ -230,8 +266,26 @@ def test_output_format(template: str, line: bytes) -> None:
     assert compile_format(template)(message, 1_700_000_000_123_456_789) == line
 
 
+def test_output_format_of_properties() -> None:
+    message: Any = WithProperties()
+    line = compile_format("%A %C %D %E %F %P %R %S|%3R|%.1P")(message, 0)
+    assert line == "3 ä ".encode() + b"\xff 9 0 a:1 b:2 a:3 r 7 8|  r|a"
+    assert json.loads(compile_format("%j")(message, 0))["properties"] == {
+        "topic-alias": 3,
+        "content-type": "ä",
+        "correlation-data": "\ufffd",
+        "message-expiry-interval": 9,
+        "payload-format-indicator": 0,
+        "user-properties": {"a": ["1", "3"], "b": "2"},
+        "response-topic": "r",
+        "subscription-identifier": [7, 8],
+    }
+
+
 def test_output_format_json_payload() -> None:
-    message: Any = types.SimpleNamespace(topic_name="t", payload=b'{"a": 1}', qos=0, retain=False, packet_id=0)
+    message: Any = types.SimpleNamespace(
+        topic_name="t", payload=b'{"a": 1}', qos=0, retain=False, packet_id=0, properties={}
+    )
     assert compile_format("%J")(message, 0).endswith(b'"payloadlen":8,"payload":{"a":1}}')
 
 

@@ -15,7 +15,7 @@ from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import Authenticator, Credentials, Identity, ReasonCode, Verdict
 from broker.auth.bans import Ban
 from broker.errors import UsageError
-from broker.hooks.api import Client, Hooks, Message
+from broker.hooks.api import Client, Hooks, Message, Refusal
 from broker.hooks.chain import NAMES, HookChain
 from broker.hooks.load import load
 from tests.harness.inprocess import Client as Connected
@@ -194,6 +194,73 @@ def test_deliver_is_asked_for_each_receiver() -> None:
         return [topics(readers[1]), topics(late)]
 
     assert play([Keeps()], act) == [[("t", b"0"), ("t", b"2"), ("t", b"1")], []]
+
+
+class Chooses(Hooks):
+    """Refuses with reason codes; the topic name is the method that refuses."""
+
+    def connect(self, client: Client) -> Refusal | None:
+        return Refusal(ReasonCode.SERVER_BUSY, "later") if client.client_id == "many" else None
+
+    def authorize(self, client: Client, action: str, topic: str) -> bool | None:
+        return topic != "authorize"
+
+    def publish(self, client: Client, message: Message) -> Message | Refusal | bool:
+        if message.topic == "publish":
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, message.properties["content_type"])
+        return False if message.topic == "false" else Refusal(ReasonCode.SERVER_MOVED)
+
+    async def subscribe(self, client: Client, topic_filter: str, qos: int) -> int | Refusal | bool:
+        if topic_filter == "subscribe":
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, f"{client.level} {dict(client.properties)}")
+        return False if topic_filter == "false" else Refusal(ReasonCode.SERVER_MOVED)
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_a_refusal_has_a_reason_code(level: int) -> None:
+    """QUOTA_EXCEEDED is one of the packet, SERVER_MOVED is not."""
+
+    async def act(node: Node) -> list[Any]:
+        given = {"receive_maximum": 9} if level == 5 else {}
+        client = client_of(node, "c", level=level, properties=given)
+        filters = [(topic, 1) for topic in ("authorize", "subscribe", "false", "wrong")]
+        client.send(Subscribe(1, filters))
+        await settle(node)
+        (suback,) = client.take()
+        sent = [(topic, 1 + number % 2) for number, topic in enumerate(("authorize", "publish", "false", "wrong"))]
+        for number, (topic, qos) in enumerate(sent, 1):
+            client.send(Publish(topic, b"", qos, packet_id=number, properties={"content_type": "t"}))
+        answers = client.take()
+        assert [type(answer) for answer in answers] == [Puback, Pubrec, Puback, Pubrec]
+        refused = Connected(node, "many", level=level)
+        (connack,) = refused.take()
+        return [suback, answers, connack]
+
+    suback, answers, connack = play([Chooses()], act)
+    codes = [answer.reason_code for answer in answers]
+    if level == 4:
+        assert (suback.reason_codes, codes, connack.reason_code) == ([0x80] * 4, [0] * 4, 3)
+        return
+    assert (suback.reason_codes, codes) == ([0x87, 0x97, 0x80, 0x80], [0x87, 0x97, 0x80, 0x80])
+    reasons = dict(suback.properties["user_property"])
+    assert reasons["filter 2"] == "5 {'receive_maximum': 9}"
+    assert (connack.reason_code, connack.properties["reason_string"]) == (ReasonCode.SERVER_BUSY, "later")
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_deliver_sees_the_properties(qos: int) -> None:
+    class Looks(Hooks):
+        def deliver(self, client_id: str, message: Message) -> bool:
+            return message.properties.get("content_type") == "good"
+
+    def act(node: Node) -> list[tuple[str, bytes]]:
+        reader = client_of(node, "reader", ("t", qos))
+        device = client_of(node, "device", level=5)
+        for number, properties in enumerate(({}, {"content_type": "bad"}, {"content_type": "good"})):
+            device.send(Publish("t", b"%d" % number, qos, packet_id=number + 1 if qos else 0, properties=properties))
+        return topics(reader)
+
+    assert play([Looks()], act) == [("t", b"2")]
 
 
 def test_events_are_told() -> None:

@@ -22,20 +22,18 @@ from _speedups.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from _speedups.protocol.client_session import (
+from _speedups.protocol.client_events import (
     PACKET_TOO_LARGE,
     Accepted,
     Acknowledged,
-    ClientSession,
-    ConnectOptions,
     Disconnected,
     PacketIdsExhausted,
     ProtocolViolation,
     Refused,
     Subscribed,
     Unsubscribed,
-    Will,
 )
+from _speedups.protocol.client_session import ClientSession, ConnectOptions, Will
 
 
 class Broker:
@@ -368,3 +366,64 @@ def test_disconnect_of_the_broker() -> None:
     assert broker.session.connection_lost() == ["token"]
     with pytest.raises(ProtocolViolation, match="without a CONNECT"):
         broker.session.feed(data)
+
+
+def test_the_answers_of_connack() -> None:
+    session = ClientSession(ConnectOptions(level=5), ping_after=30.0)
+    session.connect()
+    session.take_output(0.0)
+    answers = {"server_keep_alive": 10, "assigned_client_identifier": "given", "maximum_qos": 1}
+    session.feed(encode(Connack(properties=answers), 5))
+    assert session.next_due == 5.0 and session.client_id == "given"
+    with pytest.raises(InvalidPacket, match="QoS 1 at most"):
+        session.publish("t", b"", 2)
+    with pytest.raises(InvalidPacket, match="no topic alias above 0"):
+        session.publish("t", b"", properties={"topic_alias": 1})
+    session.connect()
+    (connect,) = Decoder(5).feed(session.take_output(0.0))
+    assert isinstance(connect, Connect) and connect.client_id == "given", "the same session again"
+    session.feed(encode(Connack(properties={"server_keep_alive": 0}), 5))
+    assert session.next_due == float("inf")
+
+
+def with_limits(**properties: int) -> Broker:
+    """A broker whose client has told these limits, connected."""
+    broker = Broker(ClientSession(ConnectOptions("c", level=5, properties=properties), acknowledge_at_once=False))
+    broker.connect()
+    return broker
+
+
+def test_our_receive_maximum() -> None:
+    broker = with_limits(receive_maximum=2)
+    at_1, at_2 = Publish("t", b"", 1, packet_id=1), Publish("t", b"", 2, packet_id=2)
+    for _ in range(3):
+        broker.send(at_1, at_2)
+        broker.session.acknowledge(at_1)
+        broker.session.acknowledge(at_2)
+        broker.send(Publish("t", b"", 1, packet_id=3))
+        broker.session.acknowledge(Publish("t", b"", 1, packet_id=3))
+        broker.send(Pubrel(2))
+    broker.sent()
+    broker.send(at_1, at_2)
+    with pytest.raises(ProtocolViolation, match="Receive Maximum"):
+        broker.send(Publish("t", b"", 1, packet_id=3))
+    assert broker.sent() == [Disconnect(0x93)]
+
+
+def test_aliases_of_the_broker() -> None:
+    broker = with_limits(topic_alias_maximum=2)
+    first, second = broker.send(Publish("a", properties={"topic_alias": 2}), Publish("", properties={"topic_alias": 2}))
+    assert isinstance(first, Publish) and isinstance(second, Publish)
+    assert first.topic_name == second.topic_name == "a"
+    for alias, code in ((1, 0x82), (3, 0x94)):
+        broker.connect()
+        with pytest.raises(ProtocolViolation):
+            broker.send(Publish("" if alias == 1 else "a", properties={"topic_alias": alias}))
+        assert broker.sent() == [Disconnect(code)]
+    broker.connect()
+    with pytest.raises(ProtocolViolation):  # the aliases of an earlier connection
+        broker.send(Publish("", properties={"topic_alias": 2}))
+    broker.connect()
+    with pytest.raises(ProtocolViolation, match="broke the protocol"):
+        broker.session.feed(b"\xff\xff\xff\xff\xff")
+    assert broker.sent() == [Disconnect(0x81)]

@@ -3,11 +3,14 @@
 from http import HTTPStatus
 from typing import Any
 
+from _speedups.codec.tables import PACKET_TYPES, REASON_CODES
 from broker.admin.api import aggregate
 from broker.admin.api.aggregate import call, failures, values
 from broker.admin.api.operation import AFTER, CLIENT_ID, FAILURES, LIMIT, MAX_LIMIT, Operation, Request, listed
-from broker.admin.api.schema import Schema, array, boolean, integer, record, text
-from broker.admin.http.problems import missing
+from broker.admin.api.schema import Schema, array, boolean, integer, nullable, number, record, text
+from broker.admin.http.problems import missing, unfit
+
+FAILURE = 0x80  # the first reason code of refusals
 
 SESSION: dict[str, Schema] = {
     "client_id": text(),
@@ -15,13 +18,29 @@ SESSION: dict[str, Schema] = {
     "address": text("HOST:PORT; empty = not connected"),
     "username": text("as verified; empty = anonymous, or not connected"),
     "protocol": text(),
+    "level": integer("of the protocol: 3, 4 or 5; 0 = not connected"),
+    "receive_maximum": nullable(integer("unacknowledged messages that it takes; null: not MQTT 5.0")),
+    "maximum_packet_size": nullable(integer("bytes; null: no limit")),
     "persistent": boolean(),
+    "session_expiry": nullable(
+        integer("seconds that the session outlives its connection, 4294967295 = for ever; null: mqtt.session_expiry")
+    ),
+    "expires_in": nullable(number("seconds until the session expires; null: never, or it is connected")),
     "subscriptions": integer(),
     "queued_messages": integer("that it has not acknowledged"),
     "queued_bytes": integer(),
     "node": text("id of the node with this item"),
 }
-FILTERS = array(record({"filter": text(), "qos": integer()}))
+SUBSCRIPTION: dict[str, Schema] = {
+    "qos": integer(),
+    "no_local": boolean("without messages of the client itself"),
+    "retain_as_published": boolean("live messages keep their retain flag"),
+    "identifier": nullable(integer("of the subscription")),
+}
+FILTERS = array(record({"filter": text(), **SUBSCRIPTION}))
+# Codes that a DISCONNECT of the broker may carry.
+DISCONNECT = next(row.packet_type for row in PACKET_TYPES if row.name == "DISCONNECT")
+KICK_CODES = [row.code for row in REASON_CODES if row.packets >> DISCONNECT & 1 and row.code >= FAILURE]
 ARGUMENTS: dict[str, Schema] = {
     "search": text("text to search for", maxLength=256, default=""),
     "by": text(
@@ -66,7 +85,8 @@ async def client(request: Request) -> dict[str, Any]:
         raise missing("there is no session with this client identifier")
     if not found:
         found = [{**dict.fromkeys(("address", "username", "protocol", "node"), ""), **request.arguments}]
-        found[0] |= {"connected": False, "persistent": True, "subscriptions": 0, "filters": []}
+        found[0] |= {"connected": False, "level": 0, "persistent": True, "subscriptions": 0, "filters": []}
+        found[0] |= dict.fromkeys(("receive_maximum", "maximum_packet_size", "session_expiry", "expires_in"))
     if stored is not None and not found[0]["connected"]:
         found[0] |= stored
     return {**found[0], "failures": failures(answers)}
@@ -74,6 +94,8 @@ async def client(request: Request) -> dict[str, Any]:
 
 async def kick(request: Request) -> None:
     """End a connection."""
+    if request.arguments.get("reason_code", KICK_CODES[0]) not in KICK_CODES:
+        raise unfit(f"reason_code: not one of DISCONNECT, which are {', '.join(map(str, KICK_CODES))}")
     if not any(values(await call(request.node, "kick", **request.arguments)).values()):
         raise missing("no such client is connected")
 
@@ -112,9 +134,13 @@ OPERATIONS = (
         "End a client's connection; it may connect again.",
         kick,
         role="admin",
-        arguments=ONE,
+        arguments={
+            **ONE,
+            "reason_code": integer("of DISCONNECT, MQTT 5.0 [152]", minimum=FAILURE, maximum=KICK_CODES[-1]),
+            "reason": text("for its reason string and the log", maxLength=256, pattern=r"^[^\x00-\x1f\x7f]*$"),
+        },
         required=("client_id",),
-        problems=(HTTPStatus.NOT_FOUND,),
+        problems=(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
     ),
     Operation(
         "GET",

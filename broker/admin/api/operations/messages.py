@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_name
+from broker.admin.api import properties
 from broker.admin.api.operation import TOPIC, Operation, Request
 from broker.admin.api.schema import boolean, integer, record, text
 from broker.admin.http.problems import Problem, unfit
@@ -23,10 +24,13 @@ async def publish(request: Request) -> dict[str, Any]:
     except InvalidTopic as fault:
         raise unfit(f"topic: {fault}") from None
     payload = payload_of(body)
-    if len(payload) + len(topic.encode()) > broker.config.limits.max_packet_size:
+    block = properties.block_of(body.get("properties", {}))
+    if len(payload) + len(topic.encode()) + len(block) > broker.config.limits.max_packet_size:
         raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the message is larger than limits.max_packet_size")
     stored = asyncio.Event()
-    receivers = broker.data_plane.router.publish(topic.encode(), payload, body.get("qos", 0), body.get("retain", False))
+    receivers = broker.data_plane.router.publish(
+        topic.encode(), payload, body.get("qos", 0), body.get("retain", False), properties=block
+    )
     broker.data_plane.turn.after_commit(stored.set)
     broker.data_plane.end_turn()
     await stored.wait()
@@ -64,7 +68,13 @@ OPERATIONS = (
         role="admin",
         body=record(
             {"topic": TOPIC},
-            {"payload": text(), "encoding": ENCODING, "qos": integer(minimum=0, maximum=2), "retain": boolean()},
+            {
+                "payload": text(),
+                "encoding": ENCODING,
+                "qos": integer(minimum=0, maximum=2),
+                "retain": boolean(),
+                "properties": properties.SCHEMA,
+            },
         ),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
     ),

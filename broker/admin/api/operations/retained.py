@@ -6,17 +6,28 @@ from itertools import islice
 from typing import Any
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_filter
+from broker.admin.api import properties
 from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, TOPIC_FILTER, Operation, Request
 from broker.admin.api.operations.messages import ENCODING, shown
 from broker.admin.api.schema import array, boolean, integer, nullable, record, text
 from broker.admin.http.problems import missing, unfit
-from broker.core.data_plane import DataPlane
+from broker.core.data_plane import TICKS_PER_SECOND, DataPlane
 
 MAX_COUNT = 1000  # nodes of the tree that are counted below a level
 SLICE = 200  # messages cleared in one go
 NAME = text("a topic name", minLength=1, maxLength=MAX_NAME, pattern=r"^[^+#\x00]+$")
 MAX_BYTES = 1 << 20  # of the topic names and payloads that are listed
-MESSAGE = record({"topic": text(), "qos": integer(), "bytes": integer(), "payload": text(), "encoding": ENCODING})
+MESSAGE = record(
+    {
+        "topic": text(),
+        "qos": integer(),
+        "bytes": integer("of the payload"),
+        "payload": text(),
+        "encoding": ENCODING,
+        "properties": properties.SCHEMA,
+        "expires_in": nullable(integer("seconds until it expires; null: never")),
+    }
+)
 LEVEL = record(
     {
         "level": text("one level of the topic name"),
@@ -54,9 +65,9 @@ async def browse(request: Request) -> dict[str, Any]:
 
 async def one(request: Request) -> dict[str, Any]:
     """A message."""
-    retained = request.node.broker.data_plane.router.retained
-    for topic, payload, qos in retained.matching(request.arguments["topic"].encode()):
-        return {"topic": topic.decode(), "qos": qos, "bytes": len(payload), **shown(payload)}
+    data_plane = request.node.broker.data_plane
+    for found in data_plane.router.retained.described(request.arguments["topic"].encode()):
+        return _described(data_plane, *found)
     raise missing("this topic has no retained message")
 
 
@@ -64,16 +75,27 @@ async def several(request: Request) -> dict[str, Any]:
     """The first messages that match a filter."""
     topic_filter = request.arguments["filter"]
     _valid(request, topic_filter)
-    found = request.node.broker.data_plane.router.retained.matching(topic_filter.encode())
+    data_plane = request.node.broker.data_plane
     size = 0
     items: list[dict[str, Any]] = []
-    for topic, payload, qos in found:
-        if len(items) == request.arguments["limit"] or size + len(payload) > MAX_BYTES:
+    for found in data_plane.router.retained.described(topic_filter.encode()):
+        topic, payload, _, block, _ = found
+        if len(items) == request.arguments["limit"] or size + len(payload) + len(block) > MAX_BYTES:
             return {"items": items, "more": True}
         if b"\x00" not in topic:
-            items.append({"topic": topic.decode(), "qos": qos, "bytes": len(payload), **shown(payload)})
-            size += len(topic) + len(payload)
+            items.append(_described(data_plane, *found))
+            size += len(topic) + len(payload) + len(block)
     return {"items": items, "more": False}
+
+
+def _described(
+    data_plane: DataPlane, topic: bytes, payload: bytes, qos: int, block: bytes, expires: int
+) -> dict[str, Any]:
+    """A message for JSON."""
+    left = max(0, expires - data_plane.turn.clock) // TICKS_PER_SECOND if expires else None
+    given = properties.shown(block)
+    about = {"topic": topic.decode(), "qos": qos, "bytes": len(payload), "properties": given, "expires_in": left}
+    return {**about, **shown(payload)}
 
 
 def _valid(request: Request, topic_filter: str) -> None:

@@ -5,10 +5,11 @@ from typing import Any
 from broker.admin.api import aggregate
 from broker.admin.api.aggregate import call
 from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, Operation, Request, listed
-from broker.admin.api.schema import Schema, integer, record, text
+from broker.admin.api.operations.clients import SUBSCRIPTION
+from broker.admin.api.schema import Schema, record, text
 
 SEPARATOR = "\x00"  # between topic filter and client id in a cursor: neither contains it
-ITEM = record({"filter": text(), "client_id": text(), "qos": integer(), "node": text("id of the node with this item")})
+ITEM = record({"filter": text(), "client_id": text(), **SUBSCRIPTION, "node": text("id of the node with this item")})
 ARGUMENTS: dict[str, Schema] = {
     "search": text("a part of the topic filter", maxLength=256, default=""),
     "client_id": text("only subscriptions of this client", maxLength=MAX_NAME, default=""),

@@ -1,0 +1,61 @@
+"""Delayed wills of ended connections: list, cancel. In a cluster the list is empty: nobody owns them there."""
+
+from http import HTTPStatus
+from typing import Any
+
+from broker.admin.api import aggregate
+from broker.admin.api.aggregate import call, values
+from broker.admin.api.operation import AFTER, CLIENT_ID, LIMIT, Operation, Request, listed
+from broker.admin.api.schema import boolean, integer, number, record, text
+from broker.admin.http.problems import missing
+
+WILL = record(
+    {
+        "client_id": text(),
+        "topic": text(),
+        "qos": integer(),
+        "retain": boolean(),
+        "bytes": integer("of the payload"),
+        "due_in": number("seconds until it is published, unless its client connects before"),
+        "node": text("id of the node with this item"),
+    }
+)
+
+
+async def wills(request: Request) -> dict[str, Any]:
+    """A page of the wills that wait."""
+    answers = await call(request.node, "wills", **request.arguments)
+    found = aggregate.page(answers, request.arguments["limit"], "client_id")
+    found["next"] = found["next"] and found["next"]["client_id"]
+    found["total"] = sum(answer["total"] for answer in values(answers).values())
+    return found
+
+
+async def cancel(request: Request) -> None:
+    """Discard a will."""
+    if not any(values(await call(request.node, "cancel_will", **request.arguments)).values()):
+        raise missing("no will of this client waits")
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/wills",
+        "wills",
+        "Delayed wills of ended connections, in the order of the client identifiers.",
+        wills,
+        listed(WILL),
+        arguments={"after": {**AFTER, "default": ""}, "limit": LIMIT},
+    ),
+    Operation(
+        "DELETE",
+        "/will",
+        "cancel_will",
+        "Discard the delayed will of a client: it is not published.",
+        cancel,
+        role="admin",
+        arguments={"client_id": CLIENT_ID},
+        required=("client_id",),
+        problems=(HTTPStatus.NOT_FOUND,),
+    ),
+)
