@@ -21,6 +21,7 @@ from broker.errors import ConfigError
 
 SEVERITIES = ("bad", "weak", "note")
 MIN_ITERATIONS = 100_000  # of PBKDF2; Mosquitto's default is 101
+REPEATED = ("pbkdf2", "scram-sha-256")  # schemes with PBKDF2
 EXPIRES_SOON = 30  # days
 MIN_KEY = 2048  # bits, of RSA
 MAX_PACKET = 16 << 20
@@ -153,7 +154,7 @@ def hashes(config: Config) -> Findings:
             yield Finding("bad", key, f"{error.message}: the node will not start", error.hint)
             continue
         weak = sum(stored.scheme == "sha512" for stored in users)
-        few = sum(stored.scheme == "pbkdf2" and stored.iterations < MIN_ITERATIONS for stored in users)
+        few = sum(stored.scheme in REPEATED and stored.iterations < MIN_ITERATIONS for stored in users)
         way_out = "set these passwords again: `flockmq passwd`"
         if weak:
             yield Finding(

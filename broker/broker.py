@@ -13,6 +13,8 @@ from broker.coordination.coordinator import Coordinator
 from broker.core.calls import RpcMethods
 from broker.core.data_plane import DataPlane
 from broker.core.loop_monitor import LoopMonitor
+from broker.core.redirect import Redirect
+from broker.core.secret import Secret
 from broker.hooks.api import Hooks, Message
 from broker.hooks.chain import HookChain
 from broker.tracing import Traces
@@ -50,7 +52,8 @@ class Broker:
         self.flapping = Flapping(self._quotas_of)
         self.monitor = LoopMonitor(self.data_plane.turn)
         self.hooks = HookChain(run=self.data_plane.run)
-        self._draining = False
+        self.secret = Secret(self.data_plane)
+        self.redirect = Redirect(self.data_plane)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -89,8 +92,8 @@ class Broker:
 
     def drain(self) -> None:
         """The node is about to stop: report it as not ready, so that load balancers send no more clients."""
-        self._draining = True
+        self.redirect.drain()
 
     def ready(self) -> tuple[bool, str]:
         """Whether the node accepts new clients, and the reason."""
-        return (False, "the node is stopping") if self._draining else self.coordinator.ready()
+        return (False, "the node is stopping") if self.redirect.draining else self.coordinator.ready()

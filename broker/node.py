@@ -97,7 +97,12 @@ class Node:
         self.version = version()
         self.http: HttpServer | None = None
         self._exporter: Exporter | None = None
-        self._access = AccessControl(config, users=lambda: self.coordinator.users, first=self._first_methods())
+        self._access = AccessControl(
+            config,
+            users=lambda: self.coordinator.users,
+            first=self._first_methods(),
+            secret=lambda: self.broker.secret(),
+        )
         self._full_queues = FullQueues(self._queue_limits)
         self._clock = Clock(self._loop, self._tick, self._jobs())
         self._build()
@@ -114,7 +119,7 @@ class Node:
 
     def _first_methods(self) -> list[Method]:
         chain = HookChain(self._hooks, self.config.hooks.timeout)
-        return [HookUsers(chain)] if chain.has("authenticate") else []
+        return [HookUsers(chain)] if chain.has("authenticate", "authentication") else []
 
     @property
     def http_addresses(self) -> list[str]:

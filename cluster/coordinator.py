@@ -28,6 +28,7 @@ from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
 from broker.core.data_plane import DataPlane
 from broker.errors import NotNow, StoreError
 from cluster.membership.cleanup import Cleanup
+from cluster.membership.clock import ClusterClock
 from cluster.membership.description import describe_node
 from cluster.membership.heartbeat import Heartbeat
 from cluster.membership.inbox import Inbox
@@ -128,7 +129,14 @@ class ClusterCoordinator(Coordinator):
 
     def _build_replica(self, plane: DataPlane) -> None:
         members = Members(plane, self._link)
-        changes = Changes(plane, members, self._link.node_id, self._on_member_ready, self._on_member_left)
+        changes = Changes(
+            plane,
+            members,
+            self._link.node_id,
+            on_ready=self._on_member_ready,
+            on_left=self._on_member_left,
+            on_layout=self._on_layout,
+        )
         self._replica = Replica(
             members=members,
             changes=changes,
@@ -168,7 +176,9 @@ class ClusterCoordinator(Coordinator):
             on_fenced=self._on_fenced,
         )
         plane.reactor.attach_lease(self._on_lease_expired)
-        self._cleanup = Cleanup(self._link, lambda: self._config.mqtt.session_expiry)
+        self._clock = ClusterClock(plane.turn, self.journal)
+        self._layout = cluster.layout or LAYOUT
+        self._cleanup = Cleanup(self._link, self._wills, lambda: self._config.mqtt.session_expiry)
         self._heartbeat = Heartbeat(
             self._link,
             self._lease,
@@ -176,6 +186,8 @@ class ClusterCoordinator(Coordinator):
             changes=self._replica.changes,
             wills=self._wills,
             cleanup=self._cleanup,
+            clock=self._clock,
+            layout=self._layout,
             describe=self._describe_node,
             on_fenced=self._on_fenced,
         )
@@ -208,6 +220,9 @@ class ClusterCoordinator(Coordinator):
                 heartbeat=self._heartbeat,
                 wills=self._wills,
                 logged=self._logged,
+                clock=self._clock,
+                layout=self._layout,
+                on_layout=self._on_layout,
             ).join()
         except Refused as error:
             raise StoreError(f"Redis at {self._address} is unusable: {error}", _hint(str(error))) from error
@@ -263,6 +278,14 @@ class ClusterCoordinator(Coordinator):
         self._heartbeat.tick(now)
         self._cleanup.tick(now)
         self._replica.members.resume_held(now)
+        self._expire_retained()
+
+    def _expire_retained(self) -> None:
+        """Drop the expired retained messages here; one of the nodes removes them from Redis."""
+        topics = self.data_plane.router.expire_retained()
+        if topics and self._link.node_id <= min((member.node for member in self._replica.members), default=b"\xff"):
+            for topic in topics:
+                self.journal.change(("expired", topic))
 
     async def drain(self) -> None:
         link = self._link
@@ -270,9 +293,10 @@ class ClusterCoordinator(Coordinator):
             link.call(ignore, "HSET", link.keys.node(link.node_id), "state", "leaving")
         connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
+        reason = close_reasons.NODE_STOPS.leading_to(self.data_plane.config.mqtt.server_reference)
         for start in range(0, len(connections), step):
             for connection in connections[start : start + step]:
-                connection.close(close_reasons.NODE_STOPS)
+                connection.close(reason)
             self.data_plane.end_turn()
             if start + step < len(connections) and len(connections) > 100:
                 await asyncio.sleep(DRAIN_STEP_SECONDS)
@@ -323,6 +347,7 @@ class ClusterCoordinator(Coordinator):
         return {
             **describe_node(self.data_plane, self._name),
             "change": self._replica.changes.last,
+            "speaks": LAYOUT,
             "routes": len(self._routes),
             "fights": self._takeover.fights,
             "links_lost": self._recovery.links_lost,
@@ -330,7 +355,9 @@ class ClusterCoordinator(Coordinator):
 
     # ---- connections and sessions ----
 
-    highest_level = 4  # not yet MQTT 5.0
+    @property
+    def highest_level(self) -> int:
+        return 5 if self.journal.layout >= 2 else 4
 
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         self._takeover.claim(admission, connection, packet)
@@ -345,7 +372,7 @@ class ClusterCoordinator(Coordinator):
     def subscribe(
         self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int, done: Done
     ) -> None:
-        self._subscribing.subscribe(connection, session, filters)
+        self._subscribing.subscribe(connection, session, filters, identifier)
         self._replica.barrier.when_applied(done)
 
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes], done: Done) -> None:
@@ -401,6 +428,12 @@ class ClusterCoordinator(Coordinator):
         self._replica.barrier.node_left(node)
         self._takeover.node_left(node)
         self._rpc.node_left(node)
+
+    def _on_layout(self, layout: int) -> None:
+        """The cluster has this layout; from 2 on its nodes accept clients of MQTT 5.0."""
+        if layout > self.journal.layout:
+            self.journal.open_layout(layout)
+            log.info("the cluster has a new layout", layout=layout)
 
     def _queue_limits(self) -> tuple[int, int, bool]:
         limits = self._config.limits

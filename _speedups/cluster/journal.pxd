@@ -12,7 +12,7 @@ from _speedups.session.subscriber cimport Subscriber
 # A message to be queued.
 cdef struct Queued:
     Message* message           # an owned reference
-    uint8_t flags              # QoS | RETAIN << 2
+    uint8_t flags              # EntryFlags
 
 # A number of a session: a message for its queue, or an acknowledgement.
 cdef struct Item:
@@ -37,6 +37,7 @@ cdef class Block:
     cdef readonly Py_ssize_t log_size  # bytes of the batch for the log
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry
     cdef list sessions                 # Sessions that get messages, in the order of the reply
+    cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
     cdef Queued* messages
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
@@ -45,6 +46,7 @@ cdef class Block:
 cdef class ClusterJournal(Journal):
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
+    cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
     cdef uint64_t block                # number of this block, for the marks on sessions
     cdef Queued* messages
     cdef Py_ssize_t message_count, message_capacity
@@ -61,7 +63,7 @@ cdef class ClusterJournal(Journal):
 
     cdef object begin(self)
     cdef uint32_t index(self, Subscriber session) except? 0
-    cdef uint64_t place(self, Message* m, uint8_t flags) except? 0
+    cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef int note(self, uint8_t kind) except -1
     cdef int pack_messages(self, Buffer* b) except -1
     cdef list pack_pushes(self, Buffer* b)

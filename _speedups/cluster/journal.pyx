@@ -7,19 +7,32 @@ A block is two texts of MessagePack (deploy/docs/CLUSTER.md, "Commit"). `commit`
 header, targets, changes, awaiting, released, wills, releases. `acks`: an array of (client id, incarnation, queue numbers
 that are done, queue numbers with PUBREC). It is separate because it must succeed when Redis has no memory left.
 
-A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, little-endian, topic name, payload. A batch is
-PUBLISH packets as MQTT 3.1.1 encodes them, with packet identifier 0.
+A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, little-endian, topic name, payload. One with
+properties or an expiry has LAYOUT 2: one byte (QoS | RETAIN << 2 | HAS_DEADLINE | LAYOUT << 4), topic length u16,
+properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name, properties, payload. In a queue
+there may be one byte (AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [length u16, identifiers as properties] before it.
+
+A batch is a sequence of packets: PUBLISH as MQTT 3.1.1 encodes it, with packet identifier 0; or, for a message with
+properties or an expiry, PUBLISH as MQTT 5.0 encodes it, with packet type 0.
 """
 
-from libc.stdint cimport uint16_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint16_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from _speedups.base.array cimport array_reserve
 from _speedups.base.buffers cimport buffer_free, buffer_size, pool_free
-from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
+from _speedups.codec.publish cimport (
+    FLAG_RETAIN, FORWARD_5, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
+    write_publish,
+)
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
-from _speedups.session.message cimport Publication, message_hold, message_new, message_release, publication_of
+from _speedups.session.message cimport (
+    Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
+    publication_of, seconds_left,
+)
+from _speedups.session.outgoing_queue cimport QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE
 from _speedups.session.subscriber cimport Subscriber
 from _speedups.base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
 
@@ -28,6 +41,13 @@ from _speedups.base.msgpack import DamagedMessage, pack
 cdef enum:
     MESSAGE_LAYOUT = 1
     MESSAGE_HEAD = 3           # bytes before the topic name
+    MESSAGE_LAYOUT_5 = 2       # of a message with properties or an expiry
+    MESSAGE_HEAD_5 = 7         # bytes before its topic name, or before its deadline
+    DEADLINE_SIZE = 8
+    HAS_DEADLINE = 8           # in the first byte of such a message
+    ENTRY_LAYOUT = 3           # of an entry of a queue that has more than a message
+    AS_PUBLISHED = 2           # in its first byte: RETAIN is sent at level 5
+    HAS_IDENTIFIERS = 4
 
 
 cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number) except -1:
@@ -65,61 +85,107 @@ cdef int sort_by_session(Items* list, Py_ssize_t sessions, Py_ssize_t** counts) 
     return 0
 
 
-cdef Py_ssize_t message_size(const Message* m) noexcept:
-    return MESSAGE_HEAD + m.topic_length + m.payload_length
+cdef Py_ssize_t stored_size(const Message* m) noexcept:
+    """Bytes of the message as Redis has it."""
+    if m.properties_length == 0 and m.expires == 0:
+        return MESSAGE_HEAD + message_size(m)
+    return MESSAGE_HEAD_5 + (DEADLINE_SIZE if m.expires else 0) + message_size(m)
 
 
-cdef int write_message(uint8_t* p, const Message* m, uint8_t flags) except -1:
-    p[0] = flags | MESSAGE_LAYOUT << 4
+cdef int write_message(uint8_t* p, const Message* m, uint8_t flags, int64_t deadline) except -1:
     memcpy(p + 1, &m.topic_length, 2)
-    memcpy(p + MESSAGE_HEAD, m.data, m.topic_length + m.payload_length)
+    if m.properties_length == 0 and m.expires == 0:
+        p[0] = flags | MESSAGE_LAYOUT << 4
+        memcpy(p + MESSAGE_HEAD, m.data, message_size(m))
+        return 0
+    p[0] = flags | (HAS_DEADLINE if deadline else 0) | MESSAGE_LAYOUT_5 << 4
+    memcpy(p + 3, &m.properties_length, 4)
+    p += MESSAGE_HEAD_5
+    if deadline:
+        memcpy(p, &deadline, DEADLINE_SIZE)
+        p += DEADLINE_SIZE
+    memcpy(p, m.data, message_size(m))
     return 0
 
 
-cdef Message* read_message(const uint8_t* p, Py_ssize_t n) except NULL:
-    """Decode a message; returns a new reference."""
-    cdef Message* m
+cdef Publication read_message(const uint8_t* p, Py_ssize_t n, int64_t* deadline) except *:
+    """Decode a message; the publication borrows from the bytes. `deadline`: 0 = it does not expire."""
     cdef Publication publication
     cdef uint16_t topic_length
-    if n < MESSAGE_HEAD or p[0] >> 4 != MESSAGE_LAYOUT:
+    cdef uint32_t properties_length = 0
+    cdef Py_ssize_t head = MESSAGE_HEAD
+    deadline[0] = 0
+    if n < MESSAGE_HEAD or p[0] >> 4 not in (MESSAGE_LAYOUT, MESSAGE_LAYOUT_5):
         raise DamagedMessage("a message of a layout that this version doesn't support")
     memcpy(&topic_length, p + 1, 2)
-    if topic_length > n - MESSAGE_HEAD:
+    if p[0] >> 4 == MESSAGE_LAYOUT_5:
+        head = MESSAGE_HEAD_5 + (DEADLINE_SIZE if p[0] & HAS_DEADLINE else 0)
+        if n < head:
+            raise DamagedMessage("a message that is cut short")
+        memcpy(&properties_length, p + 3, 4)
+        if p[0] & HAS_DEADLINE:
+            memcpy(deadline, p + MESSAGE_HEAD_5, DEADLINE_SIZE)
+    if <Py_ssize_t>topic_length + properties_length > n - head:
         raise DamagedMessage("a message that is cut short")
-    publication = publication_of(p + MESSAGE_HEAD, topic_length, p + MESSAGE_HEAD + topic_length,
-                                 n - MESSAGE_HEAD - topic_length, p[0] & 3, p[0] >> 2 & 1)
-    m = message_new(&publication)
-    if m == NULL:
-        raise MemoryError
-    return m
+    p += head
+    publication = publication_of(p, topic_length, p + topic_length + properties_length,
+                                 n - head - topic_length - properties_length, (p - head)[0] & 3, (p - head)[0] >> 2 & 1)
+    publication.properties = p + topic_length
+    publication.properties_length = properties_length
+    return publication
 
 
-def encode_message(bytes topic not None, bytes payload not None, int qos, bint retain):
+def encode_message(bytes topic not None, bytes payload not None, int qos, bint retain, bytes properties=b""):
     """Encode a message for Redis."""
-    return bytes([qos | retain << 2 | MESSAGE_LAYOUT << 4]) + len(topic).to_bytes(2, "little") + topic + payload
+    cdef bytes head = len(topic).to_bytes(2, "little")
+    if not properties:
+        return bytes([qos | retain << 2 | MESSAGE_LAYOUT << 4]) + head + topic + payload
+    head += len(properties).to_bytes(4, "little")
+    return bytes([qos | retain << 2 | MESSAGE_LAYOUT_5 << 4]) + head + topic + properties + payload
 
 
 def decode_message(bytes data not None):
-    """(topic name, payload, QoS, RETAIN) of a message encoded for Redis.
+    """(topic name, payload, QoS, RETAIN, property block, deadline or 0) of a message encoded for Redis.
 
     Raises:
         DamagedMessage: the bytes are not a message.
     """
-    cdef const uint8_t* p = data
-    cdef Message* m = read_message(p, len(data))
-    try:
-        return (m.data[:m.topic_length], m.data[m.topic_length:m.topic_length + <Py_ssize_t>m.payload_length], m.qos,
-                bool(m.retain))
-    finally:
-        message_release(m)
+    cdef int64_t deadline
+    cdef Publication m = read_message(data, len(data), &deadline)
+    return (m.topic[:m.topic_length], m.payload[:m.payload_length], m.qos, bool(m.retain),
+            m.properties[:m.properties_length], deadline)
 
 
 def arrive(Session session not None, uint64_t n, bytes data not None):
-    """Pass a message with queue number `n`, encoded for Redis, to its session."""
+    """Pass an entry of a queue with queue number `n`, encoded for Redis, to its session."""
     cdef const uint8_t* p = data
-    cdef Message* m = read_message(p, len(data))
+    cdef Py_ssize_t size = len(data)
+    cdef uint8_t flags = 0
+    cdef uint16_t length = 0
+    cdef bytes identifiers = b""
+    cdef int64_t deadline
+    cdef Publication publication
+    cdef Message* m
+    if size and p[0] >> 4 == ENTRY_LAYOUT:
+        flags = p[0]
+        p += 1
+        size -= 1
+        if flags & HAS_IDENTIFIERS:
+            if size >= 2:
+                memcpy(&length, p, 2)
+            if size < 2 + length:
+                raise DamagedMessage("an entry of a queue that is cut short")
+            identifiers = p[2:2 + length]
+            p += 2 + length
+            size -= 2 + length
+    publication = read_message(p, size, &deadline)
+    publication.expires = session.turn.journal.clock_of(deadline)
+    m = message_new(&publication)
+    if m == NULL:
+        raise MemoryError
     try:
-        session.arrive(n, m, p[0] & 7)
+        session.arrive(n, m, p[0] & (QOS | RETAINED_MESSAGE) | (RETAIN_AS_PUBLISHED if flags & AS_PUBLISHED else 0),
+                       identifiers)
     finally:
         message_release(m)
 
@@ -156,7 +222,8 @@ cdef class Block:
             while j < self.pushes.count and self.pushes.items[j].session == self.pushes.items[i].session:
                 if first and <uint64_t>(j - i) < count:
                     queued = &self.messages[self.pushes.items[j].number]
-                    session.arrive(first + (j - i), queued.message, queued.flags)
+                    session.arrive(first + (j - i), queued.message, queued.flags,
+                                   self.identifiers.get(self.pushes.items[j].number, b""))
                 session.pending -= session.pending > 0
                 j += 1
             i = j
@@ -181,7 +248,7 @@ cdef class ClusterJournal(Journal):
     def __init__(self, header):
         self.header = header
         self.shared = True
-        self.epoch = 1
+        self.epoch = self.layout = 1
         self.begin()
 
     def __dealloc__(self):
@@ -203,9 +270,18 @@ cdef class ClusterJournal(Journal):
         self.changes = []
         self.wills = []
         self.releases = []
+        self.identifiers = {}
 
     def start(self):
         """Start recording. There is no compaction: nothing is written again."""
+
+    def open_layout(self, uint8_t layout):
+        """All nodes speak this layout: 2 has properties, expiry, options and identifiers."""
+        self.layout = layout
+
+    def clock_of(self, int64_t deadline):
+        """As in a journal of one node, a tick earlier: no node may find more time left than there was at another."""
+        return max(Journal.clock_of(self, deadline) - 1, 1) if deadline else 0
 
     # ---- records ----
 
@@ -223,9 +299,21 @@ cdef class ClusterJournal(Journal):
         self.wills.append(epoch)
         self.note(RETAINED)
 
-    def release(self, bytes client_id not None, uint64_t epoch, uint64_t sent):
-        """Record that a connection has ended and that this node releases the session."""
-        self.releases.append((client_id, epoch, sent))
+    def release(self, bytes client_id not None, uint64_t epoch, uint64_t sent, interval=None, delay=None):
+        """Record that a connection has ended and that this node releases the session.
+
+        Args:
+            client_id, epoch: of the connection.
+            sent: messages of the queue below this number may have been sent.
+            interval: Session Expiry Interval in seconds; None = as configured.
+            delay: seconds until the will of the connection is to be published; None: it has none that waits.
+        """
+        if interval is None and delay is None:
+            self.releases.append((client_id, epoch, sent))
+        else:
+            # 0 stands for None: MessagePack as it is used here has no negative numbers.
+            self.releases.append((client_id, epoch, sent, 0 if interval is None else interval + 1,
+                                  0 if delay is None else delay + 1))
         self.note(RETAINED)
 
     cdef int note(self, uint8_t kind) except -1:
@@ -240,26 +328,30 @@ cdef class ClusterJournal(Journal):
             self.sessions.append(session)
         return session.block_index
 
-    cdef uint64_t place(self, Message* m, uint8_t flags) except? 0:
-        """The place of the message in the block, shared by all its queues with this QoS (1 or 2)."""
+    cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0:
+        """The place of the message in the block, shared by all its queues with this QoS (1 or 2), without identifiers."""
         cdef int shift = 32 if flags == 2 else 0
+        cdef bint is_plain = flags <= 2 and not identifiers
         if m.stored_epoch != <uint32_t>self.block:
             m.stored_epoch = <uint32_t>self.block
             m.stored_id = 0
-        if flags <= 2 and m.stored_id >> shift & 0xFFFFFFFF:
+        if is_plain and m.stored_id >> shift & 0xFFFFFFFF:
             return (m.stored_id >> shift & 0xFFFFFFFF) - 1
         if array_reserve(<void**>&self.messages, self.message_count + 1, &self.message_capacity, sizeof(Queued)) < 0:
             raise MemoryError
         self.messages[self.message_count] = Queued(message_hold(m), flags)
-        self.weight += message_size(m)
+        self.weight += stored_size(m)
+        if identifiers:
+            self.identifiers[self.message_count] = identifiers
         self.message_count += 1
-        if flags <= 2:
+        if is_plain:
             m.stored_id |= <uint64_t>self.message_count << shift
         return self.message_count - 1
 
     cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags,
                     const uint8_t* identifiers, Py_ssize_t length) except -1:
-        add(&self.pushes, self.index(<Subscriber>session), QUEUED, self.place(m, flags))
+        add(&self.pushes, self.index(<Subscriber>session), QUEUED,
+            self.place(m, flags, identifiers[:length] if length else b""))
         return self.note(QUEUED)
 
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
@@ -267,13 +359,13 @@ cdef class ClusterJournal(Journal):
         return self.note(kind)
 
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1:
-        cdef uint64_t place = self.place(m, 2 | m.retain << 2)
+        cdef uint64_t place = self.place(m, 2 | m.retain << 2, b"")
         add(&self.handshakes, self.index(<Subscriber>session), AWAITING, place << 16 | packet_id)
         return self.note(AWAITING)
 
     cdef int retained(self, Message* m) except -1:
-        value = encode_message(m.data[:m.topic_length], m.data[m.topic_length:m.topic_length + <Py_ssize_t>m.payload_length],
-                               m.qos, True)
+        cdef bytes value = PyBytes_FromStringAndSize(NULL, stored_size(m))
+        write_message(<uint8_t*>PyBytes_AS_STRING(value), m, m.qos | 4, self.deadline(m.expires))
         self.change(("retained", m.data[:m.topic_length], value))
         return 0
 
@@ -286,7 +378,7 @@ cdef class ClusterJournal(Journal):
             raise MemoryError
         self.forwards[self.forward_count] = Forward(self.index(<Subscriber>peer), message_hold(m))
         self.forward_count += 1
-        self.weight += message_size(m)
+        self.weight += stored_size(m)
         return self.note(QUEUED)
 
     cdef int logged(self, Py_ssize_t size) except -1:
@@ -321,6 +413,7 @@ cdef class ClusterJournal(Journal):
                 block.commit = b.data[b.start:b.end]
             finally:
                 buffer_free(&b, &self.packing)
+        block.identifiers = self.identifiers
         block.messages = self.messages
         block.message_count = self.message_count
         block.pushes = self.pushes
@@ -338,12 +431,30 @@ cdef class ClusterJournal(Journal):
         return block
 
     cdef int pack_messages(self, Buffer* b) except -1:
-        cdef Py_ssize_t i, size
+        cdef Py_ssize_t i, size, head
+        cdef Queued* queued
+        cdef bytes identifiers
+        cdef uint16_t length
+        cdef uint8_t* p
         put_array(b, &self.packing, self.message_count)
         for i in range(self.message_count):
-            size = message_size(self.messages[i].message)
+            queued = &self.messages[i]
+            identifiers = self.identifiers.get(i, b"") if self.identifiers else b""
+            length = <uint16_t>len(identifiers)
+            head = 0
+            if queued.flags & RETAIN_AS_PUBLISHED or length:
+                head = 1 + (2 + length if length else 0)
+            size = head + stored_size(queued.message)
             put_text_head(b, &self.packing, size)
-            write_message(put(b, &self.packing, size), self.messages[i].message, self.messages[i].flags)
+            p = put(b, &self.packing, size)
+            if head:
+                p[0] = (ENTRY_LAYOUT << 4 | (AS_PUBLISHED if queued.flags & RETAIN_AS_PUBLISHED else 0)
+                        | (HAS_IDENTIFIERS if length else 0))
+                if length:
+                    memcpy(p + 1, &length, 2)
+                    memcpy(p + 3, <const uint8_t*>identifiers, length)
+            write_message(p + head, queued.message, queued.flags & (QOS | RETAINED_MESSAGE),
+                          self.deadline(queued.message.expires))
         return 0
 
     cdef list pack_pushes(self, Buffer* b):
@@ -401,7 +512,7 @@ cdef class ClusterJournal(Journal):
         for i in range(self.forward_count):
             m = self.forwards[i].message
             if m != last:
-                write_packet(put(b, &self.packing, packet_size(m)), m)
+                write_packet(put(b, &self.packing, packet_size(m)), m, self.layout, self.now)
             last = m
         block.log_size = size
         put_object(b, &self.packing, self.header())
@@ -421,7 +532,7 @@ cdef class ClusterJournal(Journal):
             for i in range(self.forward_count):
                 if self.forwards[i].peer == k:
                     m = self.forwards[i].message
-                    write_packet(put(b, &self.packing, packet_size(m)), m)
+                    write_packet(put(b, &self.packing, packet_size(m)), m, self.layout, self.now)
         return 0
 
     cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1:
@@ -484,14 +595,28 @@ cdef class ClusterJournal(Journal):
             buffer_free(&b, &self.packing)
 
 
+cdef uint32_t remaining_of(const Message* m) noexcept:
+    """The Remaining Length of the packet of a batch."""
+    cdef uint32_t remaining = publish_remaining(m.topic_length, m.payload_length, m.qos)
+    if m.properties_length or m.expires:
+        remaining += <uint32_t>properties_size(m.expires != 0, 0, m.properties_length)
+    return remaining
+
+
 cdef Py_ssize_t packet_size(const Message* m) noexcept:
-    return publish_size(publish_remaining(m.topic_length, m.payload_length, m.qos))
+    return publish_size(remaining_of(m))
 
 
-cdef int write_packet(uint8_t* p, const Message* m) except -1:
+cdef int write_packet(uint8_t* p, const Message* m, uint8_t layout, int64_t clock) except -1:
     """Write a PUBLISH with its original QoS, 1 or 2, and packet identifier 0."""
-    write_publish(p, PUBLISH_QOS_0 | m.qos << 1, publish_remaining(m.topic_length, m.payload_length, m.qos), m.data,
-                  m.topic_length, 0, m.data + m.topic_length, m.payload_length)
+    cdef bint is_level_5 = m.properties_length or m.expires
+    cdef uint8_t first_byte = (FORWARD_5 if is_level_5 else PUBLISH_QOS_0) | m.qos << 1
+    if layout > 1 and m.retain:
+        first_byte |= FLAG_RETAIN
+    p = write_publish(p, first_byte, remaining_of(m), m.data, m.topic_length, 0, message_payload(m), m.payload_length)
+    if is_level_5:
+        write_properties(p, m.expires != 0, seconds_left(m.expires, clock), NULL, 0, message_properties(m),
+                         m.properties_length)
     return 0
 
 

@@ -1,15 +1,18 @@
 """Another node, as a subscriber: it has the filters of its clients, and gets messages as one batch per turn.
 
 A batch of QoS 0 messages is their PUBLISH packets one after the other, as sent to clients, so that neither side encodes
-again. DUP, which QoS 0 does not use, marks messages published with QoS 1 or 2: sessions with a queue in Redis have
+again; one of level 5 has packet type 0 (_speedups/cluster/journal.pyx). DUP, which QoS 0 does not use, marks messages published with QoS 1 or 2: sessions with a queue in Redis have
 them there.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport buffer_free, buffer_size
-from _speedups.codec.publish cimport FLAG_DUP, PUBLISH_QOS_0, publish_remaining, publish_size, write_publish
-from _speedups.session.message cimport Publication
+from _speedups.codec.publish cimport (
+    FLAG_DUP, FLAG_RETAIN, FORWARD_5, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
+    write_publish,
+)
+from _speedups.session.message cimport Publication, seconds_left
 from _speedups.session.subscriber cimport PEER, Plan, Receiver, Subscriber, has_room, trace_delivery
 from _speedups.session.trace cimport Tracer
 from _speedups.session.turn cimport Turn
@@ -61,7 +64,10 @@ cdef class Peer(Subscriber):
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
         cdef Tracer tracer = self.turn.tracer
+        cdef bint is_level_5 = publication.properties_length or publication.expires
+        cdef uint8_t first_byte
         cdef uint32_t remaining
+        cdef uint8_t* p
         cdef bint sent
         if publication.forwarded:
             return 1                                  # the node that accepted the message has sent it to all nodes
@@ -71,13 +77,20 @@ cdef class Peer(Subscriber):
                 trace_delivery(tracer, "forwarded", self, publication, publication.qos, "")
             return 1
         # DUP means "published with QoS 1 or 2": sessions that have it in a queue then skip it.
+        first_byte = (FORWARD_5 if is_level_5 else PUBLISH_QOS_0) | FLAG_DUP * (publication.qos > 0)
+        if publication.retain and self.turn.journal.layout > 1:
+            first_byte |= FLAG_RETAIN
         remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
+        if is_level_5:
+            remaining += <uint32_t>properties_size(publication.expires != 0, 0, publication.properties_length)
         sent = has_room(self.outlet, publish_size(remaining))
         if sent:
-            write_publish(
-                self.outlet.reserve(publish_size(remaining)), PUBLISH_QOS_0 | FLAG_DUP * (publication.qos > 0),
-                remaining, publication.topic, publication.topic_length, 0, publication.payload,
-                publication.payload_length)
+            p = write_publish(
+                self.outlet.reserve(publish_size(remaining)), first_byte, remaining, publication.topic,
+                publication.topic_length, 0, publication.payload, publication.payload_length)
+            if is_level_5:
+                write_properties(p, publication.expires != 0, seconds_left(publication.expires, self.turn.clock), NULL, 0,
+                                 publication.properties, publication.properties_length)
         if tracer is not None:
             trace_delivery(tracer, "forwarded" if sent else "dropped", self, publication, 0,
                            "" if sent else "QoS 0, and it reads too slowly")

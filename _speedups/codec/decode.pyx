@@ -183,7 +183,9 @@ cdef Subscribe decode_subscribe(Cursor* c, int level):
         if level == 3:
             options &= 3               # "the upper 6 bits of this byte are not used"
         if options & 3 == 3 or options & (0xC0 if level == 5 else 0xFC):
-            raise MalformedPacket("SUBSCRIBE: requested QoS is 3, or reserved bits are set [MQTT-3.8.3-4]")
+            # At level 5 the one is a protocol error, and the other is malformed [5: MQTT-3.8.3-5].
+            raise (ProtocolError if level == 5 and options & 0xC0 == 0 else MalformedPacket)(
+                "SUBSCRIBE: requested QoS is 3, or reserved bits are set [MQTT-3.8.3-4]")
         if options & 0x30 == 0x30:
             raise ProtocolError("SUBSCRIBE: Retain Handling is 3 [5: 3.8.3.1]")
         if options & 0x04 and topic_filter.startswith("$share/"):

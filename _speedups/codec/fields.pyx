@@ -14,7 +14,7 @@ from _speedups.base.cursor cimport (
 from _speedups.codec.tables cimport CODE_MALFORMED, CODE_PACKETS, CODE_TOPIC_NAME_INVALID
 from _speedups.codec.topics cimport TOPIC_LEVELS_MAX, TopicFault, check_topic_name, check_utf8, fault_text
 
-from _speedups.codec.errors import InvalidPacket, MalformedPacket
+from _speedups.codec.errors import InvalidPacket, MalformedPacket, ProtocolError
 from _speedups.codec.tables import TYPE_NAMES
 
 cdef object check_level(int level):
@@ -77,7 +77,7 @@ cdef int decode_packet_id(Cursor* c, int packet_type) except -1:
     if read_u16(c, &packet_id) == -1:
         raise short_body(packet_type, "packet identifier")
     if packet_id == 0:
-        raise MalformedPacket(f"{TYPE_NAMES[packet_type]}: the packet identifier is 0 [MQTT-2.3.1-1]")
+        raise ProtocolError(f"{TYPE_NAMES[packet_type]}: the packet identifier is 0 [MQTT-2.3.1-1]")
     return packet_id
 
 

@@ -24,6 +24,7 @@ cdef class Connection(Channel):
     cdef Buffer incoming               # bytes of an incomplete packet, or of packets that may not be handled yet
     cdef Timer timer                   # for CONNECT, then for keep alive
     cdef bint awaits_connect           # is in loop.awaiting_connect
+    cdef bint overdue                  # the time for CONNECT and authentication is over
     cdef public bint reset_on_close    # close by reset: a clean close would confirm data that is not stored yet
     cdef object reason                    # reason of the close
     cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6, or only the family

@@ -26,7 +26,7 @@ from _speedups.net.posix cimport (
 )
 from _speedups.net.tls cimport FAILED, RECORD_MAX, WANTS_WRITE
 from _speedups.net.websocket cimport NORMAL, PROTOCOL_ERROR
-from _speedups.protocol.channel cimport ENDED, EXPECTING, OPEN
+from _speedups.protocol.channel cimport AUTHENTICATING, ENDED, EXPECTING, OPEN
 from _speedups.protocol.read_gate cimport (
     CLOSE_PENDING, CONNECT_PENDING, HANDLER_BUSY, OUTPUT_FULL, PARSE_GATE, RATE_LIMITED, STORE_BEHIND,
 )
@@ -389,8 +389,19 @@ cdef class Connection(Channel):
             shutdown(self.fd, SHUT_WR)
         self.restart_timer()
 
+    def authenticate(self):
+        if self.closed:
+            return
+        if self.overdue:
+            self.close_soon(close_reasons.AUTH_TIMEOUT)
+            return
+        Channel.authenticate(self)
+        if not self.awaits_connect:                # it can be evicted again
+            self.awaits_connect = True
+            self.loop.awaiting_connect[self.fd] = self
+
     cdef void connect_received(self) noexcept:
-        if self.awaits_connect and self.phase != EXPECTING:
+        if self.awaits_connect and self.phase != EXPECTING and self.phase != AUTHENTICATING:
             self.awaits_connect = False
             self.loop.awaiting_connect.pop(self.fd, None)
 
@@ -401,13 +412,11 @@ cdef class Connection(Channel):
         if code is None or self.blocked or (self.tls is not None and not self.tls.ready):
             return False
         if self.session is None:
-            packet = encode_reason(Connack, CONNACK, code, reason)
+            packet = encode_reason(Connack, CONNACK, code, reason, self.largest)
         else:
-            packet = encode_reason(Disconnect, DISCONNECT, code, reason)
-            if len(packet) > <Py_ssize_t>self.largest:        # [5: MQTT-3.14.2-3]
-                packet = encode(Disconnect(code), 5)
-                if len(packet) > <Py_ssize_t>self.largest:
-                    return False
+            packet = encode_reason(Disconnect, DISCONNECT, code, reason, self.largest)
+        if packet is None:
+            return False
         self.send(packet)
         self.flush()
         return True
@@ -473,6 +482,10 @@ cdef class Connection(Channel):
         if self.phase == EXPECTING:
             self.turn.counters[CONNECT_TIMEOUTS] += 1
             return self.close_soon(close_reasons.CONNECT_TIMEOUT)
+        if self.phase == AUTHENTICATING:
+            self.turn.counters[CONNECT_TIMEOUTS] += 1
+            return self.close_soon(close_reasons.AUTH_TIMEOUT)
+        self.overdue = self.phase != OPEN
         if self.phase == OPEN:
             if self.keep_alive_ticks and self.turn.tick - self.last_seen >= self.keep_alive_ticks and (
                     recv(self.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 or self.gate & PARSE_GATE):
@@ -497,11 +510,25 @@ cdef class Connection(Channel):
         return 0
 
 
-cdef bytes encode_reason(object packet, int packet_type, int code, object reason):
-    """A CONNACK or DISCONNECT of level 5 with a reason code that it can carry, and a reason string."""
+cdef bytes encode_reason(object packet, int packet_type, int code, object reason, uint32_t largest):
+    """A CONNACK or DISCONNECT of level 5 with a reason code that it can carry, a reason string, other servers.
+
+    Within `largest` bytes, 0 = any: without the reason string if need be [5: MQTT-3.2.2-19] [5: MQTT-3.14.2-3], then
+    without other servers, else None.
+    """
+    cdef dict properties = {"reason_string": str(reason)}
+    cdef bytes encoded
     if not CODE_PACKETS[code] >> packet_type & 1:
         code = CODE_UNSPECIFIED
-    return encode(packet(reason_code=code, properties={"reason_string": str(reason)}), 5)
+    if reason.server_reference:
+        properties["server_reference"] = reason.server_reference
+    for name in ("reason_string", "server_reference"):
+        encoded = encode(packet(reason_code=code, properties=properties), 5)
+        if largest == 0 or len(encoded) <= <Py_ssize_t>largest:
+            return encoded
+        properties.pop(name, None)
+    encoded = encode(packet(reason_code=code), 5)
+    return encoded if len(encoded) <= <Py_ssize_t>largest else None
 
 
 cdef Connection connection_of(Timer* timer):

@@ -21,7 +21,7 @@ cdef class Loop:
     cdef uint8_t* shared               # read buffer of all connections
     cdef uint8_t* record               # joins head and payload of a frame for TLS
     cdef dict connections              # fd -> Connection: owns them
-    cdef dict awaiting_connect         # fd -> Connection that has not sent CONNECT, oldest first
+    cdef dict awaiting_connect         # fd -> Connection that has not sent CONNECT or AUTH, oldest first
     cdef dict addresses                # address -> number of its connections, if a listener limits them
     cdef list rate_limited             # Connections over a rate
     cdef list read_again               # Connections with bytes read ahead and not handled

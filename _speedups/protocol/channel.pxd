@@ -28,6 +28,7 @@ cdef class Channel(Outlet):
     cdef public object identity        # for the handler: the identity of the authenticated client
     cdef public object connect         # for the handler: the CONNECT packet, while it is needed
     cdef public object connect_properties  # for the handler: those of CONNECT while hooks may ask for them, or None
+    cdef public object authentication  # for the handler: the method and the steps of the authentication, or None
     cdef readonly object fault         # the CloseReason for which the connection must end, or None
     cdef Alias* aliases                # of the client, from 1 on; NULL until it sets the first
     cdef uint8_t phase
@@ -44,6 +45,7 @@ cdef class Channel(Outlet):
     cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1
     cdef int protocol_error(self, object reason) except -1
     cdef int charge(self, bint is_publish, Py_ssize_t size) except -1
+    cdef bint begins_level_5(self, const uint8_t* body, Py_ssize_t n) noexcept
     cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
     cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
     cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1

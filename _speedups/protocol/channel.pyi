@@ -12,6 +12,7 @@ class Channel(Outlet):
     connect: Connect | None
     connect_properties: dict[str, Any] | None
     identity: Any
+    authentication: Any
     fault: CloseReason | None
     def __init__(self, router: Router, handler: Any) -> None: ...
     @property
@@ -22,6 +23,7 @@ class Channel(Outlet):
     def maximum_packet_size(self) -> int: ...
     @property
     def window(self) -> int: ...
+    def limit_output(self, maximum_packet_size: int) -> None: ...
     def accept(
         self,
         session: Session,

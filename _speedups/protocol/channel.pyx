@@ -4,8 +4,8 @@ PUBLISH, its acknowledgements and PINGREQ never become Python objects; every oth
 node's handler. Network input never raises: `fault` is set, further input is ignored, and the owner of the socket
 closes it. It has no socket, no clock (the turn's tick is its time), and no configuration except the turn's limits.
 
-The handler is any object with two methods. `packet(channel, packet)` handles CONNECT, SUBSCRIBE, UNSUBSCRIBE and
-DISCONNECT. `denied(channel, topic)` is called at the client's first denied PUBLISH. With hooks for PUBLISH, also
+The handler is any object with two methods. `packet(channel, packet)` handles CONNECT, SUBSCRIBE, UNSUBSCRIBE,
+DISCONNECT and AUTH. `denied(channel, topic)` is called at the client's first denied PUBLISH. With hooks for PUBLISH, also
 `publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `drop_publish`.
 """
 
@@ -96,7 +96,11 @@ cdef class Channel(Outlet):
     @property
     def maximum_packet_size(self):
         """Bytes of the largest packet that the client takes."""
-        return self.largest
+        return self.largest or <uint32_t>-1
+
+    def limit_output(self, uint32_t maximum_packet_size):
+        """Set the bytes of the largest packet that a client takes whose CONNECT is not accepted yet; 0 = any."""
+        self.largest = maximum_packet_size or <uint32_t>-1
 
     @property
     def window(self):
@@ -199,18 +203,25 @@ cdef class Channel(Outlet):
                 self.protocol_error(CloseReason(
                     CODE_PACKET_TOO_LARGE, f"a packet of {remaining + (q - p)} bytes, {limit} are allowed"))
                 return n
-            if self.level == 5 and q - p != 1 + varint_size(remaining):
-                self.protocol_error(close_reasons.LENGTH_FORM)
-                return n
             if end - q < <Py_ssize_t>remaining:
                 self.need = remaining + <uint32_t>(q - p)
                 break
+            if q - p != 1 + varint_size(remaining) and (self.level == 5 or self.begins_level_5(q, remaining)):
+                self.protocol_error(close_reasons.LENGTH_FORM)
+                return n
             self.turn.counters[PACKETS_RECEIVED] += 1
             self.handle_packet(p[0], p, q, remaining)
             if self.metered:
                 self.charge(p[0] >> 4 == PUBLISH, remaining + (q - p))
             p = q + remaining
         return n if self.phase == ENDED else p - data
+
+    cdef bint begins_level_5(self, const uint8_t* body, Py_ssize_t n) noexcept:
+        """Whether the body is that of a CONNECT of level 5 or a later one, whose faults get a reason code in CONNACK."""
+        if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and body[6] >= 5:
+            self.level = 5
+            return True
+        return False
 
     cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
         """Handle one packet."""
@@ -498,8 +509,7 @@ cdef class Channel(Outlet):
         """Decode a packet that is not hot and pass it to the handler."""
         if self.phase != EXPECTING and first_byte >> 4 == CONNECT:
             return self.protocol_error(close_reasons.SECOND_CONNECT)
-        if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and body[6] >= 5:
-            self.level = 5                             # also a CONNECT with a fault gets a reason code in CONNACK
+        self.begins_level_5(body, n)
         try:
             packet = decode_body(first_byte, body, n, self.level or 4)
         except UnacceptableProtocol:

@@ -13,15 +13,22 @@ class CloseReason(str):
     Args:
         reason_code: of DISCONNECT to a client of level 5; None: it gets no DISCONNECT.
         sentence: the reason, in words.
+        server_reference: other servers for the client, separated by spaces; empty = none [5: 4.11].
     """
 
-    __slots__ = ("code",)
+    __slots__ = ("code", "server_reference")
     code: int | None
+    server_reference: str
 
-    def __new__(cls, reason_code: int | None, sentence: str) -> "CloseReason":
+    def __new__(cls, reason_code: int | None, sentence: str, server_reference: str = "") -> "CloseReason":
         reason = super().__new__(cls, sentence)
         reason.code = reason_code
+        reason.server_reference = server_reference
         return reason
+
+    def leading_to(self, references: tuple[str, ...]) -> "CloseReason":
+        """The same reason, as one that sends clients of level 5 to other servers; without references, itself."""
+        return CloseReason(Code.USE_ANOTHER_SERVER, self, " ".join(references)) if references else self
 
 
 # The client.
@@ -33,6 +40,8 @@ TAKEN_OVER = CloseReason(Code.SESSION_TAKEN_OVER, "taken over by a new connectio
 KEEP_ALIVE_TIMEOUT = CloseReason(Code.KEEP_ALIVE_TIMEOUT, "keep alive ran out [MQTT-3.1.2-24]")
 CONNECT_TIMEOUT = CloseReason(None, "no CONNECT in time")
 CONNECT_EVICTED = CloseReason(None, "no CONNECT, and others wait")
+AUTH_TIMEOUT = CloseReason(None, "authentication took too long")
+RE_AUTH_TIMEOUT = CloseReason(Code.KEEP_ALIVE_TIMEOUT, "authentication took too long")
 
 # Limits and access.
 UNTRUSTED_PROXY = CloseReason(None, "not from a trusted proxy")
@@ -43,12 +52,25 @@ RECEIVE_MAXIMUM_EXCEEDED = CloseReason(
 )
 TOO_MANY_UNRELEASED = CloseReason(Code.QUOTA_EXCEEDED, "too many QoS 2 messages wait for PUBREL")
 CONNACK_TOO_LARGE = CloseReason(None, "its Maximum Packet Size has no room for CONNACK")
+AUTH_TOO_LARGE = CloseReason(None, "its Maximum Packet Size has no room for AUTH")
 CREDENTIALS_EXPIRED = CloseReason(Code.MAXIMUM_CONNECT_TIME, "its credentials have expired")
 USER_REMOVED = CloseReason(Code.NOT_AUTHORIZED, "its user may not connect any more")
+ANOTHER_USER = CloseReason(Code.NOT_AUTHORIZED, "it authenticated again as another user")
 
 # The protocol.
 NOT_CONNECT = CloseReason(Code.PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]")
 NOT_AUTH = CloseReason(Code.PROTOCOL_ERROR, "a packet other than AUTH before CONNACK [5: MQTT-3.1.2-30]")
+NO_METHOD = CloseReason(
+    Code.PROTOCOL_ERROR, "AUTH from a client that has named no authentication method [5: MQTT-4.12.0-7]"
+)
+AUTH_WITHOUT_METHOD = CloseReason(Code.PROTOCOL_ERROR, "AUTH without an authentication method [5: 3.15.2.2.2]")
+AUTH_CODE = CloseReason(Code.PROTOCOL_ERROR, "AUTH with a reason code that only servers send [5: MQTT-3.15.2-1]")
+AUTH_UNASKED = CloseReason(Code.PROTOCOL_ERROR, "AUTH that continues no authentication [5: MQTT-4.12.0-3]")
+RE_AUTH_EARLY = CloseReason(Code.PROTOCOL_ERROR, "AUTH that authenticates again, before CONNACK [5: MQTT-4.12.1-1]")
+RE_AUTH_TWICE = CloseReason(Code.PROTOCOL_ERROR, "AUTH that authenticates again, while another one is under way")
+RE_AUTH_METHOD = CloseReason(
+    Code.PROTOCOL_ERROR, "AUTH with another authentication method than CONNECT [5: MQTT-4.12.1-1]"
+)
 CONNECT_USER_NAME = CloseReason(
     Code.MALFORMED_PACKET, "CONNECT: a control character in the user name; mqtt.control_characters accepts them"
 )
@@ -62,10 +84,10 @@ PUBLISH_QOS_3 = CloseReason(Code.MALFORMED_PACKET, "PUBLISH with QoS 3 [MQTT-3.3
 PUBLISH_DUP = CloseReason(Code.MALFORMED_PACKET, "PUBLISH with QoS 0 and DUP [MQTT-3.3.1-2]")
 PUBLISH_SHORT = CloseReason(Code.MALFORMED_PACKET, "PUBLISH is too short")
 PUBLISH_TOPIC_LENGTH = CloseReason(Code.MALFORMED_PACKET, "the topic name of PUBLISH is longer than the packet")
-PUBLISH_PACKET_ID = CloseReason(Code.MALFORMED_PACKET, "PUBLISH with packet identifier 0 [MQTT-2.3.1-1]")
+PUBLISH_PACKET_ID = CloseReason(Code.PROTOCOL_ERROR, "PUBLISH with packet identifier 0 [MQTT-2.3.1-1]")
 ACK_FLAGS = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement with wrong flags [MQTT-2.2.2-2]")
 ACK_SIZE = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement that is not two bytes long")
-ACK_PACKET_ID = CloseReason(Code.MALFORMED_PACKET, "an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]")
+ACK_PACKET_ID = CloseReason(Code.PROTOCOL_ERROR, "an acknowledgement with packet identifier 0 [MQTT-2.3.1-1]")
 PUBLISH_NO_TOPIC = CloseReason(Code.PROTOCOL_ERROR, "PUBLISH without topic name or known alias [5: MQTT-3.3.2-7]")
 PUBLISH_SUBSCRIPTION_IDENTIFIER = CloseReason(
     Code.PROTOCOL_ERROR, "PUBLISH from a client with a subscription identifier [5: MQTT-3.3.4-6]"

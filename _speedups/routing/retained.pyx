@@ -96,10 +96,15 @@ cdef class RetainedTree:
         node_prune(node)
         return 1
 
-    def set(self, bytes topic not None, bytes payload not None, int qos=0, uint64_t number=0):
+    def set(self, bytes topic not None, bytes payload not None, int qos=0, uint64_t number=0, bytes properties=b"",
+            int64_t expires=0):
         """Keep a message whose room the caller has checked; an empty payload clears.
 
-        `number` is the message's name in the store, if it has one.
+        Args:
+            topic, payload, qos: of the message.
+            number: its name in the store, if it has one.
+            properties: its property block.
+            expires: time of the turn's clock at which it expires; 0 = never.
         """
         cdef const uint8_t* t = topic
         cdef Publication publication
@@ -108,6 +113,9 @@ cdef class RetainedTree:
             self.remove(t, len(topic))
             return
         publication = publication_of(t, len(topic), payload, len(payload), <uint8_t>qos, True)
+        publication.properties = properties
+        publication.properties_length = len(properties)
+        publication.expires = expires
         message = message_new(&publication)
         if message == NULL:
             raise MemoryError

@@ -30,6 +30,7 @@ cdef class Router:
     cdef bint send_level_5(self, Subscriber subscriber, Outlet outlet, const Plan* plan, const Receiver* receiver,
                            Publication* publication, Tracer tracer) except -1
     cdef int encode_level_5(self, Publication* publication) except -1
+    cdef int take_block(self, Publication* publication) except -1
     cdef int strip(self, Publication* publication, const uint8_t* expiry, const uint8_t* alias) except -1
     cdef int encode(self, Publication* publication) except -1
     cdef int retain(self, const Publication* publication) except -1

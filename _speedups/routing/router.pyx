@@ -9,10 +9,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
-from _speedups.base.cursor cimport Cursor, read_header
+from _speedups.base.cursor cimport Cursor, read_header, read_varint
 from _speedups.codec.properties cimport PropertyScan, scan_properties
 from _speedups.codec.publish cimport (
-    ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, is_sys, properties_size, publish_remaining,
+    ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, FORWARD_5, PUBLISH_QOS_0, is_sys, properties_size, publish_remaining,
     publish_size, write_properties, write_publish,
 )
 from _speedups.codec.tables cimport PUBLISH
@@ -125,11 +125,12 @@ cdef class Router:
         if plan == NULL or plan.generation != self.filters.generation:
             plan = self.filters.plan(publication.topic, publication.topic_length, h)
         try:
-            if publication.message == NULL and (publication.retain or (publication.qos and plan.count)):
+            if publication.message == NULL and (
+                    (publication.retain and not publication.forwarded) or (publication.qos and plan.count)):
                 publication.message = made = message_new(publication)
                 if made == NULL:
                     raise MemoryError
-            if publication.retain:
+            if publication.retain and not publication.forwarded:
                 self.retain(publication)
             if tracer is not None:
                 if not tracer.follows(publication.topic, publication.topic_length):
@@ -354,16 +355,16 @@ cdef class Router:
         return self.route(&publication)
 
     def expire_retained(self):
-        """Remove the retained messages that have expired; returns how many."""
+        """Remove the retained messages that have expired; returns their topic names."""
         cdef bytes topic = self.retained.take_expired(self.turn.clock)
-        cdef int count = 0
+        cdef list found = []
         while topic is not None:
-            count += 1
+            found.append(topic)
             self.turn.counters[EXPIRED] += 1
             if self.turn.journal.epoch and not self.turn.journal.shared:
                 self.turn.journal.retained_gone(topic, len(topic))
             topic = self.retained.take_expired(self.turn.clock)
-        return count
+        return found
 
     def deliver(self, bytes batch not None):
         """Deliver the messages of another node's batch to the clients here.
@@ -383,12 +384,16 @@ cdef class Router:
         cdef uint32_t remaining = 0
         cdef Py_ssize_t topic_length
         cdef uint8_t first_byte = 0, qos
+        cdef bint is_level_5
         cdef int count = 0
         at.p = batch
         at.end = at.p + len(batch)
         while at.p < at.end:
             packet = at.p
-            if read_header(&at, &first_byte, &remaining) != 1 or first_byte >> 4 != PUBLISH:
+            if read_header(&at, &first_byte, &remaining) != 1:
+                raise ValueError("a batch that can't be read")
+            is_level_5 = first_byte >> 4 == FORWARD_5 >> 4
+            if not is_level_5 and first_byte >> 4 != PUBLISH:
                 raise ValueError("a batch that can't be read")
             topic_length = at.p[0] << 8 | at.p[1] if remaining >= 2 else 0
             qos = first_byte >> 1 & 3
@@ -396,18 +401,39 @@ cdef class Router:
                 raise ValueError("a batch that can't be read")
             publication = publication_of(
                 at.p + 2, topic_length, at.p + 2 + topic_length + 2 * (qos > 0),
-                <Py_ssize_t>remaining - 2 - topic_length - 2 * (qos > 0), qos, False)
+                <Py_ssize_t>remaining - 2 - topic_length - 2 * (qos > 0), qos, first_byte & FLAG_RETAIN)
             publication.publisher = <void*>None
             publication.forwarded = True
-            if first_byte == PUBLISH_QOS_0 | FLAG_DUP:    # published with a higher QoS, but no receiver here has one
+            if is_level_5:
+                self.take_block(&publication)
+            if qos == 0 and first_byte & FLAG_DUP:    # published with a higher QoS, but no receiver here has one
                 publication.qos = 1
-            elif qos == 0:
+            elif first_byte == PUBLISH_QOS_0:
                 publication.packet = packet
                 publication.packet_size = at.p + remaining - packet
             self.route(&publication)
             at.p += remaining
             count += 1
         return count
+
+    cdef int take_block(self, Publication* publication) except -1:
+        """Take the property block from the front of the payload of a message from another node."""
+        cdef Cursor at
+        cdef PropertyScan scan
+        cdef uint32_t length = 0
+        at.p = publication.payload
+        at.end = at.p + publication.payload_length
+        if (read_varint(&at, &length) < 0 or at.end - at.p < <Py_ssize_t>length
+                or scan_properties(at.p, length, PUBLISH, &scan)):
+            raise ValueError("a batch that can't be read")
+        publication.properties = at.p
+        publication.properties_length = length
+        publication.payload = at.p + length
+        publication.payload_length = at.end - publication.payload
+        if scan.expiry != NULL:
+            publication.expires = expiry_after(scan.expiry_interval, self.turn.clock)
+            self.strip(publication, scan.expiry, NULL)
+        return 0
 
     def record_retained(self, RetainedSearch search not None, int most):
         """Write up to `most` retained messages of the search to the journal again; False at its end."""

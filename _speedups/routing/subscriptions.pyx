@@ -441,23 +441,21 @@ cdef class SubscriptionTree:
         return 0
 
     cdef int add_identifiers(self, Receiver* receiver, SpecialMatch* matches, Py_ssize_t n, uint8_t without) except -1:
-        """Write the identifiers of the matches as properties, ascending, each once; not of matches with these options.
+        """Write the identifiers of the matches as properties, ascending; not of matches with these options.
 
-        Receivers with the same set one after the other share it. More than 65 535 bytes are not sent.
+        One that several subscriptions have is written for each [5: MQTT-3.3.4-4]. Receivers with the same set one after the other share it. More than 65 535 bytes are not sent.
         """
         cdef Py_ssize_t before = self.last_identifiers, start = buffer_size(&self.identifiers), size
-        cdef uint32_t last = 0
         cdef uint8_t* p
         cdef Py_ssize_t i
         for i in range(n):
-            if matches[i].identifier == last or matches[i].options & without:
+            if matches[i].identifier == 0 or matches[i].options & without:
                 continue
             p = buffer_reserve(&self.identifiers, &self.pool, 5)
             if p == NULL:
                 raise MemoryError
-            last = matches[i].identifier
             p[0] = SUBSCRIPTION_IDENTIFIER
-            size = 1 + write_varint(p + 1, last)
+            size = 1 + write_varint(p + 1, matches[i].identifier)
             if buffer_size(&self.identifiers) - start + size > 65535:
                 break
             self.identifiers.end += size

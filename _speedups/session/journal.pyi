@@ -4,6 +4,7 @@ class DamagedBlock(ValueError): ...
 
 class Journal:
     last_id: int
+    layout: int
     clock_offset: int
     uses_level_5: bool
     def __init__(self) -> None: ...

@@ -301,8 +301,11 @@ cdef class Session(Subscriber):
         self.identifier_sets.append(wanted)
         return <uint16_t>(len(self.identifier_sets) - 1)
 
-    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags) except -1:
-        """Add a message that has queue number `n`; `flags` are EntryFlags. A repeated number is ignored."""
+    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers) except -1:
+        """Add a message that has queue number `n`; `flags` are EntryFlags. A repeated number is ignored.
+
+        `identifiers` are those of the subscriptions that it matched, as properties.
+        """
         cdef Entry* e
         # Accepted from the first restored part of the queue until the client leaves; CONNACK may still be pending.
         if self.queue.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
@@ -310,7 +313,8 @@ cdef class Session(Subscriber):
         if n < self.tail and not (self.restoring and n >= self.queue.head and queue_entry(&self.queue, n).message == NULL):
             return 0
         e = self.restored_entry(n)
-        e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING, 0)
+        e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING,
+                     self.identifier_set(identifiers, len(identifiers)) if identifiers else 0)
         count_queued(self, 1, message_size(message))
         if self.turn.limits.drop_oldest and not self.restoring:
             while (self.queue.queued > self.turn.limits.max_queued_messages

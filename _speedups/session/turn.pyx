@@ -169,7 +169,7 @@ cdef class Turn:
         self.commits = deque()
         self.full_queues = {}
         self.writing = Commit()
-        self.clock = 1                             # 0 stands for "never" in deadlines
+        self.clock = journal.now = 1               # 0 stands for "never" in deadlines
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -241,6 +241,7 @@ cdef class Turn:
         """Advance the tick by `ticks` quarters of a second, and the clock by `missed` more: the process was suspended."""
         self.tick += ticks
         self.clock += ticks + missed
+        self.journal.now = self.clock
 
     def after_commit(self, callback):
         """Call `callback()` when all records so far are stored; at once if they are."""

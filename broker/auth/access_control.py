@@ -6,18 +6,21 @@ Later the previous state stays in force, with an error in the log: the node neve
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 from broker import logs
 from broker.auth import exposure
 from broker.auth.acl_file import AclFile
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
+from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
 from broker.auth.chain import Chain, Method
 from broker.auth.chain_builder import ChainBuilder
 from broker.auth.cluster_users import Source
 from broker.auth.penalties import Penalties
+from broker.auth.stored_user import StoredUser
 from broker.auth.work_pool import Busy
 from broker.config.kinds import FilePath
 from broker.config.schema import AuthConfig, Config, ListenerConfig
@@ -26,9 +29,33 @@ from broker.errors import ConfigError
 TOO_MANY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="its address has sent wrong credentials too often")
 BUSY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="too many clients wait to be authenticated")
 CHANGED = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its user has just been removed")
+SECRET_BYTES = 32
 FILES = tuple(key.name for key in fields(AuthConfig) if isinstance(key.metadata["kind"], FilePath))
 
+S = TypeVar("S", Verdict, Step)
+
 log = logs.get("flockmq.auth")
+
+
+class GuardedExchange:
+    """An exchange whose steps are guarded.
+
+    Args:
+        exchange: of a method.
+        guard: calls a step.
+    """
+
+    def __init__(
+        self, exchange: Exchange, guard: Callable[[Callable[[], Step | Awaitable[Step]]], Step | Awaitable[Step]]
+    ) -> None:
+        self._exchange = exchange
+        self._guard = guard
+
+    def start(self, client: Credentials, data: bytes) -> Step | Awaitable[Step]:
+        return self._guard(partial(self._exchange.start, client, data))
+
+    def step(self, data: bytes) -> Step | Awaitable[Step]:
+        return self._guard(partial(self._exchange.step, data))
 
 
 class AccessControl:
@@ -38,14 +65,20 @@ class AccessControl:
         config: of the node.
         users: returns the users of the cluster; None: there are none.
         first: authentication methods before those of the configuration, on all listeners.
+        secret: returns a secret of the node; by default one that a restart changes.
 
     Raises:
         ConfigError: the node would be open to the network by mistake, or a file can't be used.
     """
 
     def __init__(
-        self, config: Config, users: Callable[[], Source | None] = lambda: None, first: Sequence[Method] = ()
+        self,
+        config: Config,
+        users: Callable[[], Source | None] = lambda: None,
+        first: Sequence[Method] = (),
+        secret: Callable[[], bytes] | None = None,
     ) -> None:
+        self._secret = secret or partial(bytes, secrets.token_bytes(SECRET_BYTES))
         self._builder = ChainBuilder(users)
         self._penalties = Penalties()
         self._first = tuple(first)
@@ -72,7 +105,7 @@ class AccessControl:
         methods = [*self._first, *self._builder.of(listener)]
         acl = AclFile(auth.acl_file) if auth.acl_file else None
         anonymous = auth.allow_anonymous or not methods
-        return Chain(methods, self._builder.verifier, anonymous=anonymous, acl=acl)
+        return Chain(methods, self._builder.verifier, anonymous=anonymous, acl=acl, allowed=auth.methods)
 
     def changed(self) -> bool:
         """Read the files again if one of them has changed; whether their content was applied."""
@@ -93,25 +126,33 @@ class AccessControl:
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
         chain = self._chains[credentials.listener]
         answer = chain.authenticate(credentials)
-        return answer if isinstance(answer, Verdict) else self._attempt(credentials, chain, answer)
-
-    async def _attempt(self, credentials: Credentials, chain: Chain, answer: Coroutine[Any, Any, Verdict]) -> Verdict:
-        address = credentials.address
-        if not self._penalties.begin(address):
+        if isinstance(answer, Verdict):
+            return answer
+        if not self._penalties.begin(credentials.address):
             answer.close()
             return TOO_MANY
+        return self._attempt(credentials, chain, answer)
+
+    async def _attempt(self, credentials: Credentials, chain: Chain, answer: Awaitable[S]) -> S | Verdict:
+        """Wait for an attempt that has begun, and end it."""
         try:
-            verdict = await answer
-            if verdict.code == ReasonCode.BAD_USERNAME_OR_PASSWORD:
-                await self._delay(address)
-            if verdict.code == ReasonCode.ACCEPTED and self._chains.get(credentials.listener) is not chain:
-                found = self.renewed(verdict.identity)  # rules may have changed meanwhile
-                return CHANGED if found is None else replace(verdict, identity=found)
-            return verdict
+            step = await answer
+            if is_wrong(step):
+                await self._delay(credentials.address)
+            return self._present(credentials, chain, step)
         except Busy:
             return BUSY
         finally:
-            self._penalties.end(address)
+            self._penalties.end(credentials.address)
+
+    def _present(self, credentials: Credentials, chain: Chain, step: S) -> S | Verdict:
+        """A verdict with the present rights: rules and users may have changed meanwhile."""
+        if isinstance(step, Challenge) or step.code != ReasonCode.ACCEPTED:
+            return step
+        if self._chains.get(credentials.listener) is chain:
+            return step
+        found = self.renewed(step.identity)
+        return CHANGED if found is None else replace(step, identity=found)
 
     async def _delay(self, address: str) -> None:
         delay = self._penalties.failed(address)
@@ -120,6 +161,37 @@ class AccessControl:
                 await asyncio.sleep(delay)
             finally:
                 self._penalties.answered()
+
+    # ---- an exchange of several steps ----
+
+    def exchange(self, credentials: Credentials, method: str) -> Exchange | None:
+        chain = self._chains[credentials.listener]
+        found = chain.exchange(method, partial(self._find_user, credentials.listener), self._secret)
+        if found is None:
+            return None
+        exchange, name = found
+        return GuardedExchange(exchange, partial(self._guard, credentials, chain, name))
+
+    def _guard(
+        self, credentials: Credentials, chain: Chain, method: str, ask: Callable[[], Step | Awaitable[Step]]
+    ) -> Step | Awaitable[Step]:
+        """Take a step of an exchange: an attempt, as each password is."""
+        if not self._penalties.begin(credentials.address):
+            return TOO_MANY
+        goes_on = False
+        try:
+            answer = ask()
+            goes_on = isinstance(answer, Awaitable) or is_wrong(answer)
+            if isinstance(answer, Awaitable) or goes_on:
+                return self._attempt(credentials, chain, _admitted(credentials, chain, method, answer))
+            return self._present(credentials, chain, chain.admitted(credentials, answer, method))
+        finally:
+            if not goes_on:
+                self._penalties.end(credentials.address)
+
+    async def _find_user(self, listener: str, username: str) -> StoredUser | None:
+        chain = self._chains.get(listener)  # the present one, also for an exchange that is older
+        return None if chain is None else await chain.find_user(username)
 
     # ---- connected clients ----
 
@@ -131,6 +203,16 @@ class AccessControl:
     def close(self) -> None:
         """End the threads."""
         self._builder.close()
+
+
+def is_wrong(step: Step) -> bool:
+    """Whether a step refuses wrong credentials."""
+    return isinstance(step, Verdict) and step.code == ReasonCode.BAD_USERNAME_OR_PASSWORD
+
+
+async def _admitted(credentials: Credentials, chain: Chain, method: str, answer: Step | Awaitable[Step]) -> Step:
+    step = await answer if isinstance(answer, Awaitable) else answer
+    return chain.admitted(credentials, step, method)
 
 
 def _paths(auth: AuthConfig) -> list[str]:

@@ -2,13 +2,23 @@
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from _speedups.codec.reason_codes import ReasonCode
 from _speedups.session.rights import Rights
 from broker.auth.rules import Rules
 
-__all__ = ["ANYBODY", "Authenticator", "Credentials", "Identity", "ReasonCode", "Verdict"]
+__all__ = [
+    "ANYBODY",
+    "Authenticator",
+    "Challenge",
+    "Credentials",
+    "Exchange",
+    "Identity",
+    "ReasonCode",
+    "Step",
+    "Verdict",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,26 @@ class Verdict:
     code: ReasonCode
     identity: Identity = ANYBODY
     reason: str = ""  # for the log, when it is refused
+    data: bytes = b""  # authentication data of an accepted client, in CONNACK or AUTH
+
+
+class Challenge(NamedTuple):
+    """An exchange goes on: the client gets this data, and sends more."""
+
+    data: bytes = b""
+
+
+Step = Challenge | Verdict  # of an exchange [5: 4.12]; a verdict ends it
+
+
+class Exchange(Protocol):
+    """An authentication in steps, made anew for each time that a client authenticates. An exception refuses."""
+
+    def start(self, client: Credentials, data: bytes) -> Step | Awaitable[Step]:
+        """The first step. `data` is the authentication data of CONNECT, or of the AUTH that begins; empty = none."""
+
+    def step(self, data: bytes) -> Step | Awaitable[Step]:
+        """A further step, with the authentication data of the client's AUTH."""
 
 
 class Authenticator(Protocol):
@@ -55,3 +85,6 @@ class Authenticator(Protocol):
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict]:
         """Whether the client is accepted, and its identity."""
+
+    def exchange(self, credentials: Credentials, method: str) -> Exchange | None:
+        """An exchange of the authentication method that a client names; None: the method is unknown here."""

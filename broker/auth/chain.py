@@ -4,20 +4,26 @@
   password is never tried elsewhere, and a back end that is unavailable refuses (code 3) instead of falling through.
 - A client without credentials is anonymous, and accepted only if the listener allows it.
 - The refusal of an unknown user takes as long as that of a wrong password.
+- An exchange of several steps [5: 4.12] is that of a hook, else of the tokens, else of the stored users.
 """
 
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from _speedups.session.rights import Rights
 from broker.auth.acl_file import AclFile
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
-from broker.auth.passwords import StoredHash
+from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
+from broker.auth.methods import PASSWORD
+from broker.auth.passwords import SCRAM_ROUNDS, StoredHash
 from broker.auth.rules import rights_of
+from broker.auth.scram import NAME as SCRAM
+from broker.auth.scram import Find, ScramSha256
+from broker.auth.stored_user import StoredUser, UserStore
 from broker.auth.verifier import Verifier
 
 NEEDS_CREDENTIALS = Verdict(ReasonCode.NOT_AUTHORIZED, reason="it sent no credentials")
+NO_PASSWORDS = Verdict(ReasonCode.BAD_AUTHENTICATION_METHOD, reason="this listener accepts no passwords in CONNECT")
 UNKNOWN = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="unknown user")
 
 
@@ -37,6 +43,16 @@ class Method(Protocol):
         """The present identity of a client that it has accepted; None: it would be refused now."""
 
 
+@runtime_checkable
+class StepByStep(Protocol):
+    """A method that makes exchanges of its own."""
+
+    name: str
+
+    def exchange(self, name: str) -> Exchange | None:
+        """An exchange of an authentication method; None: the name is unknown here."""
+
+
 class Chain:
     """Authenticates the clients of one listener.
 
@@ -45,6 +61,7 @@ class Chain:
         verifier: compares passwords.
         anonymous: whether clients without credentials are accepted.
         acl: access rules; None: only those of the user apply.
+        allowed: names of the built-in ways to authenticate, as in `auth.methods`.
     """
 
     def __init__(
@@ -54,16 +71,21 @@ class Chain:
         *,
         anonymous: bool,
         acl: AclFile | None = None,
+        allowed: Sequence[str] = (PASSWORD, SCRAM),
     ) -> None:
         self.methods = tuple(methods)
         self.acl = acl
         self.anonymous = anonymous
+        self._allowed = frozenset(allowed)
         self._verifier = verifier
         self._dummy_hash = next((method.dummy_hash for method in methods if method.dummy_hash is not None), None)
 
     def authenticate(self, credentials: Credentials) -> Verdict | Coroutine[Any, Any, Verdict]:
         """The verdict with the rights of the client, at once unless a method has to wait."""
-        has_credentials = credentials.username is not None or credentials.certificate is not None
+        has_password = credentials.password is not None  # level 5 needs no user name for it
+        if has_password and self.methods and PASSWORD not in self._allowed:
+            return NO_PASSWORDS
+        has_credentials = has_password or credentials.username is not None or credentials.certificate is not None
         if self.methods and has_credentials:
             rest = iter(self.methods)
             for method in rest:
@@ -92,11 +114,47 @@ class Chain:
 
     async def _refuse_unknown(self, credentials: Credentials) -> Verdict:
         """The user is unknown to all methods."""
-        if credentials.username is None and self.anonymous:  # a certificate that no method needs
+        if (
+            credentials.username is None and credentials.password is None and self.anonymous
+        ):  # a certificate that no method needs
             return self._admitted(credentials, Verdict(ReasonCode.ACCEPTED, Identity()), "")
         if self._dummy_hash is not None:
             await self._verifier.matches(self._dummy_hash, credentials.password)
         return UNKNOWN
+
+    # ---- several steps ----
+
+    def exchange(self, name: str, find: Find, secret: Callable[[], bytes]) -> tuple[Exchange, str] | None:
+        """An exchange of the method that a client names, and the name of the method of the chain that has it.
+
+        Args:
+            name: as the client gives it.
+            find: looks up a user of this listener.
+            secret: as for ScramSha256.
+        """
+        for method in self.methods:
+            found = method.exchange(name) if isinstance(method, StepByStep) else None
+            if found is not None:
+                return found, method.name
+        stores = [method for method in self.methods if isinstance(method, UserStore)]
+        if name != SCRAM or SCRAM not in self._allowed or not stores:
+            return None
+        rounds = next((rounds for store in stores if (rounds := store.usual_rounds()) is not None), SCRAM_ROUNDS)
+        return ScramSha256(find, rounds, secret), ""  # the identity names the store that has the user
+
+    async def find_user(self, username: str) -> StoredUser | None:
+        """The user with stored credentials, of the first method that knows it; None: there is none. Raises Away."""
+        for method in self.methods:
+            found = await method.find_user(username) if isinstance(method, UserStore) else None
+            if found is not None:
+                return found
+        return None
+
+    def admitted(self, credentials: Credentials, step: Step, method: str) -> Step:
+        """A step of an exchange; a verdict that accepts the client with its rights."""
+        if isinstance(step, Challenge):
+            return step
+        return self._admitted(credentials, step, method or step.identity.method)
 
     def _admitted(self, credentials: Credentials, verdict: Verdict, method: str) -> Verdict:
         if verdict.code != ReasonCode.ACCEPTED:

@@ -13,6 +13,8 @@ from broker import logs
 from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.passwords import StoredHash, hash_password, parse_hash
 from broker.auth.rules import Rules, parse_rules, read_json
+from broker.auth.stored_user import Away as Away
+from broker.auth.stored_user import StoredUser
 from broker.auth.verifier import Verifier
 
 WRONG = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="wrong password")
@@ -20,10 +22,6 @@ DISABLED = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its user is disabled")
 AWAY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the users can't be looked up for now")
 
 log = logs.get("flockmq.auth")
-
-
-class Away(Exception):
-    """The user can't be looked up for now."""
 
 
 class User(NamedTuple):
@@ -95,6 +93,29 @@ class ClusterUsers:
         if source.known(username) != data:  # it was changed meanwhile
             return AWAY
         return DISABLED if user.disabled else Verdict(ReasonCode.ACCEPTED, Identity(username, rules=user.rules))
+
+    async def find_user(self, username: str) -> StoredUser | None:
+        """The user; None: there is none.
+
+        Raises:
+            Away: it can't be looked up for now, or what is stored is unreadable.
+        """
+        source = self._source()
+        if source is None:
+            raise Away
+        data = await source.find(username)
+        if data is None:
+            return None
+        try:
+            user = User.parse(data)
+        except ValueError as error:
+            log.error("a stored user is invalid", username=username, error=error)
+            raise Away from error
+        return StoredUser(user.stored, Identity(username, rules=user.rules, method=self.name), user.disabled)
+
+    def usual_rounds(self) -> int | None:
+        """Unknown: the users are not here."""
+        return None
 
     def renew(self, identity: Identity) -> Identity | None:
         """The identity with the present rules of the user."""

@@ -21,6 +21,7 @@ from broker.config.schema import QuotasConfig
 from broker.core.data_plane import DataPlane
 
 Renewed = Callable[[Identity], Identity | None]
+Expiring = tuple[float, int, Connection]  # seconds since 1970, a number for the order, the connection
 NOTHING = Rights(())
 RENEW_BATCH = 500  # some 20 ms
 CLOSE_BATCH = 500
@@ -41,7 +42,7 @@ class ConnectedUsers:
         self._data_plane = data_plane
         self._quotas = quotas
         self._connections: Counter[str] = Counter()  # by user
-        self._expiring: list[tuple[float, int, Connection]] = []  # a heap; also of connections that have ended
+        self._expiring: list[Expiring] = []  # a heap; also of connections that have ended, or authenticated again
         self._numbers = itertools.count()
         self._expiries = 0  # of connections that are open
 
@@ -65,12 +66,30 @@ class ConnectedUsers:
         identity: Identity = connection.identity
         if identity.username is not None:
             self._connections[identity.username] += 1
-        if identity.expires is not None:
-            self._expiries += 1
-            heapq.heappush(self._expiring, (identity.expires, next(self._numbers), connection))
-            if len(self._expiring) > 2 * self._expiries + STALE_FREE:
-                self._expiring = [entry for entry in self._expiring if not entry[2].closed]
-                heapq.heapify(self._expiring)
+        self._expect_expiry(connection, identity)
+
+    def _expect_expiry(self, connection: Connection, identity: Identity) -> None:
+        if identity.expires is None:
+            return
+        self._expiries += 1
+        heapq.heappush(self._expiring, (identity.expires, next(self._numbers), connection))
+        if len(self._expiring) > 2 * self._expiries + STALE_FREE:
+            current = {entry[2]: entry for entry in self._expiring if _is_current(entry)}
+            self._expiring = list(current.values())
+            heapq.heapify(self._expiring)
+
+    def on_authenticated_again(self, connection: Connection, identity: Identity) -> bool:
+        """Replace rights and expiry of a connected client; False: it is another user now, and nothing was replaced."""
+        before: Identity = connection.identity
+        if identity.username != before.username:
+            return False
+        connection.identity = identity
+        if identity.expires != before.expires:
+            self._expiries -= before.expires is not None
+            self._expect_expiry(connection, identity)
+        if _set_rights(connection, identity):
+            self._data_plane.router.filters.forget_plans()
+        return True
 
     def on_disconnected(self, connection: Connection) -> None:
         """An admitted connection has closed."""
@@ -94,8 +113,9 @@ class ConnectedUsers:
         now = time.time()
         ended = 0
         while self._expiring and self._expiring[0][0] <= now:
-            connection = heapq.heappop(self._expiring)[2]
-            if connection.closed:
+            entry = heapq.heappop(self._expiring)
+            connection = entry[2]
+            if not _is_current(entry):
                 continue
             connection.close(close_reasons.CREDENTIALS_EXPIRED)
             ended += 1
@@ -137,8 +157,18 @@ class ConnectedUsers:
             connection.close(close_reasons.USER_REMOVED)
             return False
         connection.identity = found
-        session = connection.claimed  # None while it waits for one, which gets the rights with it
-        return session is not None and session.set_rights(found.rights) and session.subscriptions_held > 0
+        return _set_rights(connection, found)
+
+
+def _set_rights(connection: Connection, identity: Identity) -> bool:
+    """Whether delivery plans have to be forgotten for this."""
+    session = connection.claimed  # None while it waits for one, which gets the rights with it
+    return session is not None and session.set_rights(identity.rights) and session.subscriptions_held > 0
+
+
+def _is_current(entry: Expiring) -> bool:
+    """Whether the credentials of an open connection expire then: it may have authenticated again."""
+    return not entry[2].closed and entry[2].identity.expires == entry[0]
 
 
 async def _continue(work: Iterator[int]) -> None:

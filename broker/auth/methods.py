@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from broker.config.schema import ListenerConfig
 
+PASSWORD = "password"  # in `auth.methods`: the credentials are in CONNECT
+
 # The cheapest first.
 METHODS: dict[str, Callable[[ListenerConfig], bool]] = {
     "certificate": lambda listener: listener.tls.username_from != "none",

@@ -10,13 +10,15 @@ import os
 import re
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
 
 from broker import logs
 from broker.auth.acl_file import read_text
 from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
-from broker.auth.passwords import StoredHash, hash_password, parse_hash
+from broker.auth.passwords import SCRAM_SCHEME, StoredHash, hash_password, parse_hash
+from broker.auth.stored_user import StoredUser
 from broker.auth.verifier import Verifier
 from broker.errors import ConfigError
 
@@ -105,6 +107,8 @@ class PasswordFile:
         self._users = read_users(path)
         self._verifier = verifier
         self.dummy_hash: StoredHash | None = (next(iter(self._users.values()), None) or hash_password(b"")).dummy()
+        rounds = Counter(user.iterations for user in self._users.values() if user.scheme == SCRAM_SCHEME)
+        self._usual_rounds = rounds.most_common(1)[0][0] if rounds else None
         if readable_by_others(path):
             log.warning("the password file can be read by every user of this machine: chmod 600 it", path=path)
 
@@ -119,6 +123,15 @@ class PasswordFile:
         if await self._verifier.matches(stored, credentials.password):
             return Verdict(ReasonCode.ACCEPTED, Identity(credentials.username))
         return WRONG
+
+    async def find_user(self, username: str) -> StoredUser | None:
+        """The user; None: there is none."""
+        stored = self._users.get(username)
+        return None if stored is None else StoredUser(stored, Identity(username, method=self.name))
+
+    def usual_rounds(self) -> int | None:
+        """Rounds that most of its SCRAM credentials have."""
+        return self._usual_rounds
 
     def renew(self, identity: Identity) -> Identity | None:
         """The identity; None: the user was removed."""

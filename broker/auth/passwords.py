@@ -1,6 +1,7 @@
-"""Password hashes: argon2id, which FlockMQ writes, and Mosquitto's two formats, which it only reads.
+"""Password hashes: argon2id and SCRAM, which FlockMQ writes, and Mosquitto's two formats, which it only reads.
 
     $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH        OWASP's parameters: 19 MiB of memory, some 25 ms
+    $scram-sha-256$ROUNDS$SALT$STORED$SERVER        PBKDF2 with SHA-256: the keys of SCRAM-SHA-256 (RFC 7677)
     $7$ITERATIONS$SALT$HASH                         PBKDF2 with SHA-512, as mosquitto_passwd writes
     $6$SALT$HASH                                    SHA-512 once: weak, from before Mosquitto 2.0
 
@@ -18,12 +19,19 @@ from dataclasses import dataclass, replace
 import argon2
 from argon2.exceptions import Argon2Error
 
+from broker.auth.saslprep import saslprep
+
 HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, hash_len=32, salt_len=16)
 ARGON2ID = re.compile(
     r"\$argon2id\$v=19\$m=[1-9]\d{0,8},t=[1-9]\d{0,3},p=[1-9]\d{0,3}(\$[A-Za-z0-9+/]{11,200}){2}", re.ASCII
 )
 MAX_MEMORY = 1 << 20  # KiB that a hash made elsewhere may need
 MAX_ITERATIONS = 10_000_000
+SCRAM_SCHEME = "scram-sha-256"
+SCRAM_ROUNDS = 100_000  # some 25 ms; the client computes them at each login, unless it keeps the keys
+SCRAM_MIN_ROUNDS = 4096  # RFC 7677's
+SCRAM_SALT_BYTES = 16
+SCRAM_KEY_BYTES = 32
 MAX_PASSWORD = 65_535  # bytes: MQTT's fields are no longer
 
 
@@ -32,10 +40,11 @@ class StoredHash:
     """A valid password hash, as a file or a database holds it."""
 
     text: str
-    scheme: str  # "argon2id", "pbkdf2" or "sha512"
+    scheme: str  # "argon2id", "scram-sha-256", "pbkdf2" or "sha512"
     iterations: int = 0
     salt: bytes = b""
-    digest: bytes = b""
+    digest: bytes = b""  # of SCRAM: StoredKey
+    server_key: bytes = b""  # of SCRAM
 
     def matches(self, password: bytes) -> bool:
         """Whether it is the hash of this password; slow on purpose."""
@@ -44,7 +53,9 @@ class StoredHash:
                 return HASHER.verify(self.text, password)
             except Argon2Error:
                 return False
-        if self.scheme == "pbkdf2":
+        if self.scheme == SCRAM_SCHEME:
+            found = _scram_keys(_prepared(password), self.salt, self.iterations)[0]
+        elif self.scheme == "pbkdf2":
             found = hashlib.pbkdf2_hmac("sha512", password, self.salt, self.iterations, len(self.digest))
         else:
             found = hashlib.sha512(password + self.salt).digest()
@@ -64,6 +75,37 @@ def hash_password(password: bytes) -> StoredHash:
     return parse_hash(HASHER.hash(password))
 
 
+def scram_credentials(password: bytes, rounds: int = SCRAM_ROUNDS, salt: bytes = b"") -> StoredHash:
+    """The credentials of SCRAM-SHA-256, which verify a plain password too.
+
+    Args:
+        password: UTF-8.
+        rounds: of PBKDF2; a client computes them at each login.
+        salt: a random one if empty.
+
+    Raises:
+        ValueError: the password is not UTF-8, or has characters that SASLprep does not allow.
+    """
+    salt = salt or secrets.token_bytes(SCRAM_SALT_BYTES)
+    keys = _scram_keys(saslprep(password.decode(), stored=True).encode(), salt, rounds)
+    return parse_hash("$".join(["", SCRAM_SCHEME, str(rounds), *map(_encoded, (salt, *keys))]))
+
+
+def _scram_keys(password: bytes, salt: bytes, rounds: int) -> tuple[bytes, bytes]:
+    """StoredKey and ServerKey (RFC 5802, section 3)."""
+    salted = hashlib.pbkdf2_hmac("sha256", password, salt, rounds)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    return hashlib.sha256(client_key).digest(), hmac.digest(salted, b"Server Key", "sha256")
+
+
+def _prepared(password: bytes) -> bytes:
+    """A password as a client of SCRAM prepares it; one that can't be prepared, and matches nothing, as it is."""
+    try:
+        return saslprep(password.decode()).encode()
+    except ValueError:
+        return password
+
+
 def parse_hash(text: str) -> StoredHash:
     """Parse a stored hash.
 
@@ -72,6 +114,8 @@ def parse_hash(text: str) -> StoredHash:
     """
     if text.startswith("$argon2id$"):
         return _argon2id(text)
+    if text.startswith(f"${SCRAM_SCHEME}$"):
+        return _scram(text)
     parts = text.split("$")
     try:
         if parts[:2] == ["", "7"] and len(parts) == 5 and parts[2].isascii() and parts[2].isdigit():
@@ -94,6 +138,26 @@ def _argon2id(text: str) -> StoredHash:
     if parameters.memory_cost > MAX_MEMORY or parameters.time_cost > 100 or parameters.hash_len < 16:
         raise ValueError("an argon2id hash with unusable parameters")
     return StoredHash(text, "argon2id")
+
+
+def _scram(text: str) -> StoredHash:
+    parts = text.split("$")
+    if len(parts) != 6 or not (parts[2].isascii() and parts[2].isdigit() and len(parts[2]) < 10):
+        raise ValueError("the SCRAM credentials are damaged")
+    try:
+        salt, stored, server = map(_decoded, parts[3:])
+    except binascii.Error:
+        raise ValueError("its base64 is damaged") from None
+    rounds = int(parts[2])
+    if not salt or len(stored) != SCRAM_KEY_BYTES or len(server) != SCRAM_KEY_BYTES:
+        raise ValueError("the SCRAM credentials are cut short")
+    if not SCRAM_MIN_ROUNDS <= rounds <= MAX_ITERATIONS:
+        raise ValueError(f"SCRAM credentials have {SCRAM_MIN_ROUNDS} to {MAX_ITERATIONS} rounds")
+    return StoredHash(text, SCRAM_SCHEME, rounds, salt, stored, server)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _decoded(text: str) -> bytes:

@@ -12,13 +12,14 @@ from typing import Any, Protocol
 import jwt
 
 from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
+from broker.auth.oauth_bearer import ANONYMOUS_NAMES, OAuthBearer
+from broker.auth.oauth_bearer import NAME as OAUTHBEARER
 from broker.auth.rules import parse_rules, read_json
 from broker.auth.token_keys import Key, KeysAway
 from broker.auth.work_pool import WorkPool
 from broker.config.schema import AuthConfig
 
 LEEWAY = 30.0  # seconds by which clocks may differ
-ANONYMOUS_NAMES = ("", "jwt")  # in CONNECT: the token has the name
 MAX_USERNAME = 1000
 AWAY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the keys of tokens can't be fetched for now")
 
@@ -45,6 +46,7 @@ class TokenUsers:
     def __init__(self, auth: AuthConfig, keys: Sequence[Keys], pool: WorkPool) -> None:
         self._claim = auth.jwt_username_claim
         self._audience, self._issuer = auth.jwt_audience or None, auth.jwt_issuer or None
+        self._is_bearer_allowed = OAUTHBEARER in auth.methods
         self._keys = tuple(keys)
         self._pool = pool
 
@@ -52,6 +54,10 @@ class TokenUsers:
         """None: the password is no token."""
         header = header_of(credentials.password or b"")
         return None if header is None else self._pool.run(self._verify, credentials, header)
+
+    def exchange(self, name: str) -> OAuthBearer | None:
+        """An exchange of OAUTHBEARER; None for other methods."""
+        return OAuthBearer(self.authenticate) if name == OAUTHBEARER and self._is_bearer_allowed else None
 
     def renew(self, identity: Identity) -> Identity | None:
         """A token is valid until it expires."""
@@ -91,7 +97,7 @@ class TokenUsers:
         username = claims.get(self._claim)
         if not isinstance(username, str) or not 0 < len(username) <= MAX_USERNAME or "\0" in username:
             raise ValueError(f"the claim {self._claim!r} names no user")
-        if credentials.username not in (*ANONYMOUS_NAMES, username):
+        if credentials.username not in (None, *ANONYMOUS_NAMES, username):
             raise ValueError("it is another user's")
         if claims.get("client_id", credentials.client_id) != credentials.client_id:
             raise ValueError("it is for another client id")

@@ -1,17 +1,29 @@
-"""`flockmq passwd FILE USER`: the users of a password file, with argon2id hashes of their passwords."""
+"""`flockmq passwd FILE USER`: the users of a password file, with argon2id hashes or SCRAM credentials."""
 
 import getpass
 import os
 import sys
+from argparse import Namespace
+from typing import Any
 
 from broker.auth.password_file import USERNAME, read_users, write_users
-from broker.auth.passwords import MAX_PASSWORD, hash_password
+from broker.auth.passwords import (
+    MAX_ITERATIONS,
+    MAX_PASSWORD,
+    SCRAM_MIN_ROUNDS,
+    SCRAM_ROUNDS,
+    StoredHash,
+    hash_password,
+    scram_credentials,
+)
+from broker.auth.saslprep import saslprep
 from broker.commands.parser import Parser
 from broker.errors import UsageError
 
 EXAMPLES = """\
   flockmq passwd /etc/flockmq/passwords ada           # asks for the password; makes the file if there is none
   openssl rand -base64 24 | flockmq passwd passwords pump-17
+  flockmq passwd passwords ada --scram                # the password may also be proven by SCRAM-SHA-256
   flockmq passwd passwords ada --delete
   flockmq passwd passwords --list
 
@@ -27,6 +39,7 @@ def run(arguments: list[str]) -> int:
     action = group.add_mutually_exclusive_group()
     action.add_argument("--delete", action="store_true", help="delete the user")
     action.add_argument("--list", action="store_true", help="print the names of all users")
+    add_scram_options(group)
     parser.add_general_help(group)
     args = parser.parse(arguments)
     if args.list:
@@ -37,11 +50,45 @@ def run(arguments: list[str]) -> int:
         raise UsageError("a user is missing", "a name without colons and control characters, not beginning with #")
     users = read_users(args.file) if os.path.exists(args.file) else {}
     if not args.delete:
-        users[args.user] = hash_password(ask_password(args.user))
+        users[args.user] = ask_credentials(args.user, args)
     elif users.pop(args.user, None) is None:
         raise UsageError(f"{args.file} has no user {args.user!r}", "--list shows those that it has")
     write_users(args.file, users)
     return 0
+
+
+def add_scram_options(group: Any) -> None:
+    """Add the options that choose the format of stored credentials."""
+    group.add_argument("--scram", action="store_true", help="credentials for SCRAM-SHA-256 and for plain passwords")
+    group.add_argument(
+        "--rounds",
+        type=int,
+        metavar="N",
+        default=SCRAM_ROUNDS,
+        help=f"of SCRAM, which each client computes at login; {SCRAM_MIN_ROUNDS} or more, by default {SCRAM_ROUNDS}",
+    )
+
+
+def ask_credentials(user: str, args: Namespace) -> StoredHash:
+    """The credentials of a password that is asked for, in the format that options choose.
+
+    Raises:
+        UsageError: there is no password, or SCRAM can't have this user, this password or so many rounds.
+    """
+    if not args.scram:
+        return hash_password(ask_password(user))
+    try:
+        is_prepared = saslprep(user, stored=True) == user
+    except ValueError as error:
+        raise UsageError(f"SCRAM can't have the user {user!r}: {error}", "nothing was changed") from error
+    if not is_prepared:
+        raise UsageError(f"SCRAM clients write the user {user!r} as {saslprep(user)!r}", "nothing was changed")
+    if not SCRAM_MIN_ROUNDS <= args.rounds <= MAX_ITERATIONS:
+        raise UsageError(f"--rounds: SCRAM has {SCRAM_MIN_ROUNDS} to {MAX_ITERATIONS}", "nothing was changed")
+    try:
+        return scram_credentials(ask_password(user), args.rounds)
+    except ValueError as error:
+        raise UsageError(f"SCRAM can't have this password: {error}", "nothing was changed") from error
 
 
 def ask_password(user: str) -> bytes:

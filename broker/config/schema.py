@@ -137,7 +137,10 @@ class LimitsConfig:
         2000, "Connections that may be open without having sent CONNECT.", Integer(1, COUNT_MAX), reloadable=True
     )
     connect_timeout: float = option(
-        10.0, "Seconds a new connection may take to send CONNECT.", Duration(0.1, DAY), reloadable=True
+        10.0,
+        "Seconds a new connection may take to send CONNECT, and AUTH if it authenticates in steps.",
+        Duration(0.1, DAY),
+        reloadable=True,
     )
     max_keep_alive: float = option(
         0.0,
@@ -217,6 +220,20 @@ class MqttConfig:
         Boolean(),
         reloadable=True,
     )
+    server_reference: tuple[str, ...] = option(
+        (),
+        "Servers, HOST:PORT each, to which a node that stops sends its MQTT 5.0 clients (reason code 0x9C). Some "
+        "clients then never come back: leave it empty if nodes only restart.",
+        Texts(r"[!#-&(-+\--~]+", "addresses such as broker-2.example:1883"),
+        reloadable=True,
+    )
+    moved_to: str = option(
+        "",
+        "The server, HOST:PORT, to which this one has moved for good: it refuses MQTT 5.0 clients with reason code "
+        "0x9D. Older clients can't be told, and are served.",
+        Name(r"[!#-&(-+\--~]*", "an address such as broker-2.example:1883"),
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -229,6 +246,12 @@ class ClusterConfig:
         "or redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]; store.url is then unused.",
         RedisUrlKind(),
         flag="--redis",
+    )
+    layout: int = option(
+        0,
+        "The newest layout that the cluster may use of what its nodes share; 0 = the newest that all nodes know. "
+        "1 = no MQTT 5.0, but nodes of version 0.1 can join.",
+        Integer(0, 2),
     )
     node_name: str = option(
         "",
@@ -440,6 +463,13 @@ class AuthConfig:
     """Authentication and access rules. Without any of these, all clients of this machine have access, and no others can
     connect."""
 
+    methods: tuple[str, ...] = option(
+        ("password", "SCRAM-SHA-256", "OAUTHBEARER"),
+        "Ways to present credentials: password = in CONNECT (tokens too); the others are authentication methods of "
+        "MQTT 5.0. Methods of hooks are always accepted.",
+        Texts("password|SCRAM-SHA-256|OAUTHBEARER", "of password, SCRAM-SHA-256 and OAUTHBEARER"),
+        reloadable=True,
+    )
     allow_anonymous: bool = option(
         False,
         "Accept clients without credentials. Otherwise a listener that other machines can reach needs one of the "

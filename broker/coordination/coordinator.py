@@ -30,7 +30,6 @@ class Coordinator(ABC):
     store: Store
     data_plane: DataPlane
     methods: RpcMethods
-    highest_level = 5  # protocol level
     users: Source | None = None  # users of clients that the cluster stores
 
     def attach(self, data_plane: DataPlane, methods: RpcMethods) -> None:
@@ -42,6 +41,11 @@ class Coordinator(ABC):
         """
         self.data_plane = data_plane
         self.methods = methods
+
+    @property
+    def highest_level(self) -> int:
+        """The highest protocol level that clients may use."""
+        return 5
 
     @property
     def connected(self) -> bool:

@@ -12,7 +12,7 @@ from broker import logs
 from broker.core import will
 from broker.core.data_plane import TICKS_PER_SECOND, DataPlane
 from broker.core.deadlines import Deadlines
-from broker.core.session_expiry import NEVER, deadline_after
+from broker.core.session_expiry import NEVER, clock_after, deadline_after
 from broker.core.will import Will
 
 CLOCK_SECONDS = 60  # between two records of the store's clock
@@ -64,7 +64,10 @@ class Expiry:
             due: when delayed wills are due whose connections had ended, likewise.
         """
         now = self._turn.clock
-        for session in self._data_plane.sessions:
+        for session in list(self._data_plane.sessions):
+            if not self.outlives(session):  # its connection ended with the node
+                self._end(session)
+                continue
             self._away[session.client_id] = now
             deadline = deadlines.get(session.client_id, 0)
             self._set(session, self._journal.clock_of(deadline) if deadline else self._deadline(session))
@@ -75,6 +78,7 @@ class Expiry:
                 self._due_wills.set(client_id, self._journal.clock_of(deadline))
             else:  # the node died while the client was connected: the delay begins now
                 self._will_of_ended(client_id, found, self._data_plane.sessions.get(client_id))
+        self._take_due()  # before the first client connects
 
     def record_all(self) -> None:
         """Write all to the journal again."""
@@ -115,7 +119,7 @@ class Expiry:
     def _will_of_ended(self, client_id: bytes, found: Will | None, session: Session | None) -> None:
         if found is not None and found.delay and session is not None and self.outlives(session):
             interval = NEVER if session.expiry is None else session.expiry
-            due = self._turn.clock + min(found.delay, interval) * TICKS_PER_SECOND
+            due = clock_after(min(found.delay, interval), self._turn.clock)
             self._wills[client_id] = found
             self._due_wills.set(client_id, due)
             self._journal.record_will_due(client_id, due)
@@ -193,8 +197,15 @@ class Expiry:
 
     def tick(self) -> None:
         """A quarter of a second has passed."""
+        if self._take_due():
+            self._data_plane.end_turn()
+        if self._turn.clock - self._recorded >= CLOCK_SECONDS * TICKS_PER_SECOND:
+            self.record_clock()
+
+    def _take_due(self) -> bool:
+        """Act on all deadlines that have come; whether there were any."""
         now = self._turn.clock
-        changed = self._data_plane.router.expire_retained() > 0
+        changed = self._data_plane.router.expire_retained() != []
         for client_id in self._due_wills.due(now):
             self.publish_will(client_id)
             changed = True
@@ -204,10 +215,7 @@ class Expiry:
                 self.end(session)
                 changed = True
                 log.debug("session expired", client_id=client_id.decode())
-        if self._turn.clock - self._recorded >= CLOCK_SECONDS * TICKS_PER_SECOND:
-            self.record_clock()
-        if changed:
-            self._data_plane.end_turn()
+        return changed
 
 
 def _wall() -> int:

@@ -96,8 +96,9 @@ class StandaloneCoordinator(Coordinator):
 
     async def drain(self) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
+        reason = close_reasons.BROKER_STOPS.leading_to(self.data_plane.config.mqtt.server_reference)
         for connection in self.data_plane.reactor:
-            connection.close(close_reasons.BROKER_STOPS)  # MQTT 3 has no other way; a will is published [MQTT-3.1.2-8]
+            connection.close(reason)  # MQTT 3 has no other way; a will is published [MQTT-3.1.2-8]
         self.data_plane.end_turn()
 
     async def stop(self) -> None:

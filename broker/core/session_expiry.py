@@ -28,4 +28,9 @@ def limited(interval: int, config: MqttConfig) -> int:
 def deadline_after(interval: int | None, since: int, config: MqttConfig) -> int | None:
     """When a session ends whose connection has ended at `since`, both in the time of the turn's clock; None: never."""
     seconds = config.session_expiry or NEVER if interval is None else interval
-    return None if seconds == NEVER else since + math.ceil(seconds * TICKS_PER_SECOND)
+    return None if seconds == NEVER else clock_after(seconds, since)
+
+
+def clock_after(seconds: float, since: int) -> int:
+    """The time of the turn's clock at which that many seconds have passed, and never less: `since` is a whole tick."""
+    return since + math.ceil(seconds * TICKS_PER_SECOND) + 1

@@ -1,10 +1,10 @@
 """CONNECT: authenticates the client, resolves its session, and takes over an existing connection."""
 
-import asyncio
 import itertools
 import math
 import secrets
 from collections.abc import Awaitable
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
@@ -14,25 +14,26 @@ from _speedups.codec.reason_codes import return_code
 from _speedups.codec.topics import has_control_characters, validate_topic_name
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
+from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
 from _speedups.session.session import Session
 from broker import logs
-from broker.auth.authenticator import Authenticator, Credentials, ReasonCode, Verdict
+from broker.auth.authenticator import ReasonCode, Verdict
 from broker.auth.bans import Bans
 from broker.auth.connected_users import ConnectedUsers
 from broker.auth.flapping import Flapping
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
-from broker.hooks.api import NO_PROPERTIES, Client
+from broker.core.redirect import Redirect
+from broker.handlers.auth import WRONG, AuthHandler
+from broker.hooks.api import Client
 from broker.hooks.chain import HookChain, Question, Refused, client_of
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
 
-UNAVAILABLE = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="the authenticator failed")
 FULL = "its user has too many connections"
 WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
-WRONG = (ReasonCode.BAD_USERNAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED)
 SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log only
 
 log = logs.get("flockmq.connect")
@@ -44,31 +45,34 @@ class ConnectHandler(Admission):
     Args:
         data_plane: of the node.
         coordinator: resolves sessions.
-        authenticator: decides over credentials.
+        auth: authenticates clients.
         bans: of clients, users and networks.
         connected_users: limits connections per user.
         flapping: limits how often a client connects.
         hooks: called for each client that the authenticator accepts.
+        redirect: sends clients to other servers.
     """
 
     def __init__(
         self,
         data_plane: DataPlane,
         coordinator: Coordinator,
-        authenticator: Authenticator,
+        auth: AuthHandler,
         bans: Bans,
         connected_users: ConnectedUsers,
         flapping: Flapping,
         hooks: HookChain,
+        redirect: Redirect,
     ) -> None:
         self._data_plane = data_plane
         self._turn = data_plane.turn
         self._coordinator = coordinator
-        self._authenticator = authenticator
+        self._auth = auth
         self._bans = bans
         self._connected_users = connected_users
         self._flapping = flapping
         self._hooks = hooks
+        self._redirect = redirect
         self._next_number = itertools.count(1)
         self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
 
@@ -77,10 +81,7 @@ class ConnectHandler(Admission):
         if packet is None or packet.protocol_level > self._coordinator.highest_level:
             self.refuse(connection, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, "" if packet is None else packet.client_id)
             return
-        if "authentication_method" in packet.properties:
-            reason = "enhanced authentication is not supported"
-            self.refuse(connection, ReasonCode.BAD_AUTHENTICATION_METHOD, packet.client_id, reason)
-            return
+        connection.limit_output(packet.properties.get("maximum_packet_size", 0))
         if not self._has_valid_client_id(packet):
             self.refuse(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, packet.client_id)
             return
@@ -95,24 +96,11 @@ class ConnectHandler(Admission):
             self._turn.count(FLAPPING_REFUSED)
             self.refuse(connection, ReasonCode.CONNECTION_RATE_EXCEEDED, packet.client_id, "it connects too often")
             return
-        credentials = Credentials(
-            packet.client_id,
-            packet.username,
-            packet.password,
-            connection.address,
-            packet.protocol_level,
-            connection.listener,
-            connection.certificate,
-        )
-        try:
-            answer = self._authenticator.authenticate(credentials)
-        except Exception:
-            log.exception("the authenticator failed", client_id=packet.client_id)
-            answer = UNAVAILABLE
-        if isinstance(answer, Verdict):
-            self._decide(connection, packet, answer)
-        else:
-            self._data_plane.run(self._wait(connection, packet, answer))
+        elsewhere = self._redirect.reason() if packet.protocol_level == 5 else None
+        if elsewhere is not None:
+            self._send_elsewhere(connection, packet, elsewhere)
+            return
+        self._auth.authenticate(connection, packet, partial(self._decide, connection, packet))
 
     def _is_text_valid(self, text: str) -> bool:
         return self._data_plane.config.mqtt.control_characters or not has_control_characters(text)
@@ -124,18 +112,6 @@ class ConnectHandler(Admission):
             long = len(packet.client_id) > CLIENT_ID_CHARACTERS and not self._data_plane.config.mqtt.long_client_ids
             return packet.client_id != "" and not long
         return packet.client_id != "" or packet.clean_start or packet.protocol_level == 5  # [MQTT-3.1.3-8]
-
-    async def _wait(self, connection: Connection, packet: Connect, answer: Awaitable[Verdict]) -> None:
-        try:
-            verdict = await answer
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("the authenticator failed", client_id=packet.client_id)
-            verdict = UNAVAILABLE
-        if not connection.closed:
-            self._decide(connection, packet, verdict)
-            self._data_plane.end_turn()
 
     def _decide(self, connection: Connection, packet: Connect, verdict: Verdict) -> None:
         """Act on the verdict of the authenticator."""
@@ -168,7 +144,7 @@ class ConnectHandler(Admission):
             connection.address,
             connection.listener,
             packet.protocol_level,
-            packet.properties or NO_PROPERTIES,
+            _shown(packet),
         )
         questions: list[Question[Client]] = [("connect", lambda client: (client,))]
         if packet.will_topic is not None:
@@ -220,14 +196,27 @@ class ConnectHandler(Admission):
         self._turn.count(CONNECTS_REFUSED)
         more = {name: text for name, text in (("username", username), ("reason", reason)) if text}
         log.info("connection refused", client_id=client_id, address=connection.address, code=code.name.lower(), **more)
-        connection.send(self._refusal(connection, code, reason))
+        refusal = self._refusal(connection, code, reason)
+        if connection.protocol_level < 5 or len(refusal) <= connection.maximum_packet_size:
+            connection.send(refusal)
         connection.finish(f"refused: {code.name.lower()}")
+
+    def _send_elsewhere(self, connection: Connection, packet: Connect, reason: CloseReason) -> None:
+        """Refuse a client that is to use another server [5: 4.11]."""
+        self._turn.count(CONNECTS_REFUSED)
+        log.info("sent to another server", client_id=packet.client_id, address=connection.address, reason=reason)
+        properties = {"reason_string": str(reason), "server_reference": reason.server_reference}
+        connection.send(encode(Connack(reason_code=reason.code or 0, properties=properties), 5))
+        connection.finish(reason)
 
     def _refusal(self, connection: Connection, code: ReasonCode, reason: str) -> bytes:
         if connection.protocol_level < 5:
             return encode(Connack(reason_code=return_code(code)), 4)
-        told = reason and code not in SILENT
-        return encode(Connack(reason_code=code, properties={"reason_string": reason} if told else {}), 5)
+        if reason and code not in SILENT:
+            refusal = encode(Connack(reason_code=code, properties={"reason_string": reason}), 5)
+            if len(refusal) <= connection.maximum_packet_size:  # [5: MQTT-3.2.2-19]
+                return refusal
+        return encode(Connack(reason_code=code), 5)
 
     def refuse_others(self, connection: Connection, packet: Connect) -> None:
         reason = "the session of its client id is another user's"
@@ -242,7 +231,7 @@ class ConnectHandler(Admission):
             session.user = connection.identity.username.encode()
         connection.connect = packet if packet.will_topic is not None else None
         if packet.properties and self._hooks.has(*WITH_CLIENT):
-            connection.connect_properties = packet.properties
+            connection.connect_properties = _shown(packet)
         session.owner = connection
         if session.set_rights(connection.identity.rights) and session.subscriptions_held:
             self._data_plane.router.filters.forget_plans()
@@ -305,6 +294,10 @@ class ConnectHandler(Admission):
             tell["server_keep_alive"] = math.floor(keep_alive) or 1
             keep_alive = tell["server_keep_alive"]
         tell["shared_subscription_available"] = 0
+        if connection.authentication is not None:  # [5: MQTT-4.12.0-5, 6]
+            tell["authentication_method"] = connection.authentication.method
+            if connection.authentication.data:
+                tell["authentication_data"] = connection.authentication.data
         largest = asked.get("maximum_packet_size", 0)
         connack = encode(Connack(session_present=present, properties=tell), 5)
         if largest and len(connack) > largest:
@@ -320,3 +313,8 @@ class ConnectHandler(Admission):
             receive_maximum=asked.get("receive_maximum", 65_535),
             problem_information=bool(asked.get("request_problem_information", 1)),
         )
+
+
+def _shown(packet: Connect) -> dict[str, Any]:
+    """The properties of CONNECT that hooks get: authentication data may be a secret."""
+    return {name: value for name, value in packet.properties.items() if name != "authentication_data"}

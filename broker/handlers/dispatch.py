@@ -6,11 +6,13 @@ from typing import Any
 from _speedups.codec.packets import Auth, Disconnect, Subscribe, Unsubscribe
 from _speedups.codec.reason_codes import ReasonCode
 from _speedups.net.connection import Connection
+from _speedups.protocol import close_reasons
 from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.session import Session
 from broker import logs
 from broker.broker import Broker
 from broker.core.data_plane import report
+from broker.handlers.auth import AuthHandler
 from broker.handlers.connect import ConnectHandler
 from broker.handlers.disconnect import DisconnectHandler
 from broker.handlers.publish import PublishHandler
@@ -35,14 +37,16 @@ class Dispatcher:
         self._reactor = data_plane.reactor
         self._sessions = data_plane.sessions
         self._connected_users = broker.connected_users
+        self._auth = AuthHandler(data_plane, broker.authenticator, broker.connected_users)
         self._connect = ConnectHandler(
             data_plane,
             coordinator,
-            broker.authenticator,
+            self._auth,
             broker.bans,
             broker.connected_users,
             broker.flapping,
             hooks,
+            broker.redirect,
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
         subscribe = SubscribeHandler(data_plane, coordinator, hooks)
@@ -57,16 +61,19 @@ class Dispatcher:
 
     def packet(self, connection: Connection, packet: Any) -> None:
         """A packet that is not hot was received."""
+        if isinstance(packet, Auth):
+            self._auth.handle(connection, packet)
+            return
         if connection.session is None:
-            self._connect.handle(connection, packet)
+            if isinstance(packet, Disconnect):  # in place of AUTH [5: MQTT-3.1.2-30]
+                connection.close(close_reasons.DISCONNECTED)
+            else:
+                self._connect.handle(connection, packet)
             return
         handler = self._handlers.get(type(packet))
         if handler is None:
             name = type(packet).__name__.upper()
-            sentence = f"{name} from a client: only servers send it"
-            if isinstance(packet, Auth):
-                sentence = "AUTH from a client that has named no authentication method [5: MQTT-4.12.0-6]"
-            connection.reject(CloseReason(ReasonCode.PROTOCOL_ERROR, sentence))
+            connection.reject(CloseReason(ReasonCode.PROTOCOL_ERROR, f"{name} from a client: only servers send it"))
         else:
             handler(connection, connection.session, packet)
 
@@ -97,6 +104,7 @@ class Dispatcher:
     def ended(self, connection: Connection, reason: str) -> None:
         """A connection has ended, in whatever way."""
         session, connection.claimed = connection.claimed, None
+        connection.authentication = None  # an exchange that is under way has the connection
         log_ended = log.debug if connection.fault is None or connection.lingering else log.info  # a refusal was logged
         if session is None:
             self._coordinator.ended(connection, None)

@@ -1,7 +1,7 @@
 """The API of hooks: the events that users' own code receives, and the decisions it makes. A closed list of methods.
 
 A subclass of `Hooks` overrides what it needs; a method that no hook overrides costs nothing. Every method but `deliver`
-may be `async def`: the connection of the packet waits, the others go on. Rules:
+and `authentication` may be `async def`: the connection of the packet waits, the others go on. Rules:
 - Several hooks are called in their order; the first refusal decides.
 - In place of False, a method that decides over a packet may return a `Refusal` with a reason code of MQTT 5.0.
 - A hook that raises, or takes longer than `hooks.timeout`, is logged. Where it decides, this counts as a refusal of the
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from broker.auth.authenticator import Credentials, ReasonCode, Verdict
+from broker.auth.authenticator import Credentials, Exchange, ReasonCode, Verdict
 
 NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
 
@@ -28,7 +28,7 @@ class Client(NamedTuple):
     address: str
     listener: str = "default"
     level: int = 4  # of the protocol: 3, 4 or 5
-    properties: Mapping[str, Any] = NO_PROPERTIES  # of CONNECT, MQTT 5.0
+    properties: Mapping[str, Any] = NO_PROPERTIES  # of CONNECT, MQTT 5.0; without authentication data
 
 
 class Refusal(NamedTuple):
@@ -55,7 +55,13 @@ class Hooks:
     """Does nothing; override what you need."""
 
     def authenticate(self, credentials: Credentials) -> Verdict | Awaitable[Verdict | None] | None:
-        """A client sends CONNECT. Return a verdict, or None to let other methods decide."""
+        """A client sends CONNECT with credentials. Return a verdict, or None to let other methods decide."""
+
+    def authentication(self, method: str) -> Exchange | None:
+        """A client names an authentication method (MQTT 5.0). Return a new exchange, or None: the name is not yours.
+
+        The node calls its `start` and `step`, which may be `async def`, until one returns a verdict.
+        """
 
     def connect(self, client: Client) -> bool | Refusal | Awaitable[bool | Refusal | None] | None:
         """A client is authenticated. False refuses it (return code 5, reason code 0x87)."""

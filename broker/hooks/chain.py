@@ -119,6 +119,16 @@ class HookChain:
             answer = self._call(name, hook, arguments)
             yield await self._wait(name, answer) if isawaitable(answer) else answer
 
+    def each(self, name: str, *arguments: Any) -> Iterator[Any]:
+        """As `answers`, of a method that is not `async def`."""
+        for hook in self._methods[name]:
+            yield self._call(name, hook, arguments)
+
+    async def ask(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a method of an object that a hook has made; False if it fails."""
+        answer = self._call(name, method, arguments)
+        return await self._wait(name, answer) if isawaitable(answer) else answer
+
     def notify(self, name: str, *arguments: Any) -> None:
         """Call all hooks that override `name`; their results are ignored."""
         for hook in self._methods[name]:

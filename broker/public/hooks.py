@@ -1,8 +1,20 @@
 """Hooks: subclass `Hooks`, override what you need, and start with `flockmq serve --hooks module:Class`."""
 
-from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
+from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Verdict
 from broker.hooks.api import Client, Hooks, Message, Refusal
 
 ReturnCode = ReasonCode  # its name before MQTT 5.0
 
-__all__ = ["Client", "Credentials", "Hooks", "Identity", "Message", "ReasonCode", "Refusal", "ReturnCode", "Verdict"]
+__all__ = [
+    "Challenge",
+    "Client",
+    "Credentials",
+    "Exchange",
+    "Hooks",
+    "Identity",
+    "Message",
+    "ReasonCode",
+    "Refusal",
+    "ReturnCode",
+    "Verdict",
+]

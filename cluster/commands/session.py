@@ -121,7 +121,8 @@ def read(cluster: Cluster, client_id: bytes) -> dict[str, Any]:
         "pubrec_received": states.count(RECEIVED),
         "done_out_of_order": states.count(DONE),
         "awaiting_pubrel": sorted(int(packet_id) for packet_id in awaited),
-        "subscriptions": {text(name): int(options) for name, options in sorted(subscriptions.items())},
+        "session_expiry_interval": int(fields["i"]) if fields.get("i") else None,
+        "subscriptions": {text(name): int(stored.partition(b";")[0]) for name, stored in sorted(subscriptions.items())},
     }
 
 

@@ -13,11 +13,10 @@ from typing import Any
 from _speedups.base.msgpack import pack
 from broker.auth.cluster_users import User
 from broker.auth.password_file import USERNAME, read_users
-from broker.auth.passwords import hash_password
 from broker.auth.rules import parse_rule
 from broker.commands.output import print_json, table, text
 from broker.commands.parser import Parser
-from broker.commands.passwd import ask_password
+from broker.commands.passwd import add_scram_options, ask_credentials
 from broker.errors import FlockError, UsageError
 from cluster.commands.connection import Cluster, add_redis_options, connected
 from cluster.redis.keys import Keys
@@ -26,7 +25,7 @@ EXAMPLES = """\
   flockmq users add pump-17                          # asks for the password, or reads a line of standard input
   flockmq users set-rules pump-17 'pattern write devices/%c/#' 'topic read orders/#'
   flockmq users set-rules pump-17                    # may do nothing; `unrestrict` lets it do everything
-  flockmq users set-password pump-17
+  flockmq users set-password pump-17 --scram         # may be proven by SCRAM-SHA-256, too
   flockmq users disable pump-17                      # closes its clients; `enable` lets them in again
   flockmq users import /etc/mosquitto/passwd         # all users of a password file
   flockmq users remove pump-17
@@ -41,6 +40,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("name", metavar="NAME", nargs="?", help="of a user; for `import` that of a file")
     parser.add_argument("rules", metavar="RULE", nargs="*", help="for `add` and `set-rules`: as a line of an ACL file")
     add_redis_options(parser)
+    add_scram_options(parser.add_argument_group("for `add` and `set-password`"))
     args = parser.parse(arguments)
     if args.action != "list" and not args.name:
         raise UsageError(f"`{args.action}` needs a name", "`flockmq users --help` explains")
@@ -69,8 +69,8 @@ def act(cluster: Cluster, args: Namespace) -> None:
             parse_rule(rule)
         except ValueError as error:
             raise UsageError(f"the rule {rule!r}: expected {error}", "a rule is one argument: quote it") from error
-    password = ask_password(args.name) if args.action in ("add", "set-password") else b""
-    change(cluster, args.name, lambda user: ACTIONS[args.action](user, args, password))
+    stored = ask_credentials(args.name, args).text if args.action in ("add", "set-password") else ""
+    change(cluster, args.name, lambda user: ACTIONS[args.action](user, args, stored))
 
 
 # ---- actions: from the old to the new user; None: there is none ----
@@ -78,37 +78,37 @@ def act(cluster: Cluster, args: Namespace) -> None:
 Document = dict[str, Any]
 
 
-def add(user: Document | None, args: Namespace, password: bytes) -> Document:
+def add(user: Document | None, args: Namespace, stored: str) -> Document:
     if user is not None:
         raise FlockError(f"there is a user {args.name!r}", "`set-password` and `set-rules` change it")
-    return {"hash": hash_password(password).text, "rules": args.rules or None, "disabled": False}
+    return {"hash": stored, "rules": args.rules or None, "disabled": False}
 
 
 def imported(stored: str, user: Document | None) -> Document:
     return {"rules": None, "disabled": False, **(user or {}), "hash": stored}
 
 
-def remove(user: Document | None, args: Namespace, password: bytes) -> None:
+def remove(user: Document | None, args: Namespace, stored: str) -> None:
     there(user, args)
 
 
-def set_password(user: Document | None, args: Namespace, password: bytes) -> Document:
-    return {**there(user, args), "hash": hash_password(password).text}
+def set_password(user: Document | None, args: Namespace, stored: str) -> Document:
+    return {**there(user, args), "hash": stored}
 
 
-def set_rules(user: Document | None, args: Namespace, password: bytes) -> Document:
+def set_rules(user: Document | None, args: Namespace, stored: str) -> Document:
     return {**there(user, args), "rules": args.rules}
 
 
-def unrestrict(user: Document | None, args: Namespace, password: bytes) -> Document:
+def unrestrict(user: Document | None, args: Namespace, stored: str) -> Document:
     return {**there(user, args), "rules": None}
 
 
-def enable(user: Document | None, args: Namespace, password: bytes) -> Document:
+def enable(user: Document | None, args: Namespace, stored: str) -> Document:
     return {**there(user, args), "disabled": False}
 
 
-def disable(user: Document | None, args: Namespace, password: bytes) -> Document:
+def disable(user: Document | None, args: Namespace, stored: str) -> Document:
     return {**there(user, args), "disabled": True}
 
 
@@ -118,7 +118,7 @@ def there(user: Document | None, args: Namespace) -> Document:
     return user
 
 
-ACTIONS: dict[str, Callable[[Document | None, Namespace, bytes], Document | None]] = {
+ACTIONS: dict[str, Callable[[Document | None, Namespace, str], Document | None]] = {
     "add": add,
     "remove": remove,
     "set-password": set_password,

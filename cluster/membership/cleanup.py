@@ -4,9 +4,12 @@ from collections.abc import Callable
 
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import Reply, ignore
+from cluster.replication.snapshot import pairs
+from cluster.sessions.wills import Wills
 
 CLEANUP_SECONDS = 5.0
 AT_ONCE = 1000  # sessions per call
+DUE_AT_ONCE = 100
 
 
 class Cleanup:
@@ -14,11 +17,13 @@ class Cleanup:
 
     Args:
         link: of this node.
+        wills: of this node.
         session_expiry: returns the seconds after which an absent client's session ends; 0 = never.
     """
 
-    def __init__(self, link: NodeLink, session_expiry: Callable[[], float]) -> None:
+    def __init__(self, link: NodeLink, wills: Wills, session_expiry: Callable[[], float]) -> None:
         self._link = link
+        self._wills = wills
         self._session_expiry = session_expiry
         self._due = self._expiry_due = 0.0
 
@@ -36,6 +41,15 @@ class Cleanup:
         if expiry and now >= self._expiry_due:
             self._expiry_due = now + min(CLEANUP_SECONDS, expiry / 2)
             self._link.function(ignore, "expire", int(expiry), AT_ONCE)
+
+    def take_due(self) -> None:
+        """Sessions or delayed wills are due: end the sessions, and publish the wills that Redis hands to this node."""
+        self._link.function(self._due_taken, "due", DUE_AT_ONCE)
+
+    def _due_taken(self, reply: Reply) -> None:
+        if isinstance(reply, list):
+            for epoch, stored in pairs(reply[1:]):
+                self._wills.publish(epoch, stored)
 
     def _tidied(self, reply: Reply) -> None:
         if isinstance(reply, int) and reply:  # there may be more

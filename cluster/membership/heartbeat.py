@@ -8,11 +8,12 @@ import hiredis
 
 from broker import logs
 from cluster.membership.cleanup import Cleanup
+from cluster.membership.clock import ClusterClock
 from cluster.membership.lease import Lease
 from cluster.peers.liveness import is_gone
 from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply
+from cluster.redis.link import LinkLost, Reply, ignore
 from cluster.replication.changes import Changes
 from cluster.replication.snapshot import pairs
 from cluster.sessions.wills import Wills
@@ -32,6 +33,8 @@ class Heartbeat:
         changes: of this node.
         wills: of this node.
         cleanup: of this node.
+        clock: of the cluster, as this node has it.
+        layout: to which the layout of the cluster is raised when all its nodes know it.
         describe: returns the description of this node.
         on_fenced: called with the reason when this node is no longer a member.
     """
@@ -45,6 +48,8 @@ class Heartbeat:
         changes: Changes,
         wills: Wills,
         cleanup: Cleanup,
+        clock: ClusterClock,
+        layout: int,
         describe: Callable[[], Mapping[str, str | int]],
         on_fenced: Callable[[str], object],
     ) -> None:
@@ -54,6 +59,8 @@ class Heartbeat:
         self._changes = changes
         self._wills = wills
         self._cleanup = cleanup
+        self._clock = clock
+        self._layout = layout
         self._describe = describe
         self._on_fenced = on_fenced
         self._interval = lease.seconds / HEARTBEATS_PER_LEASE
@@ -63,11 +70,17 @@ class Heartbeat:
         """The description of this node, as arguments of a function."""
         return [field for pair in self._describe().items() for field in pair]
 
+    def _beat(self) -> tuple[int, list[str | int]]:
+        """The milliseconds since the last heartbeat, and the arguments of this one."""
+        elapsed = self._clock.elapsed()
+        return elapsed, [*self.fields(), "elapsed", elapsed]
+
     def tick(self, now: float) -> None:
         """Send a heartbeat if it is due."""
         if now >= self._due:
             self._due = now + self._interval
-            self._link.function(partial(self._replied, now), "beat", *self.fields())
+            elapsed, fields = self._beat()
+            self._link.function(partial(self._replied, now, elapsed), "beat", *fields)
 
     async def send_if_due(self) -> None:
         """As `tick`, and wait for the reply; for long reads."""
@@ -78,21 +91,28 @@ class Heartbeat:
         """Send a heartbeat, and wait for the reply."""
         sent_at = time.monotonic()
         self._due = sent_at + self._interval
-        self._replied(sent_at, await self._link.ask_function("beat", *self.fields()))
+        elapsed, fields = self._beat()
+        self._replied(sent_at, elapsed, await self._link.ask_function("beat", *fields))
 
-    def _replied(self, sent_at: float, reply: Reply) -> None:
+    def _replied(self, sent_at: float, elapsed: int, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, hiredis.ReplyError)) or self._link.closed:
             return
         if reply[0] == b"gone":
             self._on_fenced("another node declared this one dead")
             return
-        _, change, *heartbeats = reply
+        _, change, clock, due, layout, *heartbeats = reply
         if change < self._changes.last:
             self._on_fenced("Redis has lost committed data")
             return
         if not self._link.joined and not self._link.connected:
             return
         self._lease.renew(sent_at)
+        self._clock.beaten(elapsed)
+        self._clock.set(clock)
+        if due:
+            self._cleanup.take_due()
+        if layout < self._layout:
+            self._link.function(ignore, "raise", self._layout)
         counts = dict(zip(heartbeats[::2], heartbeats[1::2], strict=True))
         del counts[self._link.node_id]
         for node, count in self._members.check_heartbeats(counts, self._lease.seconds):

@@ -1,7 +1,9 @@
 """Joining: the node reads the state of the cluster, catches up, and becomes a member."""
 
 import time
+from collections.abc import Callable
 
+from cluster.membership.clock import ClusterClock
 from cluster.membership.heartbeat import Heartbeat
 from cluster.membership.lease import Lease
 from cluster.message_log import LoggedMessages
@@ -9,7 +11,6 @@ from cluster.peers import wire
 from cluster.peers.liveness import is_gone
 from cluster.peers.node_link import NodeLink
 from cluster.redis.connector import Refused
-from cluster.redis.keys import LAYOUT
 from cluster.redis.link import LinkError
 from cluster.redis.store import RedisStore
 from cluster.replication.replica import Replica
@@ -28,6 +29,9 @@ class Joining:
         heartbeat: of the node.
         wills: of the node.
         logged: the log of messages of the node.
+        clock: of the cluster, as this node has it.
+        layout: of a new cluster.
+        on_layout: called with the layout of the cluster.
     """
 
     def __init__(
@@ -40,6 +44,9 @@ class Joining:
         heartbeat: Heartbeat,
         wills: Wills,
         logged: LoggedMessages,
+        clock: ClusterClock,
+        layout: int,
+        on_layout: Callable[[int], object],
     ) -> None:
         self._link = link
         self._replica = replica
@@ -48,6 +55,9 @@ class Joining:
         self._heartbeat = heartbeat
         self._wills = wills
         self._logged = logged
+        self._clock = clock
+        self._layout = layout
+        self._on_layout = on_layout
 
     async def join(self) -> None:
         """Join the cluster.
@@ -59,10 +69,12 @@ class Joining:
         """
         link, replica = self._link, self._replica
         await link.open()
-        reply = await link.ask_function("join", LAYOUT, *self._heartbeat.fields())
+        reply = await link.ask_function("join", self._layout, *self._heartbeat.fields())
         if reply[0] == b"layout":
             raise Refused(f"LAYOUT {reply[1].decode()}")
-        replica.changes.last = reply[0]
+        replica.changes.last, layout, clock = reply
+        self._clock.set(clock)
+        self._on_layout(layout)
         await replica.reader.read_sessions()
         await replica.reader.read_retained()
         await self._read_members()

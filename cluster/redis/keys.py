@@ -1,6 +1,6 @@
 """Every key and channel in Redis, and the name of the function library. Contents: deploy/docs/CLUSTER.md."""
 
-LAYOUT = "1"  # of everything that nodes share; raise it when one version could misread another
+LAYOUT = 2  # the newest layout that this version knows, of everything that nodes share; 2 has what MQTT 5.0 adds
 LIBRARY = "flockmq1"
 
 

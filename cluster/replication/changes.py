@@ -3,7 +3,7 @@
 A change is an array, its kind first:
 
 ==============  ====================================================================================================
-subscribed      client id, incarnation, topic filter, options: of a persistent session
+subscribed      client id, incarnation, topic filter, options[, identifier]: of a persistent session
 unsubscribed    client id, incarnation, topic filter
 ended           client id, incarnation: a persistent session has ended
 route           topic filter, QoS: the origin has clients for it
@@ -11,6 +11,8 @@ unroute         topic filter
 retained        topic name, message (empty = cleared); without the message: read it from Redis
 ready           node: it has joined
 left            node: it has left, or was declared dead
+expired         topic name: its retained message has expired; for Redis only, nodes drop it by themselves
+layout          the cluster has this layout from now on
 ==============  ====================================================================================================
 """
 
@@ -32,6 +34,7 @@ class Changes:
         node_id: of this node.
         on_ready: called with a node that has joined, and the number of that change.
         on_left: called with a node that has left.
+        on_layout: called with the layout of the cluster when it has changed.
     """
 
     def __init__(
@@ -39,14 +42,17 @@ class Changes:
         plane: DataPlane,
         members: Members,
         node_id: bytes,
+        *,
         on_ready: Callable[[bytes, int], object],
         on_left: Callable[[bytes], object],
+        on_layout: Callable[[int], object],
     ) -> None:
         self._plane = plane
         self._members = members
         self._node_id = node_id
         self._on_ready = on_ready
         self._on_left = on_left
+        self._on_layout = on_layout
         self._missing: list[bytes] = []
         self.last = 0  # number of the last applied change
 
@@ -73,9 +79,13 @@ class Changes:
                     self._on_ready(fields[0], number)
             elif name == "left":
                 self._on_left(fields[0])
+            elif name == "layout":
+                self._on_layout(fields[0])
         self.last = max(self.last, number)
 
-    def apply_subscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int) -> None:
+    def apply_subscribed(
+        self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int, identifier: int = 0
+    ) -> None:
         """A persistent session has a subscription."""
         sessions = self._plane.sessions
         session = sessions.get(client_id)
@@ -86,7 +96,7 @@ class Changes:
             session = None
         if session is None:
             session = sessions.share(client_id, incarnation)
-        self._plane.router.filters.subscribe(session, topic_filter, options)
+        self._plane.router.filters.subscribe(session, topic_filter, options, identifier)
 
     def _apply_unsubscribed(self, client_id: bytes, incarnation: int, topic_filter: bytes) -> None:
         session = self._plane.sessions.get(client_id)
@@ -118,8 +128,9 @@ class Changes:
         elif not message:
             self._plane.router.retained.set(topic, b"")
         else:
-            _, payload, qos, _ = decode_message(message)
-            self._plane.router.retained.set(topic, payload, qos)
+            _, payload, qos, _, properties, deadline = decode_message(message)
+            expires = self._plane.turn.journal.clock_of(deadline)
+            self._plane.router.retained.set(topic, payload, qos, properties=properties, expires=expires)
 
     def take_missing(self) -> list[bytes]:
         """Topic names whose retained messages are yet to be read from Redis."""

@@ -48,8 +48,9 @@ class SnapshotReader:
         """The subscriptions of all persistent sessions."""
         async for sessions in self._pieces("sessions", SESSIONS_AT_ONCE):
             for client_id, incarnation, subscriptions in sessions:
-                for name, options in pairs(subscriptions):
-                    self._changes.apply_subscribed(client_id, incarnation, name, int(options))
+                for name, stored in pairs(subscriptions):
+                    options, _, identifier = stored.partition(b";")
+                    self._changes.apply_subscribed(client_id, incarnation, name, int(options), int(identifier or 0))
 
     async def read_retained(self) -> None:
         """All retained messages."""

@@ -30,7 +30,13 @@ class Claim:
     all_sent: bool = False  # the previous node of the session is dead
     session: Session | None = None
     admitted: bool = False
-    filters: dict[bytes, int] = field(default_factory=dict)  # of a persistent session: filter -> QoS
+    interval: int | None = None  # Session Expiry Interval; None = as configured
+    filters: dict[bytes, int] = field(default_factory=dict)  # of a persistent session: filter -> options
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the session outlives its connection, or did so until now."""
+        return self.interval != 0 or self.present
 
 
 class Claims:
@@ -94,7 +100,7 @@ class Claims:
     def close_persistent(self, reason: str) -> None:
         """Close the connections of all persistent sessions."""
         for claim in self:
-            if not claim.packet.clean_start:
+            if claim.persistent:
                 claim.connection.reset_on_close = True  # its will may be published, even if it sends DISCONNECT now
                 claim.connection.close(reason)
 

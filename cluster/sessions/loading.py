@@ -26,10 +26,14 @@ class Loading:
     Args:
         link: of this node.
         on_loaded: called with the claim and its session when all of the session is read.
+        clock_of: returns the time of the turn's clock for a deadline in Redis.
     """
 
-    def __init__(self, link: NodeLink, on_loaded: Callable[[Claim, Session], object]) -> None:
+    def __init__(
+        self, link: NodeLink, on_loaded: Callable[[Claim, Session], object], clock_of: Callable[[int], int]
+    ) -> None:
         self._link = link
+        self._clock_of = clock_of
         self._on_loaded = on_loaded
         self._waiting: deque[tuple[Claim, Session, int]] = deque()  # with the queue number to read from
         self._calls = 0  # under way
@@ -84,7 +88,9 @@ class Loading:
             else:
                 session.restore_done(int(number))
         for packet_id, message in zip(awaited[::2], awaited[1::2], strict=True):
-            topic, payload, qos, retain = decode_message(message)
-            session.restore_awaiting(int(packet_id), Restored(0, qos, retain, topic, payload))
+            topic, payload, qos, retain, properties, deadline = decode_message(message)
+            expires = self._clock_of(deadline)
+            restored = Restored(0, qos, retain, topic, payload, properties, expires)
+            session.restore_awaiting(int(packet_id), restored)
         session.restored(claim.all_sent)
         self._on_loaded(claim, session)

@@ -8,6 +8,8 @@ from broker.core.data_plane import DataPlane
 from cluster.replication.routes import Routes
 from cluster.sessions.claim import Claims
 
+MAXIMUM_QOS, STORED_OPTIONS = 3, 15  # of the options byte; Retain Handling counts only when a client subscribes
+
 
 class Subscribing:
     """Records the changes that SUBSCRIBE and UNSUBSCRIBE of this node's clients make.
@@ -25,16 +27,21 @@ class Subscribing:
         self._claims = claims
         self._routes = routes
 
-    def subscribe(self, connection: Connection, session: Session, filters: list[tuple[bytes, int]]) -> None:
-        """Add subscriptions: topic filter, QoS."""
+    def subscribe(
+        self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int
+    ) -> None:
+        """Add subscriptions: topic filters with options; and the identifier of all, 0 = none."""
         claim = self._claims.get(connection)
-        for name, qos in filters:
+        for name, options in filters:
+            options &= STORED_OPTIONS
+            qos = options & MAXIMUM_QOS
             if session.kind == SessionKind.SHARED and claim is not None:
-                self._journal.change(("subscribed", session.client_id, session.session_id, name, qos))
+                more = (identifier,) if identifier else ()
+                self._journal.change(("subscribed", session.client_id, session.session_id, name, options, *more))
                 if name not in claim.filters:
                     self._routes.add(name, 0)
-                claim.filters[name] = qos
-            elif self._filters.subscribe(session, name, qos):
+                claim.filters[name] = options
+            elif self._filters.subscribe(session, name, options, identifier):
                 self._routes.add(name, qos)
             else:
                 self._routes.raise_to(name, qos)

@@ -11,7 +11,7 @@ from functools import partial
 
 import hiredis
 
-from _speedups.cluster.journal import ClusterJournal, encode_message
+from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
@@ -23,13 +23,14 @@ from broker.auth.authenticator import ReasonCode
 from broker.coordination.admission import Admission
 from broker.core import will
 from broker.core.data_plane import DataPlane
+from broker.core.session_expiry import interval_of
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply
 from cluster.replication.barrier import Barrier
 from cluster.replication.routes import Routes
 from cluster.sessions.claim import Claim, Claims
 from cluster.sessions.loading import Loading
-from cluster.sessions.wills import Wills
+from cluster.sessions.wills import Wills, encode_will
 
 TAKEOVERS = COUNTERS.index("takeovers")
 FREE_FIGHTS = 4  # take-overs in quick succession before the new connection has to wait
@@ -76,7 +77,7 @@ class TakeOver:
         self._barrier = barrier
         self._max_sessions = max_sessions
         self._on_fenced = on_fenced
-        self._loading = Loading(link, self._admit)
+        self._loading = Loading(link, self._admit, journal.clock_of)
         self._waiting: set[Claim] = set()  # for epochs to be released
         self.fights = 0  # delayed take-overs
 
@@ -84,7 +85,8 @@ class TakeOver:
 
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         """Request the session of a client."""
-        claim = Claim(packet.client_id.encode(), connection, packet, admission)
+        interval = interval_of(packet, self._plane.config.mqtt)
+        claim = Claim(packet.client_id.encode(), connection, packet, admission, interval=interval)
         self._claims.add(claim)
         if self._link.connected:
             self.request(claim, partial(self._granted, claim))
@@ -96,19 +98,18 @@ class TakeOver:
         packet = claim.packet
         message = b""
         if packet.will_topic is not None:
-            message = len(claim.client_id).to_bytes(2, "little") + claim.client_id
-            message += encode_message(
-                packet.will_topic.encode(), packet.will_payload, packet.will_qos, packet.will_retain
-            )
+            message = encode_will(claim.client_id, will.will_of(packet))
         self._link.function(
             then,
             "claim",
             claim.client_id,
-            int(not packet.clean_start),
+            int(claim.interval != 0),
             packet.protocol_level,
             message,
             self._max_sessions(),
             claim.connection.identity.username or "",
+            int(packet.clean_start),
+            "" if claim.interval is None else claim.interval,
         )
 
     def _granted(self, claim: Claim, reply: Reply) -> None:
@@ -144,7 +145,9 @@ class TakeOver:
         if isinstance(reply, list) and reply[0] == b"denied" and not connection.closed:
             claim.admission.refuse_others(connection, packet)
         elif not connection.closed:
-            claim.admission.refuse(connection, ReasonCode.SERVER_UNAVAILABLE, packet.client_id)
+            is_full = isinstance(reply, list) and reply[0] == b"full"
+            code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.SERVER_UNAVAILABLE
+            claim.admission.refuse(connection, code, packet.client_id)
 
     def _after_delay(self, claim: Claim) -> None:
         claim.delayed = False
@@ -163,7 +166,7 @@ class TakeOver:
         if session is not None and (session.kind == SessionKind.LOCAL or session.session_id != claim.incarnation):
             sessions.end(session)  # of an earlier incarnation
             session = None
-        if claim.packet.clean_start:
+        if not claim.persistent:
             session = sessions.create(claim.client_id, persistent=False, level=claim.packet.protocol_level)
         elif session is None:
             session = sessions.share(claim.client_id, claim.incarnation)
@@ -175,6 +178,7 @@ class TakeOver:
 
     def _admit(self, claim: Claim, session: Session) -> None:
         plane, admission = self._plane, claim.admission
+        session.expiry = claim.interval
         admission.admit(claim.connection, claim.packet, session)
         claim.admitted = True
         welcome = partial(admission.welcome, claim.connection, claim.packet, session, present=claim.present)
@@ -204,11 +208,12 @@ class TakeOver:
             plane.turn.count(TAKEOVERS)
             session.owner.close(close_reasons.TAKEN_OVER)
             session = plane.sessions.get(claim.client_id)
-        if not packet.clean_start or session is not None or packet.will_topic is not None:
+        if claim.persistent or not packet.clean_start or session is not None or packet.will_topic is not None:
             self._claims.remove(claim)
             admission.refuse(connection, ReasonCode.SERVER_UNAVAILABLE, packet.client_id)
             return
         session = plane.sessions.create(claim.client_id, persistent=False, level=packet.protocol_level)
+        session.expiry = claim.interval
         claim.session = session
         admission.admit(connection, packet, session)
         claim.admitted = True
@@ -227,7 +232,10 @@ class TakeOver:
             return  # without an epoch, `_granted` gives it up
         sessions, filters = self._plane.sessions, self._plane.router.filters
         had_will, found = will.take(connection, self._plane.router)
-        if found is not None:
+        delay = None
+        if found is not None and found.delay and session.kind == SessionKind.SHARED and session.expiry != 0:
+            delay = found.delay if session.expiry is None else min(found.delay, session.expiry)
+        elif found is not None:
             will.publish(self._plane.router, session.client_id, found)
         if session.kind == SessionKind.SHARED:
             self._routes.remove(claim.filters)
@@ -239,9 +247,10 @@ class TakeOver:
             sessions.end(session)
             sent = 0
         if claim.epoch:
-            if had_will:
+            if had_will and delay is None:
                 self._wills.settle(claim.epoch)
-            self._journal.release(claim.client_id, claim.epoch, sent)
+            interval = session.expiry if session.kind == SessionKind.SHARED else None
+            self._journal.release(claim.client_id, claim.epoch, sent, interval, delay)
             self._claims.remove(claim)
 
     def give_up(self, claim: Claim) -> None:

@@ -2,12 +2,21 @@
 
 from functools import partial
 
-from _speedups.cluster.journal import ClusterJournal, decode_message
+from _speedups.cluster.journal import ClusterJournal, decode_message, encode_message
 from broker.core import will
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import Reply
 from cluster.sessions.claim import Claims
+
+HAS_DELAY, DELAY_SIZE = 0x40, 4  # before the message: this byte, and the delay in seconds
+
+
+def encode_will(client_id: bytes, found: will.Will) -> bytes:
+    """A will as Redis keeps it."""
+    delay = bytes([HAS_DELAY]) + found.delay.to_bytes(DELAY_SIZE, "little") if found.delay else b""
+    message = encode_message(found.topic, found.payload, found.qos, found.retain, found.properties)
+    return len(client_id).to_bytes(2, "little") + client_id + delay + message
 
 
 class Wills:
@@ -37,8 +46,11 @@ class Wills:
     def publish(self, epoch: int, stored: bytes) -> None:
         """Publish the will of a client whose node is dead; Redis has handed it to this node."""
         end = 2 + int.from_bytes(stored[:2], "little")
-        topic, payload, qos, retain = decode_message(stored[end:])
-        will.publish(self._plane.router, stored[2:end], will.Will(topic, payload, qos, retain))
+        client_id, message = stored[2:end], stored[end:]
+        if message[0] == HAS_DELAY:
+            message = message[1 + DELAY_SIZE :]
+        topic, payload, qos, retain, properties, _ = decode_message(message)
+        will.publish(self._plane.router, client_id, will.Will(topic, payload, qos, retain, properties))
         self.settle(epoch)
 
     def publish_missed(self) -> None:

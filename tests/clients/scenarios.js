@@ -14,13 +14,20 @@ function within (what, promise) {
   return Promise.race([promise, late]).finally(() => clearTimeout(timer))
 }
 
+// At level 5 a session outlives its connection only if the client asks for it.
+function kept (options) {
+  if (level < 5 || options.clean !== false) return {}
+  return { properties: { sessionExpiryInterval: 1000, ...options.properties } }
+}
+
 function connect (clientId, options = {}) {
   return within(`connect ${clientId}`, mqtt.connectAsync(url, {
     clientId,
     protocolId: level === 3 ? 'MQIsdp' : 'MQTT',
     protocolVersion: level,
     reconnectPeriod: 0,
-    ...options
+    ...options,
+    ...kept(options)
   }))
 }
 
@@ -104,7 +111,7 @@ const scenarios = {
     const other = await connect('other')
     await other.publishAsync('later', 'waited', { qos: 2 })
     const second = mqtt.connect(url, {
-      clientId: 'persistent', clean: false, reconnectPeriod: 0, protocolVersion: level, protocolId: level === 3 ? 'MQIsdp' : 'MQTT'
+      clientId: 'persistent', clean: false, reconnectPeriod: 0, protocolVersion: level, protocolId: level === 3 ? 'MQIsdp' : 'MQTT', ...kept({ clean: false })
     })
     const take = collect(second)
     const [connack] = await within('connack', new Promise((resolve) => second.once('connect', (...all) => resolve(all))))
@@ -122,12 +129,72 @@ const scenarios = {
   },
 
   async 'a client id that is refused' () {
+    if (level === 5) return // it gets one from the node
     const options = level === 3 ? ['x'.repeat(24), {}] : ['', { clean: false }]
     await assert.rejects(connect(...options), /(Identifier rejected|Missing clientId)/i)
   }
 }
 
+const scenarios5 = {
+  async 'a request and its response, with all properties' () {
+    const client = await connect('asks')
+    const other = await connect('answers')
+    await other.subscribeAsync('requests/+', { qos: 1 })
+    await client.subscribeAsync('responses/asks', { qos: 1, properties: { subscriptionIdentifier: 5 } })
+    const properties = {
+      responseTopic: 'responses/asks',
+      correlationData: Buffer.from([0, 1]),
+      contentType: 'text/plain',
+      payloadFormatIndicator: true,
+      userProperties: { a: ['1', '2'], b: '3' }
+    }
+    other.on('message', (_topic, _payload, packet) => {
+      const { responseTopic, correlationData, contentType, userProperties } = packet.properties
+      assert.equal(contentType, 'text/plain')
+      assert.deepEqual({ ...userProperties }, { a: ['1', '2'], b: '3' })
+      other.publish(responseTopic, 'answer', { qos: 1, properties: { correlationData } })
+    })
+    const answer = new Promise((resolve) => client.once('message', (...all) => resolve(all)))
+    await client.publishAsync('requests/1', 'question', { qos: 1, properties })
+    const [, payload, packet] = await within('answer', answer)
+    assert.equal(payload.toString(), 'answer')
+    assert.deepEqual([...packet.properties.correlationData], [0, 1])
+    assert.equal(packet.properties.subscriptionIdentifier, 5)
+    await client.endAsync()
+    await other.endAsync()
+  },
+
+  async 'topic aliases to the node' () {
+    const client = await connect('alias', { autoAssignTopicAlias: true })
+    const take = collect(client)
+    await client.subscribeAsync('long/topic/name/#', { qos: 1 })
+    for (let n = 0; n < 100; n++) await client.publishAsync(`long/topic/name/${n % 30}`, `${n}`, { qos: 1 })
+    const found = await take(100)
+    assert.deepEqual(found.map(([topic, payload]) => [topic, payload]),
+      Array.from({ length: 100 }, (_, n) => [`long/topic/name/${n % 30}`, `${n}`]))
+    await client.endAsync()
+  },
+
+  async 'a Receive Maximum of 1' () {
+    const client = await connect('slow', { properties: { receiveMaximum: 1 } })
+    const take = collect(client)
+    await client.subscribeAsync('one/by/one', { qos: 2 })
+    const other = await connect('fast')
+    for (let n = 0; n < 50; n++) await other.publishAsync('one/by/one', `${n}`, { qos: 1 + n % 2 })
+    assert.deepEqual((await take(50)).map(([, payload]) => Number(payload)), Array.from({ length: 50 }, (_, n) => n))
+    await client.endAsync()
+    await other.endAsync()
+  },
+
+  async 'a refusal has its reason' () {
+    const client = await connect('refused5')
+    await assert.rejects(client.publishAsync('$SYS/mine', 'x', { qos: 1 }), /Not authorized/i)
+    await client.endAsync()
+  }
+}
+
 async function main () {
+  if (level === 5) Object.assign(scenarios, scenarios5)
   for (const [name, scenario] of Object.entries(scenarios)) {
     await scenario()
     console.log(`ok ${name}`)

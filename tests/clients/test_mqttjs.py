@@ -23,7 +23,7 @@ def node_js() -> str:
     return str(shutil.which("node"))
 
 
-@pytest.mark.parametrize("level", [3, 4])
+@pytest.mark.parametrize("level", [3, 4, 5])
 def test_scenarios(node_js: str, broker: Broker, level: int) -> None:
     done = subprocess.run(
         [node_js, str(HERE / "scenarios.js"), f"mqtt://127.0.0.1:{broker.port}", str(level)],
@@ -32,4 +32,4 @@ def test_scenarios(node_js: str, broker: Broker, level: int) -> None:
         timeout=DEADLINE,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.count("ok ") == 8
+    assert done.stdout.count("ok ") == (12 if level == 5 else 8)

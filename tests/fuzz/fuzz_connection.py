@@ -2,7 +2,8 @@
 
 Every input is a stream of bytes after (or instead of) a good CONNECT, cut into pieces, to a node in this process. It
 may end its own connection and nothing else: another client is still served, and what the node's journal says can be
-read back. The first byte of an input chooses level, session, CONNECT and the size of the pieces. Options: fuzzing.py.
+read back. The first byte of an input chooses level, session, CONNECT and the size of the pieces. A CONNECT of level 5
+names an authentication method, which takes any data and ends where that is empty. Options: fuzzing.py.
 """
 
 import importlib
@@ -24,6 +25,21 @@ def make_target() -> Callable[[bytes], None]:
     encode = importlib.import_module("_speedups.codec.encode").encode
     inprocess = importlib.import_module("tests.harness.inprocess")
     broker = importlib.import_module("broker.broker")
+    authenticator = importlib.import_module("broker.auth.authenticator")
+    accepted = authenticator.Verdict(authenticator.ReasonCode.ACCEPTED)
+
+    class Authenticator:
+        def authenticate(self, credentials: object) -> object:
+            return accepted
+
+        def exchange(self, credentials: object, method: str) -> object:
+            return self if method else None
+
+        def start(self, client: object, data: bytes) -> object:
+            return self.step(data)
+
+        def step(self, data: bytes) -> object:
+            return authenticator.Challenge(data) if data else accepted
 
     def report(self: object, error: Exception, **where: object) -> None:
         raise SystemExit(f"internal error {where}: {error!r}")
@@ -39,9 +55,10 @@ def make_target() -> Callable[[bytes], None]:
         if node is not None:
             store = inprocess.KeepingStore(node.store.after(len(node.store.told)))
             node.close()
-        node = inprocess.Node(store, max_queued_messages=50, max_outgoing_bytes=1 << 20)
+        limits = {"max_queued_messages": 50, "max_outgoing_bytes": 1 << 20}
+        node = inprocess.Node(store, authenticator=Authenticator(), **limits)
         if inputs % (NODE_INPUTS * 10) == 0:  # or reading back takes ever longer
-            node = inprocess.Node(max_queued_messages=50, max_outgoing_bytes=1 << 20)
+            node = inprocess.Node(authenticator=Authenticator(), **limits)
         watcher = inprocess.Client(node, "watcher")
         watcher.send(packets.Subscribe(packet_id=1, topic_filters=[("#", 0)]))
 
@@ -52,12 +69,16 @@ def make_target() -> Callable[[bytes], None]:
         if inputs % NODE_INPUTS == 0:
             begin()
         inputs += 1
-        level, clean = 3 + (data[0] & 1), bool(data[0] & 2)
+        level, clean = (5 if data[0] & 64 else 3 + (data[0] & 1)), bool(data[0] & 2)
         client = inprocess.Client(node)
         stream = data[1:]
         if data[0] & 4:
             connect = packets.Connect("fuzz", clean, 0, protocol_level=level, will_topic="w", will_payload=b"x")
-            stream = encode(connect) + stream
+            if level == 5:
+                connect.properties = {"authentication_method": "FUZZ"}
+                if data[0] & 1:
+                    connect.properties["authentication_data"] = b"more"
+            stream = encode(connect, level) + stream
         size = PIECES[data[0] >> 3 & 7]
         for start in range(0, len(stream), size):
             try:
@@ -74,7 +95,7 @@ def make_target() -> Callable[[bytes], None]:
 
 def seeds() -> list[bytes]:
     cases = importlib.import_module("tests.cases.packets")
-    return [bytes([first]) + case.data for case in cases.CASES for first in (4 + 1, 4 + 2 + 48)]
+    return [bytes([first]) + case.data for case in cases.CASES for first in (4 + 1, 4 + 2 + 48, 64 + 4 + 1, 64 + 4)]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect, Packet
 from _speedups.net.listener import Endpoint, Listener
-from broker.auth.authenticator import Authenticator, Credentials, ReasonCode, Verdict
+from broker.auth.authenticator import Authenticator, Credentials, Exchange, ReasonCode, Verdict
 from broker.broker import Broker
 from broker.config.schema import Config, LimitsConfig, MqttConfig
 from broker.coordination.standalone import StandaloneCoordinator
@@ -84,6 +84,9 @@ class AllowAll:
 
     def authenticate(self, credentials: Credentials) -> Verdict:
         return Verdict(ReasonCode.ACCEPTED)
+
+    def exchange(self, credentials: Credentials, method: str) -> Exchange | None:
+        return None
 
 
 opened: list["Node"] = []  # those of the test that runs, which ends them: their sockets must not wait for a collector
@@ -188,6 +191,7 @@ class Node:
         """Let quarters of a second pass."""
         for _ in range(ticks):
             self.reactor.advance(1)
+            self.broker.coordinator.tick()
             self.run()
 
     def close(self) -> None:

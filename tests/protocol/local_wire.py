@@ -5,7 +5,8 @@ import socket
 from collections import deque
 
 from tests.harness.inprocess import Node
-from tests.protocol.wire import Wire, parse_packet
+from tests.protocol.packet_lines import parse_packet
+from tests.protocol.wire import Wire
 
 
 class LocalWire(Wire):

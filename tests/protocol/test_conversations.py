@@ -8,11 +8,13 @@ A conversation is an entry with `name`, `statement`, optional `levels`, `setting
     a > PACKET       client a sends; the first time, and after its end, it connects to the node
     a < PACKET       exactly these bytes are what a gets next
     a < closed       the node closes a's connection, having sent nothing more
+    a < closed CODE  likewise, but at level 5 it sends DISCONNECT with this reason code before
     a nothing        a gets nothing, though the node has acted on and stored all that everybody sent
     a drop | reset   a's network connection ends, by FIN or RST
+    clock advances N N seconds pass; such conversations are played within this process only
 
-PACKET is what wire.py's `parse_packet` reads; a client id is the client's name unless given. Conversations of one
-client marked `one_write` are played three times: step by step, byte by byte, and with all that is sent in one write.
+PACKET is what packet_lines.py reads; a client id is the client's name unless given. Conversations of one client marked
+`one_write` are played three times: step by step, byte by byte, and with all that is sent in one write.
 """
 
 import logging
@@ -26,16 +28,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from broker.core.data_plane import TICKS_PER_SECOND
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
 from tests.harness.cluster_process import Broker, make_broker
 from tests.harness.inprocess import Node
 from tests.protocol.local_wire import LocalWire
-from tests.protocol.wire import Wire, parse_packet
+from tests.protocol.packet_lines import Awaited, parse_packet
+from tests.protocol.wire import Wire
 
 HERE = Path(__file__).parent / "conversations"
 STEP, SPLIT, ONE_WRITE = "step by step", "byte by byte", "one write"
+CLOCK = "clock"
+LEVELS = [3, 4, 5]
 
 
 class Conversation(NamedTuple):
@@ -45,16 +51,28 @@ class Conversation(NamedTuple):
     way: str  # STEP, SPLIT or ONE_WRITE
     settings: dict[str, Any]
     steps: list[list[str]]  # words: client, what, rest of the line
+    only_level: bool  # it is played at no other level
+
+    @property
+    def is_timed(self) -> bool:
+        return any(step[0] == CLOCK for step in self.steps)
 
 
 def load() -> Iterator[Any]:
     for file in sorted(HERE.glob("*.toml")):
         for entry in tomllib.loads(file.read_text("utf-8"))["conversation"]:
             steps = [line.split(None, 2) for line in entry["steps"].splitlines() if line.strip()]
-            for level in entry.get("levels", [3, 4]):
+            levels = entry.get("levels", LEVELS)
+            for level in levels:
                 for way in (STEP, SPLIT, ONE_WRITE) if entry.get("one_write") else (STEP,):
                     conversation = Conversation(
-                        entry["name"], entry["statement"], level, way, entry.get("settings", {}), steps
+                        entry["name"],
+                        entry["statement"],
+                        level,
+                        way,
+                        entry.get("settings", {}),
+                        steps,
+                        levels == [level],
                     )
                     name = f"{file.stem}: {entry['name']} [{level}{'' if way == STEP else ', ' + way}]"
                     yield pytest.param(conversation, id=name)
@@ -112,11 +130,18 @@ class Stage:
     Args:
         conversation: what is played.
         open_wire: opens a connection to the node; as Wire, without the port.
+        advance: lets that many seconds pass at the node, if the test can.
     """
 
-    def __init__(self, conversation: Conversation, open_wire: Callable[..., Wire]) -> None:
+    def __init__(
+        self,
+        conversation: Conversation,
+        open_wire: Callable[..., Wire],
+        advance: Callable[[float], object] | None = None,
+    ) -> None:
         self.conversation = conversation
         self.open_wire = open_wire
+        self.advance = advance
         self.clients: dict[str, Wire] = {}
         self.names: set[str] = set()
         self.retained: set[str] = set()
@@ -139,11 +164,15 @@ class Stage:
                 raise AssertionError(f"step {number}, {' '.join(step)}: {error}") from None
 
     def step(self, name: str, what: str = "", rest: str = "") -> None:
-        if what == ">":
+        if name == CLOCK:
+            assert what == "advances" and self.advance is not None
+            self.advance(float(rest))
+        elif what == ">":
             self.note(name, rest)
             self.client(name).send(rest)
-        elif what == "<" and rest == "closed":
-            self.clients.pop(name).expect(None)
+        elif what == "<" and rest.partition(" ")[0] == "closed":
+            code = rest.partition(" ")[2]
+            self.clients.pop(name).expect_end(int(code, 16) if code else None)
         elif what == "<":
             self.client(name).expect(rest)
         elif what == "nothing":
@@ -203,11 +232,16 @@ class Stage:
 ALL = list(load())
 RESETS = [param for param in ALL if "reset" in {step[1] for step in param.values[0].steps}]
 LOCAL = [param for param in ALL if param not in RESETS]  # a Unix socket has no RST
-# What a node does byte by byte and at level 3 is the same over a socket and without one.
-OVER_SOCKETS = [param for param in ALL if param.values[0].way == STEP and param.values[0].level == 4]
-SPLIT_OVER_SOCKETS = [param for param in ALL if param.values[0].way == SPLIT][::6]
+SHARED_NODES = [param for param in ALL if not param.values[0].is_timed]  # nodes that a test can't advance
+# What a node does byte by byte and at another level is the same over a socket and without one.
+OVER_SOCKETS = [
+    param
+    for param in SHARED_NODES
+    if param.values[0].way == STEP and (param.values[0].level == 4 or param.values[0].only_level)
+]
+SPLIT_OVER_SOCKETS = [param for param in SHARED_NODES if param.values[0].way == SPLIT][::6]
 # Bytes are cut into packets before anything is asked of other nodes.
-IN_A_CLUSTER = [param for param in ALL if param.values[0].way != SPLIT]
+IN_A_CLUSTER = [param for param in SHARED_NODES if param.values[0].way != SPLIT]
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
@@ -216,7 +250,7 @@ def test_conversation(
     conversation: Conversation, local_node: Callable[..., Node], caplog: pytest.LogCaptureFixture
 ) -> None:
     node = local_node(conversation.settings)
-    stage = Stage(conversation, partial(LocalWire, node))
+    stage = Stage(conversation, partial(LocalWire, node), lambda seconds: node.advance(int(seconds * TICKS_PER_SECOND)))
     stage.play()
     stage.clean()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR], caplog.text
@@ -262,3 +296,33 @@ def test_lines_are_the_packets_they_say() -> None:
     assert parse_packet("publish a/b x q1 id=10", 4) == b"\x32\x08\x00\x03a/b\x00\x0ax"
     assert parse_packet("connack present", 4) == b"\x20\x02\x01\x00"
     assert parse_packet("connack present", 3) == b"\x20\x02\x00\x00"
+    assert (
+        parse_packet("publish a x topic_alias=7 user=k:v", 5)
+        == b"\x30\x0f\x00\x01a\x0a\x23\x00\x07\x26\x00\x01k\x00\x01vx"
+    )
+    assert parse_packet("publish a x topic_alias=7", 4) == b"\x30\x04\x00\x01ax"
+    assert parse_packet("subscribe 1 a:1,nl,rap,rh2", 5) == b"\x82\x07\x00\x01\x00\x00\x01a\x2d"
+    assert parse_packet("subscribe 1 a:1,nl,rap,rh2", 4) == b"\x82\x06\x00\x01\x00\x01a\x01"
+    assert parse_packet("unsuback 2 0 0x11", 5) == b"\xb0\x05\x00\x02\x00\x00\x11"
+    assert parse_packet("unsuback 2 0 0x11", 4) == b"\xb0\x02\x00\x02"
+    assert parse_packet("puback 2 code=0x10", 5) == b"\x40\x03\x00\x02\x10"
+    assert parse_packet("puback 2 code=0x10", 4) == b"\x40\x02\x00\x02"
+
+
+@pytest.mark.parametrize(
+    ("came", "right"),
+    [
+        ("disconnect 0x82 reason=wrong", True),
+        ("disconnect 0x82 reason=right", False),
+        ("disconnect 0x81 reason=wrong", False),
+        ("disconnect 0x82 reason=wrong user=a:b", False),
+    ],
+)
+def test_a_reason_contains_a_text(came: str, right: bool) -> None:
+    assert Awaited("disconnect 0x82 reason~ron", 5).matches(parse_packet(came, 5)) == right
+
+
+def test_the_order_of_properties_is_free_but_not_that_of_user_properties() -> None:
+    awaited = Awaited("publish a content_type=t response_topic=r user=a:1 user=b:2", 5)
+    assert awaited.matches(parse_packet("publish a user=a:1 response_topic=r user=b:2 content_type=t", 5))
+    assert not awaited.matches(parse_packet("publish a user=b:2 response_topic=r user=a:1 content_type=t", 5))

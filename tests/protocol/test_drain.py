@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from _speedups.codec.packets import Connack, Disconnect
+from _speedups.codec.reason_codes import ReasonCode
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker, ClusterProcess
 from tests.harness.deadline import DEADLINE
+from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
 
 pytestmark = pytest.mark.one_process
@@ -61,3 +64,60 @@ def test_a_node_that_began_anew_lets_them_notice_too(start_cluster: StartCluster
     with Wire(node.port, name="new") as new:
         new.connect()
     assert node.wait() == 0
+
+
+def redirected(packet: object, kind: type, code: int, reference: str) -> None:
+    assert isinstance(packet, kind) and isinstance(packet, Connack | Disconnect), packet
+    assert packet.reason_code == code
+    assert packet.properties["server_reference"] == reference
+
+
+def test_a_node_that_stops_names_other_servers(start_broker: StartBroker, store: str) -> None:
+    if store == "cluster":
+        pytest.skip("a cluster refuses level 5")
+    servers = ["broker-2.example:1883", "broker-3.example:1883"]
+    broker = start_broker(
+        {"http.listen": "127.0.0.1:0", "http.drain": "1s", "mqtt.server_reference": ",".join(servers)}
+    )
+    url = broker.wait_for_log("HTTP server is listening")["listen"]
+    with (
+        SocketClient(broker.port, "old", level=5) as old,
+        SocketClient(broker.port, "small", level=5, properties={"maximum_packet_size": 60}) as small,
+        SocketClient(broker.port, "tiny", level=5, properties={"maximum_packet_size": 40}) as tiny,
+    ):
+        broker.signal(signal.SIGTERM)
+        until(lambda: ready(url) == 503)
+        with SocketClient(broker.port, "new", level=5) as new:
+            redirected(new.connack, Connack, ReasonCode.USE_ANOTHER_SERVER, " ".join(servers))
+            assert new.receive() is None
+        with Wire(broker.port, name="level-4") as level_4:
+            level_4.connect()
+            level_4.expect(None)
+        for client in (old, small):  # the reason string goes first [5: MQTT-3.14.2-3]
+            redirected(client.receive(), Disconnect, ReasonCode.USE_ANOTHER_SERVER, " ".join(servers))
+        assert tiny.receive() == Disconnect(ReasonCode.USE_ANOTHER_SERVER)
+    assert broker.wait() == 0
+
+
+def test_a_node_that_has_moved(start_broker: StartBroker, store: str) -> None:
+    if store == "cluster":
+        pytest.skip("a cluster refuses level 5")
+    broker = start_broker({"mqtt.moved_to": "elsewhere.example:1883"})
+    with SocketClient(broker.port, "c", level=5) as client:
+        redirected(client.connack, Connack, ReasonCode.SERVER_MOVED, "elsewhere.example:1883")
+        assert client.receive() is None
+    with Wire(broker.port, name="level-4") as level_4:
+        level_4.connect()
+
+
+def test_without_other_servers_there_is_no_reference(start_broker: StartBroker, store: str) -> None:
+    """A server reference stands only in packets that may have one [5: 4.11]."""
+    if store == "cluster":
+        pytest.skip("a cluster refuses level 5")
+    broker = start_broker()
+    with SocketClient(broker.port, "c", level=5) as client:
+        broker.signal(signal.SIGTERM)
+        packet = client.receive()
+        assert isinstance(packet, Disconnect) and packet.reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+        assert "server_reference" not in packet.properties
+    assert broker.wait() == 0

@@ -10,7 +10,7 @@ from tests.cases.proxy_headers import BAD, FOUR, GOOD, SIX, Header, binary, line
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.harness.deadline import DEADLINE
-from tests.protocol.wire import parse_packet
+from tests.protocol.packet_lines import parse_packet
 
 pytestmark = pytest.mark.one_process
 StartBroker = Callable[..., Broker]

@@ -1,6 +1,6 @@
 """One client's end of a connection, at the level of packets: for tests that say what stands on the wire.
 
-Packets are written as lines ("publish a/b hello q1 id=5", see `parse_packet`) or are bytes. What comes is cut into
+Packets are written as lines ("publish a/b hello q1 id=5", see packet_lines.py) or are bytes. What comes is cut into
 frames and compared as bytes, so that a flag or a length that is wrong shows.
 """
 
@@ -12,80 +12,14 @@ import time
 from collections import deque
 from typing import Any
 
-from _speedups.codec import packets
 from _speedups.codec.decode import decode
-from _speedups.codec.encode import encode
-from _speedups.codec.packets import Packet
 from tests.harness.broker_process import SETTLERS, settle, take_turns
 from tests.harness.deadline import DEADLINE
+from tests.protocol.packet_lines import Awaited, parse_packet, shown
 
 ANSWERS = (0x40, 0x70, 0x90, 0xB0)  # PUBACK, PUBCOMP, SUBACK, UNSUBACK
 MAY_OVERTAKE = (3, 13)  # PUBLISH and PINGRESP
 BARRIER = 65535  # packet identifier of an UNSUBSCRIBE that means nothing but "are you through?"
-
-
-def parse_packet(line: str, level: int, client_id: str = "c") -> bytes:
-    """The bytes of a packet written as a line.
-
-    connect [id=ID] [clean=0] [keep=N] [user=U] [pass=P] [will=TOPIC [message=M] [q1] [retain]] [level=N]
-    connack [present] [N]              publish TOPIC [PAYLOAD] [q1 id=N] [dup] [retain]
-    puback|pubrec|pubrel|pubcomp N     subscribe N FILTER:QOS ...      suback N CODE ...
-    unsubscribe N FILTER ...           unsuback N                      pingreq|pingresp|disconnect
-    hex 10 0c 00 ...                   text beside bytes: hex 30 06 0003 =a/b
-    """
-    name, *words = shlex.split(line)
-    if name == "hex":
-        return b"".join(word[1:].encode() if word[0] == "=" else bytes.fromhex(word) for word in words)
-    flags = {"clean", "present", "dup", "retain", "q0", "q1", "q2"}
-    keys = {"id", "clean", "keep", "user", "pass", "will", "message", "level"}
-    named: dict[str, str] = {}
-    plain: list[str] = []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if equals and key in keys:
-            named[key] = value
-        elif name in ("connect", "connack", "publish") and word in flags:
-            named[word] = "1"
-        else:
-            plain.append(word)
-    qos = next((n for n in (1, 2) if f"q{n}" in named), 0)
-    packet: Packet
-    if name == "connect":
-        level = int(named.get("level", level))
-        password = named.get("pass")
-        packet = packets.Connect(
-            named.get("id", client_id),
-            clean_start=named.get("clean", "1") == "1",
-            keep_alive=int(named.get("keep", "0")),
-            username=named.get("user"),
-            password=None if password is None else password.encode(),
-            will_topic=named.get("will"),
-            will_payload=named.get("message", "").encode(),
-            will_qos=qos,
-            will_retain="retain" in named,
-            protocol_level=level,
-        )
-    elif name == "connack":
-        packet = packets.Connack("present" in named and level > 3, int(plain[0]) if plain else 0)
-    elif name == "publish":
-        topic_name, payload = (*plain, "")[:2]
-        packet = packets.Publish(
-            topic_name, payload.encode(), qos, "retain" in named, "dup" in named, int(named.get("id", "0"))
-        )
-    elif name == "subscribe":
-        pairs = [word.rpartition(":") for word in plain[1:]]
-        packet = packets.Subscribe(int(plain[0]), [(topic_filter, int(q)) for topic_filter, _, q in pairs])
-    elif name == "unsubscribe":
-        packet = packets.Unsubscribe(int(plain[0]), plain[1:])
-    elif name == "suback":
-        packet = packets.Suback(int(plain[0]), [int(code, 0) for code in plain[1:]])
-    elif name in ("pingreq", "pingresp", "disconnect"):
-        assert not plain, line
-        packet = getattr(packets, name.capitalize())()
-    else:
-        (number,) = plain
-        packet = getattr(packets, name.capitalize())(int(number))
-    return encode(packet, level)
 
 
 def frame_size(data: bytes | bytearray) -> int:
@@ -96,16 +30,6 @@ def frame_size(data: bytes | bytearray) -> int:
         if data[i] < 0x80:
             return 1 + i + remaining
     return 0
-
-
-def shown(frame: bytes | None, level: int) -> str:
-    """A frame as a person reads it."""
-    if frame is None:
-        return "closed"
-    with contextlib.suppress(ValueError):
-        text = repr(decode(frame, level))
-        return text if len(text) < 300 else text[:300] + "..."
-    return frame[:100].hex(" ")
 
 
 class Wire:
@@ -220,27 +144,43 @@ class Wire:
         del self._rest[:start]
 
     def expect(self, *what: str | bytes | None) -> None:
-        """The next frames must be these bytes; None: the node closes."""
+        """The next frames must be these; None: the node closes. Lines as in packet_lines.py."""
         for item in what:
-            wanted = parse_packet(item, self.level, self.name) if isinstance(item, str) else item
-            try:
-                found = self._answer(wanted) if wanted else self.receive()
-            except AssertionError as error:
-                raise AssertionError(f"{error}; awaited {shown(wanted, self.level)}") from None
-            assert found == wanted, f"{self.name}: came {shown(found, self.level)}, awaited {shown(wanted, self.level)}"
+            if item is None:
+                wanted = "closed"
+                found = self._received(wanted)
+                right = found is None
+            else:
+                awaited = Awaited(item, self.level, self.name)
+                wanted = shown(awaited.data, self.level) + (f" and {awaited.contained}" if awaited.contained else "")
+                found = self._received(wanted, awaited)
+                right = awaited.matches(found)
+            assert right, f"{self.name}: came {shown(found, self.level)}, awaited {wanted}"
 
-    def _answer(self, wanted: bytes) -> bytes | None:
+    def _received(self, wanted: str, awaited: Awaited | None = None) -> bytes | None:
+        try:
+            return self.receive() if awaited is None else self._answer(awaited)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; awaited {wanted}") from None
+
+    def _answer(self, awaited: Awaited) -> bytes | None:
         """The next frame. In a cluster some answers wait for Redis or other nodes, and what does not may come first.
 
         SUBACK: [3.8.4]. PUBACK and PUBCOMP: messages of the one direction are in no order with answers of the other.
         """
-        if wanted[0] not in ANSWERS or self.port not in SETTLERS:
+        if awaited.data[0] not in ANSWERS or self.port not in SETTLERS:
             return self.receive()
         before = []
-        while (frame := self.receive()) is not None and frame[0] >> 4 in MAY_OVERTAKE and frame != wanted:
+        while (frame := self.receive()) is not None and frame[0] >> 4 in MAY_OVERTAKE and not awaited.matches(frame):
             before.append(frame)
         self.frames.extendleft(reversed(before))
         return frame
+
+    def expect_end(self, code: int | None = None) -> None:
+        """The node closes; at level 5 it gives this reason code in DISCONNECT before, unless it is None."""
+        if code is not None and self.level == 5:
+            self.expect(f"disconnect {code} reason~")
+        self.expect(None)
 
     def packet(self) -> Any:
         """The next packet, decoded; None when the node has closed."""
@@ -258,7 +198,7 @@ class Wire:
 
     def _settle(self) -> None:
         self.send(f"unsubscribe {BARRIER} nothing/there")
-        answer = parse_packet(f"unsuback {BARRIER}", self.level)
+        answer = parse_packet(f"unsuback {BARRIER} 0x11", self.level)
         end = time.monotonic() + DEADLINE
         while answer not in self.frames:
             assert not self.closed, f"{self.name}: closed"
@@ -281,7 +221,7 @@ class Wire:
     def subscribe(self, *filters: str, packet_id: int = 1) -> "Wire":
         """SUBSCRIBE to FILTER:QOS ... and its answer."""
         self.send(f"subscribe {packet_id} {shlex.join(filters)}")
-        self.expect(f"suback {packet_id} {' '.join(name.rpartition(':')[2] for name in filters)}")
+        self.expect(f"suback {packet_id} {' '.join(name.rpartition(':')[2].partition(',')[0] for name in filters)}")
         return self
 
     def close(self) -> None:

@@ -194,7 +194,7 @@ def test_the_console_speaks_mqtt_5(browser: Chromium, node: BrokerProcess, url: 
 
 def test_the_console_takes_the_level_that_it_gets(browser: Chromium, start_cluster: StartCluster) -> None:
     """A cluster that refuses MQTT 5.0 gets 3.1.1."""
-    visit(browser, HttpClient(start_cluster({"http.listen": "127.0.0.1:0"})["a"]).url, "console")
+    visit(browser, HttpClient(start_cluster({"http.listen": "127.0.0.1:0", "cluster.layout": 1})["a"]).url, "console")
     browser.until("return document.querySelector('main .link').innerText === 'connected'")
 
 

@@ -82,6 +82,15 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
   return dropped, full
 end
 
+-- The deadline of a message, in milliseconds of the cluster's clock; nil: it does not expire.
+local function deadline_of(message)
+  local first = message:byte(1)
+  if first and math.floor(first / 16) == 2 and math.floor(first / 8) % 2 == 1 then
+    local low, high = struct.unpack('<I4I4', message, 8)
+    return high * 4294967296 + low
+  end
+end
+
 -- Apply the changes of a block. Returns the number of the change; 0 if no record of it is valid.
 local function apply(prefix, node, block)
   local kept, slim = {}, {}
@@ -94,7 +103,8 @@ local function apply(prefix, node, block)
       local cid = record[2]
       valid = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or -1) == record[3]
       if valid and kind == 'subscribed' then
-        redis.call('HSET', prefix .. 'subs:' .. cid, record[4], record[5])
+        redis.call('HSET', prefix .. 'subs:' .. cid, record[4],
+          record[6] and string.format('%.0f;%.0f', record[5], record[6]) or record[5])
       elseif valid then
         redis.call('HDEL', prefix .. 'subs:' .. cid, record[4])
       end
@@ -102,6 +112,13 @@ local function apply(prefix, node, block)
       redis.call('HSET', prefix .. 'routes:' .. node, record[2], record[3])
     elseif kind == 'unroute' then
       redis.call('HDEL', prefix .. 'routes:' .. node, record[2])
+    elseif kind == 'expired' then
+      -- Each node drops its own copy; the value in Redis may be newer than theirs.
+      local deadline = deadline_of(redis.call('HGET', prefix .. 'retained', record[2]) or '')
+      if deadline and deadline <= clock(prefix) + CLOCK_AHEAD then
+        redis.call('HDEL', prefix .. 'retained', record[2])
+      end
+      valid = false
     elseif kind == 'retained' then
       has_values = true
       if record[3] == '' then
@@ -124,11 +141,34 @@ local function apply(prefix, node, block)
   return change(prefix, node, block, has_values and cmsgpack.pack(slim) or block)
 end
 
+-- The connection of an epoch has ended, and its will has a delay: keep the will until it is due, whoever publishes it
+-- then. It is dropped if the session goes on with another connection by now, and due at once if the session has ended.
+local function delay_will(prefix, node, cid, epoch, delay, state)
+  local id = string.format('%.0f', epoch)
+  local will = redis.call('HGET', prefix .. 'wills:' .. node, id)
+  redis.call('HDEL', prefix .. 'wills:' .. node, id)
+  if not will or (state[2] and tonumber(state[2]) ~= epoch and epoch >= tonumber(state[6])) then
+    return
+  end
+  redis.call('HSET', prefix .. 'delayed:wills', id, will)
+  if state[2] and tonumber(state[2]) == epoch then
+    redis.call('ZADD', prefix .. 'delayed', string.format('%.0f', clock(prefix) + delay * 1000), id)
+    redis.call('HSET', prefix .. 's:' .. cid, 'd', id)
+  else
+    redis.call('ZADD', prefix .. 'delayed', 0, id)
+  end
+end
+
 -- A node has closed a connection: the session is offline, has ended, or is claimed by a connection that waits for this.
-local function release(prefix, node, cid, epoch, sent)
+-- `interval`: its Session Expiry Interval in seconds plus 1, 0 = as configured, nil = as at the claim. `delay`: of its
+-- will in seconds plus 1, 0 or nil = no will waits.
+local function release(prefix, node, cid, epoch, sent, interval, delay)
   redis.call('SREM', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
   local key = prefix .. 's:' .. cid
-  local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n', 'x')
+  local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n', 'x', 'i')
+  if delay and delay > 0 then
+    delay_will(prefix, node, cid, epoch, delay - 1, state)
+  end
   if not state[2] then
     return
   end
@@ -136,11 +176,16 @@ local function release(prefix, node, cid, epoch, sent)
     sent = 0     -- in an earlier life of the session
   end
   if tonumber(state[2]) == epoch then
-    if state[3] == '1' then
+    local seconds = state[7] or ''
+    if interval then
+      seconds = interval > 0 and string.format('%.0f', interval - 1) or ''
+      redis.call('HSET', key, 'i', seconds)
+    end
+    if state[3] == '1' and seconds ~= '0' then
       redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))
-      redis.call('ZADD', prefix .. 'sessions', now(), cid)
+      begin_expiry(prefix, cid, seconds)
     else
-      forget(prefix, cid)
+      end_session(prefix, '', cid, state[6], state[3])
     end
     return
   end
@@ -229,7 +274,7 @@ redis.register_function('flockmq_commit', function(_, args)
     firsts[1] = apply(prefix, node, changes)
   end
   for i = 1, #releases do
-    release(prefix, node, releases[i][1], releases[i][2], releases[i][3])
+    release(prefix, node, unpack(releases[i]))
   end
   if #full > 0 then
     firsts[#firsts + 1] = full

@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 8
+-- revision 9
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -27,6 +27,47 @@ local function now()
   return tonumber(redis.call('TIME')[1])
 end
 
+-- The wall clock of Redis in milliseconds.
+local function wall()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local CLOCK_AHEAD = 3000      -- milliseconds: how far the clock runs ahead of the last heartbeat
+local NEVER = '4294967295'    -- a Session Expiry Interval
+local LATE = 9007199254740991 -- score of a session whose end is not decided by how long it has been offline
+
+-- The clock of the cluster, in milliseconds. It is that of the last heartbeat, plus the time since then by the wall
+-- clock, within bounds: steps of the wall clock and a promoted replica don't move it.
+local function clock(prefix)
+  local state = redis.call('HMGET', prefix .. 'clock', 't', 'w')
+  if not state[1] then
+    return wall()
+  end
+  return tonumber(state[1]) + math.min(math.max(wall() - tonumber(state[2]), 0), CLOCK_AHEAD)
+end
+
+-- Set the clock forward by the time since the last heartbeat, at most by `most` milliseconds (nil: any time).
+local function advance_clock(prefix, most)
+  local time = wall()
+  local state = redis.call('HMGET', prefix .. 'clock', 't', 'w')
+  local value = time
+  if state[1] then
+    local passed = math.max(time - tonumber(state[2]), 0)
+    value = tonumber(state[1]) + math.min(passed, most or passed)
+  end
+  redis.call('HSET', prefix .. 'clock', 't', string.format('%.0f', value), 'w', string.format('%.0f', time))
+  return value
+end
+
+-- Begin to count the time of a session without a connection. `interval`: in seconds; '' = as the nodes are configured.
+local function begin_expiry(prefix, cid, interval)
+  redis.call('ZADD', prefix .. 'sessions', interval == '' and now() or LATE, cid)
+  if interval ~= '' and interval ~= NEVER then
+    redis.call('ZADD', prefix .. 'expiring', string.format('%.0f', clock(prefix) + tonumber(interval) * 1000), cid)
+  end
+end
+
 -- Number the changes of a block, append them to the stream, publish them to every node. `kept` is the entry of the
 -- stream; it lacks the retained messages, which the hash holds.
 local function change(prefix, origin, block, kept)
@@ -38,6 +79,11 @@ local function change(prefix, origin, block, kept)
 end
 
 local function forget(prefix, cid)
+  local delayed = redis.call('HGET', prefix .. 's:' .. cid, 'd')
+  if delayed and delayed ~= '' then
+    redis.call('ZADD', prefix .. 'delayed', 0, delayed)    -- the session ends: its will is due
+  end
+  redis.call('ZREM', prefix .. 'expiring', cid)
   redis.call('DEL', prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, prefix .. 'in:' .. cid,
     prefix .. 'subs:' .. cid)
   redis.call('ZREM', prefix .. 'sessions', cid)

@@ -1,16 +1,44 @@
 -- Nodes: they join, send heartbeats, leave, and are declared dead.
 
--- args: prefix, node, layout, fields of the node's hash. Returns {number of the last change}, or {'layout', theirs}.
+-- args: prefix, node, layout of a new cluster, fields of the node's hash; with the field `speaks`, the newest layout that
+-- the node knows. Returns {number of the last change, layout, clock}, or {'layout', theirs}.
 redis.register_function('flockmq_join', function(_, args)
-  local prefix, node = args[1], args[2]
+  local prefix, node, speaks = args[1], args[2], args[3]
+  for i = 4, #args, 2 do
+    if args[i] == 'speaks' then
+      speaks = args[i + 1]
+    end
+  end
   redis.call('SETNX', prefix .. 'layout', args[3])
   local layout = redis.call('GET', prefix .. 'layout')
-  if layout ~= args[3] then
+  if tonumber(layout) > tonumber(speaks) then
     return {'layout', layout}
   end
+  local alone = redis.call('HLEN', prefix .. 'nodes') == 0
   redis.call('HSET', prefix .. 'nodes', node, 1)
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', 0, 'state', 'joining', unpack(args, 4))
-  return {tonumber(redis.call('GET', prefix .. 'change') or 0)}
+  -- While no node lived, the wall clock is all that says how much time has passed.
+  local time = alone and advance_clock(prefix) or clock(prefix)
+  return {tonumber(redis.call('GET', prefix .. 'change') or 0), tonumber(layout), time}
+end)
+
+-- args: prefix, node, layout. Raises the layout of the cluster if all its nodes know it. Returns 1 if it has that layout.
+redis.register_function('flockmq_raise', function(_, args)
+  local prefix, wanted = args[1], tonumber(args[3])
+  if not live(prefix, args[2]) then
+    return 0
+  end
+  if tonumber(redis.call('GET', prefix .. 'layout')) >= wanted then
+    return 1
+  end
+  for _, node in ipairs(redis.call('HKEYS', prefix .. 'nodes')) do
+    if tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'speaks') or 1) < wanted then
+      return 0
+    end
+  end
+  redis.call('SET', prefix .. 'layout', args[3])
+  change(prefix, '', cmsgpack.pack({{'layout', wanted}}))
+  return 1
 end)
 
 -- args: prefix, node. The node has read the state; from now on others wait for it.
@@ -30,7 +58,8 @@ redis.register_function('flockmq_ready', function(_, args)
   return result
 end)
 
--- args: prefix, node, fields. Returns {seq, last change, node, heartbeats, ...}, or {'gone'}.
+-- args: prefix, node, fields. Returns {seq, last change, node, heartbeats, ...}, or {'gone'}. With the field `elapsed`,
+-- the milliseconds since the node's last heartbeat: {seq, last change, clock, 1 = something is due, layout, node, ...}.
 redis.register_function{function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = function(_, args)
   local prefix, node = args[1], args[2]
   if not live(prefix, node) then
@@ -42,6 +71,18 @@ redis.register_function{function_name = 'flockmq_beat', flags = {'allow-oom'}, c
   end
   local result = {tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'seq')),
     tonumber(redis.call('GET', prefix .. 'change') or 0)}
+  for i = 3, #args, 2 do
+    if args[i] == 'elapsed' then
+      local time = advance_clock(prefix, tonumber(args[i + 1]))
+      local due = 0
+      for _, name in ipairs({'delayed', 'expiring'}) do
+        if #redis.call('ZRANGEBYSCORE', prefix .. name, '-inf', string.format('%.0f', time), 'LIMIT', 0, 1) > 0 then
+          due = 1
+        end
+      end
+      result[3], result[4], result[5] = time, due, tonumber(redis.call('GET', prefix .. 'layout') or 1)
+    end
+  end
   for _, value in ipairs(redis.call('HGETALL', prefix .. 'nodes')) do
     result[#result + 1] = value
   end
@@ -70,9 +111,18 @@ redis.register_function{function_name = 'flockmq_bury', flags = {'allow-oom'}, c
   local wills = redis.call('HGETALL', prefix .. 'wills:' .. dead)
   for i = 1, #wills, 2 do
     local epoch, will = wills[i], wills[i + 1]
-    local length = struct.unpack('<H', will)
-    local owner = redis.call('HGET', prefix .. 's:' .. will:sub(3, 2 + length), 'o')
-    if owner and owner ~= '' and owner ~= dead and owner ~= node and live(prefix, owner) then
+    local cid = will:sub(3, 2 + struct.unpack('<H', will))
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', 'p', 'x', 'i')
+    local owner, delay = state[1], delay_of(will)
+    if delay > 0 and state[2] and state[3] == '1' and tonumber(epoch) >= tonumber(state[4]) and state[5] ~= '0' then
+      -- The session outlives its connection: the will waits, unless another connection has the session by now.
+      if state[2] == epoch then
+        local seconds = (state[5] or '') == '' and delay or math.min(delay, tonumber(state[5]))
+        redis.call('HSET', prefix .. 'delayed:wills', epoch, will)
+        redis.call('ZADD', prefix .. 'delayed', string.format('%.0f', clock(prefix) + seconds * 1000), epoch)
+        redis.call('HSET', prefix .. 's:' .. cid, 'd', epoch)
+      end
+    elseif owner and owner ~= '' and owner ~= dead and owner ~= node and live(prefix, owner) then
       redis.call('HSET', prefix .. 'wills:' .. owner, epoch, will)
       tell(prefix, owner, 'adopt', tonumber(epoch), will)
     else
@@ -103,14 +153,14 @@ redis.register_function{function_name = 'flockmq_tidy', flags = {'allow-oom'}, c
   local found = redis.call('SPOP', prefix .. 'owned:' .. node, args[2])
   for i = 1, #found do
     local cid = found[i]:match('^(.*)%z[^%z]*$')
-    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'p')
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'p', 'i', 'x')
     if state[1] == node then
-      if state[2] == '1' then
+      if state[2] == '1' and state[3] ~= '0' then
         redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
         all_sent(prefix, cid)
-        redis.call('ZADD', prefix .. 'sessions', now(), cid)
+        begin_expiry(prefix, cid, state[3] or '')
       else
-        forget(prefix, cid)
+        end_session(prefix, '', cid, state[4], state[2])
       end
     end
   end

@@ -31,7 +31,18 @@ local function load(prefix, cid, from, count)
     last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}}
 end
 
--- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or nothing
+-- The Will Delay Interval in seconds of a will as it is kept: client id, perhaps 0x40 and a delay, message.
+local function delay_of(will)
+  if will == '' then
+    return 0
+  end
+  local at = 3 + struct.unpack('<H', will)
+  return will:byte(at) == 0x40 and struct.unpack('<I4', will, at + 1) or 0
+end
+
+-- args: prefix, node, client id, 1 = persistent, protocol level, will or nothing, max sessions, verified user or nothing,
+-- 1 = clean start, Session Expiry Interval in seconds or nothing = as configured. Nodes of revision 8 send no clean start:
+-- theirs is the opposite of persistent.
 -- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
 -- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's.
 redis.register_function('flockmq_claim', function(_, args)
@@ -40,12 +51,15 @@ redis.register_function('flockmq_claim', function(_, args)
     return {'gone'}
   end
   local key = prefix .. 's:' .. cid
-  local state = redis.call('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u')
+  local state = redis.call('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u', 'i', 'd')
   local owner, last, incarnation = state[1], state[2], state[3]
   local user = args[8] or ''                     -- nodes of earlier versions send none
   if (state[8] or '') ~= '' and state[8] ~= user then
     return {'denied'}
   end
+  local clean, interval = args[9] or (persistent == '1' and '0' or '1'), args[10] or ''
+  -- A session without expiry ends with its connection, also if that is taken over.
+  local present = last and clean == '0' and state[4] == '1' and not (owner ~= '' and state[9] == '0')
   if not last and persistent == '1' and redis.call('ZCARD', prefix .. 'sessions') >= tonumber(args[7]) then
     return {'full'}
   end
@@ -72,6 +86,9 @@ redis.register_function('flockmq_claim', function(_, args)
     else
       old_will = redis.call('HGET', prefix .. 'wills:' .. owner, last) or ''
       redis.call('HDEL', prefix .. 'wills:' .. owner, last)
+      if present and delay_of(old_will) > 0 then
+        old_will = ''
+      end
       died = true
     end
   end
@@ -81,19 +98,31 @@ redis.register_function('flockmq_claim', function(_, args)
   if old_will ~= '' then
     redis.call('HSET', prefix .. 'wills:' .. node, last, old_will)
   end
-  local present = last and persistent == '1' and state[4] == '1'
+  if (state[10] or '') ~= '' then
+    -- The will of an ended connection waits for its delay: the client is back, or its session ends.
+    local will = redis.call('HGET', prefix .. 'delayed:wills', state[10])
+    redis.call('HDEL', prefix .. 'delayed:wills', state[10])
+    redis.call('ZREM', prefix .. 'delayed', state[10])
+    redis.call('HDEL', key, 'd')
+    if will and not present then
+      old_will, last = will, state[10]
+      redis.call('HSET', prefix .. 'wills:' .. node, last, will)
+    end
+  end
+  redis.call('ZREM', prefix .. 'expiring', cid)
   if present then
-    redis.call('HSET', key, 'o', node, 'e', epoch, 'l', args[5], 'w', waits, 'f', fights, 't', seconds, 'u', user)
+    redis.call('HSET', key, 'o', node, 'e', epoch, 'l', args[5], 'w', waits, 'f', fights, 't', seconds, 'u', user,
+      'i', interval)
   else
     if last then
       end_session(prefix, '', cid, incarnation, state[4])
     end
     incarnation = epoch
     redis.call('HSET', key, 'o', node, 'e', epoch, 'x', epoch, 'p', persistent, 'l', args[5], 'h', 1, 'b', 0, 'n', 1,
-      'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user)
+      'z', 0, 'w', waits, 'f', fights, 't', seconds, 'u', user, 'i', interval)
   end
-  if persistent == '1' then
-    redis.call('ZADD', prefix .. 'sessions', seconds, cid)
+  if persistent == '1' or present then
+    redis.call('ZADD', prefix .. 'sessions', interval == '' and seconds or LATE, cid)
   end
   redis.call('SADD', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
   if args[6] ~= '' then
@@ -175,9 +204,11 @@ redis.register_function{function_name = 'flockmq_expire', flags = {'allow-oom'},
   local ended = 0
   for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', seconds - tonumber(args[3]), 'LIMIT', 0,
       args[4])) do
-    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p')
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'i')
     if not state[2] then
       redis.call('ZREM', prefix .. 'sessions', cid)
+    elseif (state[4] or '') ~= '' then
+      redis.call('ZADD', prefix .. 'sessions', LATE, cid)
     elseif state[1] == '' then
       end_session(prefix, '', cid, state[2], state[3])
       ended = ended + 1
@@ -190,6 +221,40 @@ redis.register_function{function_name = 'flockmq_expire', flags = {'allow-oom'},
     end
   end
   return ended
+end}
+
+-- args: prefix, node, max. Ends sessions whose Session Expiry Interval is over, and hands the caller the delayed wills
+-- that are due, to be settled by the commit that publishes them. Returns {sessions ended, epoch, will, ...}.
+redis.register_function{function_name = 'flockmq_due', flags = {'allow-oom'}, callback = function(_, args)
+  local prefix, node = args[1], args[2]
+  if not live(prefix, node) then
+    return {0}
+  end
+  local time = string.format('%.0f', clock(prefix))
+  local result = {0}
+  for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'expiring', '-inf', time, 'LIMIT', 0, args[3])) do
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p')
+    redis.call('ZREM', prefix .. 'expiring', cid)
+    if state[2] and state[1] == '' then
+      end_session(prefix, '', cid, state[2], state[3])
+      result[1] = result[1] + 1
+    end
+  end
+  for _, epoch in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'delayed', '-inf', time, 'LIMIT', 0, args[3])) do
+    local will = redis.call('HGET', prefix .. 'delayed:wills', epoch)
+    redis.call('ZREM', prefix .. 'delayed', epoch)
+    redis.call('HDEL', prefix .. 'delayed:wills', epoch)
+    if will then
+      local key = prefix .. 's:' .. will:sub(3, 2 + struct.unpack('<H', will))
+      if redis.call('HGET', key, 'd') == epoch then
+        redis.call('HDEL', key, 'd')
+      end
+      redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
+      result[#result + 1] = tonumber(epoch)
+      result[#result + 1] = will
+    end
+  end
+  return result
 end}
 
 -- args: prefix, cursor, count. Returns {cursor, {client id, incarnation, {filter, options, ...}}, ...}.

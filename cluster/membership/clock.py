@@ -1,0 +1,41 @@
+"""The clock of the cluster, as a node has it. No two clocks are compared: deadlines in Redis are times of this one.
+
+Redis moves it forward with the heartbeats of the nodes (cluster/redis/functions/common.lua). A node goes on from the
+last value with its own clock.
+"""
+
+import time
+
+from _speedups.session.journal import Journal
+from _speedups.session.turn import Turn
+from broker.core.data_plane import TICKS_PER_SECOND
+
+
+class ClusterClock:
+    """Keeps the journal's relation between the turn's clock and the clock of the cluster.
+
+    Args:
+        turn: of the node.
+        journal: of the node.
+    """
+
+    def __init__(self, turn: Turn, journal: Journal) -> None:
+        self._turn = turn
+        self._journal = journal
+        self._last_beat = _now()
+
+    def set(self, milliseconds: int) -> None:
+        """Redis has sent the clock of the cluster."""
+        self._journal.set_clock(milliseconds - self._turn.clock * 1000 // TICKS_PER_SECOND)
+
+    def elapsed(self) -> int:
+        """Milliseconds since the last heartbeat that Redis has replied to, the machine's sleep included."""
+        return int((_now() - self._last_beat) * 1000)
+
+    def beaten(self, elapsed: int) -> None:
+        """Redis has replied to the heartbeat that was sent when `elapsed` milliseconds had passed."""
+        self._last_beat += elapsed / 1000
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
