@@ -27,8 +27,8 @@ cdef class Channel(Outlet):
     cdef public Session claimed        # for the handler: the session, also while CONNECT waits for the store
     cdef public object identity        # for the handler: the identity of the authenticated client
     cdef public object connect         # for the handler: the CONNECT packet, while it is needed
-    cdef public object authentication  # for the handler: the method and the steps of the authentication, or None
     cdef public object connect_properties  # for the handler: those of CONNECT while hooks may ask for them, or None
+    cdef public object authentication  # for the handler: the method and the steps of the authentication, or None
     cdef readonly object fault         # the CloseReason for which the connection must end, or None
     cdef Alias* aliases                # of the client, from 1 on; NULL until it sets the first
     cdef uint8_t phase

@@ -27,7 +27,7 @@ from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
 from broker.core.redirect import Redirect
 from broker.handlers.auth import WRONG, AuthHandler
-from broker.hooks.api import NO_PROPERTIES, Client
+from broker.hooks.api import Client
 from broker.hooks.chain import HookChain, Question, Refused, client_of
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
@@ -144,7 +144,7 @@ class ConnectHandler(Admission):
             connection.address,
             connection.listener,
             packet.protocol_level,
-            packet.properties or NO_PROPERTIES,
+            _shown(packet),
         )
         questions: list[Question[Client]] = [("connect", lambda client: (client,))]
         if packet.will_topic is not None:
@@ -231,7 +231,7 @@ class ConnectHandler(Admission):
             session.user = connection.identity.username.encode()
         connection.connect = packet if packet.will_topic is not None else None
         if packet.properties and self._hooks.has(*WITH_CLIENT):
-            connection.connect_properties = packet.properties
+            connection.connect_properties = _shown(packet)
         session.owner = connection
         if session.set_rights(connection.identity.rights) and session.subscriptions_held:
             self._data_plane.router.filters.forget_plans()
@@ -313,3 +313,8 @@ class ConnectHandler(Admission):
             receive_maximum=asked.get("receive_maximum", 65_535),
             problem_information=bool(asked.get("request_problem_information", 1)),
         )
+
+
+def _shown(packet: Connect) -> dict[str, Any]:
+    """The properties of CONNECT that hooks get: authentication data may be a secret."""
+    return {name: value for name, value in packet.properties.items() if name != "authentication_data"}

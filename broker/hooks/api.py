@@ -28,7 +28,7 @@ class Client(NamedTuple):
     address: str
     listener: str = "default"
     level: int = 4  # of the protocol: 3, 4 or 5
-    properties: Mapping[str, Any] = NO_PROPERTIES  # of CONNECT, MQTT 5.0
+    properties: Mapping[str, Any] = NO_PROPERTIES  # of CONNECT, MQTT 5.0; without authentication data
 
 
 class Refusal(NamedTuple):

@@ -20,7 +20,7 @@ from tests.protocol.wire import Wire
 pytestmark = pytest.mark.parametrize("store", ["sqlite", "cluster"])
 
 Process = subprocess.Popen[bytes] | nursery.ForkedProcess
-VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311"])
+VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 
 
 class Commands:

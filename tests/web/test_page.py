@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Publish
+from _speedups.codec.packets import Publish, Subscribe
 from broker.admin.http.tokens import add
 from tests.clients.packages import node_modules
 from tests.harness import nursery
@@ -152,6 +152,52 @@ def test_console_round_trip(browser: Chromium, node: BrokerProcess, url: str, qo
         )
 
 
+def test_the_console_speaks_mqtt_5(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    """Properties of messages, reasons of refusals, and the level of clients."""
+    visit(browser, url, "console")
+    browser.until("return document.querySelector('main .link').innerText === 'connected'")
+    fill(browser, "filter", "five/+")
+    click(browser, "Subscribe", "main")
+    browser.until("return document.querySelectorAll('main .legend li').length === 1")
+    with SocketClient(node.port, "five", level=5, properties={"receive_maximum": 12}) as five:
+        properties = {
+            "message_expiry_interval": 90,
+            "content_type": "text/ü",
+            "correlation_data": b"\x01\xff",
+            "payload_format_indicator": 1,
+            "user_property": [("reason", EVIL), ("b", "2")],
+        }
+        five.send(Publish("five/x", b"payload", properties=properties))
+        for text in (
+            "expires in: 90 s",
+            "content type: text/ü",
+            "data: 01 ff",
+            "format: text",
+            f"reason: {EVIL}",
+            "b: 2",
+        ):
+            browser.until("return document.querySelector('.log').innerText.includes(arguments[0])", text)
+        fill(browser, "topic", "$SYS/x")
+        browser.run("document.querySelectorAll('main select')[0].value = '1'")
+        click(browser, "Publish", "main")
+        told = "return document.getElementById('told').innerText.includes(arguments[0])"
+        browser.until(told, "It was refused: not authorized: ")
+        fill(browser, "filter", "a/#/b")
+        click(browser, "Subscribe", "main")
+        browser.until(told, "a/#/b: invalid topic filter: ")
+        five.send(Subscribe(1, [("s", 1 | 4)], {"subscription_identifier": 4711}))
+        five.receive()
+        visit(browser, url, "clients?client=five")
+        for text in ("MQTT 5.0", "12 messages at a time", "no local", "4711"):
+            says(browser, text)
+
+
+def test_the_console_takes_the_level_that_it_gets(browser: Chromium, start_cluster: StartCluster) -> None:
+    """A cluster that refuses MQTT 5.0 gets 3.1.1."""
+    visit(browser, HttpClient(start_cluster({"http.listen": "127.0.0.1:0", "cluster.layout": 1})["a"]).url, "console")
+    browser.until("return document.querySelector('main .link').innerText === 'connected'")
+
+
 def test_a_ban_is_made_and_lifted(browser: Chromium, node: BrokerProcess, url: str) -> None:
     visit(browser, url, "bans")
     says(browser, "Nobody is banned.")
@@ -277,7 +323,7 @@ def test_the_console_signs_in_as_a_user(browser: Chromium, start_broker: StartBr
     assert HttpClient(broker).get("/clients")["items"][0]["username"] == "ann"
     ban = {"kind": "username", "value": "ann"}
     assert HttpClient(broker).ask("POST", "/bans", ban).status == 200
-    browser.until(f"{link}.startsWith('refused: not authorized')")
+    browser.until(f"{link}.startsWith('refused: banned')")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -1,12 +1,16 @@
-// An MQTT 3.1.1 client over WebSocket: clean sessions, QoS 0 to 2 both ways, subscriptions that survive a reconnect.
+// An MQTT client over WebSocket: clean sessions, QoS 0 to 2 both ways, subscriptions that survive a reconnect.
+// It speaks MQTT 5.0, and 3.1.1 from then on where a broker refuses that: a cluster does while it has older nodes.
 
 import { token } from "./api.js";
 import * as packets from "./packets.js";
+import { value } from "./properties.js";
 
 const KEEP_ALIVE = 30;
 const LONGEST_WAIT = 10000;
-const REASONS = ["", "the protocol is refused", "the client id is refused", "the broker is not available",
-  "wrong user name or password", "not authorized"];
+const PASSING = [3, 136, 137, 151, 159]; // codes of CONNACK that may pass by themselves
+const PROTOCOL_REFUSED = [1, 132];
+
+let level = 5; // of all clients of the page
 
 export class Client extends EventTarget {
   constructor() {
@@ -24,7 +28,8 @@ export class Client extends EventTarget {
     const socket = (this.socket = new WebSocket(place, ["mqtt", ...shown]));
     socket.binaryType = "arraybuffer";
     this.rest = new Uint8Array();
-    socket.onopen = () => socket.send(packets.connect(`page-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`, credentials, KEEP_ALIVE));
+    this.level = level;
+    socket.onopen = () => socket.send(packets.connect(this.level, `page-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`, credentials, KEEP_ALIVE));
     socket.onmessage = (event) => this.#feed(new Uint8Array(event.data));
     socket.onclose = () => this.#ended();
     this.#become("connecting");
@@ -44,15 +49,18 @@ export class Client extends EventTarget {
     this.socket?.close();
   }
 
+  // Resolves to the code of SUBACK, and the reason of a refusal.
   subscribe(filter, qos = 0) {
     this.filters.set(filter, qos);
-    if (this.state !== "open") return Promise.resolve(qos);
-    return this.#asking((id) => packets.subscribe(id, filter, qos)).then((answer) => answer.codes[0]);
+    if (this.state !== "open") return Promise.resolve({ code: qos });
+    return this.#asking((id) => packets.subscribe(this.level, id, filter, qos)).then(({ codes: [code], properties }) => ({
+      code, reason: code < packets.FAILURE ? "" : this.level < 5 ? "it was refused" : packets.reason(code, properties),
+    }));
   }
 
   unsubscribe(filter) {
     this.filters.delete(filter);
-    if (this.state === "open") this.#asking((id) => packets.unsubscribe(id, filter));
+    if (this.state === "open") this.#asking((id) => packets.unsubscribe(this.level, id, filter));
   }
 
   // Resolves when the broker has acknowledged it.
@@ -60,10 +68,10 @@ export class Client extends EventTarget {
     if (this.state !== "open") return Promise.reject(new Error("Not connected to the broker."));
     const data = typeof payload === "string" ? packets.bytesOf(payload) : payload;
     if (!qos) {
-      this.#send(packets.publish(topic, data, 0, retain, 0));
+      this.#send(packets.publish(this.level, topic, data, 0, retain, 0));
       return Promise.resolve();
     }
-    return this.#asking((id) => packets.publish(topic, data, qos, retain, id));
+    return this.#asking((id) => packets.publish(this.level, topic, data, qos, retain, id));
   }
 
   #asking(make) {
@@ -89,31 +97,41 @@ export class Client extends EventTarget {
     const all = new Uint8Array(this.rest.length + data.length);
     all.set(this.rest);
     all.set(data, this.rest.length);
-    const [found, rest] = packets.split(all);
+    const [found, rest] = packets.split(this.level, all);
     this.rest = rest;
     found.forEach((packet) => this.#take(packet));
   }
 
   #take(packet) {
-    if (packet.kind === packets.CONNACK) this.#connected(packet.code);
+    if (packet.kind === packets.CONNACK) this.#connected(packet);
     else if (packet.kind === packets.PUBLISH) this.#published(packet);
-    else if (packet.kind === packets.PUBREC) this.#send(packets.acknowledge(packets.PUBREL, packet.id));
+    else if (packet.kind === packets.DISCONNECT) this.ending = packets.reason(packet.code, packet.properties);
+    else if (packet.kind === packets.PUBREC && packet.code < packets.FAILURE) this.#send(packets.acknowledge(packets.PUBREL, packet.id));
     else if (packet.kind === packets.PUBREL) this.#send(packets.acknowledge(packets.PUBCOMP, packet.id));
     else if (packet.kind !== packets.PINGRESP) {
-      this.waiting.get(packet.id)?.resolve(packet);
+      const asked = this.waiting.get(packet.id);
       this.waiting.delete(packet.id);
+      if (packet.code >= packets.FAILURE) asked?.reject(new Error(`It was refused: ${packets.reason(packet.code, packet.properties)}.`));
+      else asked?.resolve(packet);
     }
   }
 
-  #connected(code) {
+  #connected({ code, properties }) {
+    if (code && this.level === 5 && PROTOCOL_REFUSED.includes(code)) {
+      level = 4;
+      this.wait = 1;
+      this.socket.close();
+      return;
+    }
     if (code) {
-      this.wanted = code === 3;
-      this.refusal = code;
+      this.wanted = PASSING.includes(code);
+      this.refusal = packets.reason(code, properties);
       this.socket.close();
       return;
     }
     this.wait = 500;
-    this.pinging = setInterval(() => this.#send(packets.pingreq()), (KEEP_ALIVE * 1000) / 2);
+    const keepAlive = value(properties, "keep alive") || KEEP_ALIVE;
+    this.pinging = setInterval(() => this.#send(packets.pingreq()), (keepAlive * 1000) / 2);
     this.#become("open");
     for (const [filter, qos] of this.filters) this.subscribe(filter, qos);
   }
@@ -129,10 +147,10 @@ export class Client extends EventTarget {
     this.socket = null;
     for (const { reject } of this.waiting.values()) reject(new Error("The connection ended before it was acknowledged."));
     this.waiting.clear();
-    const refusal = this.refusal;
-    this.refusal = 0;
-    if (refusal) this.#become("refused", REASONS[refusal] ?? `return code ${refusal}`);
-    else this.#become("closed", this.wanted ? "the connection ended" : "");
+    const { refusal, ending } = this;
+    this.refusal = this.ending = "";
+    if (refusal) this.#become("refused", refusal);
+    else this.#become("closed", this.wanted ? ending || "the connection ended" : "");
     if (!this.wanted) return;
     this.wait = Math.min((this.wait ?? 500) * 2, LONGEST_WAIT);
     this.again = setTimeout(() => this.wanted && this.open(), this.wait);

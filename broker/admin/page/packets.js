@@ -1,7 +1,28 @@
-// MQTT 3.1.1 packets, as far as a console needs them.
+// Packets of MQTT 3.1.1 and 5.0, as far as a console needs them. `level` is 4 or 5.
+
+import { read, value } from "./properties.js";
 
 export const CONNACK = 2, PUBLISH = 3, PUBACK = 4, PUBREC = 5, PUBREL = 6, PUBCOMP = 7, SUBACK = 9, UNSUBACK = 11;
-export const PINGRESP = 13;
+export const PINGRESP = 13, DISCONNECT = 14;
+export const FAILURE = 128; // codes from here on refuse
+const REASONS = {
+  1: "the protocol is refused", 2: "the client id is refused", 3: "the broker is not available", 4: "wrong user name or password",
+  5: "not authorized", 128: "unspecified error", 129: "malformed packet", 130: "protocol error", 131: "implementation specific error",
+  132: "the protocol is refused", 133: "the client id is refused", 134: "wrong user name or password", 135: "not authorized",
+  136: "the broker is not available", 137: "the broker is busy", 138: "banned", 139: "the broker shuts down",
+  140: "bad authentication method", 141: "keep alive ran out", 142: "taken over by another client", 143: "invalid topic filter",
+  144: "invalid topic name", 145: "packet identifier in use", 146: "packet identifier not found", 147: "receive maximum exceeded",
+  148: "invalid topic alias", 149: "packet too large", 150: "too many messages", 151: "quota exceeded", 152: "ended by the operator",
+  153: "invalid payload format", 154: "retain is not supported", 155: "the QoS is not supported", 156: "use another server",
+  157: "the server has moved", 158: "shared subscriptions are not supported", 159: "too many connections", 160: "maximum connect time",
+  161: "subscription identifiers are not supported", 162: "wildcards are not supported",
+};
+
+// A refusal in words: its code, and the broker's reason string.
+export function reason(code, properties) {
+  const name = REASONS[code] ?? `code ${code}`, text = value(properties, "reason");
+  return text ? `${name}: ${text}` : name;
+}
 
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
@@ -27,26 +48,28 @@ function packet(first, body, payload = new Uint8Array()) {
   return data;
 }
 
-export function connect(clientId, { username, password } = {}, keepAlive = 30) {
+const none = (level) => (level === 5 ? [0] : []); // an empty property block
+
+export function connect(level, clientId, { username, password } = {}, keepAlive = 30) {
   const flags = 2 | (username ? 128 : 0) | (username && password ? 64 : 0);
-  const body = [...text("MQTT"), 4, flags, ...u16(keepAlive), ...text(clientId)];
+  const body = [...text("MQTT"), level, flags, ...u16(keepAlive), ...none(level), ...text(clientId)];
   if (username) body.push(...text(username));
   if (username && password) body.push(...text(password));
   return packet(0x10, body);
 }
 
-export function publish(topic, payload, qos, retain, id) {
-  return packet(0x30 | (qos << 1) | Number(retain), [...text(topic), ...(qos ? u16(id) : [])], payload);
+export function publish(level, topic, payload, qos, retain, id) {
+  return packet(0x30 | (qos << 1) | Number(retain), [...text(topic), ...(qos ? u16(id) : []), ...none(level)], payload);
 }
 
-export const subscribe = (id, filter, qos) => packet(0x82, [...u16(id), ...text(filter), qos]);
-export const unsubscribe = (id, filter) => packet(0xa2, [...u16(id), ...text(filter)]);
+export const subscribe = (level, id, filter, qos) => packet(0x82, [...u16(id), ...none(level), ...text(filter), qos]);
+export const unsubscribe = (level, id, filter) => packet(0xa2, [...u16(id), ...none(level), ...text(filter)]);
 export const acknowledge = (kind, id) => packet((kind << 4) | (kind === PUBREL ? 2 : 0), u16(id));
 export const pingreq = () => packet(0xc0, []);
 export const disconnect = () => packet(0xe0, []);
 
 // The packets in what has come so far, and the bytes that are left.
-export function split(data) {
+export function split(level, data) {
   const found = [];
   let start = 0;
   for (;;) {
@@ -57,19 +80,26 @@ export function split(data) {
       shift += 7;
     }
     if (more || at + length > data.length) return [found, data.subarray(start)];
-    found.push(decode(data[start], data.subarray(at, at + length)));
+    found.push(decode(level, data[start], data.subarray(at, at + length)));
     start = at + length;
   }
 }
 
-function decode(first, body) {
+function decode(level, first, body) {
   const kind = first >> 4;
   const number = (at) => (body[at] << 8) | body[at + 1];
-  if (kind === CONNACK) return { kind, code: body[1] };
-  if (kind !== PUBLISH) return { kind, id: body.length > 1 ? number(0) : 0, codes: body.subarray(2) };
+  const block = (at) => (level === 5 ? read(body, at) : [[], at]);
+  if (kind === CONNACK) return { kind, code: body[1], properties: block(2)[0] };
+  if (kind === DISCONNECT) return { kind, code: body[0] ?? 0, properties: block(1)[0] };
+  if (kind === SUBACK || kind === UNSUBACK) {
+    const [properties, at] = block(2);
+    return { kind, id: number(0), codes: body.subarray(at), properties };
+  }
+  if (kind !== PUBLISH) return { kind, id: body.length > 1 ? number(0) : 0, code: body[2] ?? 0, properties: block(3)[0] };
   const qos = (first >> 1) & 3, end = 2 + number(0);
+  const [properties, at] = block(end + (qos ? 2 : 0));
   return {
-    kind, qos, retain: Boolean(first & 1), topic: decoder.decode(body.subarray(2, end)),
-    id: qos ? number(end) : 0, payload: body.slice(end + (qos ? 2 : 0)),
+    kind, qos, retain: Boolean(first & 1), topic: decoder.decode(body.subarray(2, end)), id: qos ? number(end) : 0,
+    payload: body.slice(at), properties,
   };
 }

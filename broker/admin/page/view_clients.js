@@ -4,13 +4,14 @@ import { get, remove } from "./api.js";
 import { sure } from "./ask.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
 import { List, table } from "./list.js";
-import { bytes, count, some } from "./words.js";
+import { bytes, count, some, span } from "./words.js";
 
 const COLUMNS = [
   ["Client", (s) => s.client_id],
   ["State", (s) => h("span", { class: `pill ${s.connected ? "good" : ""}` }, s.connected ? "connected" : "away")],
   ["User", (s) => s.username || "–"],
   ["Address", (s) => s.address || "–"],
+  ["MQTT", (s) => s.protocol?.replace("MQTT ", "") || "–"],
   ["Subscriptions", (s) => count(s.subscriptions), "number"],
   ["Queued", (s) => count(s.queued_messages), "number"],
 ];
@@ -59,6 +60,19 @@ export function show(host, query) {
   if (query.get("client")) open(query.get("client"));
 }
 
+const SUBSCRIPTION = [
+  ["Topic filter", (s) => s.filter],
+  ["Options", (s) => [s.no_local && "no local", s.retain_as_published && "retain as published"].filter(Boolean).join(", ") || "–"],
+  ["Identifier", (s) => (s.identifier ? String(s.identifier) : "–"), "number"],
+  ["QoS", (s) => String(s.qos), "number"],
+];
+
+function session(client) {
+  if (!client.persistent) return "ends with its connection";
+  if (client.expires_in != null) return `expires in ${span(client.expires_in)}`;
+  return client.session_expiry && client.session_expiry < 0xffffffff ? `outlives its connection by ${span(client.session_expiry)}` : "persistent";
+}
+
 function about(client, changed, reopen) {
   const id = { client_id: client.client_id };
   const act = async (title, text, action, path, done) => {
@@ -80,7 +94,9 @@ function about(client, changed, reopen) {
     facts([
       ["State", client.connected ? `connected to ${client.node}` : "away"], ["Address", client.address || "–"],
       ["User", client.username || "–"], ["Protocol", client.protocol || "–"],
-      ["Session", client.persistent ? "persistent" : "ends with its connection"],
+      ["Session", session(client)],
+      ...(client.receive_maximum ? [["Takes", `${some(client.receive_maximum, "message")} at a time`]] : []),
+      ...(client.maximum_packet_size ? [["Largest packet", bytes(client.maximum_packet_size)]] : []),
       ["Queued", `${some(client.queued_messages, "message")}, ${bytes(client.queued_bytes)}`],
     ]),
     h("div", { class: "bar middle" }, h("a", { href: `#/trace?${new URLSearchParams({ client: client.client_id })}` }, "Follow its messages"),
@@ -88,7 +104,7 @@ function about(client, changed, reopen) {
       h("button", { type: "button", class: "danger", onclick: end }, "End session")),
     h("h3", {}, "Subscriptions"),
     client.filters.length
-      ? table("Subscriptions", [["Topic filter", (s) => s.filter], ["QoS", (s) => String(s.qos), "number"]], client.filters)
+      ? table("Subscriptions", SUBSCRIPTION, client.filters)
       : empty("It has none."),
   ];
 }

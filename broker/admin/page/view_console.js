@@ -4,6 +4,7 @@ import { Client } from "./client.js";
 import { empty, field, h, head, put, tell } from "./dom.js";
 import { linked } from "./link.js";
 import { shown } from "./payload.js";
+import { told } from "./properties.js";
 import { bytes } from "./words.js";
 
 const KEPT = 200; // messages that are shown
@@ -36,10 +37,10 @@ export function show(host) {
   });
 
   async function subscribe(filter, qos) {
-    const code = await client.subscribe(filter, qos).catch((error) => tell(error.message));
-    if (code === 128) {
+    const { reason } = await client.subscribe(filter, qos).catch((error) => ({ reason: error.message }));
+    if (reason) {
       client.filters.delete(filter);
-      tell(`${filter} was refused.`);
+      tell(`${filter}: ${reason}.`);
       return;
     }
     const drop = () => {
@@ -89,6 +90,8 @@ export function show(host) {
 
 function line(message) {
   const about = `${message.when.toLocaleTimeString()} · QoS ${message.qos}${message.retain ? " · retained" : ""} · ${bytes(message.payload.length)}`;
+  const properties = told(message.properties).map(([name, text]) => `${name}: ${text}`).join(" · ");
   return h("li", {}, h("div", {}, h("span", { class: "topic" }, message.topic), " ", h("span", { class: "small muted" }, about)),
+    properties ? h("div", { class: "small muted" }, properties) : null,
     h("div", { class: "mono" }, shown(message.payload, { pretty: false, most: 600 })));
 }

@@ -4,6 +4,7 @@ import { Client } from "./client.js";
 import { facts, field, h, head, put } from "./dom.js";
 import { linked } from "./link.js";
 import { shown } from "./payload.js";
+import { told } from "./properties.js";
 import { Tree } from "./tree.js";
 import { bytes, count, rate } from "./words.js";
 
@@ -48,7 +49,7 @@ export function show(host) {
     put(detail, h("h2", {}, branch.topic || "(empty)"),
       facts([
         ["Messages", `${count(branch.count)} here and below, ${rate(branch.rate)} /s`],
-        ...(last ? [["Last", new Date(branch.when).toLocaleTimeString()], ["QoS", `${last.qos}${last.retain ? ", retained" : ""}`], ["Size", bytes(last.payload.length)]] : []),
+        ...(last ? [["Last", new Date(branch.when).toLocaleTimeString()], ["QoS", `${last.qos}${last.retain ? ", retained" : ""}`], ["Size", bytes(last.payload.length)], ...told(last.properties)] : []),
       ]),
       last ? h("pre", { class: "payload", tabindex: "0", "aria-label": "Last payload" }, shown(last.payload)) : null);
   }
@@ -71,7 +72,7 @@ export function show(host) {
     changed.clear();
     branches = left = messages = 0;
     chosen = null;
-    client.subscribe(listening, 0);
+    client.subscribe(listening, 0).catch(() => {}); // the connection ended: it subscribes again when it is back
     tick();
   }
 
