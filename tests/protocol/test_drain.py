@@ -72,9 +72,7 @@ def redirected(packet: object, kind: type, code: int, reference: str) -> None:
     assert packet.properties["server_reference"] == reference
 
 
-def test_a_node_that_stops_names_other_servers(start_broker: StartBroker, store: str) -> None:
-    if store == "cluster":
-        pytest.skip("a cluster refuses level 5")
+def test_a_node_that_stops_names_other_servers(start_broker: StartBroker) -> None:
     servers = ["broker-2.example:1883", "broker-3.example:1883"]
     broker = start_broker(
         {"http.listen": "127.0.0.1:0", "http.drain": "1s", "mqtt.server_reference": ",".join(servers)}
@@ -99,9 +97,7 @@ def test_a_node_that_stops_names_other_servers(start_broker: StartBroker, store:
     assert broker.wait() == 0
 
 
-def test_a_node_that_has_moved(start_broker: StartBroker, store: str) -> None:
-    if store == "cluster":
-        pytest.skip("a cluster refuses level 5")
+def test_a_node_that_has_moved(start_broker: StartBroker) -> None:
     broker = start_broker({"mqtt.moved_to": "elsewhere.example:1883"})
     with SocketClient(broker.port, "c", level=5) as client:
         redirected(client.connack, Connack, ReasonCode.SERVER_MOVED, "elsewhere.example:1883")
@@ -110,10 +106,8 @@ def test_a_node_that_has_moved(start_broker: StartBroker, store: str) -> None:
         level_4.connect()
 
 
-def test_without_other_servers_there_is_no_reference(start_broker: StartBroker, store: str) -> None:
+def test_without_other_servers_there_is_no_reference(start_broker: StartBroker) -> None:
     """A server reference stands only in packets that may have one [5: 4.11]."""
-    if store == "cluster":
-        pytest.skip("a cluster refuses level 5")
     broker = start_broker()
     with SocketClient(broker.port, "c", level=5) as client:
         broker.signal(signal.SIGTERM)

@@ -6,12 +6,15 @@ import sys
 
 import pytest
 
+from _speedups.codec.packets import Auth, Connack, Connect
 from tests.conftest import StartCluster
 from tests.harness import nursery
 from tests.harness.broker_process import environment, until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import RedisProcess
+from tests.harness.scram_client import ScramClient
+from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
 from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, WRONG, refused
 
@@ -119,3 +122,37 @@ def test_the_command_says_what_is_wrong(
     done = nursery.run(command, input="x\n", env=environment(), capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == status and words in done.stderr, done.stderr
     assert os.linesep not in done.stderr.rstrip()
+
+
+def test_scram_with_users_of_a_cluster(start_cluster: StartCluster) -> None:
+    """At each node, with the same salt for an unknown user at all of them."""
+    cluster = start_cluster(SETTINGS, nodes="ab")
+    users(cluster, "add", "ada", "topic read a/#", "--scram", "--rounds", "4096", stdin="engine\n")
+    for node in (cluster["a"], cluster["b"]):
+        assert scram_login(node, "ada", "engine")[0] == 0
+        assert scram_login(node, "ada", "wrong")[0] == 0x86
+    client(cluster["a"], "ada", "engine").close()
+    first = scram_login(cluster["a"], "nobody", "x")
+    assert first[0] == 0x86
+    until(lambda: scram_login(cluster["b"], "nobody", "x") == first, "the secret has reached the other node")
+    users(cluster, "set-password", "ada", "--scram", "--rounds", "5000", stdin="new\n")
+    until(lambda: scram_login(cluster["b"], "ada", "new")[0] == 0, "the change has reached the node")
+    assert scram_login(cluster["b"], "ada", "engine")[0] == 0x86
+    users(cluster, "disable", "ada")
+    until(lambda: scram_login(cluster["a"], "ada", "new")[0] == 0x87, "the change has reached the node")
+
+
+def scram_login(node: ClusterNode, user: str, password: str) -> tuple[int, str]:
+    """The reason code of CONNACK, and the salt."""
+    scram = ScramClient(user, password)
+    with SocketClient(node.port, level=5) as one:
+        properties = {"authentication_method": "SCRAM-SHA-256"}
+        connect = {**properties, "authentication_data": scram.first()}
+        one.send(Connect("scram", protocol_level=5, keep_alive=0, properties=connect))
+        challenge = one.receive()
+        assert isinstance(challenge, Auth), challenge
+        final = scram.final(challenge.properties["authentication_data"])
+        one.send(Auth(0x18, {**properties, "authentication_data": final}))
+        connack = one.receive()
+        assert isinstance(connack, Connack), connack
+        return connack.reason_code, scram.fields["s"]
