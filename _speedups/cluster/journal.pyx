@@ -599,7 +599,7 @@ cdef uint32_t remaining_of(const Message* m) noexcept:
     """The Remaining Length of the packet of a batch."""
     cdef uint32_t remaining = publish_remaining(m.topic_length, m.payload_length, m.qos)
     if m.properties_length or m.expires:
-        remaining += <uint32_t>properties_size(m.expires != 0, 0, m.properties_length)
+        remaining += <uint32_t>properties_size(m.expires != 0, 0, 0, m.properties_length)
     return remaining
 
 
@@ -615,7 +615,7 @@ cdef int write_packet(uint8_t* p, const Message* m, uint8_t layout, int64_t cloc
         first_byte |= FLAG_RETAIN
     p = write_publish(p, first_byte, remaining_of(m), m.data, m.topic_length, 0, message_payload(m), m.payload_length)
     if is_level_5:
-        write_properties(p, m.expires != 0, seconds_left(m.expires, clock), NULL, 0, message_properties(m),
+        write_properties(p, m.expires != 0, seconds_left(m.expires, clock), 0, NULL, 0, message_properties(m),
                          m.properties_length)
     return 0
 

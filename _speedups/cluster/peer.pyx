@@ -82,14 +82,15 @@ cdef class Peer(Subscriber):
             first_byte |= FLAG_RETAIN
         remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
         if is_level_5:
-            remaining += <uint32_t>properties_size(publication.expires != 0, 0, publication.properties_length)
+            remaining += <uint32_t>properties_size(publication.expires != 0, 0, 0, publication.properties_length)
         sent = has_room(self.outlet, publish_size(remaining))
         if sent:
             p = write_publish(
                 self.outlet.reserve(publish_size(remaining)), first_byte, remaining, publication.topic,
                 publication.topic_length, 0, publication.payload, publication.payload_length)
             if is_level_5:
-                write_properties(p, publication.expires != 0, seconds_left(publication.expires, self.turn.clock), NULL, 0,
+                write_properties(p, publication.expires != 0, seconds_left(publication.expires, self.turn.clock), 0,
+                                 NULL, 0,
                                  publication.properties, publication.properties_length)
         if tracer is not None:
             trace_delivery(tracer, "forwarded" if sent else "dropped", self, publication, 0,

@@ -11,7 +11,7 @@ from _speedups.codec.fields cimport (
     binary, decode_binary, decode_text, decode_topic_name, decode_varint, invalid, number, short_body, text, topic,
     varint,
 )
-from _speedups.codec.publish cimport MESSAGE_EXPIRY_INTERVAL
+from _speedups.codec.publish cimport MESSAGE_EXPIRY_INTERVAL, TOPIC_ALIAS
 from _speedups.codec.tables cimport (
     ABSENT, BINARY, BYTE, CODE_MALFORMED, CODE_PROTOCOL_ERROR, CODE_QUOTA_EXCEEDED, CODE_TOPIC_NAME_INVALID, FOUR_BYTES,
     PAIR, PUBLISH, STRING, TOPIC, TWO_BYTES, USER_PROPERTIES_LIMIT, VARINT, WILL,
@@ -31,7 +31,6 @@ cdef enum:
     AUTHENTICATION_METHOD = 0x15
     AUTHENTICATION_DATA = 0x16
     PAYLOAD_FORMAT_INDICATOR = 0x01
-    TOPIC_ALIAS = 0x23
 
 # The table PROPERTIES by identifier, for `scan_properties`.
 cdef struct PropertyRule:

@@ -13,6 +13,7 @@ cdef enum:
     MESSAGE_EXPIRY_INTERVAL = 0x02     # identifier of the property
     EXPIRY_SIZE = 5            # bytes of that property
     ALIAS_SIZE = 3             # bytes of the property Topic Alias
+    TOPIC_ALIAS = 0x23         # identifier of the property
     SUBSCRIPTION_IDENTIFIER = 0x0B     # identifier of the property
 
 
@@ -48,22 +49,27 @@ cdef inline uint8_t* write_publish(uint8_t* p, uint8_t first_byte, uint32_t rema
     return p
 
 
-cdef inline Py_ssize_t properties_size(bint expires, Py_ssize_t identifiers_length, Py_ssize_t length) noexcept nogil:
-    """Bytes of a property block with its length: an expiry interval, subscription identifiers, other properties."""
-    cdef Py_ssize_t n = EXPIRY_SIZE * expires + identifiers_length + length
+cdef inline Py_ssize_t properties_size(bint expires, uint16_t alias, Py_ssize_t identifiers_length,
+                                       Py_ssize_t length) noexcept nogil:
+    """Bytes of a property block with its length: expiry interval, alias, subscription identifiers, other properties."""
+    cdef Py_ssize_t n = EXPIRY_SIZE * expires + ALIAS_SIZE * (alias != 0) + identifiers_length + length
     return varint_size(<uint32_t>n) + n
 
 
-cdef inline void write_properties(uint8_t* p, bint expires, uint32_t seconds, const uint8_t* identifiers,
-                                  Py_ssize_t identifiers_length, const uint8_t* properties,
-                                  Py_ssize_t length) noexcept nogil:
+cdef inline void write_properties(uint8_t* p, bint expires, uint32_t seconds, uint16_t alias,
+                                  const uint8_t* identifiers, Py_ssize_t identifiers_length,
+                                  const uint8_t* properties, Py_ssize_t length) noexcept nogil:
     """Write a property block with its length, at the place that `write_publish` returns."""
-    p += write_varint(p, <uint32_t>(EXPIRY_SIZE * expires + identifiers_length + length))
+    p += write_varint(p, <uint32_t>(EXPIRY_SIZE * expires + ALIAS_SIZE * (alias != 0) + identifiers_length + length))
     if expires:
         p[0] = MESSAGE_EXPIRY_INTERVAL
         write_u16(p + 1, <uint16_t>(seconds >> 16))
         write_u16(p + 3, <uint16_t>seconds)
         p += EXPIRY_SIZE
+    if alias:
+        p[0] = TOPIC_ALIAS
+        write_u16(p + 1, alias)
+        p += ALIAS_SIZE
     if identifiers_length:
         memcpy(p, identifiers, identifiers_length)
         p += identifiers_length

@@ -30,7 +30,7 @@ cdef class Channel(Outlet):
     cdef public object connect_properties  # for the handler: those of CONNECT while hooks may ask for them, or None
     cdef public object authentication  # for the handler: the method and the steps of the authentication, or None
     cdef readonly object fault         # the CloseReason for which the connection must end, or None
-    cdef Alias* aliases                # of the client, from 1 on; NULL until it sets the first
+    cdef Alias* client_aliases         # that the client has set, from 1 on; NULL until it sets the first
     cdef uint8_t phase
     cdef bint handing_up               # the handler is being called
     cdef bint metered                  # its packets are rate limited

@@ -78,10 +78,10 @@ cdef class Channel(Outlet):
 
     def __dealloc__(self):
         cdef int i
-        if self.aliases != NULL:
+        if self.client_aliases != NULL:
             for i in range(ALIASES_MAX + 1):
-                free(self.aliases[i].topic)
-            free(self.aliases)
+                free(self.client_aliases[i].topic)
+            free(self.client_aliases)
 
     @property
     def protocol_level(self):
@@ -108,7 +108,7 @@ cdef class Channel(Outlet):
         return self.receive_maximum
 
     def accept(self, Session session not None, int level, double keep_alive, *, uint32_t maximum_packet_size=0,
-               uint16_t receive_maximum=65535, bint problem_information=True):
+               uint16_t receive_maximum=65535, bint problem_information=True, uint16_t topic_aliases=0):
         """Accept CONNECT: packets are handled from now on, and the session's messages are sent.
 
         Args:
@@ -118,11 +118,13 @@ cdef class Channel(Outlet):
             maximum_packet_size: bytes of the largest packet that the client takes; 0 = any.
             receive_maximum: messages of QoS 1 and 2 that may be sent to it and not be acknowledged.
             problem_information: whether it wants reason strings in acknowledgements.
+            topic_aliases: that may be set on messages to it [5: MQTT-3.1.2-26].
         """
         self.level = <uint8_t>level
         self.largest = maximum_packet_size or <uint32_t>-1
         self.receive_maximum = receive_maximum
         self.problem_information = problem_information
+        self.aliases.maximum = topic_aliases
         self.session = session
         self.phase = OPEN
         # One and a half times the period [MQTT-3.1.2-24], in ticks; a tick counts only when it is over.
@@ -363,12 +365,12 @@ cdef class Channel(Outlet):
             self.protocol_error(CloseReason(
                 CODE_TOPIC_ALIAS_INVALID, f"topic alias {number} is above {most} [5: MQTT-3.3.2-9]"))
             return False
-        if self.aliases == NULL:
+        if self.client_aliases == NULL:
             # For all that the limit may become: it can be raised while the connection lives.
-            self.aliases = <Alias*>calloc(ALIASES_MAX + 1, sizeof(Alias))
-            if self.aliases == NULL:
+            self.client_aliases = <Alias*>calloc(ALIASES_MAX + 1, sizeof(Alias))
+            if self.client_aliases == NULL:
                 raise MemoryError
-        alias = &self.aliases[number]
+        alias = &self.client_aliases[number]
         if publication.topic_length == 0:
             if alias.topic == NULL:
                 self.protocol_error(close_reasons.PUBLISH_NO_TOPIC)

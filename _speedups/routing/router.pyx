@@ -5,7 +5,7 @@ only when a queue, a window or the retained tree must hold it.
 """
 
 from cpython.bytes cimport PyBytes_Check
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
@@ -30,6 +30,7 @@ from _speedups.session.rights cimport MAY_PUBLISH, Rights
 from _speedups.session.subscriber cimport (
     FLUSH_EARLY, KEEP_RETAIN, NOT_OWN, ONLY_OWN, SHARED, Plan, Receiver, Subscriber, has_room, trace_delivery,
 )
+from _speedups.session.topic_aliases cimport ALIAS_ROOM, alias_of
 from _speedups.session.trace cimport Tracer
 from _speedups.session.turn cimport Outlet, Turn
 
@@ -45,18 +46,20 @@ cdef inline bint is_withheld(Subscriber subscriber, uint8_t flags, const Publica
     return own if flags & NOT_OWN else not own
 
 
-cdef inline uint32_t level_5_remaining(const Publication* publication, Py_ssize_t identifiers_size) noexcept nogil:
-    """The Remaining Length of its QoS 0 packet of level 5."""
-    return <uint32_t>(publish_remaining(publication.topic_length, publication.payload_length, 0)
-                      + properties_size(publication.expires != 0, identifiers_size, publication.properties_length))
+cdef inline uint32_t level_5_remaining(const Publication* publication, uint16_t alias, bint in_place,
+                                       Py_ssize_t identifiers_size) noexcept nogil:
+    """The Remaining Length of its QoS 0 packet of level 5; `in_place`: with the alias in place of the topic name."""
+    return <uint32_t>(publish_remaining(0 if in_place else publication.topic_length, publication.payload_length, 0)
+                      + properties_size(publication.expires != 0, alias, identifiers_size, publication.properties_length))
 
 
-cdef inline void write_level_5(uint8_t* p, const Publication* publication, uint32_t remaining,
-                               const uint8_t* identifiers, Py_ssize_t identifiers_size, int64_t clock) noexcept nogil:
+cdef inline void write_level_5(uint8_t* p, const Publication* publication, uint32_t remaining, uint16_t alias,
+                               bint in_place, const uint8_t* identifiers, Py_ssize_t identifiers_size,
+                               int64_t clock) noexcept nogil:
     """Write its QoS 0 packet of level 5."""
-    p = write_publish(p, PUBLISH_QOS_0, remaining, publication.topic, publication.topic_length, 0, publication.payload,
-                      publication.payload_length)
-    write_properties(p, publication.expires != 0, seconds_left(publication.expires, clock), identifiers,
+    p = write_publish(p, PUBLISH_QOS_0, remaining, publication.topic, 0 if in_place else publication.topic_length, 0,
+                      publication.payload, publication.payload_length)
+    write_properties(p, publication.expires != 0, seconds_left(publication.expires, clock), alias, identifiers,
                      identifiers_size, publication.properties, publication.properties_length)
 
 
@@ -196,16 +199,18 @@ cdef class Router:
                            Publication* publication, Tracer tracer) except -1:
         """Send a QoS 0 message to a client of level 5; returns whether it was sent.
 
-        For receivers without subscription identifiers it is one copy of the encoded packet, as below level 5.
+        For receivers without subscription identifiers and aliases it is one copy of the encoded packet, as below level 5.
         """
         cdef Py_ssize_t size
         cdef uint32_t remaining = 0
+        cdef uint16_t alias = 0
+        cdef bint in_place = False
         cdef uint8_t* p
         if publication.packet_5 == NULL:
             self.encode_level_5(publication)
         size = publication.packet_5_size
         if receiver.identifiers_size:
-            remaining = level_5_remaining(publication, receiver.identifiers_size)
+            remaining = level_5_remaining(publication, 0, False, receiver.identifiers_size)
             size = publish_size(remaining)
         if size > <Py_ssize_t>outlet.largest:
             self.turn.counters[TOO_LARGE] += 1
@@ -216,9 +221,14 @@ cdef class Router:
             if tracer is not None:
                 trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and it reads too slowly")
             return False
+        if outlet.aliases.maximum and size + ALIAS_ROOM <= <Py_ssize_t>outlet.largest:
+            alias = alias_of(&outlet.aliases, publication.topic, publication.topic_length, &in_place)
+            if alias:
+                remaining = level_5_remaining(publication, alias, in_place, receiver.identifiers_size)
+                size = publish_size(remaining)
         p = outlet.reserve(size)
-        if receiver.identifiers_size:
-            write_level_5(p, publication, remaining, plan.identifiers + receiver.identifiers_at,
+        if receiver.identifiers_size or alias:
+            write_level_5(p, publication, remaining, alias, in_place, plan.identifiers + receiver.identifiers_at,
                           receiver.identifiers_size, self.turn.clock)
         else:
             memcpy(p, publication.packet_5, size)
@@ -230,13 +240,13 @@ cdef class Router:
 
     cdef int encode_level_5(self, Publication* publication) except -1:
         """Encode it as a QoS 0 packet of level 5, in scratch memory that is valid until the next call."""
-        cdef uint32_t remaining = level_5_remaining(publication, 0)
+        cdef uint32_t remaining = level_5_remaining(publication, 0, False, 0)
         cdef uint8_t* p
         self.scratch_5.start = self.scratch_5.end = 0
         p = buffer_reserve(&self.scratch_5, &self.turn.pool, publish_size(remaining))
         if p == NULL:
             raise MemoryError
-        write_level_5(p, publication, remaining, NULL, 0, self.turn.clock)
+        write_level_5(p, publication, remaining, 0, False, NULL, 0, self.turn.clock)
         publication.packet_5 = p
         publication.packet_5_size = publish_size(remaining)
         return 0

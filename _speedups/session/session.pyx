@@ -38,6 +38,7 @@ from _speedups.session.outgoing_queue cimport (
     packet_id_of, queue_clear, queue_entry, queue_grow, queue_in_flight, queue_skip_acked,
 )
 from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, SHARED, Plan, Receiver, Subscriber
+from _speedups.session.topic_aliases cimport ALIAS_ROOM, alias_of
 from _speedups.session.turn cimport Outlet, Sender, Turn
 
 from _speedups.session.journal import DamagedBlock
@@ -458,17 +459,26 @@ cdef class Session(Subscriber):
         """Write a PUBLISH. False: the client takes no packet of its size; it counts as delivered [5: MQTT-3.1.2-25]."""
         cdef Outlet outlet = self.outlet
         cdef uint32_t remaining = publish_remaining(m.topic_length, m.payload_length, first_byte & 6)
+        cdef Py_ssize_t topic_length = m.topic_length
+        cdef uint16_t alias = 0
+        cdef bint in_place = False
         cdef uint8_t* properties
         if outlet.level == 5:
-            remaining += <uint32_t>properties_size(m.expires != 0, len(identifiers), m.properties_length)
+            remaining += <uint32_t>properties_size(m.expires != 0, 0, len(identifiers), m.properties_length)
             if publish_size(remaining) > <Py_ssize_t>outlet.largest:
                 self.turn.counters[TOO_LARGE] += 1
                 self.trace("dropped", m, first_byte >> 1 & 3, "the client takes no packet of its size")
                 return False
+            if outlet.aliases.maximum and publish_size(remaining) + ALIAS_ROOM <= <Py_ssize_t>outlet.largest:
+                alias = alias_of(&outlet.aliases, m.data, topic_length, &in_place)
+                if alias:
+                    topic_length = 0 if in_place else topic_length
+                    remaining = publish_remaining(topic_length, m.payload_length, first_byte & 6)
+                    remaining += <uint32_t>properties_size(m.expires != 0, alias, len(identifiers), m.properties_length)
         properties = write_publish(outlet.reserve(publish_size(remaining)), first_byte, remaining, m.data,
-                                   m.topic_length, packet_id, message_payload(m), m.payload_length)
+                                   topic_length, packet_id, message_payload(m), m.payload_length)
         if outlet.level == 5:
-            write_properties(properties, m.expires != 0, seconds_left(m.expires, self.turn.clock), identifiers,
+            write_properties(properties, m.expires != 0, seconds_left(m.expires, self.turn.clock), alias, identifiers,
                              len(identifiers), message_properties(m), m.properties_length)
         self.turn.counters[PACKETS_SENT] += 1
         self.turn.counters[PUBLISH_SENT] += 1

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from _speedups.base.buffers cimport Buffer, Pointers, Pool
 from _speedups.session.counters cimport COUNTER_COUNT
 from _speedups.session.journal cimport Journal
+from _speedups.session.topic_aliases cimport TopicAliases
 from _speedups.session.trace cimport Tracer
 
 cdef enum:
@@ -50,6 +51,7 @@ cdef class Outlet:
     cdef uint64_t held                # the commit that this connection's acknowledgements wait for
     cdef uint32_t largest             # bytes of the largest packet that the client takes
     cdef uint32_t unacknowledged      # its messages of QoS 1 and 2 that are not acknowledged; counted at level 5
+    cdef TopicAliases aliases         # that this node has set; those of the client are the channel's
     cdef uint16_t receive_maximum     # messages of QoS 1 and 2 that it takes without acknowledging one
     cdef uint8_t level                # protocol level, 0 before CONNECT
     cdef bint problem_information     # it wants reason strings

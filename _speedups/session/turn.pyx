@@ -21,6 +21,7 @@ from _speedups.base.cursor cimport write_u16
 from _speedups.codec.tables cimport PUBACK, PUBCOMP, PUBREC
 from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
 from _speedups.session.journal cimport Journal
+from _speedups.session.topic_aliases cimport aliases_free
 from _speedups.session.trace cimport Tracer
 
 from _speedups.session.counters import counter_names
@@ -50,6 +51,7 @@ cdef class Outlet:
     """The sending side of one connection: bytes written here are sent at the end of the turn."""
 
     def __dealloc__(self):
+        aliases_free(&self.aliases)
         if self.turn is not None:
             buffer_free(&self.out, &self.turn.pool)
 

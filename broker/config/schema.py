@@ -214,6 +214,13 @@ class MqttConfig:
     topic_alias_maximum: int = option(
         16, "Topic aliases that an MQTT 5.0 client may set; 0 = none.", Integer(0, 255), reloadable=True
     )
+    topic_alias_out: int = option(
+        16,
+        "Topic aliases that the node sets on messages to an MQTT 5.0 client, at most as many as the client takes; "
+        "0 = none.",
+        Integer(0, 1024),
+        reloadable=True,
+    )
     validate_payload: bool = option(
         False,
         "Check that the payload is UTF-8 where an MQTT 5.0 client says so; the message is refused if it is not.",

@@ -312,6 +312,7 @@ class ConnectHandler(Admission):
             maximum_packet_size=largest,
             receive_maximum=asked.get("receive_maximum", 65_535),
             problem_information=bool(asked.get("request_problem_information", 1)),
+            topic_aliases=min(asked.get("topic_alias_maximum", 0), config.mqtt.topic_alias_out),
         )
 
 

@@ -175,6 +175,16 @@ const scenarios5 = {
     await client.endAsync()
   },
 
+  async 'topic aliases from the node' () {
+    const client = await connect('aliased', { properties: { topicAliasMaximum: 7 } })
+    const take = collect(client)
+    await client.subscribeAsync('long/topic/name/#', { qos: 1 })
+    const names = Array.from({ length: 200 }, (_, n) => `long/topic/name/${(n * n) % 13}`)
+    for (const name of names) await client.publishAsync(name, name, { qos: 1 })
+    for (const [topic, payload] of await take(200)) assert.equal(topic, payload)
+    await client.endAsync()
+  },
+
   async 'a Receive Maximum of 1' () {
     const client = await connect('slow', { properties: { receiveMaximum: 1 } })
     const take = collect(client)

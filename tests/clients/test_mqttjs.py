@@ -32,4 +32,4 @@ def test_scenarios(node_js: str, broker: Broker, level: int) -> None:
         timeout=DEADLINE,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.count("ok ") == (12 if level == 5 else 8)
+    assert done.stdout.count("ok ") == (13 if level == 5 else 8)
