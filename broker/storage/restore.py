@@ -85,6 +85,8 @@ class Restorer:
     def _message(
         self, number: int, qos: int, retain: int, topic: bytes, payload: bytes, properties: bytes, deadline: int
     ) -> None:
+        if number in self._messages:  # a compaction has written it again; queues hold the first, which gets the expiry
+            return
         self._messages[number] = Restored(number, qos, bool(retain), topic, payload, properties)
         if deadline:
             self._expiring[number] = deadline
