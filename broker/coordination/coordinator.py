@@ -144,11 +144,11 @@ class Coordinator(ABC):
         """The queue of a session that is stored elsewhere: `queued_messages`, `queued_bytes`; None if there is none."""
         return None
 
-    def session_deadline(self, client_id: bytes) -> float | None:
+    def session_deadline(self, client_id: bytes) -> int | None:
         """Seconds until a session without a connection expires; None: never, or this node has no deadline for it."""
         return None
 
-    def waiting_wills(self) -> list[tuple[bytes, Will, float]]:
+    def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
         """The delayed wills of ended connections that this node has: client id, will, seconds until it is published."""
         return []
 

@@ -154,14 +154,14 @@ class Expiry:
 
     # ---- for the operator ----
 
-    def deadline_of(self, client_id: bytes) -> float | None:
+    def deadline_of(self, client_id: bytes) -> int | None:
         """Seconds until a session without a connection ends; None: never, or it has a connection."""
         return self._seconds_to(self._sessions.get(client_id))
 
-    def waiting_wills(self) -> list[tuple[bytes, Will, float]]:
+    def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
         """The delayed wills of ended connections: client id, will, seconds until it is published."""
         return [
-            (client_id, found, self._seconds_to(self._due_wills.get(client_id)) or 0.0)
+            (client_id, found, self._seconds_to(self._due_wills.get(client_id)) or 0)
             for client_id, found in self._wills.items()
         ]
 
@@ -169,8 +169,8 @@ class Expiry:
         """Whether a delayed will of this client waits."""
         return client_id in self._wills
 
-    def _seconds_to(self, deadline: int | None) -> float | None:
-        return None if deadline is None else max(0, deadline - self._turn.clock) / TICKS_PER_SECOND
+    def _seconds_to(self, deadline: int | None) -> int | None:
+        return None if deadline is None else max(0, deadline - self._turn.clock) // TICKS_PER_SECOND
 
     # ---- time ----
 

@@ -181,7 +181,7 @@ def test_level_5(start_broker: StartBroker) -> None:
         assert isinstance(end, Disconnect) and end.reason_code == 0x9C
         assert end.properties["reason_string"] == "kicked by the operator: elsewhere"
     until(lambda: not api.get("/client", client_id="five")["connected"])
-    assert 50 < api.get("/client", client_id="five")["expires_in"] <= 60.25  # a tick later, never earlier
+    assert 50 < api.get("/client", client_id="five")["expires_in"] <= 60
 
 
 @one_store
@@ -197,7 +197,7 @@ def test_wills_that_wait(start_broker: StartBroker) -> None:
     rest = api.get("/wills", limit=2, after=first["next"])
     items = first["items"] + rest["items"]
     assert rest["next"] is None and [item["client_id"] for item in items] == ["c0", "c1", "c2"]
-    assert all(0 < item.pop("due_in") <= 50.25 and item.pop("node") for item in items)
+    assert all(0 < item.pop("due_in") <= 50 and item.pop("node") for item in items)
     assert items[1] == {"client_id": "c1", "topic": "w/1", "qos": 0, "retain": False, "bytes": 4}
     assert api.ask("DELETE", "/will", client_id="c1").status == 204
     assert api.ask("DELETE", "/will", client_id="c1").status == 404

@@ -7,7 +7,7 @@ from _speedups.codec.tables import PACKET_TYPES, REASON_CODES
 from broker.admin.api import aggregate
 from broker.admin.api.aggregate import call, failures, values
 from broker.admin.api.operation import AFTER, CLIENT_ID, FAILURES, LIMIT, MAX_LIMIT, Operation, Request, listed
-from broker.admin.api.schema import Schema, array, boolean, integer, nullable, number, record, text
+from broker.admin.api.schema import Schema, array, boolean, integer, nullable, record, text
 from broker.admin.http.problems import missing, unfit
 
 FAILURE = 0x80  # the first reason code of refusals
@@ -25,7 +25,7 @@ SESSION: dict[str, Schema] = {
     "session_expiry": nullable(
         integer("seconds that the session outlives its connection, 4294967295 = for ever; null: mqtt.session_expiry")
     ),
-    "expires_in": nullable(number("seconds until the session expires; null: never, or it is connected")),
+    "expires_in": nullable(integer("seconds until the session expires; null: never, or it is connected")),
     "subscriptions": integer(),
     "queued_messages": integer("that it has not acknowledged"),
     "queued_bytes": integer(),

@@ -6,7 +6,7 @@ from typing import Any
 from broker.admin.api import aggregate
 from broker.admin.api.aggregate import call, values
 from broker.admin.api.operation import AFTER, CLIENT_ID, LIMIT, Operation, Request, listed
-from broker.admin.api.schema import boolean, integer, number, record, text
+from broker.admin.api.schema import boolean, integer, record, text
 from broker.admin.http.problems import missing
 
 WILL = record(
@@ -16,7 +16,7 @@ WILL = record(
         "qos": integer(),
         "retain": boolean(),
         "bytes": integer("of the payload"),
-        "due_in": number("seconds until it is published, unless its client connects before"),
+        "due_in": integer("seconds until it is published, unless its client connects before"),
         "node": text("id of the node with this item"),
     }
 )
