@@ -17,7 +17,9 @@ from _speedups.base.rate_limit cimport charge_rate, has_rate
 from _speedups.base.timer_wheel cimport timer_start, timer_stop
 from _speedups.codec.packets cimport Connack, Disconnect
 from _speedups.codec.encode cimport encode
-from _speedups.codec.tables cimport CODE_PACKETS, CODE_UNSPECIFIED, CONNACK, DISCONNECT
+from _speedups.codec.tables cimport (
+    CODE_PACKETS, CODE_SERVER_SHUTTING_DOWN, CODE_SERVER_UNAVAILABLE, CODE_UNSPECIFIED, CONNACK, DISCONNECT,
+)
 from _speedups.net.listener cimport Listener
 from _speedups.net.posix cimport (
     AF_INET, AF_INET6, AF_UNIX, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT,
@@ -519,7 +521,8 @@ cdef bytes encode_reason(object packet, int packet_type, int code, object reason
     cdef dict properties = {"reason_string": str(reason)}
     cdef bytes encoded
     if not CODE_PACKETS[code] >> packet_type & 1:
-        code = CODE_UNSPECIFIED
+        # Before CONNACK a server that shuts down is one that is unavailable.
+        code = CODE_SERVER_UNAVAILABLE if code == CODE_SERVER_SHUTTING_DOWN else CODE_UNSPECIFIED
     if reason.server_reference:
         properties["server_reference"] = reason.server_reference
     for name in ("reason_string", "server_reference"):

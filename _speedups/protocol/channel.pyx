@@ -303,6 +303,8 @@ cdef class Channel(Outlet):
             if self.session.rights.first_denial():
                 self.handler.denied(self, publication.topic[:publication.topic_length])
             return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, NO_RIGHT)
+        if publication.invalid_payload:
+            return self.refuse_publish(&publication, packet_id, CODE_PAYLOAD_FORMAT_INVALID, PAYLOAD_NOT_UTF_8)
         if self.turn.has_publish_hook and not (qos == 2 and self.session.awaits(packet_id)):
             self.handler.publish(self, publication.topic[:publication.topic_length],
                                  publication.payload[:publication.payload_length], qos, first_byte & 1, packet_id,
@@ -403,8 +405,6 @@ cdef class Channel(Outlet):
         cdef Py_ssize_t before
         cdef Message* message
         cdef uint8_t code = 0
-        if publication.invalid_payload:
-            return self.refuse_publish(publication, packet_id, CODE_PAYLOAD_FORMAT_INVALID, PAYLOAD_NOT_UTF_8)
         if publication.qos == 0:
             self.router.route(publication)
             return 0

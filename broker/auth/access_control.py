@@ -26,8 +26,8 @@ from broker.config.kinds import FilePath
 from broker.config.schema import AuthConfig, Config, ListenerConfig
 from broker.errors import ConfigError
 
-TOO_MANY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="its address has sent wrong credentials too often")
-BUSY = Verdict(ReasonCode.SERVER_UNAVAILABLE, reason="too many clients wait to be authenticated")
+TOO_MANY = Verdict(ReasonCode.CONNECTION_RATE_EXCEEDED, reason="its address has sent wrong credentials too often")
+BUSY = Verdict(ReasonCode.SERVER_BUSY, reason="too many clients wait to be authenticated")
 CHANGED = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its user has just been removed")
 SECRET_BYTES = 32
 FILES = tuple(key.name for key in fields(AuthConfig) if isinstance(key.metadata["kind"], FilePath))

@@ -121,6 +121,8 @@ class ConnectHandler(Admission):
         self._turn.count(AUTH_FAILURES, code in WRONG)
         if code == ReasonCode.ACCEPTED and packet.will_topic is not None and not self._is_will_valid(packet, verdict):
             code, reason = ReasonCode.NOT_AUTHORIZED, "it may not publish its will"
+        if code == ReasonCode.ACCEPTED and not self._is_will_text(packet):
+            code, reason = ReasonCode.PAYLOAD_FORMAT_INVALID, "its will is not UTF-8, as its format indicator says"
         if code == ReasonCode.ACCEPTED and not self._connected_users.has_room(identity, packet.client_id.encode()):
             code, reason = ReasonCode.QUOTA_EXCEEDED, FULL
         if code != ReasonCode.ACCEPTED:
@@ -187,6 +189,17 @@ class ConnectHandler(Admission):
             return False
         rights = verdict.identity.rights
         return rights is None or rights.may_publish(topic.encode())
+
+    def _is_will_text(self, packet: Connect) -> bool:
+        """Whether the will is UTF-8, if the client says so and the node checks it."""
+        is_checked = self._data_plane.config.mqtt.validate_payload
+        if not is_checked or not packet.will_properties.get("payload_format_indicator"):
+            return True
+        try:
+            packet.will_payload.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
 
     # ---- Admission ----
 

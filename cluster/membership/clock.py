@@ -10,6 +10,8 @@ from _speedups.session.journal import Journal
 from _speedups.session.turn import Turn
 from broker.core.data_plane import TICKS_PER_SECOND
 
+DRIFT_MS = 1  # for each reply
+
 
 class ClusterClock:
     """Keeps the journal's relation between the turn's clock and the clock of the cluster.
@@ -23,10 +25,19 @@ class ClusterClock:
         self._turn = turn
         self._journal = journal
         self._last_beat = _now()
+        self._is_set = False
 
     def set(self, milliseconds: int) -> None:
-        """Redis has sent the clock of the cluster."""
-        self._journal.set_clock(milliseconds - self._turn.clock * 1000 // TICKS_PER_SECOND)
+        """Redis has sent the clock of the cluster.
+
+        A reply that was long under way makes the clock appear late, never early: of all replies the earliest counts.
+        The two clocks may drift apart by a thousandth.
+        """
+        offset = milliseconds - self._turn.clock * 1000 // TICKS_PER_SECOND
+        if self._is_set:
+            offset = max(offset, self._journal.clock_offset - DRIFT_MS)
+        self._is_set = True
+        self._journal.set_clock(offset)
 
     def elapsed(self) -> int:
         """Milliseconds since the last heartbeat that Redis has replied to, the machine's sleep included."""

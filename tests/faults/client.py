@@ -11,6 +11,8 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
 
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
@@ -27,6 +29,7 @@ from _speedups.codec.packets import (
     Suback,
     Subscribe,
 )
+from _speedups.codec.reason_codes import ReasonCode
 from tests.faults.history import (
     Acknowledged,
     Connected,
@@ -41,6 +44,8 @@ from tests.faults.history import (
 )
 from tests.harness.deadline import DEADLINE
 
+NEVER = 0xFFFFFFFF  # a Session Expiry Interval
+LATE = 5  # seconds: by as much as a reply of Redis takes, a node has the clock of the cluster too late
 UNAVAILABLE = 3  # CONNACK's code of a broker that can't reach its store: come again
 
 
@@ -50,6 +55,11 @@ class Outgoing:
 
     packet: Publish
     received: bool = False  # PUBREC has come
+
+
+def properties_of(payload: bytes) -> dict[str, Any]:
+    """The properties that a client of level 5 gives a message: they name it, and it expires long after the test."""
+    return {"message_expiry_interval": 1_000_000, "user_property": [("checksum", f"{crc32(payload):08x}")]}
 
 
 class FaultClient:
@@ -90,6 +100,8 @@ class FaultClient:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.history.add(Connecting(self.client_id, self.clean, will))
         packet = Connect(client_id=self.client_id, clean_start=self.clean, keep_alive=0, protocol_level=self.level)
+        if self.level == 5 and not self.clean:
+            packet.properties = {"session_expiry_interval": NEVER}
         if will is not None:
             packet.will_topic, packet.will_payload, packet.will_qos = will_topic, will, will_qos
         self.send(packet)
@@ -156,6 +168,8 @@ class FaultClient:
     def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> None:
         """Publish; it is sent again on every connection until it is acknowledged."""
         packet = Publish(topic, payload, qos=qos, retain=retain, packet_id=self._id() if qos else 0)
+        if self.level == 5:
+            packet.properties = properties_of(payload)
         if qos:
             self.outgoing[packet.packet_id] = Outgoing(packet)
         self._send_publish(packet)
@@ -194,7 +208,7 @@ class FaultClient:
     def _handle(self, packet: Packet, will: bytes | None) -> None:
         add = self.history.add
         if isinstance(packet, Connack):
-            assert packet.reason_code in (0, UNAVAILABLE), packet
+            assert packet.reason_code in (0, UNAVAILABLE, ReasonCode.SERVER_UNAVAILABLE), packet
             if packet.reason_code:
                 self.lose()
                 return
@@ -207,6 +221,11 @@ class FaultClient:
             for (topic_filter, _), code in zip(wanted, packet.reason_codes, strict=True):
                 add(Subscribed(self.client_id, topic_filter, code))
         elif isinstance(packet, Publish):
+            if packet.properties:
+                left = packet.properties.pop("message_expiry_interval")
+                wanted = properties_of(packet.payload)
+                assert 0 < left <= wanted.pop("message_expiry_interval") + LATE, (left, packet)
+                assert packet.properties == wanted, packet
             add(
                 Delivered(
                     self.client_id,

@@ -36,11 +36,16 @@ class Load:
         self.broker = broker
         self.history = History()
         self.publishers = [
-            FaultClient(self.history, f"publisher {number}", level=4 - number % 2) for number in range(3)
+            FaultClient(self.history, f"publisher {number}", level=(4, 3, 5)[number]) for number in range(3)
         ]
-        self.subscribers = [FaultClient(self.history, f"subscriber {number}") for number in range(3)]
-        self.keeper = FaultClient(self.history, "keeper")
-        self.mortals = [FaultClient(self.history, f"mortal {number}", clean=number % 2 == 0) for number in range(3)]
+        self.subscribers = [
+            FaultClient(self.history, f"subscriber {number}", level=(4, 5, 5)[number]) for number in range(3)
+        ]
+        self.keeper = FaultClient(self.history, "keeper", level=5)
+        self.mortals = [
+            FaultClient(self.history, f"mortal {number}", clean=number % 2 == 0, level=(4, 5, 5)[number])
+            for number in range(3)
+        ]
         self.fleet = Fleet(*self.publishers, *self.subscribers, self.keeper, *self.mortals)
         self.count = 0
         self.kills = 0

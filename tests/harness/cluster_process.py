@@ -316,17 +316,24 @@ class ClusterProcess:
         """
         with self._lock:
             nodes = [node for node in self.nodes if node.running and (not names or node.name in names)]
-            barriers = []
-            for node in nodes:
-                barrier = self._barriers.get(node.port)
-                if barrier is None or barrier.pid != node.pid or barrier.ended:
-                    barrier = self._barriers[node.port] = _Barrier(node)
-                barriers.append(barrier)
-            for change in (Subscribe(1, [("settle", 0)]), Unsubscribe(1, ["settle"])):
-                for barrier in barriers:
-                    barrier.send(change)
-                for barrier in barriers:
-                    barrier.receive(Suback, Unsuback)
+            try:
+                self._settle(nodes)
+            except ConnectionError:  # a node with a short keep alive has just closed one of the connections
+                self._forget_barriers()
+                self._settle(nodes)
+
+    def _settle(self, nodes: list[ClusterNode]) -> None:
+        barriers = []
+        for node in nodes:
+            barrier = self._barriers.get(node.port)
+            if barrier is None or barrier.pid != node.pid or barrier.ended:
+                barrier = self._barriers[node.port] = _Barrier(node)
+            barriers.append(barrier)
+        for change in (Subscribe(1, [("settle", 0)]), Unsubscribe(1, ["settle"])):
+            for barrier in barriers:
+                barrier.send(change)
+            for barrier in barriers:
+                barrier.receive(Suback, Unsuback)
 
     def take_turns(self, client: object) -> None:
         """Settle if another client was the last to send."""
@@ -369,7 +376,8 @@ class _Barrier:
     def receive(self, *kinds: type) -> None:
         while not self.packets:
             data = self.socket.recv(65536)
-            assert data, f"node {self.name} has closed the connection"
+            if not data:
+                raise ConnectionResetError(f"node {self.name} has closed the connection")
             self.packets += self.decoder.feed(data)
         packet = self.packets.pop(0)
         assert isinstance(packet, kinds), packet

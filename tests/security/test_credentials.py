@@ -207,7 +207,7 @@ def test_more_passwords_than_can_wait_are_refused_at_once(access: AccessControl)
 
     access._builder.verifier._pool._max = 20
     codes = [verdict.code for verdict in asyncio.run(rush())]
-    assert codes.count(ReasonCode.SERVER_UNAVAILABLE) == 210
+    assert codes.count(ReasonCode.SERVER_BUSY) == 210
     assert codes.count(ReasonCode.BAD_USERNAME_OR_PASSWORD) == 20
     access.close()
 
