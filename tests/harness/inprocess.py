@@ -123,7 +123,7 @@ class Node:
         self.sessions, self.end_turn = self.broker.data_plane.sessions, self.broker.data_plane.end_turn
         self.reactor.attach(Dispatcher(self.broker))
         coordinator.restore(smallest=smallest)
-        self._kept = self.store.position  # the first block that the store has not confirmed
+        self._kept = self.store.position - self.turn.sealed  # the first block that the store has not confirmed
         self.compaction = coordinator.compaction
         self.wills = coordinator.wills
         self._listener = socket.socket(socket.AF_UNIX)
