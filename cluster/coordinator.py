@@ -176,7 +176,7 @@ class ClusterCoordinator(Coordinator):
             on_fenced=self._on_fenced,
         )
         plane.reactor.attach_lease(self._on_lease_expired)
-        self._clock = ClusterClock(plane.turn, self.journal)
+        self._clock = ClusterClock(self.journal)
         self._layout = cluster.layout or LAYOUT
         self._cleanup = Cleanup(self._link, self._wills, lambda: self._config.mqtt.session_expiry)
         self._heartbeat = Heartbeat(

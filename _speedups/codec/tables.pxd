@@ -21,7 +21,7 @@ cdef enum:
     WILL = 0                          # stands for the will properties of CONNECT in place of a packet type
 
 cdef enum:                            # reason codes of level 5 that compiled code sets
-    CODE_UNSPECIFIED = 0x80
+    CODE_UNSPECIFIED = 0x80            # from here on codes are failures
     CODE_MALFORMED = 0x81
     CODE_PROTOCOL_ERROR = 0x82
     CODE_UNSUPPORTED_PROTOCOL = 0x84

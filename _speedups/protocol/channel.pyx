@@ -17,7 +17,7 @@ from _speedups.base.buffers cimport buffer_size
 from _speedups.base.cursor cimport Cursor, read_header, read_varint, varint_size
 from _speedups.session.journal cimport BLOCK_MAX
 from _speedups.session.message cimport (
-    Message, Publication, expiry_after, message_new, message_release, publication_of, publication_of_message,
+    Message, Publication, message_new, message_release, publication_of, publication_of_message,
 )
 from _speedups.codec.decode cimport decode_body
 from _speedups.codec.properties cimport PropertyScan, property_fault, scan_properties
@@ -345,12 +345,7 @@ cdef class Channel(Outlet):
                 return False
             if scan.payload_format and self.turn.limits.validate_payload:
                 publication.invalid_payload = not is_text(publication.payload, publication.payload_length)
-            publication.properties = at.p
-            publication.properties_length = length
-            if scan.expiry != NULL:
-                publication.expires = expiry_after(scan.expiry_interval, self.turn.clock)
-            if scan.expiry != NULL or scan.alias != NULL:
-                self.router.strip(publication, scan.expiry, scan.alias)
+            self.router.set_properties(publication, at.p, length, &scan)
             if scan.alias != NULL:
                 publication.packet_5 = NULL
                 return self.resolve_alias(publication, scan.topic_alias)

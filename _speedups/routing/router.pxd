@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer
+from _speedups.codec.properties cimport PropertyScan
 from _speedups.routing.retained cimport RetainedTree
 from _speedups.routing.subscriptions cimport SubscriptionTree
 from _speedups.session.message cimport Publication
@@ -31,6 +32,8 @@ cdef class Router:
                            Publication* publication, Tracer tracer) except -1
     cdef int encode_level_5(self, Publication* publication) except -1
     cdef int take_block(self, Publication* publication) except -1
+    cdef int set_properties(self, Publication* publication, const uint8_t* block, Py_ssize_t n,
+                            const PropertyScan* scan) except -1
     cdef int strip(self, Publication* publication, const uint8_t* expiry, const uint8_t* alias) except -1
     cdef int encode(self, Publication* publication) except -1
     cdef int retain(self, const Publication* publication) except -1

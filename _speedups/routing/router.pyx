@@ -251,6 +251,17 @@ cdef class Router:
         publication.packet_5_size = publish_size(remaining)
         return 0
 
+    cdef int set_properties(self, Publication* publication, const uint8_t* block, Py_ssize_t n,
+                            const PropertyScan* scan) except -1:
+        """Give the publication a property block that was scanned, without alias and expiry. Its expiry begins now."""
+        publication.properties = block
+        publication.properties_length = n
+        if scan.expiry != NULL:
+            publication.expires = expiry_after(scan.expiry_interval, self.turn.clock)
+        if scan.expiry != NULL or scan.alias != NULL:
+            self.strip(publication, scan.expiry, scan.alias)
+        return 0
+
     cdef int strip(self, Publication* publication, const uint8_t* expiry, const uint8_t* alias) except -1:
         """Take the properties Message Expiry Interval and Topic Alias, unless NULL, out of the property block.
 
@@ -355,13 +366,9 @@ cdef class Router:
         cdef PropertyScan scan
         publication.publisher = <void*>publisher
         if properties:
-            publication.properties = properties
-            publication.properties_length = len(properties)
-            if scan_properties(publication.properties, len(properties), PUBLISH, &scan) or scan.alias != NULL:
+            if scan_properties(properties, len(properties), PUBLISH, &scan) or scan.alias != NULL:
                 raise ValueError("not a property block of a message")
-            if scan.expiry != NULL:
-                publication.expires = expiry_after(scan.expiry_interval, self.turn.clock)
-                self.strip(&publication, scan.expiry, NULL)
+            self.set_properties(&publication, properties, len(properties), &scan)
         return self.route(&publication)
 
     def expire_retained(self):
@@ -436,14 +443,9 @@ cdef class Router:
         if (read_varint(&at, &length) < 0 or at.end - at.p < <Py_ssize_t>length
                 or scan_properties(at.p, length, PUBLISH, &scan)):
             raise ValueError("a batch that can't be read")
-        publication.properties = at.p
-        publication.properties_length = length
         publication.payload = at.p + length
         publication.payload_length = at.end - publication.payload
-        if scan.expiry != NULL:
-            publication.expires = expiry_after(scan.expiry_interval, self.turn.clock)
-            self.strip(publication, scan.expiry, NULL)
-        return 0
+        return self.set_properties(publication, at.p, length, &scan)
 
     def record_retained(self, RetainedSearch search not None, int most):
         """Write up to `most` retained messages of the search to the journal again; False at its end."""

@@ -45,7 +45,7 @@ cdef class Journal:
     cdef bint urgent           # a client or callback waits for this block: not all its records are DONE
     cdef int64_t now           # the turn's clock
     cdef readonly uint8_t layout   # 2; in a cluster 1 while nodes of it don't speak level 5
-    cdef readonly int64_t clock_offset   # milliseconds of the store's clock when the turn's clock was 0
+    cdef int64_t clock_offset   # milliseconds of the store's clock when the turn's clock was 0
     cdef Py_ssize_t weight     # bytes that the block refers to and `records` does not contain
     cdef uint32_t epoch        # number of the current compaction; 0 = nothing is kept (store `memory`)
 

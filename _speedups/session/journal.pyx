@@ -97,9 +97,14 @@ cdef class Journal:
         self.urgent = False
         return block
 
-    def set_clock(self, int64_t offset):
-        """Set the store's clock, in milliseconds, at the moment when the turn's clock was 0."""
-        self.clock_offset = offset
+    @property
+    def time(self):
+        """The store's clock, in milliseconds."""
+        return self.deadline(self.now)
+
+    def set_time(self, int64_t milliseconds):
+        """Set the store's clock."""
+        self.clock_offset = milliseconds - self.now * QUARTER
 
     def record_will(self, bytes client_id not None, bytes topic not None, bytes payload not None, int qos, bint retain,
                     bytes properties=b"", uint32_t delay=0):
@@ -133,11 +138,11 @@ cdef class Journal:
             self.text(WILL_DELAY, when, is_deadline, c, len(client_id))
         return 0
 
-    def record_clock(self, uint64_t clock, uint64_t wall):
+    def record_clock(self, uint64_t wall):
         """Write the store's clock and the wall clock, in milliseconds."""
         if self.epoch:
             self.note_level_5()
-            self.numbers(CLOCK, clock, wall)
+            self.numbers(CLOCK, <uint64_t>self.deadline(self.now), wall)
 
     def record_session_expiry(self, uint64_t number, interval, int64_t clock):
         """Write the Session Expiry Interval of a session in seconds, None: as configured.

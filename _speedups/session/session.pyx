@@ -21,7 +21,7 @@ from _speedups.codec.publish cimport (
     FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
     write_publish,
 )
-from _speedups.codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND
+from _speedups.codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND, CODE_UNSPECIFIED
 from _speedups.session.incoming_qos2 cimport (
     Awaiting, incoming_add, incoming_clear, incoming_find, incoming_places, incoming_remove,
 )
@@ -50,7 +50,6 @@ cdef enum:
     ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED
     PULLS_MAX = 4096           # steps of a source in one turn
     IDENTIFIER_SETS_MAX = 4096 # sets of subscription identifiers in a queue; past it messages get none
-    FAILURE = 0x80             # the first reason code of a failure
 
 
 cdef class MessageSource:
@@ -493,9 +492,9 @@ cdef class Session(Subscriber):
             return True                           # late or repeated: harmless
         if e.flags & QOS != 1:
             return False
-        if code >= FAILURE:
+        if code >= CODE_UNSPECIFIED:
             self.turn.counters[REFUSED_BY_RECEIVER] += 1
-        self.trace("acknowledged", e.message, 1, "PUBACK" if code < FAILURE else "PUBACK with a failure")
+        self.trace("acknowledged", e.message, 1, "PUBACK" if code < CODE_UNSPECIFIED else "PUBACK with a failure")
         count_inflight(self, -<int64_t>self.in_flight(n, e))
         self.finish(n)
         self.turn.schedule_send(self)
@@ -511,7 +510,7 @@ cdef class Session(Subscriber):
         cdef bint fresh = e != NULL and e.state != GOT_PUBREC
         if fresh and e.flags & QOS != 2:
             return False
-        if code >= FAILURE:
+        if code >= CODE_UNSPECIFIED:
             if e != NULL:
                 self.turn.counters[REFUSED_BY_RECEIVER] += 1
                 if fresh:

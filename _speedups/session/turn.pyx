@@ -18,7 +18,7 @@ from _speedups.base.array cimport array_reserve
 from _speedups.base.buffers cimport (Pointers, buffer_free, buffer_reserve, buffer_size, pointers_free, pointers_push,
                                 pool_free)
 from _speedups.base.cursor cimport write_u16
-from _speedups.codec.tables cimport PUBACK, PUBCOMP, PUBREC
+from _speedups.codec.tables cimport CODE_UNSPECIFIED, PUBACK, PUBCOMP, PUBREC
 from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
 from _speedups.session.journal cimport Journal
 from _speedups.session.topic_aliases cimport aliases_free
@@ -31,7 +31,6 @@ COUNTERS = counter_names()
 cdef enum:
     CALLBACK_SIZE = 512    # bytes counted for a callback and the objects it refers to
     LAZY_MAX = 65536      # bytes of records without waiters (DONE) whose block may be delayed
-    FAILURE = 0x80        # the first reason code of a failure
     REASON_STRING = 0x1F  # identifier of the property
 
 # Sentences for AckReason: below 120 bytes, so that the lengths around them take one byte.
@@ -402,7 +401,7 @@ cdef int put_acknowledgement(const HeldAck* ack, bint was_held) except -1:
     cdef int kind = ack.first_byte >> 4
     cdef uint8_t* p
     if outlet.level == 5:
-        if outlet.unacknowledged and (kind == PUBACK or kind == PUBCOMP or (kind == PUBREC and ack.code >= FAILURE)):
+        if outlet.unacknowledged and (kind == PUBACK or kind == PUBCOMP or (kind == PUBREC and ack.code >= CODE_UNSPECIFIED)):
             outlet.unacknowledged -= 1
     if ack.code and outlet.level == 5:
         put_reason(outlet, ack)

@@ -44,15 +44,12 @@ class Expiry:
     def start_clock(self, last: tuple[int, int] | None) -> None:
         """Set the store's clock, from the last record of it and of the wall clock in the store, in milliseconds."""
         wall = _wall()
-        now = wall if last is None else last[0] + max(0, wall - last[1])
-        self._journal.set_clock(now - self._turn.clock * 1000 // TICKS_PER_SECOND)
+        self._journal.set_time(wall if last is None else last[0] + max(0, wall - last[1]))
 
     def record_clock(self) -> None:
         """Record the store's clock, if the store has deadlines."""
         if self._journal.uses_level_5:
-            self._journal.record_clock(
-                self._journal.clock_offset + self._turn.clock * 1000 // TICKS_PER_SECOND, _wall()
-            )
+            self._journal.record_clock(_wall())
             self._recorded = self._turn.clock
 
     def restore(self, deadlines: dict[bytes, int], wills: dict[bytes, Will], due: dict[bytes, int]) -> None:

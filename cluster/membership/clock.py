@@ -7,8 +7,6 @@ last value with its own clock.
 import time
 
 from _speedups.session.journal import Journal
-from _speedups.session.turn import Turn
-from broker.core.data_plane import TICKS_PER_SECOND
 
 DRIFT_MS = 1  # for each reply
 
@@ -17,12 +15,10 @@ class ClusterClock:
     """Keeps the journal's relation between the turn's clock and the clock of the cluster.
 
     Args:
-        turn: of the node.
         journal: of the node.
     """
 
-    def __init__(self, turn: Turn, journal: Journal) -> None:
-        self._turn = turn
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._last_beat = _now()
         self._is_set = False
@@ -33,11 +29,10 @@ class ClusterClock:
         A reply that was long under way makes the clock appear late, never early: of all replies the earliest counts.
         The two clocks may drift apart by a thousandth.
         """
-        offset = milliseconds - self._turn.clock * 1000 // TICKS_PER_SECOND
         if self._is_set:
-            offset = max(offset, self._journal.clock_offset - DRIFT_MS)
+            milliseconds = max(milliseconds, self._journal.time - DRIFT_MS)
         self._is_set = True
-        self._journal.set_clock(offset)
+        self._journal.set_time(milliseconds)
 
     def elapsed(self) -> int:
         """Milliseconds since the last heartbeat that Redis has replied to, the machine's sleep included."""
