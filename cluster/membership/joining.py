@@ -95,6 +95,7 @@ class Joining:
         # One message confirms all changes that the node has read since it is ready.
         link.publish(link.keys.all, wire.back(link.node_id, replica.changes.last))
         link.release()
+        replica.members.forget_departed()
         await self._heartbeat.send()
         if link.closed:
             raise LinkError("another node declared this one dead while it was joining")

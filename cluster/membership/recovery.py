@@ -135,13 +135,11 @@ class Recovery:
         if seq < self._store.confirmed_seq or change < replica.changes.last:
             self._on_fenced("Redis has lost committed data")
             return
-        members = list(replica.members)
         await replica.reader.catch_up()
         if replica.changes.last < change:
             raise Behind
-        for member in {*members, *replica.members}:
+        for member in (*replica.members.departed, *replica.members):
             await replica.reader.read_log(member)
-        replica.members.keep_departed(members)
         await replica.reader.read_queues(self._claims.shared_sessions())
         results = await replica.reader.ask_hash("HGETALL", link.keys.analytics_results)
         if link.closed:

@@ -5,7 +5,7 @@ replies from Redis itself. So no two clocks are compared, and no node is declare
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from _speedups.cluster.peer import Peer
 from _speedups.session.turn import COUNTERS
@@ -59,7 +59,7 @@ class Members:
         self._plane = plane
         self._link = link
         self._members: dict[bytes, Member] = {}
-        self._departed: dict[bytes, Member] = {}  # left during an outage; their held messages may still arrive
+        self._departed: dict[bytes, Member] = {}  # left while this node had no link
         self._heartbeats: dict[bytes, tuple[bytes, float]] = {}  # last count, and when it was first seen
 
     def __len__(self) -> int:
@@ -92,6 +92,8 @@ class Members:
         self._heartbeats.pop(node, None)
         if member is not None:
             self._plane.router.filters.unsubscribe_all(member.peer)
+            if not self._link.connected:
+                self._departed[node] = member
 
     # ---- batches of messages ----
 
@@ -128,12 +130,13 @@ class Members:
             if member.held_at and now - member.held_at > HOLD_SECONDS:
                 member.confirm(member.sent)
 
-    def keep_departed(self, before: Iterable[Member]) -> None:
-        """Keep the members of `before` that have left, until `forget_departed`: their held batches may still arrive."""
-        self._departed = {member.node: member for member in before if member.node not in self._members}
+    @property
+    def departed(self) -> list[Member]:
+        """Nodes that left while this one had no link: it still has to read the end of their logs."""
+        return list(self._departed.values())
 
     def forget_departed(self) -> None:
-        """All held batches are processed."""
+        """The logs of departed nodes are read, and all held batches are processed."""
         self._departed.clear()
 
     # ---- heartbeats ----

@@ -306,7 +306,12 @@ class RedisStore(Store):
 
     def _number(self, block: Block, reply: Reply) -> None:
         if reply[0] == b"again":
-            self._unnumbered(block.unnumbered())
+            # Redis read it from an ended connection, after `flow` had its position (where CLIENT KILL is not allowed).
+            # Changes of other nodes may have been applied here in between, so the order of its own is lost.
+            if block.changes:
+                self._on_fenced("Redis applied a change late")
+            else:
+                self._unnumbered(block.unnumbered())
         else:
             change, dropped, *numbers = reply
             by_client: list[Any] = numbers.pop() if numbers and isinstance(numbers[-1], list) else []

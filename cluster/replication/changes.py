@@ -17,6 +17,7 @@ layout          the cluster has this layout from now on
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from _speedups.cluster.journal import decode_message
@@ -53,7 +54,7 @@ class Changes:
         self._on_ready = on_ready
         self._on_left = on_left
         self._on_layout = on_layout
-        self._missing: list[bytes] = []
+        self._missing: dict[bytes, None] = {}  # topic names, in the order in which they are read
         self.last = 0  # number of the last applied change
 
     def apply(self, number: int, origin: bytes, records: list[Any]) -> None:
@@ -124,15 +125,16 @@ class Changes:
     def apply_retained(self, topic: bytes, message: bytes | None = None) -> None:
         """The retained message of a topic name has changed; None: it is yet to be read from Redis."""
         if message is None:
-            self._missing.append(topic)
-        elif not message:
+            self._missing[topic] = None
+            return
+        self._missing.pop(topic, None)
+        if not message:
             self._plane.router.retained.set(topic, b"")
         else:
             _, payload, qos, _, properties, deadline = decode_message(message)
             expires = self._plane.turn.journal.clock_of(deadline)
             self._plane.router.retained.set(topic, payload, qos, properties=properties, expires=expires)
 
-    def take_missing(self) -> list[bytes]:
-        """Topic names whose retained messages are yet to be read from Redis."""
-        missing, self._missing = self._missing, []
-        return missing
+    def missing(self, most: int) -> list[bytes]:
+        """Up to `most` topic names whose retained messages are yet to be read from Redis."""
+        return list(islice(self._missing, most))

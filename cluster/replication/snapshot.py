@@ -98,12 +98,10 @@ class SnapshotReader:
             if len(entries) < CHANGES_AT_ONCE:
                 break
             await self._between()
-        missing = self._changes.take_missing()
-        while missing:
-            messages = await self._link.ask_function("values", *missing[:AT_ONCE], as_node=False)
+        while missing := self._changes.missing(AT_ONCE):
+            messages = await self._link.ask_function("values", *missing, as_node=False)
             for topic, message in zip(missing, messages, strict=False):
                 self._changes.apply_retained(topic, message)
-            del missing[: len(messages)]
             await self._between()
 
     async def read_log(self, member: Member) -> None:

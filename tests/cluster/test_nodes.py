@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from _speedups.codec.packets import Connack, Connect, Disconnect, Puback, Publish, Suback, Subscribe
-from tests.harness.broker_process import SETTLERS
+from tests.harness.broker_process import SETTLERS, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
 
@@ -179,6 +179,28 @@ def test_a_purge_of_a_session_that_nobody_has_comes_to_an_end(start: StartCluste
     before = int(redis.info("stats")["total_commands_processed"])
     time.sleep(0.5)
     assert int(redis.info("stats")["total_commands_processed"]) - before < 200
+
+
+def test_the_last_messages_of_a_node_that_dies_in_an_outage_are_read_even_at_the_second_attempt(
+    start: StartCluster,
+) -> None:
+    cluster = start({"cluster.lease": "30s"})
+    reader = at(cluster, "b", "reader")
+    reader.subscribe(("t", 1))
+    publisher = at(cluster, "a", "publisher")
+    cluster["b"].proxy.partition()
+    cluster.wait_for_log("Redis is away", node="b")
+    publisher.send(Publish("t", b"last", qos=1, packet_id=1))
+    assert isinstance(publisher.receive(), Puback)
+    cluster["a"].kill()
+    late = cluster.add("late").start()  # finds that `a` is dead: nodes of one machine know it at once
+    until(lambda: cluster.redis.client().hlen("mq:nodes") == 2)
+    cluster["b"].proxy.cut_at(b"flockmq_log\r\n")
+    cluster["b"].proxy.resume()
+    packet = reader.receive()
+    assert isinstance(packet, Publish) and packet.payload == b"last"
+    assert not cluster["b"].proxy.waits_to_cut
+    assert late.stop() == 0
 
 
 def test_a_connection_is_reset_when_disconnect_could_not_be_stored(start: StartCluster) -> None:

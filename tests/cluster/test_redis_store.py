@@ -26,6 +26,7 @@ class SlowLink:
 
     def __init__(self, port: int) -> None:
         self.open = True
+        self.port = port
         self.commands: deque[tuple[Callable[[Any], object], tuple[Any, ...]]] = deque()
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
 
@@ -55,11 +56,13 @@ class Commit:
 
     acks = b""
     log_size = 0
-    changes: tuple[()] = ()
 
-    def __init__(self, entry: tuple[bytes, bytes], commit: bytes = b"") -> None:
+    def __init__(
+        self, entry: tuple[bytes, bytes] | None, commit: bytes = b"", changes: tuple[tuple[Any, ...], ...] = ()
+    ) -> None:
         self.entry = entry
         self.commit = commit
+        self.changes = changes
 
     def unnumbered(self) -> list[Any]:
         return []
@@ -142,6 +145,36 @@ def test_a_repeated_commit_is_applied_once_and_one_too_early_not_at_all(link: Sl
     assert link.ask("LRANGE", "mq:q:c", 0, -1) == [b"message"]
     assert send(2) == [0, 0, 0, 1]
     assert link.ask("LLEN", "mq:q:c") == 2
+
+
+@pytest.mark.parametrize("changes", [(), (("route", b"t", 1),)], ids=["messages", "a change"])
+def test_a_commit_that_redis_reads_late_from_an_ended_connection(link: SlowLink, changes: tuple[Any, ...]) -> None:
+    """Queues are read again; a change would be applied here after later ones of other nodes, so the node rejoins."""
+    fenced: list[str] = []
+    confirmed: list[int] = []
+    store = RedisStore(
+        Keys("mq:"),
+        NODE,
+        limits=lambda: (10, 1000, False),
+        bounds=LogBounds(1 << 20, 60),
+        replicas=0,
+        on_changed=lambda *_: None,
+        on_dropped=lambda *_: None,
+        unnumbered=lambda _: None,
+        on_fenced=fenced.append,
+    )
+    store.start(confirmed.append, lambda *_: None)
+    ended = SlowLink(link.port)
+    store.flow(ended, 0)  # type: ignore[arg-type]
+    store.commit(Commit(None, EMPTY_COMMIT, changes))
+    store.stop_flowing()
+    ((_, command),) = ended.commands
+    ended.ask(*command)
+    store.flow(link, 0)  # type: ignore[arg-type]
+    link.work()
+    assert bool(fenced) == bool(changes)
+    assert confirmed == [1]
+    ended.close()
 
 
 def test_what_is_known_of_a_long_log_is_little() -> None:

@@ -177,6 +177,21 @@ def test_who_is_acknowledged_sees_its_message_everywhere(cluster: ClusterProcess
             assert retained(cluster["bc"[number % 2]].port) == {"kept/x": b"%d" % number}
 
 
+def test_a_node_that_loses_redis_again_while_it_catches_up_misses_nothing(start_cluster: StartCluster) -> None:
+    """Changes of retained messages come without their values, which are read afterwards: here from a third link."""
+    cluster = start_cluster({"cluster.lease": 30}, nodes="ab", proxies=True)
+    late = cluster["b"].proxy
+    with SocketClient(cluster["a"].port, "p") as publisher:
+        late.partition()
+        for number in range(3):
+            publisher.send(Publish(f"kept/{number}", b"new", qos=1, packet_id=1, retain=True))
+            assert isinstance(publisher.receive(), Puback)
+    late.cut_at(b"\r\nflockmq_values\r\n")
+    late.resume()
+    until(lambda: not late.waits_to_cut)
+    assert retained(cluster["b"].port) == {f"kept/{number}": b"new" for number in range(3)}
+
+
 def test_connect_with_a_will_that_is_never_let_in(cluster: ClusterProcess, watcher: SocketClient) -> None:
     """Closed before its CONNACK came: the will is published or not, never twice, and no key stays."""
     for number in range(30):

@@ -134,7 +134,8 @@ class Load:
         findings = checker.check(self.history)
         assert findings == [], "\n".join(findings[:20]) + "\n" + self.broker.log_text()
         for port in self.ports():
-            assert checker.retained(self.history, self._retained(port)) == []
+            findings = checker.retained(self.history, self._retained(port))
+            assert findings == [], f"at port {port}:\n" + "\n".join(findings[:20]) + "\n" + self.broker.log_text()
 
     def _retained(self, port: int) -> dict[str, bytes]:
         """The retained messages that a new subscriber gets; it tries again if its node closes the connection.

@@ -32,6 +32,7 @@ class TcpProxy:
         self.accepted = 0  # connections so far
         self.delay = 0.0  # seconds, each way
         self.refusing = False
+        self._fatal = b""
         self._pairs: set[_Pair] = set()
         self._loop = asyncio.new_event_loop()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -57,6 +58,15 @@ class TcpProxy:
     def refuse(self) -> None:
         """New connections are closed at once; those that are open stay."""
         self.refusing = True
+
+    def cut_at(self, text: bytes) -> None:
+        """End the next connection in which a client sends this text, instead of passing it on."""
+        self._fatal = text
+
+    @property
+    def waits_to_cut(self) -> bool:
+        """Whether the text of `cut_at` is still to come."""
+        return bool(self._fatal)
 
     def slow(self, seconds: float) -> None:
         """Each byte takes so long in each direction."""
@@ -176,6 +186,9 @@ class _Pair:
         async def read() -> None:
             while True:
                 data = await self.loop.sock_recv(source, AT_ONCE)
+                if source is self.sockets[0] and self.proxy._fatal and self.proxy._fatal in data:
+                    self.proxy._fatal = b""
+                    raise ConnectionAbortedError
                 await waiting.put((self.loop.time(), data))
                 if not data:
                     return
