@@ -287,13 +287,13 @@ class ClusterCoordinator(Coordinator):
             for topic in topics:
                 self.journal.change(("expired", topic))
 
-    async def drain(self) -> None:
+    async def drain(self, references: tuple[str, ...]) -> None:
         link = self._link
         if link.connected:
             link.call(ignore, "HSET", link.keys.node(link.node_id), "state", "leaving")
         connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
-        reason = close_reasons.NODE_STOPS.leading_to(self.data_plane.config.mqtt.server_reference)
+        reason = close_reasons.NODE_STOPS.leading_to(references)
         for start in range(0, len(connections), step):
             for connection in connections[start : start + step]:
                 connection.close(reason)

@@ -87,8 +87,12 @@ class Coordinator(ABC):
         """A quarter of a second has passed."""
 
     @abstractmethod
-    async def drain(self) -> None:
-        """The node is about to stop and accepts nothing more: close the connections."""
+    async def drain(self, references: tuple[str, ...]) -> None:
+        """The node accepts no clients any more: close the connections.
+
+        Args:
+            references: other servers for clients of level 5; empty: none [5: 4.11].
+        """
 
     @abstractmethod
     async def stop(self) -> None:

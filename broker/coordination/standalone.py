@@ -94,9 +94,9 @@ class StandaloneCoordinator(Coordinator):
     def tick(self) -> None:
         self._expiry.tick()
 
-    async def drain(self) -> None:
+    async def drain(self, references: tuple[str, ...]) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
-        reason = close_reasons.BROKER_STOPS.leading_to(self.data_plane.config.mqtt.server_reference)
+        reason = close_reasons.BROKER_STOPS.leading_to(references)
         for connection in self.data_plane.reactor:
             connection.close(reason)  # MQTT 3 has no other way; a will is published [MQTT-3.1.2-8]
         self.data_plane.end_turn()
