@@ -152,12 +152,15 @@ class Coordinator(ABC):
         """Seconds until a session without a connection expires; None: never, or this node has no deadline for it."""
         return None
 
-    def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
-        """The delayed wills of ended connections that this node has: client id, will, seconds until it is published."""
+    async def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
+        """The delayed wills of ended connections: client id, will, seconds until it is published.
+
+        In a cluster one of the nodes has all of them, the others have none.
+        """
         return []
 
     async def cancel_will(self, client_id: bytes) -> bool:
-        """Discard the delayed will of an ended connection; False if this node has none of this client."""
+        """Discard the delayed will of an ended connection; False if this node discarded none of this client."""
         return False
 
     @abstractmethod

@@ -199,7 +199,7 @@ class StandaloneCoordinator(Coordinator):
     def session_deadline(self, client_id: bytes) -> int | None:
         return self._expiry.deadline_of(client_id)
 
-    def waiting_wills(self) -> list[tuple[bytes, will.Will, int]]:
+    async def waiting_wills(self) -> list[tuple[bytes, will.Will, int]]:
         return self._expiry.waiting_wills()
 
     async def cancel_will(self, client_id: bytes) -> bool:

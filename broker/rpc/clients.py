@@ -60,6 +60,7 @@ def describe(session: Session, coordinator: Coordinator) -> dict[str, Any]:
         "level": session.level if owner is not None else 0,
         "receive_maximum": owner.window if at_5 else None,
         "maximum_packet_size": None if largest == UNLIMITED else largest,
+        "authentication_method": owner.authentication.method if at_5 and owner.authentication is not None else None,
         "persistent": session.persistent,
         "session_expiry": session.expiry,
         "expires_in": expires_in,
@@ -131,7 +132,7 @@ def kick(data_plane: DataPlane, arguments: Arguments) -> bool:
 async def wills(coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
     """Delayed wills of ended connections by their client ids: after `after`, `limit` of them."""
     found = await first(
-        coordinator.waiting_wills(),
+        await coordinator.waiting_wills(),
         lambda row: True,
         lambda row: row[0],
         arguments["after"].encode(),
