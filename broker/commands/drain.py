@@ -16,9 +16,9 @@ EXAMPLES = """\
   flockmq drain node-2 --reference broker-3.example.org:1883
 
 NODE is the name or the id of a node; any node of a cluster takes the request. The node is not ready from then on.
-After `http.drain` it closes its clients, and takes none until it is restarted. Clients of MQTT 5.0 are sent to the
-servers of --reference, or of mqtt.server_reference without the node itself: reason code 0x9C. Some clients then never
-come back."""
+After `http.drain` it closes its clients, and takes none until it is restarted. Clients of MQTT 5.0 are sent to
+the servers of --reference, or of mqtt.server_reference without the node itself: reason code 0x9C. Some clients
+then never come back."""
 
 
 def run(arguments: list[str]) -> int:
@@ -26,7 +26,7 @@ def run(arguments: list[str]) -> int:
     parser = Parser("drain", "Move the clients of a node to other nodes.", "NODE [OPTION...]", EXAMPLES)
     parser.add_argument("node", metavar="NODE", help="name or id")
     parser.add_argument(
-        "--reference", metavar="HOST:PORT", action="append", default=[], help="another server; may be repeated"
+        "--reference", metavar="HOST:PORT", action="append", default=[], help="another server; repeatable"
     )
     add_api_options(parser)
     parser.add_general_help(parser.add_argument_group("general"))

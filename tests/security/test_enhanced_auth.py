@@ -398,6 +398,23 @@ def test_a_method_of_a_hook() -> None:
             assert client.connack is not None and client.connack.reason_code == 0x87
 
 
+def published(port: int, *flags: str) -> tuple[int, str]:
+    """Status and errors of `flockmq pub` with RIDDLE."""
+    command = [sys.executable, "-m", "broker.cli", "pub", "-p", str(port), "-t", "t", "-m", "x"]
+    command += ["-D", "connect", "authentication-method", "RIDDLE", *flags]
+    found = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=DEADLINE)
+    return found.returncode, found.stderr
+
+
+def test_pub_answers_with_the_properties_of_auth() -> None:
+    with LocalBroker(hooks=[Riddles()]) as broker:
+        assert published(broker.port, "-D", "auth", "authentication-data", "because") == (0, "")
+        status, errors = published(broker.port, "-D", "auth", "authentication-data", "no")
+        assert status == 1 and "refused the connection" in errors
+        status, errors = published(broker.port)
+        assert status == 1 and "asks for more authentication data, and there is none" in errors
+
+
 def test_the_api_names_the_method(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start(start_broker, tmp_path, http__listen="127.0.0.1:0")
     with login(broker.port) as ada, Wire(broker.port, name="plain") as plain:
