@@ -9,12 +9,12 @@ from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator
 from broker.core.calls import Arguments
 from broker.core.data_plane import DataPlane
+from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED
 from broker.rpc.paging import first
 
 Match = Callable[[Session], bool]
 
 UNLIMITED = 0xFFFFFFFF  # Maximum Packet Size of a client that has none
-NO_LOCAL, RETAIN_AS_PUBLISHED = 4, 8  # of the options of a subscription
 
 
 async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def filters(data_plane: DataPlane, session: Session) -> Iterator[dict[str, Any]]
 def described(options: int, identifier: int) -> dict[str, Any]:
     """The options of a subscription, and its identifier; level 5."""
     return {
-        "qos": options & 3,
+        "qos": options & MAXIMUM_QOS,
         "no_local": bool(options & NO_LOCAL),
         "retain_as_published": bool(options & RETAIN_AS_PUBLISHED),
         "identifier": identifier or None,
