@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from cluster.analytics.errors import BlockError
 from cluster.analytics.log.header import DUP, QOS, RETAIN, Column, Header, find_columns, parse_header
-from cluster.analytics.log.properties import PropertyColumn, values
+from cluster.analytics.log.properties import PropertyColumn, PropertyReader
 from cluster.analytics.topic_filter import TopicFilters
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -149,8 +149,9 @@ def _decoded(properties: Any, columns: Sequence[PropertyColumn]) -> list[Any]:
     Each distinct block is decoded once: the messages of a device usually have equal ones.
     """
     coded = properties.dictionary_encode()
-    found = [values(block) for block in coded.dictionary.to_pylist()]
-    texts = (pa.array([column.value(one) for one in found], pa.string()) for column in columns)
+    read = PropertyReader(columns).read
+    found = [read(block) for block in coded.dictionary.to_pylist()]
+    texts = [pa.array([values[place] for values in found], pa.string()) for place in range(len(columns))]
     return [text.take(coded.indices) for text in texts]
 
 

@@ -4,7 +4,7 @@ Content is untrusted input: a damaged block has no values.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
 USER_PROPERTY = 0x26  # identifier
@@ -17,7 +17,7 @@ KNOWN = {  # name of a column -> identifier of the property
     "correlation-data": 9,
 }
 SIZES = {1: 1, 2: 4}  # identifier of a number -> its bytes
-TEXTS = {3, 8, 9}  # identifiers of values with a length before them
+TEXTS = {3, 8, 9, USER_PROPERTY}  # identifiers of values with a length before them
 NAME = re.compile(r"\W", re.ASCII)
 
 
@@ -27,10 +27,6 @@ class PropertyColumn(NamedTuple):
     name: str  # of the column
     identifier: int
     key: str = ""  # of a user property
-
-    def value(self, found: Mapping[tuple[int, str], str]) -> str | None:
-        """Its value among the properties of a message."""
-        return found.get((self.identifier, self.key))
 
 
 def parse_columns(text: str) -> tuple[PropertyColumn, ...]:
@@ -54,41 +50,51 @@ def parse_columns(text: str) -> tuple[PropertyColumn, ...]:
     return tuple(columns.values())
 
 
-def values(block: bytes) -> dict[tuple[int, str], str]:
-    """The first value of each property in a raw block, by its identifier and, of a user property, its key.
+class PropertyReader:
+    """Reads the values of some columns out of raw blocks.
 
-    Numbers are decimal. Values that are not UTF-8 are left out. Empty if the block is damaged.
+    Args:
+        columns: the wanted ones.
     """
-    found: dict[tuple[int, str], str] = {}
-    value: str | None
-    at = 0
-    while at < len(block):
-        identifier = block[at]
-        at += 1
-        if identifier in SIZES:
-            end = at + SIZES[identifier]
-            key, value = "", str(int.from_bytes(block[at:end], "big"))
-        elif identifier == USER_PROPERTY:
-            name, at = _text(block, at)
-            text, end = _text(block, at)
-            key, value = name or "", text
-        elif identifier in TEXTS:
-            key, (value, end) = "", _text(block, at)
-        else:
-            return {}
-        if end > len(block):
-            return {}
-        if value is not None:
-            found.setdefault((identifier, key), value)
-        at = end
-    return found
+
+    def __init__(self, columns: Sequence[PropertyColumn]) -> None:
+        self._places = {(column.identifier, column.key.encode()): place for place, column in enumerate(columns)}
+
+    def read(self, block: bytes) -> list[str | None]:
+        """The first value of each column; None if there is none, or it is not UTF-8, or the block is damaged.
+
+        Numbers are decimal.
+        """
+        found: list[str | None] = [None] * len(self._places)
+        at, size, none = 0, len(block), found.copy()
+        while at < size:
+            identifier, key = block[at], b""
+            if identifier in SIZES:
+                begin = at + 1
+                end = begin + SIZES[identifier]
+            elif identifier in TEXTS and at + 3 <= size:
+                begin = at + 3
+                end = begin + (block[at + 1] << 8 | block[at + 2])
+                if identifier == USER_PROPERTY:
+                    if end + 2 > size:
+                        return none
+                    key, begin = block[begin:end], end + 2
+                    end = begin + (block[end] << 8 | block[end + 1])
+            else:
+                return none
+            if end > size:
+                return none
+            place = self._places.get((identifier, key))
+            if place is not None and found[place] is None:
+                found[place] = _text(identifier, block[begin:end])
+            at = end
+        return found
 
 
-def _text(block: bytes, at: int) -> tuple[str | None, int]:
-    """A text with its length before it, None if it is not UTF-8; and its end, which may be beyond the block."""
-    begin = at + 2
-    end = begin + int.from_bytes(block[at:begin], "big")
+def _text(identifier: int, value: bytes) -> str | None:
+    if identifier in SIZES:
+        return str(int.from_bytes(value, "big"))
     try:
-        return block[begin:end].decode(), end
+        return value.decode()
     except UnicodeDecodeError:
-        return None, end
+        return None
