@@ -62,8 +62,8 @@ class Redirect:
         self._closed = True
 
     def follow(self, before: "Redirect") -> None:
-        """Continue what another one has begun, in the place of which this one stands."""
-        self._draining, self._closed = before._draining, before._closed
+        """Continue what another one has begun, in the place of which this one stands: no client is left there."""
+        self._draining = self._closed = before._draining
         self._given, self._is_own = before._given, before._is_own
 
     def reason(self) -> CloseReason | None:

@@ -154,6 +154,20 @@ def test_a_node_is_drained_by_the_api(start_cluster: StartCluster) -> None:
     assert cluster["b"].wait() == 0
 
 
+def test_a_drained_node_that_begins_anew_stays_drained(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"cluster.lease": "3s", "http.listen": "127.0.0.1:0", "http.drain": "5s"}, nodes="ab")
+    node = cluster["b"]
+    api = HttpClient(node)
+    assert api.ask("POST", f"/nodes/{api.get('/nodes')['here']}/drain", {"reference": "other:1"}).status == 200
+    with SocketClient(node.port, "served") as client:  # until load balancers have noticed
+        assert client.connack is not None and client.connack.reason_code == 0
+    node.begin_anew()
+    with SocketClient(node.port, "new") as client:
+        assert client.connack is not None and client.connack.reason_code == 3
+    with SocketClient(node.port, "five", level=5) as client:
+        redirected(client.connack, Connack, ReasonCode.USE_ANOTHER_SERVER, "other:1")
+
+
 def test_a_reference_to_the_node_itself_is_left_out(start_broker: StartBroker) -> None:
     other = "broker-2.example:1883"
     broker = start_broker({"http.listen": "127.0.0.1:0", "http.drain": "0s"})
