@@ -26,6 +26,7 @@ from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator, Done
 from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
 from broker.core.data_plane import DataPlane
+from broker.core.will import Will
 from broker.errors import NotNow, StoreError
 from cluster.membership.cleanup import Cleanup
 from cluster.membership.clock import ClusterClock
@@ -55,6 +56,7 @@ from cluster.replication.routes import Routes
 from cluster.replication.snapshot import SnapshotReader, read_tail
 from cluster.replication.users import Users
 from cluster.sessions.claim import Claims
+from cluster.sessions.delayed_wills import DelayedWills
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.subscribing import Subscribing
 from cluster.sessions.takeover import TakeOver
@@ -152,6 +154,7 @@ class ClusterCoordinator(Coordinator):
     def _build_sessions(self, plane: DataPlane) -> None:
         self._claims = Claims()
         self._wills = Wills(plane, self._link, self.journal, self._claims)
+        self._delayed_wills = DelayedWills(self._link, self._is_first)
         self._takeover = TakeOver(
             plane,
             self._link,
@@ -283,17 +286,21 @@ class ClusterCoordinator(Coordinator):
     def _expire_retained(self) -> None:
         """Drop the expired retained messages here; one of the nodes removes them from Redis."""
         topics = self.data_plane.router.expire_retained()
-        if topics and self._link.node_id <= min((member.node for member in self._replica.members), default=b"\xff"):
+        if topics and self._is_first():
             for topic in topics:
                 self.journal.change(("expired", topic))
 
-    async def drain(self) -> None:
+    def _is_first(self) -> bool:
+        """Whether this node has the smallest id of the live ones."""
+        return self._link.node_id <= min((member.node for member in self._replica.members), default=b"\xff")
+
+    async def drain(self, references: tuple[str, ...]) -> None:
         link = self._link
         if link.connected:
             link.call(ignore, "HSET", link.keys.node(link.node_id), "state", "leaving")
         connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
-        reason = close_reasons.NODE_STOPS.leading_to(self.data_plane.config.mqtt.server_reference)
+        reason = close_reasons.NODE_STOPS.leading_to(references)
         for start in range(0, len(connections), step):
             for connection in connections[start : start + step]:
                 connection.close(reason)
@@ -394,6 +401,12 @@ class ClusterCoordinator(Coordinator):
             size = await link.ask("HGET", keys.session(client_id), "b")
             queued = await link.ask("LLEN", keys.queue(client_id))
         return {"queued_messages": int(queued), "queued_bytes": int(size or 0)} if known else None
+
+    async def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
+        return await self._delayed_wills.list()
+
+    async def cancel_will(self, client_id: bytes) -> bool:
+        return await self._delayed_wills.cancel(client_id)
 
     async def call_all(self, method: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, RpcReply]:
         return await self._rpc.call_all(method, arguments, seconds)

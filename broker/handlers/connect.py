@@ -100,6 +100,9 @@ class ConnectHandler(Admission):
         if elsewhere is not None:
             self._send_elsewhere(connection, packet, elsewhere)
             return
+        if self._redirect.closed:
+            self.refuse(connection, ReasonCode.SERVER_UNAVAILABLE, packet.client_id, "the node is drained")
+            return
         self._auth.authenticate(connection, packet, partial(self._decide, connection, packet))
 
     def _is_text_valid(self, text: str) -> bool:

@@ -17,11 +17,11 @@ from _speedups.session.session import Session
 from broker import logs
 from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
+from broker.core.subscription_options import MAXIMUM_QOS, RETAIN_HANDLING_SHIFT
 from broker.hooks.chain import HookChain, Refused, client_of
 
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
 FAILURE = 0x80  # in SUBACK at level 4
-MAXIMUM_QOS, RETAIN_HANDLING_SHIFT = 3, 4  # of the options of a subscription
 SHARE, SHARED = "$share/", b"$share/"
 MAX_REASONS = 16  # user properties of a SUBACK with the reasons of refusals
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from broker.config.redis_url import masked
 from cluster.analytics.errors import OptionError
+from cluster.analytics.log.properties import PropertyColumn, parse_columns
 from cluster.analytics.position import Position
 from cluster.analytics.times import parse_time
 from cluster.analytics.topic_filter import check_topic_filter
@@ -39,6 +40,7 @@ class SourceOptions:
     until: int | None = None  # us
     nodes: tuple[str, ...] = ()  # names or ids; empty: all
     topic_filters: tuple[str, ...] = ()  # empty: all topics
+    properties: tuple[PropertyColumn, ...] = ()  # decoded columns
     redis_patience: float = field(default=60.0)  # seconds of retries while Redis is away
 
 
@@ -138,6 +140,10 @@ def _topic_filters(text: str, _: float) -> tuple[str, ...]:
     return tuple(check_topic_filter(one) for one in filters)
 
 
+def _properties(text: str, _: float) -> tuple[PropertyColumn, ...]:
+    return parse_columns(text)
+
+
 def _starting_offsets(text: str, now: float) -> str | int | dict[str, Position]:
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
@@ -179,5 +185,6 @@ OPTIONS = {
         Option("until", "until", parse_time),
         Option("node", "nodes", _words),
         Option("topicFilter", "topic_filters", _topic_filters),
+        Option("properties", "properties", _properties),
     )
 }
