@@ -488,6 +488,6 @@ def _hint(reason: str) -> str:
         return "check user and password in the URL"
     if "cluster support disabled" in reason:
         return "this Redis is no Redis Cluster: redis://HOST:PORT is its URL"
-    if reason.startswith("NOPERM"):
+    if reason.startswith("NOPERM") or "no permissions" in reason:
         return "the user needs the rights that deploy/docs/CLUSTER.md lists"
     return "FlockMQ needs Redis 7.0 or later"

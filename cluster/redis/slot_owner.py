@@ -78,7 +78,9 @@ class Following(redis.Connection):
             return super().read_response(*arguments, **options)
         except ELSEWHERE as error:
             self.disconnect()  # type: ignore[no-untyped-call]
-            raise redis.ConnectionError(f"another primary has the keys, or will have them: {error}") from error
+            raise redis.ConnectionError(
+                f"another primary has the keys, or will have them: {type(error).__name__} {error}"
+            ) from error
 
 
 class FollowingTls(Following, redis.SSLConnection):
@@ -102,7 +104,9 @@ class AsyncFollowing(redis.asyncio.Connection):
             return await super().read_response(*arguments, **options)
         except ELSEWHERE as error:
             await self.disconnect()
-            raise redis.ConnectionError(f"another primary has the keys, or will have them: {error}") from error
+            raise redis.ConnectionError(
+                f"another primary has the keys, or will have them: {type(error).__name__} {error}"
+            ) from error
 
 
 class AsyncFollowingTls(AsyncFollowing, redis.asyncio.SSLConnection):

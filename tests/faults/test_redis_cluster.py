@@ -38,19 +38,23 @@ def loaded(cluster: ClusterProcess) -> ClusterLoad:
     return load
 
 
-def test_the_owner_is_killed(start_cluster: StartCluster, servers: RedisCluster) -> None:
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_the_owner_is_gone(start_cluster: StartCluster, servers: RedisCluster, how: str) -> None:
     """With cluster.replicas = 1 what is acknowledged is at the replica."""
     cluster = start(start_cluster, servers, running=False, **{"cluster.replicas": 1})
     load = loaded(cluster)
 
-    def kill() -> None:
-        old = servers.kill_owner()
+    def end() -> None:
+        if how == "frozen":
+            servers.freeze_owner()
+        else:
+            old = servers.kill_owner()
+            old.start()  # a replica again, without which nothing is acknowledged
+            servers.wait_until_whole()
         cluster.redis = servers.owner
-        old.start()  # a replica again, without which nothing is acknowledged
-        servers.wait_until_whole()
 
     for _ in range(2):
-        load.during(kill)
+        load.during(end)
         load.run(1)
     load.finish()
 

@@ -42,6 +42,7 @@ class RedisCluster:
         connection: dict[str, Any] | None = None,
     ) -> None:
         self.primaries = primaries
+        self.frozen: RedisProcess | None = None
         self.servers: list[RedisProcess] = []
         for number in range(primaries * (1 + replicas)):
             place = directory / f"redis-{number}"
@@ -114,8 +115,8 @@ class RedisCluster:
 
     @property
     def running(self) -> list[RedisProcess]:
-        """The servers that run."""
-        return [server for server in self.servers if server.process is not None]
+        """The servers that run, and are not frozen."""
+        return [server for server in self.servers if server.process is not None and server is not self.frozen]
 
     def rows(self, server: RedisProcess) -> list[list[str]]:
         """The words of the lines of CLUSTER NODES."""
@@ -183,6 +184,17 @@ class RedisCluster:
         old.kill()
         assert self.owner is not old
         return old
+
+    def freeze_owner(self) -> None:
+        """SIGSTOP of the owner until its replica is the owner; then it goes on, and learns that it is a replica."""
+        self.frozen = old = self.owner
+        old.freeze()
+        try:
+            assert self.owner is not old
+        finally:
+            old.thaw()
+            self.frozen = None
+        self.wait_until_whole()
 
     def fail_over(self) -> None:
         """Fail over by hand to the owner's replica."""
