@@ -364,6 +364,10 @@ class ClusterCoordinator(Coordinator):
     def highest_level(self) -> int:
         return 5 if self.journal.layout >= 2 else 4
 
+    @property
+    def shares(self) -> bool:
+        return False
+
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         self._takeover.claim(admission, connection, packet)
 

@@ -244,6 +244,35 @@ class MqttConfig:
 
 
 @dataclass(frozen=True)
+class SharedConfig:
+    """Shared subscriptions: each message to `$share/NAME/FILTER` goes to one of the subscribers."""
+
+    window: int = option(
+        32,
+        "QoS 1 and 2 messages of a shared subscription that one subscriber has and has not acknowledged; the rest "
+        "waits for whoever has room first.",
+        Integer(1, 65_535),
+        reloadable=True,
+    )
+    max_queued_messages: int = option(
+        100_000, "QoS 1 and 2 messages that wait in one shared subscription.", Integer(1, COUNT_MAX), reloadable=True
+    )
+    max_queued_bytes: int = option(
+        256 * MIB,
+        "Bytes of the messages that wait in one shared subscription; limits.queue_policy selects the one to drop.",
+        Size(1024, SIZE_MAX),
+        reloadable=True,
+    )
+    redispatch: float = option(
+        5.0,
+        "Seconds after which the unacknowledged QoS 1 messages of a disconnected subscriber with a persistent session "
+        "go to others. 0 = at once.",
+        Duration(0, CENTURY),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
 class ClusterConfig:
     """Many nodes as one broker, which share only a Redis. Without `redis` the node is alone."""
 
@@ -647,6 +676,7 @@ class Config:
     log: LogConfig = LogConfig()
     limits: LimitsConfig = LimitsConfig()
     mqtt: MqttConfig = MqttConfig()
+    shared: SharedConfig = SharedConfig()
     cluster: ClusterConfig = ClusterConfig()
     analytics: AnalyticsConfig = AnalyticsConfig()
     http: HttpConfig = HttpConfig()

@@ -48,6 +48,11 @@ class Coordinator(ABC):
         return 5
 
     @property
+    def shares(self) -> bool:
+        """Whether clients may use shared subscriptions."""
+        return True
+
+    @property
     def connected(self) -> bool:
         """Whether the cluster's Redis answers."""
         return True

@@ -306,7 +306,8 @@ class ConnectHandler(Admission):
         if keep_alive != packet.keep_alive:
             tell["server_keep_alive"] = math.floor(keep_alive) or 1
             keep_alive = tell["server_keep_alive"]
-        tell["shared_subscription_available"] = 0
+        if not self._coordinator.shares:
+            tell["shared_subscription_available"] = 0
         if connection.authentication is not None:  # [5: MQTT-4.12.0-5, 6]
             tell["authentication_method"] = connection.authentication.method
             if connection.authentication.data:
