@@ -116,8 +116,12 @@ class Link(asyncio.Protocol):
         self._waiting.append((then, time.monotonic()))
         self._transport.write(hiredis.pack_command(command))  # type: ignore[arg-type]
 
-    async def ask(self, *command: bytes | str | int) -> Reply:
+    async def ask(self, *command: bytes | str | int, first: Then = ignore) -> Reply:
         """Send a command and wait for its reply.
+
+        Args:
+            command: the command and its arguments.
+            first: gets the reply, an error of Redis, or LOST, before anything is processed that arrives after it.
 
         Raises:
             LinkLost: the connection ended, or no data arrived for too long.
@@ -127,6 +131,7 @@ class Link(asyncio.Protocol):
         answer: asyncio.Future[Reply] = loop.create_future()
 
         def answered(reply: Reply) -> None:
+            first(reply)
             if not answer.done():
                 answer.set_result(reply)
 
