@@ -28,6 +28,7 @@ CLIENTS: dict[str, dict[str, Any]] = {
     "pairs": {"publishers": 5, "subscribers": 5},
     "fanout": {"publishers": 2, "subscribers": 40},
     "fanin": {"publishers": 20, "subscribers": 2},
+    "shared": {"publishers": 5, "subscribers": 4},
     "wild": {"publishers": 3, "subscribers": 40, "topics": 10_000, "filters": 20},
 }
 
