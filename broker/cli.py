@@ -26,6 +26,7 @@ COMMANDS = {
     "replay": "publish logged messages again",
     "trace": "follow a message: each step of it, over all nodes",
     "drain": "move the clients of a node to other nodes",
+    "groups": "shared subscriptions: their members, and the messages that wait",
     "bench": "measure a broker: speed, and loss of messages",
 }
 # Commands of other packages, imported by name only: they need libraries that one node doesn't.
@@ -40,7 +41,7 @@ ELSEWHERE = {
 HELP = """\
 usage: flockmq [COMMAND] [OPTION...]
 
-An MQTT 3.1 and 3.1.1 broker, two clients, and a load generator.
+An MQTT broker (3.1, 3.1.1, 5.0), two clients, and a load generator.
 
 commands:
 {commands}

@@ -30,7 +30,7 @@ def check_url(args: Namespace) -> None:
 
 @contextmanager
 def response(
-    args: Namespace, path: str, body: dict[str, Any] | None = None, *, timeout: float
+    args: Namespace, path: str, body: dict[str, Any] | None = None, *, timeout: float, method: str | None = None
 ) -> Iterator[HTTPResponse]:
     """The response to a request: GET, or POST if there is a body.
 
@@ -39,12 +39,13 @@ def response(
         path: below /api/v1, with the query.
         body: JSON of a POST.
         timeout: seconds without a byte.
+        method: another one.
 
     Raises:
         FlockError: the node does not answer, or refuses.
     """
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{args.url.rstrip('/')}/api/v1{path}", data)
+    request = urllib.request.Request(f"{args.url.rstrip('/')}/api/v1{path}", data, method=method)
     if data is not None:
         request.add_header("Content-Type", "application/json")
     if args.token_file is not None:

@@ -3,7 +3,7 @@
 from functools import partial
 
 from broker.core.calls import RpcMethods
-from broker.rpc import clients, node
+from broker.rpc import clients, groups, node
 from broker.rpc.node_view import NodeView
 
 
@@ -19,6 +19,9 @@ def methods(view: NodeView) -> RpcMethods:
         "clients": partial(clients.find, data_plane, coordinator),
         "client": partial(clients.one, data_plane, coordinator),
         "subscriptions": partial(clients.subscriptions, data_plane),
+        "groups": partial(groups.find, data_plane),
+        "group": partial(groups.one, data_plane),
+        "purge_group": partial(groups.purge, data_plane),
         "kick": partial(clients.kick, data_plane),
         "wills": partial(clients.wills, coordinator),
         "cancel_will": partial(clients.cancel_will, coordinator),

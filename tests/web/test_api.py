@@ -213,6 +213,51 @@ def test_wills_that_wait(start_broker: StartBroker) -> None:
 
 
 @one_store
+def test_shared_subscriptions(start_broker: StartBroker) -> None:
+    """By the API and by `flockmq groups`."""
+    broker = start_broker(HTTP)
+    api = HttpClient(broker)
+
+    def command(*arguments: str) -> str:
+        url = ["--url", f"http://127.0.0.1:{HttpClient(broker).port}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "broker.cli", "groups", *arguments, *url],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            env=environment(),
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert command() == "there are no shared subscriptions\n"
+    jobs, logs = "$share/workers/jobs/#", "$share/a/logs"
+    away = SocketClient(broker.port, "away", clean_start=False)
+    away.subscribe((jobs, 1), (logs, 0))
+    away.close()
+    with SocketClient(broker.port, "publisher") as publisher:
+        until(lambda: not api.get("/client", client_id="away")["connected"])
+        for number in range(3):
+            publisher.send(Publish(f"jobs/{number}", b"12345", 1, packet_id=1))
+            publisher.receive()
+    page = api.get("/groups", limit=1)
+    assert [item["group"] for item in page["items"]] == [logs] and page["total"] == 2
+    (found,) = api.get("/groups", after=page["next"])["items"]
+    assert (found["name"], found["filter"], found["members"], found["connected"]) == ("workers", "jobs/#", 1, 0)
+    assert (found["waiting"], found["waiting_bytes"], found["unacknowledged"]) == (3, 3 * (6 + 5), 0)
+    one = api.get("/group", group=jobs)
+    assert [member["client_id"] for member in one["of"]] == ["away"]
+    assert one["oldest"][0] == {"place": 1, "topic": "jobs/0", "bytes": 5}
+    assert "away: away, persistent, QoS 1, 0 unacknowledged" in command("show", jobs)
+    assert jobs in command()
+    assert api.ask("GET", "/group", group="$share/no/such").status == 404
+    assert command("purge", jobs) == "3 messages dropped\n"
+    assert api.get("/group", group=jobs)["waiting"] == 0
+    broker.restart()
+    assert HttpClient(broker).get("/group", group=jobs)["waiting"] == 0
+
+
+@one_store
 @pytest.mark.parametrize("kind", ["client_id", "username", "address"])
 def test_a_ban_closes_refuses_and_outlives_the_node(start_broker: StartBroker, kind: str) -> None:
     broker = start_broker(HTTP)

@@ -11,7 +11,18 @@ from aiohttp import web
 from broker import logs
 from broker.admin.api.openapi import description
 from broker.admin.api.operation import ROOT, Operation, Request
-from broker.admin.api.operations import bans, clients, events, messages, nodes, retained, settings, subscriptions, wills
+from broker.admin.api.operations import (
+    bans,
+    clients,
+    events,
+    groups,
+    messages,
+    nodes,
+    retained,
+    settings,
+    subscriptions,
+    wills,
+)
 from broker.admin.api.schema import Schema, check
 from broker.admin.http import problems
 from broker.admin.http.authorization import AdminAuthorization
@@ -24,6 +35,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,
     *clients.OPERATIONS,
     *subscriptions.OPERATIONS,
+    *groups.OPERATIONS,
     *wills.OPERATIONS,
     *retained.OPERATIONS,
     *messages.OPERATIONS,

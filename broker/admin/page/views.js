@@ -4,6 +4,7 @@ export const VIEWS = [
   ["overview", "Overview", () => import("./view_overview.js")],
   ["clients", "Clients", () => import("./view_clients.js")],
   ["topics", "Topics", () => import("./view_topics.js")],
+  ["groups", "Groups", () => import("./view_groups.js")],
   ["retained", "Retained", () => import("./view_retained.js")],
   ["console", "Console", () => import("./view_console.js")],
   ["analytics", "Analytics", () => import("./view_analytics.js")],

@@ -1,0 +1,61 @@
+// Shared subscriptions: who has room, what waits.
+
+import { get, remove } from "./api.js";
+import { sure } from "./ask.js";
+import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
+import { List, table } from "./list.js";
+import { bytes, count } from "./words.js";
+
+const COLUMNS = [
+  ["Group", (group) => group.group],
+  ["Connected", (group) => `${count(group.connected)} of ${count(group.members)}`, "number"],
+  ["Waiting", (group) => count(group.waiting), "number"],
+  ["Unacknowledged", (group) => count(group.unacknowledged), "number"],
+  ["Given", (group) => count(group.given), "number"],
+  ["Returned", (group) => count(group.returned), "number"],
+];
+const MEMBERS = [
+  ["Client", (member) => member.client_id],
+  ["State", (member) => h("span", { class: `pill ${member.connected ? "good" : ""}` }, member.connected ? "connected" : "away")],
+  ["Session", (member) => (member.persistent ? "persistent" : "clean")],
+  ["QoS", (member) => member.qos, "number"],
+  ["Unacknowledged", (member) => count(member.unacknowledged), "number"],
+];
+const OLDEST = [["Place", (message) => message.place, "number"], ["Topic", (message) => message.topic], ["Size", (message) => bytes(message.bytes), "number"]];
+
+export function show(host, query) {
+  const search = h("input", { type: "search", name: "search", value: query.get("search") ?? "", autocomplete: "off", spellcheck: "false" });
+  const detail = h("section", { class: "card", "aria-label": "Group", hidden: true, tabindex: "-1" });
+  const list = new List("Groups", "/groups", COLUMNS, { nothing: "There are no shared subscriptions.", onopen: (group) => open(group.group) });
+  const ask = () => list.ask({ search: search.value });
+
+  async function purge(group) {
+    if (!(await sure("Drop the messages that wait?", `No subscriber gets the ${count(group.waiting)} messages of ${group.group}.`, "Drop"))) return;
+    await remove("/group/messages", { group: group.group }).catch((error) => tell(error.message));
+    open(group.group);
+    ask();
+  }
+
+  async function open(name) {
+    detail.hidden = false;
+    put(detail, empty("Loading…"));
+    try {
+      const group = await get("/group", { group: name });
+      put(detail, h("h2", {}, group.group),
+        facts([["Share name", group.name], ["Topic filter", group.filter], ["Waiting", `${count(group.waiting)}, ${bytes(group.waiting_bytes)}`]]),
+        table("Members", MEMBERS, group.of),
+        group.oldest.length ? table("Oldest messages", OLDEST, group.oldest) : null,
+        group.waiting ? h("div", { class: "bar" }, h("button", { type: "button", class: "danger", onclick: () => purge(group) }, "Drop what waits")) : null);
+    } catch (error) {
+      put(detail, fault(error));
+    }
+    detail.focus();
+    detail.scrollIntoView({ block: "nearest" });
+  }
+
+  put(host, head("Shared subscriptions", "Each message goes to one of the subscribers."),
+    h("form", { class: "bar", role: "search", onsubmit: (event) => { event.preventDefault(); ask(); } },
+      h("div", { class: "grow" }, field("Search", search)), h("button", { type: "submit", class: "quiet" }, "Refresh")),
+    detail, h("div", { class: "card" }, list.element));
+  ask();
+}
