@@ -40,7 +40,7 @@ ELSEWHERE = {
 HELP = """\
 usage: flockmq [COMMAND] [OPTION...]
 
-An MQTT 3.1 and 3.1.1 broker, two clients, and a load generator.
+An MQTT 3.1, 3.1.1 and 5.0 broker, two clients, and a load generator.
 
 commands:
 {commands}
