@@ -44,7 +44,7 @@ from cluster.peers.rpc import Rpc
 from cluster.redis.clients import RedisAddress
 from cluster.redis.connector import Connector, Refused
 from cluster.redis.durability import inspect
-from cluster.redis.keys import LAYOUT, Keys
+from cluster.redis.keys import LAYOUT
 from cluster.redis.link import LinkError, LinkLost, Reply, ignore
 from cluster.redis.log_bounds import LogBounds
 from cluster.redis.store import RedisStore
@@ -88,11 +88,11 @@ class ClusterCoordinator(Coordinator):
         self._config = config
         self._loop = loop
         self._rejoin = rejoin
-        self._address = RedisAddress.parse(config.cluster.redis)
+        self._address = RedisAddress.parse(config.cluster.redis, config.cluster.prefix)
         self._durability = ""
         self._name = config.cluster.node_name or socket.gethostname()
         node_id = f"{self._name}-{secrets.token_hex(4)}".encode()
-        keys = Keys(config.cluster.prefix)
+        keys = self._address.keys
         patience = max(MIN_PATIENCE, config.cluster.timeout)
         self._link = NodeLink(Connector(self._address, node_id, patience), keys, node_id, patience)
         self.journal = ClusterJournal(self._batch_header)
@@ -249,7 +249,12 @@ class ClusterCoordinator(Coordinator):
         """Log warnings about the durability of Redis."""
         client = self._address.async_client()
         try:
-            found = await inspect(client, self._config.cluster.replicas, self._config.limits.max_packet_size)
+            found = await inspect(
+                client,
+                self._config.cluster.replicas,
+                self._config.limits.max_packet_size,
+                in_slot=bool(self._link.keys.tag),
+            )
         except Exception as error:  # for information only
             log.warning("durability of Redis is unknown", reason=error)
         else:
@@ -496,8 +501,10 @@ def _away_is_not_now() -> Iterator[None]:
 def _hint(reason: str) -> str:
     if reason.startswith("LAYOUT"):
         return f"nodes of another version have made this cluster; this version knows layout {LAYOUT}: upgrade the older"
-    if reason.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH")):
+    if reason.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH", "invalid username-password", "Authentication required")):
         return "check user and password in the URL"
-    if reason.startswith("NOPERM"):
+    if "cluster support disabled" in reason:
+        return "this Redis is no Redis Cluster: redis://HOST:PORT is its URL"
+    if reason.startswith("NOPERM") or "no permissions" in reason:
         return "the user needs the rights that deploy/docs/CLUSTER.md lists"
     return "FlockMQ needs Redis 7.0 or later"

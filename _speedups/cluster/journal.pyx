@@ -45,6 +45,7 @@ cdef enum:
     MESSAGE_HEAD_5 = 7         # bytes before its topic name, or before its deadline
     DEADLINE_SIZE = 8
     HAS_DEADLINE = 8           # in the first byte of such a message
+    QUARTER = 250              # milliseconds of the turn's clock
     ENTRY_LAYOUT = 3           # of an entry of a queue that has more than a message
     AS_PUBLISHED = 2           # in its first byte: RETAIN is sent at level 5
     HAS_IDENTIFIERS = 4
@@ -280,8 +281,11 @@ cdef class ClusterJournal(Journal):
         self.layout = layout
 
     def clock_of(self, int64_t deadline):
-        """As in a journal of one node, a tick earlier: no node may find more time left than there was at another."""
-        return max(Journal.clock_of(self, deadline) - 1, 1) if deadline else 0
+        """A deadline of the cluster as a time of the turn's clock, at least 1; 0 stays 0.
+
+        It is a tick too early: no node may find more time left than there was at another.
+        """
+        return max((deadline - self.clock_offset) // QUARTER - 1, 1) if deadline else 0
 
     # ---- records ----
 

@@ -26,7 +26,7 @@ from _speedups.session cimport journal as j
 from _speedups.session.counters cimport EXPIRED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport (
-    Message, Publication, message_hold, message_release, message_size,
+    Message, Publication, message_hold, message_payload, message_release, message_size,
 )
 from _speedups.session.outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, RETAIN_AS_PUBLISHED, SENT, WAITING, Entry, queue_entry, queue_grow,
@@ -171,6 +171,21 @@ cdef class Group(Subscriber):
     def waiting_size(self):
         """Bytes of topic names, properties and payloads of these messages."""
         return self.waiting_bytes
+
+    def messages(self, Py_ssize_t most=1 << 30):
+        """Up to `most` of the messages that wait, the oldest first: a list of (place, topic name, payload)."""
+        cdef list found = []
+        cdef Py_ssize_t k
+        cdef uint64_t i
+        cdef Held held
+        for k in range(self.back_count):
+            found.append(shown(self.back[k].place, self.back[k].message))
+        for held in self.aside:
+            found.append(shown(held.place, held.message))
+        found.sort()
+        for i in range(self.head, min(self.tail, self.head + <uint64_t>most)):
+            found.append(shown(self.queue[i & (self.capacity - 1)].place, self.queue[i & (self.capacity - 1)].message))
+        return found[:most]
 
     @property
     def qos(self):
@@ -647,6 +662,10 @@ cdef class Begun(Held):
             return
         member.given += 1
         put_entry(member.session, member, self.place, self.message, self.flags)
+
+
+cdef tuple shown(uint64_t place, const Message* m):
+    return place, m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length]
 
 
 # ---- the queue of a member's session ----

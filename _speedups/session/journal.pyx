@@ -166,8 +166,8 @@ cdef class Journal:
         return clock * QUARTER + self.clock_offset if clock else 0
 
     def clock_of(self, int64_t deadline):
-        """A deadline of the store as a time of the turn's clock, at least 1; 0 stays 0."""
-        return max((deadline - self.clock_offset) // QUARTER, 1) if deadline else 0
+        """A deadline of the store as a time of the turn's clock, never an earlier one, at least 1; 0 stays 0."""
+        return max((deadline - self.clock_offset + QUARTER - 1) // QUARTER, 1) if deadline else 0
 
     def use_level_5(self):
         """The store has records of level 5."""

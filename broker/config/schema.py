@@ -279,7 +279,8 @@ class ClusterConfig:
     redis: str = option(
         "",
         "Where the nodes store shared state: redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss:// for TLS, unix:///PATH, "
-        "or redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]; store.url is then unused.",
+        "redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB], or redis+cluster://HOST:PORT,HOST:PORT (some servers of a "
+        "Redis Cluster; rediss+cluster:// for TLS); store.url is then unused.",
         RedisUrlKind(),
         flag="--redis",
     )
@@ -303,7 +304,8 @@ class ClusterConfig:
     )
     prefix: str = option(
         "mq:",
-        "Prefix of every key and channel in Redis; clusters with different prefixes can share one Redis.",
+        "Prefix of every key and channel in Redis; clusters with different prefixes can share one Redis. In a Redis "
+        "Cluster it is a hash tag: {mq}: in place of mq: keeps all keys in one slot.",
         Name("[A-Za-z0-9:._/-]{1,64}", "1 to 64 letters, digits and characters of :._/-"),
     )
     lease: float = option(

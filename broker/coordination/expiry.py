@@ -16,6 +16,7 @@ from broker.core.deadlines import Deadlines
 from broker.core.session_expiry import NEVER, clock_after, deadline_after
 from broker.core.will import Will
 
+MS_PER_TICK = 1000 // TICKS_PER_SECOND
 CLOCK_SECONDS = 60  # between two records of the store's clock
 
 log = logs.get("flockmq.node")
@@ -46,7 +47,9 @@ class Expiry:
     def start_clock(self, last: tuple[int, int] | None) -> None:
         """Set the store's clock, from the last record of it and of the wall clock in the store, in milliseconds."""
         wall = _wall()
-        self._journal.set_time(wall if last is None else last[0] + max(0, wall - last[1]))
+        now = wall if last is None else last[0] + max(0, wall - last[1])
+        # The turn's clock has whole ticks, and the present one may end at once: nothing must expire early.
+        self._journal.set_time(now - MS_PER_TICK)
 
     def record_clock(self) -> None:
         """Record the store's clock, if the store has deadlines."""

@@ -107,7 +107,7 @@ def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
     if wanted is None:
         return
     with Connection(options.redis, options.redis_patience) as connection:
-        logs = Logs(connection, options.prefix)
+        logs = Logs(connection)
         losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
         filters = TopicFilters(options.topic_filters) if options.topic_filters else None
         reader = RangeReader(logs, Selection(filters, options.since, options.until), losses.missing, options.properties)
@@ -123,7 +123,7 @@ class FlockMQReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with Connection(options.redis) as connection:
-            logs = Logs(connection, options.prefix)
+            logs = Logs(connection)
             losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
             ranges = Planner(logs, options, losses.missing).between(options.since, options.until)
         return [RangePartition(one) for one in ranges]
@@ -193,7 +193,7 @@ class StreamDriver:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._connection = Connection(options.redis)
-        self._logs = Logs(self._connection, options.prefix)
+        self._logs = Logs(self._connection)
         self._job = Job(self._logs, options.job, options.nodes)
         self.planner = Planner(self._logs, options, Losses(options.fail_on_data_loss, self._job).missing)
         self.planner.look()  # reports a wrong address at once

@@ -57,8 +57,8 @@ def run(arguments: list[str]) -> int:
         from cluster.replay import listing
         from cluster.replay.recording import Recording
 
-        with Connection(RedisAddress.parse(cluster.config.redis), PATIENCE) as connection:
-            recording = Recording(Logs(connection, cluster.config.prefix), selection(args), warn)
+        with Connection(RedisAddress.parse(cluster.config.redis, cluster.config.prefix), PATIENCE) as connection:
+            recording = Recording(Logs(connection), selection(args), warn)
             if args.count:
                 return listing.count(recording, as_json=args.json)
             if args.dry_run:

@@ -92,7 +92,8 @@ class Heartbeat:
         sent_at = time.monotonic()
         self._due = sent_at + self._interval
         elapsed, fields = self._beat()
-        self._replied(sent_at, elapsed, await self._link.ask_function("beat", *fields))
+        # Changes that follow the reply are newer than the number in it: processed first, they would seem lost to Redis.
+        await self._link.ask_function_first(partial(self._replied, sent_at, elapsed), "beat", *fields)
 
     def _replied(self, sent_at: float, elapsed: int, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, hiredis.ReplyError)) or self._link.closed:

@@ -168,8 +168,9 @@ const scenarios5 = {
     const client = await connect('alias', { autoAssignTopicAlias: true })
     const take = collect(client)
     await client.subscribeAsync('long/topic/name/#', { qos: 1 })
-    for (let n = 0; n < 100; n++) await client.publishAsync(`long/topic/name/${n % 30}`, `${n}`, { qos: 1 })
+    const sent = Array.from({ length: 100 }, (_, n) => client.publishAsync(`long/topic/name/${n % 30}`, `${n}`, { qos: 1 }))
     const found = await take(100)
+    await within('all acknowledged', Promise.all(sent))
     assert.deepEqual(found.map(([topic, payload]) => [topic, payload]),
       Array.from({ length: 100 }, (_, n) => [`long/topic/name/${n % 30}`, `${n}`]))
     await client.endAsync()
@@ -180,8 +181,9 @@ const scenarios5 = {
     const take = collect(client)
     await client.subscribeAsync('long/topic/name/#', { qos: 1 })
     const names = Array.from({ length: 200 }, (_, n) => `long/topic/name/${(n * n) % 13}`)
-    for (const name of names) await client.publishAsync(name, name, { qos: 1 })
-    for (const [topic, payload] of await take(200)) assert.equal(topic, payload)
+    const sent = names.map((name) => client.publishAsync(name, name, { qos: 1 }))
+    assert.deepEqual(await take(200), names.map((name) => [name, name, 1, false]))
+    await within('all acknowledged', Promise.all(sent))
     await client.endAsync()
   },
 
@@ -190,8 +192,22 @@ const scenarios5 = {
     const take = collect(client)
     await client.subscribeAsync('one/by/one', { qos: 2 })
     const other = await connect('fast')
-    for (let n = 0; n < 50; n++) await other.publishAsync('one/by/one', `${n}`, { qos: 1 + n % 2 })
+    const sent = Array.from({ length: 50 }, (_, n) => other.publishAsync('one/by/one', `${n}`, { qos: 2 }))
     assert.deepEqual((await take(50)).map(([, payload]) => Number(payload)), Array.from({ length: 50 }, (_, n) => n))
+    await within('all acknowledged', Promise.all(sent))
+    await client.endAsync()
+    await other.endAsync()
+  },
+
+  async 'a Maximum Packet Size of 128' () {
+    const client = await connect('small', { properties: { maximumPacketSize: 128 } })
+    const take = collect(client)
+    await client.subscribeAsync('sizes', { qos: 1 })
+    const other = await connect('sender')
+    const payloads = Array.from({ length: 20 }, (_, n) => [`${n}`, 'x'.repeat(200)]).flat()
+    const sent = payloads.map((payload) => other.publishAsync('sizes', payload, { qos: 1 }))
+    assert.deepEqual((await take(20)).map(([, payload]) => Number(payload)), Array.from({ length: 20 }, (_, n) => n))
+    await within('all acknowledged', Promise.all(sent))
     await client.endAsync()
     await other.endAsync()
   },

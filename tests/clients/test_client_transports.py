@@ -5,17 +5,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.clients.test_mqttjs import HERE, node_js
+from tests.clients.paho_client import Paho, limits_of_a_client, paho, request_and_response
+from tests.clients.test_mqttjs import node_js, run_scenarios
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.certificates import Authority, Pair
 from tests.harness.deadline import DEADLINE
 from tests.harness.transports import make_node, ports, tls_settings
 
-paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 __all__ = ["node_js"]
 
 
@@ -115,14 +116,26 @@ def test_paho(node: BrokerProcess, authority: Authority, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
-def test_mqttjs(node_js: str, node: BrokerProcess, authority: Authority, scheme: str) -> None:
+def test_paho_at_level_5(node: BrokerProcess, authority: Authority, scheme: str) -> None:
+    """Aliases, a request and its response, Receive Maximum 1, Maximum Packet Size 128."""
+    made: list[Paho] = []
+
+    def client(level: int, client_id: str, **options: Any) -> Paho:
+        one = Paho(ports(node)[scheme], level, client_id, scheme, authority.ca, **options)
+        made.append(one)
+        assert one.answer() == (False, 0)
+        return one
+
+    try:
+        request_and_response(client, f"{scheme}/")
+        limits_of_a_client(client, 2, f"{scheme}/")
+    finally:
+        for one in made:
+            one.leave()
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
+def test_mqttjs(node_js: str, node: BrokerProcess, authority: Authority, scheme: str, level: int) -> None:
     url = f"{scheme}://localhost:{ports(node)[scheme]}/mqtt"
-    done = nursery.run(
-        [node_js, str(HERE / "scenarios.js"), url, "4"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        env=environment() | {"NODE_EXTRA_CA_CERTS": authority.ca},
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.count("ok ") == 8
+    run_scenarios(node_js, url, level, {"NODE_EXTRA_CA_CERTS": authority.ca})

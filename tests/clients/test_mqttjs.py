@@ -1,12 +1,13 @@
 """MQTT.js against a node. The scenarios are in scenarios.js; the package comes from the lock file when needed."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.clients.packages import node_modules
+from tests.harness import nursery
+from tests.harness.broker_process import environment
 from tests.harness.cluster_process import Broker
 from tests.harness.deadline import DEADLINE
 
@@ -23,13 +24,26 @@ def node_js() -> str:
     return str(shutil.which("node"))
 
 
-@pytest.mark.parametrize("level", [3, 4, 5])
-def test_scenarios(node_js: str, broker: Broker, level: int) -> None:
-    done = subprocess.run(
-        [node_js, str(HERE / "scenarios.js"), f"mqtt://127.0.0.1:{broker.port}", str(level)],
+def run_scenarios(node_js: str, url: str, level: int, variables: dict[str, str] | None = None) -> None:
+    """Run all scenarios of a level.
+
+    Args:
+        node_js: the program.
+        url: of the node.
+        level: of the protocol: 3, 4 or 5.
+        variables: more of the environment.
+    """
+    done = nursery.run(
+        [node_js, str(HERE / "scenarios.js"), url, str(level)],
         capture_output=True,
         text=True,
         timeout=DEADLINE,
+        env=environment() | (variables or {}),
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.count("ok ") == (13 if level == 5 else 8)
+    assert done.stdout.count("ok ") == (14 if level == 5 else 8)
+
+
+@pytest.mark.parametrize("level", [3, 4, 5])
+def test_scenarios(node_js: str, broker: Broker, level: int) -> None:
+    run_scenarios(node_js, f"mqtt://127.0.0.1:{broker.port}", level)

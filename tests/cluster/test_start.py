@@ -1,12 +1,15 @@
 """A node that can't join says why in one line, waits where waiting helps, and harms nobody."""
 
 import asyncio
+import itertools
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from _speedups.codec.packets import Publish
 from broker.config.schema import ClusterConfig, Config
 from cluster.coordinator import ClusterCoordinator
 from tests.conftest import StartCluster, StartRedis
@@ -145,3 +148,27 @@ def test_a_node_that_has_not_begun_counts_itself() -> None:
     config = Config(cluster=ClusterConfig(redis="redis://127.0.0.1"))
     assert ClusterCoordinator(config, loop, lambda reason: None).nodes == 1
     loop.close()
+
+
+def test_a_node_joins_while_others_make_changes(start_cluster: StartCluster) -> None:
+    """Changes that follow the reply to its first heartbeat are no sign that Redis has lost what was committed."""
+    cluster = start_cluster(nodes="ab")
+    stop = threading.Event()
+
+    def change() -> None:
+        with SocketClient(cluster["a"].port, "busy") as client:
+            numbers = itertools.count()
+            while not stop.is_set():
+                client.send(*(Publish(f"kept/{next(numbers) % 100}", b"x", retain=True) for _ in range(5)))
+                client.ping()
+
+    busy = threading.Thread(target=change)
+    busy.start()
+    try:
+        for _ in range(5):
+            cluster["b"].stop()
+            cluster["b"].start()
+    finally:
+        stop.set()
+        busy.join()
+    assert "not started yet" not in cluster["b"].log_text()

@@ -70,13 +70,17 @@ class FaultClient:
         client_id: its id.
         clean: CONNECT's clean session flag.
         level: protocol level.
+        expiry: Session Expiry Interval in seconds, at level 5 of a client that is not clean.
     """
 
-    def __init__(self, history: History, client_id: str, *, clean: bool = False, level: int = 4) -> None:
+    def __init__(
+        self, history: History, client_id: str, *, clean: bool = False, level: int = 4, expiry: int = NEVER
+    ) -> None:
         self.history = history
         self.client_id = client_id
         self.clean = clean
         self.level = level
+        self.expiry = expiry
         self.silent: set[type] = set()  # packets that are not sent as answers
         self.outgoing: dict[int, Outgoing] = {}
         self.subscriptions: dict[int, list[tuple[str, int]]] = {}  # asked for, by packet identifier
@@ -88,8 +92,15 @@ class FaultClient:
 
     # ---- connections ----
 
-    def connect(self, port: int, *, will: bytes | None = None, will_topic: str = "will", will_qos: int = 2) -> bool:
-        """Connect, and go on where the last connection ended. False: the connection was lost meanwhile."""
+    def connect(self, port: int, *, will: bytes | None = None, will_qos: int = 2, will_delay: int = 0) -> bool:
+        """Connect, and go on where the last connection ended. False: the connection was lost meanwhile.
+
+        Args:
+            port: of a node.
+            will: payload of the will, whose topic is `will`.
+            will_qos: of the will.
+            will_delay: Will Delay Interval in seconds, at level 5.
+        """
         assert self.socket is None
         self._decoder = Decoder(self.level)
         self.seen = []
@@ -101,9 +112,11 @@ class FaultClient:
         self.history.add(Connecting(self.client_id, self.clean, will))
         packet = Connect(client_id=self.client_id, clean_start=self.clean, keep_alive=0, protocol_level=self.level)
         if self.level == 5 and not self.clean:
-            packet.properties = {"session_expiry_interval": NEVER}
+            packet.properties = {"session_expiry_interval": self.expiry}
         if will is not None:
-            packet.will_topic, packet.will_payload, packet.will_qos = will_topic, will, will_qos
+            packet.will_topic, packet.will_payload, packet.will_qos = "will", will, will_qos
+            if self.level == 5:
+                packet.will_properties = {**properties_of(will), "will_delay_interval": will_delay}
         self.send(packet)
         while self.socket is not None and not self.seen:
             self._read(will)

@@ -11,7 +11,14 @@ acknowledged      those who waited have been told; what they say to clients may 
 claimed           Redis has given a session to a connection, whose client knows nothing yet
 loaded            a session's queue was read, and CONNACK is about to be made
 released          the release of a session has been recorded, and nothing of it was sent
+buried            Redis has handed over the wills of a dead node; none is published
+due-taken         Redis has ended expired sessions and handed over due wills; none is published
+due-published     they are published, and nothing of it is committed
+raise-sent        the node has asked for a higher layout of the cluster
+layout-raised     Redis has raised the layout; the node knows it, and has not acted on it
 ================  ==================================================================================================
+
+The last two count from the start.
 """
 
 import asyncio
@@ -23,6 +30,9 @@ from typing import Any
 
 from broker import cli
 from cluster.coordinator import ClusterCoordinator
+from cluster.membership.cleanup import Cleanup
+from cluster.membership.heartbeat import Heartbeat
+from cluster.peers.node_link import NodeLink
 from cluster.redis.store import RedisStore
 from cluster.sessions.loading import Loading
 from cluster.sessions.takeover import TakeOver
@@ -30,13 +40,15 @@ from tests.faults.kill_points import ARM
 
 COMMIT_POINTS = ("before-commit", "commit-sent", "commit-answered", "acknowledged")
 CLAIM_POINTS = ("claimed", "loaded", "released")
+DUE_POINTS = ("due-taken", "due-published")
+LAYOUT_POINTS = ("raise-sent", "layout-raised")
 
 
 class Killer:
     def __init__(self, point: str, count: int) -> None:
         self.point = point
         self.left = count
-        self.armed = False
+        self.armed = point in LAYOUT_POINTS
 
     def here(self, point: str) -> None:
         """The process is at this point."""
@@ -78,6 +90,25 @@ def install(point: str, count: int) -> None:
         if block.commit and ARM in block.commit:
             killer.armed = True
 
+    def due(point: str) -> Callable[..., None]:
+        def passed(reply: Any) -> None:
+            if isinstance(reply, list) and (reply[0] or len(reply) > 1):
+                killer.here(point)
+
+        return passed
+
+    def handed_over(reply: Any) -> None:
+        if reply and isinstance(reply, list):
+            killer.here("buried")
+
+    def raised(layout: int) -> None:
+        if layout > 1:
+            killer.here("layout-raised")
+
+    def asked(then: Any, name: str, *_: Any, **__: Any) -> None:
+        if name == "raise":
+            asyncio.get_running_loop().call_soon(killer.here, "raise-sent")
+
     around(RedisStore, "commit", here("before-commit"), arm)
     around(RedisStore, "_send", nothing, sent)
     around(RedisStore, "_committed", here("commit-answered"), nothing)
@@ -85,6 +116,10 @@ def install(point: str, count: int) -> None:
     around(TakeOver, "_granted", here("claimed"), nothing)
     around(Loading, "_loaded", nothing, here("loaded"))
     around(TakeOver, "ended", nothing, here("released"))
+    around(Heartbeat, "_declared_dead", handed_over, nothing)
+    around(Cleanup, "_due_taken", due("due-taken"), due("due-published"))
+    around(NodeLink, "function", nothing, asked)
+    around(ClusterCoordinator, "_on_layout", raised, nothing)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,7 @@ class BrokerProcess:
         self.arguments = list(arguments or [])
         self.listen = listen
         self.fresh = fresh
+        self.variables: dict[str, str] = {}  # more of its environment
         self.port = 0
         self.process: subprocess.Popen[str] | nursery.ForkedProcess | None = None
         self.log: list[dict[str, Any]] = []  # all lines of all starts, as objects
@@ -127,11 +128,11 @@ class BrokerProcess:
         """Start the process, and don't wait."""
         assert self.process is None, "it runs"
         self._spawned_at = len(self.log)
-        start = subprocess.Popen if self.fresh or popen else nursery.start
+        start = subprocess.Popen if self.fresh or self.variables or popen else nursery.start
         self.process = start(
             self.command(),
             cwd=self.directory,
-            env=environment(),
+            env=environment() | self.variables,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -48,6 +48,7 @@ class RedisProcess:
         self.arguments = list(arguments or [])
         self.connection = dict(connection or {})
         self.sentinel = sentinel
+        self.variables: dict[str, str] = {}  # more of its environment
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -67,7 +68,8 @@ class RedisProcess:
         if "--tls-port" in self.arguments:
             self.arguments[self.arguments.index("--tls-port") + 1] = str(self.port)
         with open(self.directory / "redis.log", "ab") as log:
-            self.process = subprocess.Popen(self.command(), cwd=self.directory, stdout=log, stderr=log)
+            environment = os.environ | self.variables
+            self.process = subprocess.Popen(self.command(), cwd=self.directory, stdout=log, stderr=log, env=environment)
         assert self._is_ready(), "Redis did not start\n" + (self.directory / "redis.log").read_text()
         return self
 
