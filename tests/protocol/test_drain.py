@@ -106,6 +106,10 @@ def test_a_node_that_has_moved(start_broker: StartBroker) -> None:
     with SocketClient(broker.port, "c", level=5) as client:
         redirected(client.connack, Connack, ReasonCode.SERVER_MOVED, "elsewhere.example:1883")
         assert client.receive() is None
+    with SocketClient(broker.port, "c", level=5, properties={"maximum_packet_size": 40}) as client:  # no reason string
+        assert client.connack == Connack(
+            reason_code=ReasonCode.SERVER_MOVED, properties={"server_reference": "elsewhere.example:1883"}
+        )
     with Wire(broker.port, name="level-4") as level_4:
         level_4.connect()
 
