@@ -41,7 +41,7 @@ ELSEWHERE = {
 HELP = """\
 usage: flockmq [COMMAND] [OPTION...]
 
-An MQTT broker (3.1, 3.1.1, 5.0), two clients, and a load generator.
+An MQTT 3.1, 3.1.1 and 5.0 broker, two clients, and a load generator.
 
 commands:
 {commands}

@@ -76,3 +76,14 @@ def truster(networks: Iterable[str]) -> Callable[[str], bool]:
         return any(address in network for network in trusted)
 
     return lambda address: is_trusted(address.rpartition(":")[0].strip("[]"))
+
+
+def is_own_address(host: str) -> bool:
+    """Whether this is an IP address of this machine: packets to it would come from itself. None is sent."""
+    try:
+        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 1))
+            return bool(probe.getsockname()[0] == host)
+    except (ValueError, OSError):
+        return False

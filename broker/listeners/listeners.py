@@ -16,12 +16,13 @@ from broker.config.listen_url import ListenUrl, split_address
 from broker.config.schema import Config, ListenerConfig, QuotasConfig
 from broker.errors import ConfigError
 from broker.listeners import certificates
-from broker.listeners.bind import address_of, bind, host_name, truster
+from broker.listeners.bind import address_of, bind, host_name, is_own_address, truster
 from broker.listeners.unix_socket import bind_unix, inherit, remove
 from broker.listeners.websocket import Upgrade
 
 BACKLOG = 4096  # connections that the kernel completes before the node accepts them
 UNLIMITED = 2**32 - 1
+EVERYWHERE = ("0.0.0.0", "::")  # all addresses of this machine
 CERTIFICATE_SECONDS = 5.0  # between checks of the files of certificates
 
 log = logs.get("flockmq.tls")
@@ -90,10 +91,11 @@ class Listeners:
             host, port = reference, 0
         for url in (address.url for address in self._addresses if address.url.scheme not in ("unix", "fd")):
             own, own_port = split_address(url.address)
-            if port in (0, own_port) and any(
-                host.lower() == known or host.lower().startswith(f"{known}.")
-                for known in (own, name.lower(), host_name().lower())
-            ):
+            if port not in (0, own_port):
+                continue
+            if host == own or (own in EVERYWHERE and is_own_address(host)):
+                return True
+            if any(f"{host.lower()}.".startswith(f"{known.lower()}.") for known in (name, host_name())):
                 return True
         return False
 

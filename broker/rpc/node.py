@@ -39,15 +39,25 @@ def figures(node: NodeView, arguments: Arguments) -> dict[str, float]:
     return {metric.name: metric.read(node.broker, counted) for metric in METRICS}
 
 
+def own_references(node: NodeView, arguments: Arguments) -> list[str]:
+    """The configured server references that name it, if it is about to lose its clients."""
+    if not node.broker.redirect.draining:
+        return []
+    return [one for one in node.config.mqtt.server_reference if node.listeners.are_named(one, node.name)]
+
+
 def drain(node: NodeView, arguments: Arguments) -> list[str] | None:
     """Begin to move its clients to other nodes, if it is the node `id`.
 
-    Returns the servers that clients of level 5 are sent to, the `references` if there are some; None: another node.
+    Returns the servers that clients of level 5 are sent to: the `references` if there are some, else those of the
+    configuration without `draining`, which name other nodes. None: it is another node.
     """
     if arguments["id"] != node.broker.coordinator.node_id:
         return None
-    named = node.listeners.are_named
-    references = node.broker.draining.begin(lambda one: named(one, node.name), tuple(arguments["references"]))
+    draining, are_named = arguments["draining"], node.listeners.are_named
+    references = node.broker.draining.begin(
+        lambda one: one in draining or are_named(one, node.name), tuple(arguments["references"])
+    )
     return list(references)
 
 

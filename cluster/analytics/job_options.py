@@ -177,7 +177,6 @@ def _add_places(group: _ArgumentGroup) -> None:
     group.add_argument(
         "--properties",
         type=_expected(_properties),
-        default="",
         metavar="NAME,...",
         help="columns of the archive with properties of messages: content-type, response-topic, user.NAME, ...",
     )

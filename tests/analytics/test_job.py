@@ -90,7 +90,8 @@ def test_options() -> None:
     assert (found.output, found.checkpoint, found.window) == ("/out", "/out/_checkpoint", 30_000_000)
     assert found.results == {"top_clients", "top_topics", "lag"}
     assert found.source["trimCommitted"] == "true"
-    assert options().results == set(RESULTS)
+    assert options().results == set(RESULTS) and "properties" not in options().source
+    assert options("--archive", "--properties", "content-type").source["properties"] == "content-type"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,8 @@ def test_options() -> None:
         (["--redis", "http://x"], "expected"),
         (["--max-bytes-per-trigger", "x"], "expected a size"),
         (["--silent-factor", "0"], "from 1 up"),
+        (["--properties", "content-type"], "columns for the archive"),
+        (["--archive", "--properties", "color"], "expected names of properties"),
         (["--archives"], "did you mean --archive"),
     ],
 )

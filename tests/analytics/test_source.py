@@ -100,19 +100,24 @@ def test_a_batch_has_every_message(spark: SparkSession, redis_server: RedisProce
     assert one is not None and one[0] == sum(1 for row in a + b if row.topic == "site/3/temp" and row.qos == 1)
 
 
-def test_columns_of_properties(spark: SparkSession, redis_server: RedisProcess, writers: list[LogWriter]) -> None:
+def test_columns_of_properties(
+    spark: SparkSession, redis_server: RedisProcess, writers: list[LogWriter], tmp_path: Path
+) -> None:
     properties = encode_block({"content_type": "text/plain", "user_property": [("tenant", "one")]})
     some = [Row(1_770_000_000_000_000 + n, "c", "t", 0, False, False, b"%d" % n) for n in range(3)]
     writers[0].add([some[0], some[1]._replace(properties=properties)])
     writers[1].add([some[2]])
-    frame = batch(spark, redis_server.url, properties="content-type,user.tenant")
-    assert [
-        (row.payload, row.properties, row.content_type, row.user_tenant) for row in frame.orderBy("payload").collect()
-    ] == [
-        (b"0", None, None, None),
-        (b"1", properties, "text/plain", "one"),
-        (b"2", None, None, None),
-    ]
+    stream = Stream(spark, redis_server.url, tmp_path, properties="content-type,user.tenant")
+    stream.run()
+    written = spark.read.parquet(str(tmp_path / "rows"))
+    assert written.columns[-3:] == ["properties", "content_type", "user_tenant"]
+    for frame in (batch(spark, redis_server.url, properties="content-type,user.tenant"), written):
+        found = frame.select("payload", "properties", "content_type", "user_tenant").orderBy("payload").collect()
+        assert [tuple(row) for row in found] == [
+            (b"0", None, None, None),
+            (b"1", properties, "text/plain", "one"),
+            (b"2", None, None, None),
+        ]
 
 
 def test_a_batch_of_nothing(spark: SparkSession, redis_server: RedisProcess) -> None:

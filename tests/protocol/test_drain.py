@@ -193,6 +193,19 @@ def test_a_reference_to_the_node_itself_is_left_out(start_broker: StartBroker) -
         redirected(client.receive(), Disconnect, ReasonCode.USE_ANOTHER_SERVER, other)
 
 
+def test_references_to_drained_nodes_are_left_out(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"http.listen": "127.0.0.1:0", "http.drain": "0s"}, nodes="abc")
+    references = [f"127.0.0.1:{cluster[name].port}" for name in "abc"]
+    for name in "abc":
+        cluster[name].stop()
+        cluster[name].settings["mqtt.server_reference"] = ",".join(references)
+    cluster.start()
+    api = HttpClient(cluster["a"])
+    nodes = {said["name"]: node for node, said in api.get("/nodes")["nodes"].items()}
+    for name, rest in (("b", [references[0], references[2]]), ("c", references[:1]), ("a", [])):
+        assert api.ask("POST", f"/nodes/{nodes[name]}/drain", {}).json == {"references": rest}
+
+
 def test_a_drained_node_without_other_servers(start_broker: StartBroker) -> None:
     broker = start_broker({"http.listen": "127.0.0.1:0", "http.drain": "0s"})
     api = HttpClient(broker)

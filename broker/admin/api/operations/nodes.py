@@ -48,7 +48,9 @@ async def nodes(request: Request) -> dict[str, Any]:
 async def drain(request: Request) -> dict[str, Any]:
     """Move the clients of a node to other nodes."""
     references = request.body.get("reference", "").split()
-    answers = await call(request.node, "drain", id=request.arguments["node"], references=references)
+    others = values(await call(request.node, "own_references")).values()
+    draining = sorted({reference for own in others for reference in own})
+    answers = await call(request.node, "drain", id=request.arguments["node"], references=references, draining=draining)
     found = [value for value in values(answers).values() if value is not None]
     if not found:
         raise missing("there is no such node, or it did not answer")
@@ -93,7 +95,7 @@ OPERATIONS = (
             {},
             {
                 "reference": text(
-                    "HOST:PORT, or several with spaces between them [mqtt.server_reference without the node itself]",
+                    "HOST:PORT, or several with spaces between them [mqtt.server_reference without drained nodes]",
                     maxLength=MAX_REFERENCE,
                     pattern=r"^[!-~]+( [!-~]+)*$",
                 )
