@@ -40,6 +40,7 @@ SPREAD = (
     "protocol/test_time.py",
     "faults/test_kill.py",
     "faults/test_cluster_redis.py",
+    "faults/test_redis_cluster.py",
     "loadtest/test_locust.py",
     "cluster/test_delivery.py",
     "protocol/test_retained_many.py",

@@ -130,7 +130,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def tls_server(start_redis: StartRedis, directory: Path, name: str, *, clients: bool = False) -> RedisProcess:
+def tls_server(start_redis: StartRedis, directory: Path, name: str, *more: str, clients: bool = False) -> RedisProcess:
     """A Redis that speaks TLS only, as `name`; `clients` must have certificates."""
     try:
         return start_redis(
@@ -147,6 +147,7 @@ def tls_server(start_redis: StartRedis, directory: Path, name: str, *, clients: 
                 f"{directory}/ca.crt",
                 "--tls-auth-clients",
                 "yes" if clients else "no",
+                *more,
             ],
             {
                 "ssl": True,
@@ -189,6 +190,20 @@ def test_tls_with_a_client_certificate(start_redis: StartRedis, certificates: Pa
     check(f"{place}&cert_file={certificates}/client.crt&key_file={certificates}/client.key")
     with pytest.raises(redis.ConnectionError):
         RedisAddress.parse(place).client().ping()
+
+
+def test_tls_of_a_redis_cluster(start_redis: StartRedis, certificates: Path) -> None:
+    cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", str(free_port())]
+    server = tls_server(start_redis, certificates, "server", *cluster)
+    server.client().execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+    place = f"127.0.0.1:{free_port()},127.0.0.1:{server.port}"
+    until(lambda: "cluster_state:ok" in str(server.client().execute_command("CLUSTER", "INFO")))
+    check(f"rediss+cluster://{place}?ca_file={certificates}/ca.crt")
+    check(f"redis+cluster://{place}?tls=true&verify=none")
+    with pytest.raises(redis.ConnectionError, match="certificate"):
+        RedisAddress.parse(f"rediss+cluster://{place}").client().ping()
+    with pytest.raises(OSError, match="certificate"):
+        asyncio.run(RedisAddress.parse(f"rediss+cluster://{place}").endpoint())
 
 
 # ---- Sentinel -------------------------------------------------------------------------------------------------------
