@@ -13,7 +13,7 @@ from broker.coordination.coordinator import Coordinator
 from broker.core.calls import RpcMethods
 from broker.core.data_plane import DataPlane
 from broker.core.loop_monitor import LoopMonitor
-from broker.core.redirect import Redirect
+from broker.core.redirect import Drain, Redirect
 from broker.core.secret import Secret
 from broker.hooks.api import Hooks, Message
 from broker.hooks.chain import HookChain
@@ -54,6 +54,7 @@ class Broker:
         self.hooks = HookChain(run=self.data_plane.run)
         self.secret = Secret(self.data_plane)
         self.redirect = Redirect(self.data_plane)
+        self.draining = Drain(self.redirect, coordinator.drain, lambda: self.config.http.drain)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -90,10 +91,15 @@ class Broker:
         """Let nodes call these methods, too."""
         self.rpc_methods.update(methods)
 
-    def drain(self) -> None:
-        """The node is about to stop: report it as not ready, so that load balancers send no more clients."""
-        self.redirect.drain()
+    def announce_stop(self, is_own: Callable[[str], bool]) -> None:
+        """The node is about to stop: report it as not ready, so that load balancers send no more clients.
+
+        Args:
+            is_own: whether a server reference names this node.
+        """
+        self.draining.cancel()
+        self.redirect.drain(is_own)
 
     def ready(self) -> tuple[bool, str]:
         """Whether the node accepts new clients, and the reason."""
-        return (False, "the node is stopping") if self.redirect.draining else self.coordinator.ready()
+        return (False, "the node is stopping or drained") if self.redirect.draining else self.coordinator.ready()

@@ -25,6 +25,7 @@ COMMANDS = {
     "analytics": "`analytics run|sql|report|package`: every message, queryable with Spark SQL",
     "replay": "publish logged messages again",
     "trace": "follow a message: each step of it, over all nodes",
+    "drain": "move the clients of a node to other nodes",
     "bench": "measure a broker: speed, and loss of messages",
 }
 # Commands of other packages, imported by name only: they need libraries that one node doesn't.

@@ -38,7 +38,7 @@ def node_gauge(name: str, topic: str, help: str, read: Callable[[Broker], float]
     return Metric(name, "gauge", topic, help, lambda broker, _: read(broker))
 
 
-DROPPED = ("dropped_slow", "dropped_queue_full", "expired", "too_large", "refused_by_receiver")
+DROPPED = ("dropped_slow", "dropped_queue_full", "expired", "too_large", "refused_by_receiver", "shared_discarded")
 
 METRICS: tuple[Metric, ...] = (
     gauge(
@@ -161,6 +161,21 @@ METRICS: tuple[Metric, ...] = (
         "publish/messages/dropped/refused by receiver",
         "Messages that receivers refused in PUBACK or PUBREC.",
         "refused_by_receiver",
+    ),
+    counter(
+        "shared_given",
+        "publish/messages/shared/given",
+        "Messages that shared subscriptions gave to one of their subscribers, QoS 1 and 2.",
+    ),
+    counter(
+        "shared_returned",
+        "publish/messages/shared/returned",
+        "Those that came back, and went to another subscriber.",
+    ),
+    counter(
+        "shared_discarded",
+        "publish/messages/shared/discarded",
+        "Those that no subscriber could get, or that had begun with QoS 2 when the session of their subscriber ended.",
     ),
     counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),

@@ -207,7 +207,10 @@ class Node:
     async def _join_again(self) -> None:
         if self._heap is not None:
             self._heap.unfreeze()
+        before = self.broker
         self._build()
+        before.draining.cancel()
+        self.broker.redirect.follow(before.redirect)
         try:
             await self._start_coordinator()
         except Exception as error:
@@ -310,15 +313,15 @@ class Node:
             log.info("stopping", clients=self.broker.data_plane.sessions.connected)
         if self._rejoining is not None:
             self._rejoining.cancel()
-        self.broker.drain()
-        if self.serving and self.config.http.drain:
+        self.broker.announce_stop(lambda reference: self.listeners.are_named(reference, self.name))
+        if self.serving and self.config.http.drain and not self.broker.redirect.closed:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._fenced.wait(), self.config.http.drain)
         reactor = self.broker.data_plane.reactor
         reactor.stop_listening()
         if self.serving:
             self._clock.stop()
-            await self.coordinator.drain()
+            await self.coordinator.drain(self.broker.redirect.references)
             self._loop.remove_reader(reactor.fileno())
         self.listeners.close()
         await self.coordinator.stop()

@@ -26,6 +26,7 @@ from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator, Done
 from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
 from broker.core.data_plane import DataPlane
+from broker.core.will import Will
 from broker.errors import NotNow, StoreError
 from cluster.membership.cleanup import Cleanup
 from cluster.membership.clock import ClusterClock
@@ -43,7 +44,7 @@ from cluster.peers.rpc import Rpc
 from cluster.redis.clients import RedisAddress
 from cluster.redis.connector import Connector, Refused
 from cluster.redis.durability import inspect
-from cluster.redis.keys import LAYOUT, Keys
+from cluster.redis.keys import LAYOUT
 from cluster.redis.link import LinkError, LinkLost, Reply, ignore
 from cluster.redis.log_bounds import LogBounds
 from cluster.redis.store import RedisStore
@@ -55,6 +56,7 @@ from cluster.replication.routes import Routes
 from cluster.replication.snapshot import SnapshotReader, read_tail
 from cluster.replication.users import Users
 from cluster.sessions.claim import Claims
+from cluster.sessions.delayed_wills import DelayedWills
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.subscribing import Subscribing
 from cluster.sessions.takeover import TakeOver
@@ -86,11 +88,11 @@ class ClusterCoordinator(Coordinator):
         self._config = config
         self._loop = loop
         self._rejoin = rejoin
-        self._address = RedisAddress.parse(config.cluster.redis)
+        self._address = RedisAddress.parse(config.cluster.redis, config.cluster.prefix)
         self._durability = ""
         self._name = config.cluster.node_name or socket.gethostname()
         node_id = f"{self._name}-{secrets.token_hex(4)}".encode()
-        keys = Keys(config.cluster.prefix)
+        keys = self._address.keys
         patience = max(MIN_PATIENCE, config.cluster.timeout)
         self._link = NodeLink(Connector(self._address, node_id, patience), keys, node_id, patience)
         self.journal = ClusterJournal(self._batch_header)
@@ -152,6 +154,7 @@ class ClusterCoordinator(Coordinator):
     def _build_sessions(self, plane: DataPlane) -> None:
         self._claims = Claims()
         self._wills = Wills(plane, self._link, self.journal, self._claims)
+        self._delayed_wills = DelayedWills(self._link, self._is_first)
         self._takeover = TakeOver(
             plane,
             self._link,
@@ -246,7 +249,12 @@ class ClusterCoordinator(Coordinator):
         """Log warnings about the durability of Redis."""
         client = self._address.async_client()
         try:
-            found = await inspect(client, self._config.cluster.replicas, self._config.limits.max_packet_size)
+            found = await inspect(
+                client,
+                self._config.cluster.replicas,
+                self._config.limits.max_packet_size,
+                in_slot=bool(self._link.keys.tag),
+            )
         except Exception as error:  # for information only
             log.warning("durability of Redis is unknown", reason=error)
         else:
@@ -283,17 +291,21 @@ class ClusterCoordinator(Coordinator):
     def _expire_retained(self) -> None:
         """Drop the expired retained messages here; one of the nodes removes them from Redis."""
         topics = self.data_plane.router.expire_retained()
-        if topics and self._link.node_id <= min((member.node for member in self._replica.members), default=b"\xff"):
+        if topics and self._is_first():
             for topic in topics:
                 self.journal.change(("expired", topic))
 
-    async def drain(self) -> None:
+    def _is_first(self) -> bool:
+        """Whether this node has the smallest id of the live ones."""
+        return self._link.node_id <= min((member.node for member in self._replica.members), default=b"\xff")
+
+    async def drain(self, references: tuple[str, ...]) -> None:
         link = self._link
         if link.connected:
             link.call(ignore, "HSET", link.keys.node(link.node_id), "state", "leaving")
         connections = list(self.data_plane.reactor)
         step = max(1, -(-len(connections) // DRAIN_STEPS))
-        reason = close_reasons.NODE_STOPS.leading_to(self.data_plane.config.mqtt.server_reference)
+        reason = close_reasons.NODE_STOPS.leading_to(references)
         for start in range(0, len(connections), step):
             for connection in connections[start : start + step]:
                 connection.close(reason)
@@ -359,6 +371,10 @@ class ClusterCoordinator(Coordinator):
     def highest_level(self) -> int:
         return 5 if self.journal.layout >= 2 else 4
 
+    @property
+    def shares(self) -> bool:
+        return False
+
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         self._takeover.claim(admission, connection, packet)
 
@@ -390,6 +406,12 @@ class ClusterCoordinator(Coordinator):
             size = await link.ask("HGET", keys.session(client_id), "b")
             queued = await link.ask("LLEN", keys.queue(client_id))
         return {"queued_messages": int(queued), "queued_bytes": int(size or 0)} if known else None
+
+    async def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
+        return await self._delayed_wills.list()
+
+    async def cancel_will(self, client_id: bytes) -> bool:
+        return await self._delayed_wills.cancel(client_id)
 
     async def call_all(self, method: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, RpcReply]:
         return await self._rpc.call_all(method, arguments, seconds)
@@ -479,8 +501,10 @@ def _away_is_not_now() -> Iterator[None]:
 def _hint(reason: str) -> str:
     if reason.startswith("LAYOUT"):
         return f"nodes of another version have made this cluster; this version knows layout {LAYOUT}: upgrade the older"
-    if reason.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH")):
+    if reason.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH", "invalid username-password", "Authentication required")):
         return "check user and password in the URL"
-    if reason.startswith("NOPERM"):
+    if "cluster support disabled" in reason:
+        return "this Redis is no Redis Cluster: redis://HOST:PORT is its URL"
+    if reason.startswith("NOPERM") or "no permissions" in reason:
         return "the user needs the rights that deploy/docs/CLUSTER.md lists"
     return "FlockMQ needs Redis 7.0 or later"

@@ -22,6 +22,8 @@ cdef class MessageLog(Subscriber):
     cdef Buffer rows               # of Row
     cdef Buffer payloads, topics
     cdef Buffer topic_ends         # of int32_t
+    cdef Buffer properties         # property blocks, with the expiry, without length
+    cdef Buffer property_ends      # of int32_t, one for each row; empty until a row has properties
     cdef list clients              # client ids
     cdef uint64_t blocks           # number of the block being filled; marks the plans and sessions in it
     cdef int64_t now               # microseconds; 0 = not read yet
@@ -34,8 +36,10 @@ cdef class MessageLog(Subscriber):
     cdef readonly uint64_t bytes_before
 
     cdef int append(self, const Publication* publication, Plan* plan) except -1
+    cdef int append_properties(self, const Publication* publication) except -1
+    cdef Py_ssize_t content_size(self) noexcept
     cdef int32_t client(self, object publisher) except -1
     cdef int32_t topic(self, Plan* plan, const uint8_t* topic, Py_ssize_t n) except -1
     cdef tuple take_block(self)
-    cdef object put_header(self, uint8_t* p, uint32_t rows, uint32_t topics)
+    cdef object put_header(self, uint8_t* p, uint32_t rows, uint32_t topics, bint properties)
     cdef tuple next_entry(self, Py_ssize_t rows, bytes block)

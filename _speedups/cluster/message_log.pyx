@@ -1,7 +1,7 @@
 """The message log: the messages that a node accepts from clients, as blocks of columns, readable as Arrow arrays.
 
 The log is a subscriber with the filters of the logged topics, so delivery plans contain it and need no extra matching.
-A message is one row of fixed size and its payload. Client ids and topic names are written once per block, found by
+A message is one row of fixed size, its payload, and its properties if it has some. Client ids and topic names are written once per block, found by
 marks on the session and on the delivery plan. The layout is in deploy/docs/CLUSTER.md, "The log of messages".
 
 Messages of QoS 1 and 2 belong to the block that the turn's commit takes (`take_block`), since they are acknowledged
@@ -16,17 +16,19 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from _speedups.base.buffers cimport buffer_append, buffer_free, buffer_reserve, buffer_size, pool_free
 from _speedups.session.journal cimport BLOCK_MAX
-from _speedups.session.message cimport Publication
+from _speedups.codec.publish cimport EXPIRY_SIZE, write_expiry
+from _speedups.session.message cimport Publication, seconds_left
 from _speedups.session.subscriber cimport LOG, Plan, Receiver, Subscriber
 from _speedups.session.counters cimport LOGGED, NOT_LOGGED
 from _speedups.session.turn cimport Turn
 
 cdef enum:
     LAYOUT = 1
+    HAS_PROPERTIES = 1         # bit of the header: the block has the columns of properties
     HEADER = 48                # bytes
     ROWS_ENOUGH = 2048         # rows, or ...
-    BYTES_ENOUGH = 262144      # ... bytes of payloads, that make a block full at the end of a turn
-    BYTES_MAX = 1048576       # bytes of payloads that make it full at once
+    BYTES_ENOUGH = 262144      # ... bytes of payloads and properties, that make a block full at the end of a turn
+    BYTES_MAX = 1048576        # bytes of payloads and properties that make it full at once
 
 cdef int64_t microseconds() noexcept:
     cdef timespec t
@@ -79,6 +81,8 @@ cdef class MessageLog(Subscriber):
         buffer_free(&self.payloads, &self.pool)
         buffer_free(&self.topics, &self.pool)
         buffer_free(&self.topic_ends, &self.pool)
+        buffer_free(&self.properties, &self.pool)
+        buffer_free(&self.property_ends, &self.pool)
         pool_free(&self.pool)
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
@@ -106,17 +110,45 @@ cdef class MessageLog(Subscriber):
         row.topic = self.topic(plan, publication.topic, publication.topic_length)
         row.payload_end = <int32_t>buffer_size(&self.payloads)
         row.flags = publication.qos | publication.retain << 2 | publication.dup
+        if publication.properties_length or publication.expires or buffer_size(&self.property_ends):
+            self.append_properties(publication)
         self.rows.end += sizeof(Row)
         self.turn.counters[LOGGED] += 1
         if needed:
             self.required = True
-            return self.turn.journal.logged(publication.topic_length + publication.payload_length)
-        if buffer_size(&self.payloads) > BYTES_MAX:
+            return self.turn.journal.logged(
+                publication.topic_length + publication.properties_length + publication.payload_length)
+        if self.content_size() > BYTES_MAX:
             if not self.required:
                 self.close()
-            elif buffer_size(&self.payloads) > BLOCK_MAX:
+            elif self.content_size() > BLOCK_MAX:
                 self.turn.seal()                  # the commit takes it now: a turn may hold more than Redis accepts
         return 0
+
+    cdef int append_properties(self, const Publication* publication) except -1:
+        """Append the properties of the next row. Rows before the first with properties have none."""
+        cdef Py_ssize_t rows = buffer_size(&self.rows) // <Py_ssize_t>sizeof(Row)
+        cdef Py_ssize_t missing = (rows + 1) * 4 - buffer_size(&self.property_ends)
+        cdef uint8_t* ends = buffer_reserve(&self.property_ends, &self.pool, missing)
+        cdef uint8_t* p = buffer_reserve(&self.properties, &self.pool, EXPIRY_SIZE)
+        cdef int32_t end
+        if ends == NULL or p == NULL:
+            raise MemoryError
+        if publication.expires:
+            write_expiry(p, seconds_left(publication.expires, self.turn.clock))
+            self.properties.end += EXPIRY_SIZE
+        if publication.properties_length and buffer_append(
+                &self.properties, &self.pool, publication.properties, publication.properties_length) < 0:
+            raise MemoryError
+        end = <int32_t>buffer_size(&self.properties)
+        memset(ends, 0, missing - 4)
+        memcpy(ends + missing - 4, &end, 4)
+        self.property_ends.end += <uint32_t>missing
+        return 0
+
+    cdef Py_ssize_t content_size(self) noexcept:
+        """Bytes of payloads and properties in the block."""
+        return buffer_size(&self.payloads) + buffer_size(&self.properties)
 
     cdef int32_t client(self, object publisher) except -1:
         """The place of a client id in the block."""
@@ -150,7 +182,7 @@ cdef class MessageLog(Subscriber):
         if self.required or buffer_size(&self.rows) == 0:
             return 0                              # the commit takes it
         if (buffer_size(&self.rows) >= ROWS_ENOUGH * <Py_ssize_t>sizeof(Row)
-                or buffer_size(&self.payloads) >= BYTES_ENOUGH):
+                or self.content_size() >= BYTES_ENOUGH):
             self.close()
         elif not self.waiting:
             self.waiting = True
@@ -167,7 +199,7 @@ cdef class MessageLog(Subscriber):
         """Return (id of the entry, block), and begin a new block."""
         cdef Py_ssize_t rows = buffer_size(&self.rows) // <Py_ssize_t>sizeof(Row)
         cdef Py_ssize_t topics = buffer_size(&self.topic_ends) // 4
-        cdef list ends = []
+        cdef bint properties = buffer_size(&self.property_ends) > 0
         cdef Py_ssize_t i, size, total = 0
         cdef const Row* row = <const Row*>(self.rows.data + self.rows.start)
         cdef uint8_t* p
@@ -181,9 +213,11 @@ cdef class MessageLog(Subscriber):
         size = (HEADER + rows * 8 + padded(rows * 4) * 2 + padded((rows + 1) * 4) + padded((len(self.clients) + 1) * 4)
                 + padded((topics + 1) * 4) + padded(rows) + padded(len(names)) + padded(buffer_size(&self.topics))
                 + padded(buffer_size(&self.payloads)))
+        if properties:
+            size += padded((rows + 1) * 4) + padded(buffer_size(&self.properties))
         block = PyBytes_FromStringAndSize(NULL, size)
         p = <uint8_t*>PyBytes_AS_STRING(block)
-        self.put_header(p, <uint32_t>rows, <uint32_t>topics)
+        self.put_header(p, <uint32_t>rows, <uint32_t>topics, properties)
         accepted = <int64_t*>(p + HEADER)
         client = <int32_t*>(accepted + rows)
         topic = <int32_t*>(<uint8_t*>client + padded(rows * 4))
@@ -212,15 +246,19 @@ cdef class MessageLog(Subscriber):
             flags[i] = row[i].flags
         p = put_bytes(p + padded(rows), PyBytes_AS_STRING(names), len(names))
         p = put_bytes(p, self.topics.data + self.topics.start, buffer_size(&self.topics))
-        put_bytes(p, self.payloads.data + self.payloads.start, buffer_size(&self.payloads))
+        p = put_bytes(p, self.payloads.data + self.payloads.start, buffer_size(&self.payloads))
+        if properties:
+            p = put_ends(p, self.property_ends.data + self.property_ends.start, rows)
+            put_bytes(p, self.properties.data + self.properties.start, buffer_size(&self.properties))
         return self.next_entry(rows, block)
 
-    cdef object put_header(self, uint8_t* p, uint32_t rows, uint32_t topics):
+    cdef object put_header(self, uint8_t* p, uint32_t rows, uint32_t topics, bint properties):
         cdef uint32_t clients = <uint32_t>len(self.clients)
         memset(p, 0, HEADER)
         p[0] = c"F"
         p[1] = c"Q"
         p[2] = LAYOUT
+        p[3] = HAS_PROPERTIES * properties
         memcpy(p + 4, &rows, 4)
         memcpy(p + 8, &self.rows_before, 8)
         memcpy(p + 16, &self.bytes_before, 8)
@@ -233,6 +271,8 @@ cdef class MessageLog(Subscriber):
         buffer_free(&self.payloads, &self.pool)
         buffer_free(&self.topics, &self.pool)
         buffer_free(&self.topic_ends, &self.pool)
+        buffer_free(&self.properties, &self.pool)
+        buffer_free(&self.property_ends, &self.pool)
         self.clients = []
         self.blocks += 1
         self.required = False

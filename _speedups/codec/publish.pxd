@@ -56,15 +56,20 @@ cdef inline Py_ssize_t properties_size(bint expires, uint16_t alias, Py_ssize_t 
     return varint_size(<uint32_t>n) + n
 
 
+cdef inline void write_expiry(uint8_t* p, uint32_t seconds) noexcept nogil:
+    """Write the property Message Expiry Interval, EXPIRY_SIZE bytes."""
+    p[0] = MESSAGE_EXPIRY_INTERVAL
+    write_u16(p + 1, <uint16_t>(seconds >> 16))
+    write_u16(p + 3, <uint16_t>seconds)
+
+
 cdef inline void write_properties(uint8_t* p, bint expires, uint32_t seconds, uint16_t alias,
                                   const uint8_t* identifiers, Py_ssize_t identifiers_length,
                                   const uint8_t* properties, Py_ssize_t length) noexcept nogil:
     """Write a property block with its length, at the place that `write_publish` returns."""
     p += write_varint(p, <uint32_t>(EXPIRY_SIZE * expires + ALIAS_SIZE * (alias != 0) + identifiers_length + length))
     if expires:
-        p[0] = MESSAGE_EXPIRY_INTERVAL
-        write_u16(p + 1, <uint16_t>(seconds >> 16))
-        write_u16(p + 3, <uint16_t>seconds)
+        write_expiry(p, seconds)
         p += EXPIRY_SIZE
     if alias:
         p[0] = TOPIC_ALIAS

@@ -9,6 +9,7 @@ from _speedups.codec.packets import Connack, Disconnect, Publish
 from _speedups.codec.tables import REASON_CODES
 
 MAX_PACKET_ID = 65535
+CONTINUE_AUTHENTICATION = 0x18  # of AUTH
 FIRST_ERROR = 0x80  # the first reason code of refusals (SUBACK at every level; level 5 everywhere)
 PROTOCOL_ERROR, RECEIVE_MAXIMUM_EXCEEDED, TOPIC_ALIAS_INVALID, PACKET_TOO_LARGE = 0x82, 0x93, 0x94, 0x95
 # CONNACK return codes of levels 3 and 4: table 3.1.

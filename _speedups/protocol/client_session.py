@@ -25,6 +25,7 @@ from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.errors import InvalidPacket, MalformedPacket
 from _speedups.codec.packets import (
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -42,6 +43,7 @@ from _speedups.codec.packets import (
     Unsubscribe,
 )
 from _speedups.protocol.client_events import (
+    CONTINUE_AUTHENTICATION,
     FIRST_ERROR,
     MAX_PACKET_ID,
     PACKET_TOO_LARGE,
@@ -85,6 +87,7 @@ class ConnectOptions:
     username: str | None = None
     password: bytes | None = None
     properties: dict[str, Any] = field(default_factory=dict)  # level 5
+    auth_properties: dict[str, Any] = field(default_factory=dict)  # level 5: of AUTH, the answer to the broker's AUTH
 
     def packet(self) -> Connect:
         """The CONNECT packet."""
@@ -341,6 +344,9 @@ class ClientSession:
     def _handle(self, packet: Packet, events: list[Event]) -> None:
         if self._on_packet is not None:
             self._on_packet("received", packet)
+        if isinstance(packet, Auth) and not self._accepted and packet.reason_code == CONTINUE_AUTHENTICATION:
+            self._answer_auth(events)
+            return
         if self._accepted == isinstance(packet, Connack):
             when = "after" if self._accepted else "before"
             raise ProtocolViolation(f"the broker sent {type(packet).__name__.upper()} {when} CONNACK", events)
@@ -370,6 +376,14 @@ class ClientSession:
                 self._end_connection()
             case _:
                 raise ProtocolViolation(f"the broker sent {type(packet).__name__.upper()}", events)
+
+    def _answer_auth(self, events: list[Event]) -> None:
+        """Answer the broker, which asks for more authentication data [5: MQTT-4.12.0-3]."""
+        options = self.options
+        if not options.auth_properties:
+            raise ProtocolViolation("the broker asks for more authentication data, and there is none", events)
+        method = options.properties.get("authentication_method", "")
+        self._send(Auth(CONTINUE_AUTHENTICATION, {"authentication_method": method, **options.auth_properties}))
 
     def _handle_connack(self, packet: Connack, events: list[Event]) -> None:
         options = self.options

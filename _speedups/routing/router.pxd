@@ -6,6 +6,7 @@ from _speedups.base.buffers cimport Buffer
 from _speedups.codec.properties cimport PropertyScan
 from _speedups.routing.retained cimport RetainedTree
 from _speedups.routing.subscriptions cimport SubscriptionTree
+from _speedups.session.group cimport Group
 from _speedups.session.message cimport Publication
 from _speedups.session.rights cimport Rights
 from _speedups.session.subscriber cimport Plan, Receiver, Subscriber
@@ -28,8 +29,10 @@ cdef class Router:
     cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int route(self, Publication* publication) except -1
     cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1
-    cdef bint send_level_5(self, Subscriber subscriber, Outlet outlet, const Plan* plan, const Receiver* receiver,
-                           Publication* publication, Tracer tracer) except -1
+    cdef bint send_to_one(self, Group group, Publication* publication, Tracer tracer) except -1
+    cdef bint send_level_5(self, Subscriber subscriber, Outlet outlet, const uint8_t* identifiers,
+                           Py_ssize_t identifiers_size, uint8_t flags, Publication* publication,
+                           Tracer tracer) except -1
     cdef int encode_level_5(self, Publication* publication) except -1
     cdef int take_block(self, Publication* publication) except -1
     cdef int set_properties(self, Publication* publication, const uint8_t* block, Py_ssize_t n,

@@ -18,7 +18,7 @@ from _speedups.codec.publish cimport (
 from _speedups.codec.tables cimport PUBLISH
 from _speedups.codec.topics cimport TOPIC_CONTROL_CHARACTER, check_topic_name, holds_control_character
 from _speedups.routing.retained cimport RetainedSearch, RetainedTree
-from _speedups.routing.subscriptions cimport SubscriptionTree
+from _speedups.routing.subscriptions cimport KEEPS_RETAIN, SubscriptionTree
 from _speedups.session.counters cimport (
     DELIVERY_DENIED, DROPPED_QUEUE_FULL, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED,
     TOO_LARGE,
@@ -26,9 +26,11 @@ from _speedups.session.counters cimport (
 from _speedups.session.message cimport (
     Message, Publication, expiry_after, message_new, message_release, publication_of, seconds_left,
 )
+from _speedups.session.group cimport Group, Member
 from _speedups.session.rights cimport MAY_PUBLISH, Rights
+from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport (
-    FLUSH_EARLY, KEEP_RETAIN, NOT_OWN, ONLY_OWN, SHARED, Plan, Receiver, Subscriber, has_room, trace_delivery,
+    FLUSH_EARLY, GROUP, KEEP_RETAIN, NOT_OWN, ONLY_OWN, SHARED, Plan, Receiver, Subscriber, has_room, trace_delivery,
 )
 from _speedups.session.topic_aliases cimport ALIAS_ROOM, alias_of
 from _speedups.session.trace cimport Tracer
@@ -148,7 +150,11 @@ cdef class Router:
                 if receiver.flags & (NOT_OWN | ONLY_OWN) and is_withheld(subscriber, receiver.flags, publication):
                     continue
                 if subscriber.kind > SHARED or (qos and receiver.qos):
-                    receivers += subscriber.accept(publication, plan, receiver)
+                    if subscriber.kind == GROUP and not (qos and receiver.qos):
+                        receivers += 1
+                        sent += self.send_to_one(<Group>subscriber, publication, tracer)
+                    else:
+                        receivers += subscriber.accept(publication, plan, receiver)
                     continue
                 receivers += 1
                 outlet = subscriber.outlet
@@ -159,7 +165,8 @@ cdef class Router:
                 if hook is not None and not self.may_deliver(subscriber, publication, tracer):
                     continue
                 if outlet.level == 5:
-                    sent += self.send_level_5(subscriber, outlet, plan, receiver, publication, tracer)
+                    sent += self.send_level_5(subscriber, outlet, plan.identifiers + receiver.identifiers_at,
+                                              receiver.identifiers_size, receiver.flags, publication, tracer)
                     continue
                 if packet == NULL:
                     self.encode(publication)
@@ -195,8 +202,36 @@ cdef class Router:
             trace_delivery(tracer, "dropped", subscriber, publication, 0, "a hook keeps it from the client")
         return False
 
-    cdef bint send_level_5(self, Subscriber subscriber, Outlet outlet, const Plan* plan, const Receiver* receiver,
-                           Publication* publication, Tracer tracer) except -1:
+    cdef bint send_to_one(self, Group group, Publication* publication, Tracer tracer) except -1:
+        """Send a QoS 0 message to the next member of a shared subscription; returns whether it was sent."""
+        cdef Member member = group.choose(publication)
+        cdef Session session
+        cdef Outlet outlet
+        if member is None:
+            if tracer is not None:
+                trace_delivery(tracer, "dropped", group, publication, 0, "QoS 0, and no member takes it")
+            return False
+        session = member.session
+        outlet = session.outlet
+        if self.turn.deliver_hook is not None and not self.may_deliver(session, publication, tracer):
+            return False
+        if outlet.level == 5:
+            return self.send_level_5(session, outlet, member.properties, len(member.properties),
+                                     KEEP_RETAIN if member.options & KEEPS_RETAIN else 0, publication, tracer)
+        if publication.packet == NULL:
+            self.encode(publication)
+        if not has_room(outlet, publication.packet_size):
+            if tracer is not None:
+                trace_delivery(tracer, "dropped", session, publication, 0, "QoS 0, and it reads too slowly")
+            return False
+        memcpy(outlet.reserve(publication.packet_size), publication.packet, publication.packet_size)
+        if tracer is not None:
+            trace_delivery(tracer, "sent", session, publication, 0, "")
+        return True
+
+    cdef bint send_level_5(self, Subscriber subscriber, Outlet outlet, const uint8_t* identifiers,
+                           Py_ssize_t identifiers_size, uint8_t flags, Publication* publication,
+                           Tracer tracer) except -1:
         """Send a QoS 0 message to a client of level 5; returns whether it was sent.
 
         For receivers without subscription identifiers and aliases it is one copy of the encoded packet, as below level 5.
@@ -209,8 +244,8 @@ cdef class Router:
         if publication.packet_5 == NULL:
             self.encode_level_5(publication)
         size = publication.packet_5_size
-        if receiver.identifiers_size:
-            remaining = level_5_remaining(publication, 0, False, receiver.identifiers_size)
+        if identifiers_size:
+            remaining = level_5_remaining(publication, 0, False, identifiers_size)
             size = publish_size(remaining)
         if size > <Py_ssize_t>outlet.largest:
             self.turn.counters[TOO_LARGE] += 1
@@ -224,15 +259,15 @@ cdef class Router:
         if outlet.aliases.maximum and size + ALIAS_ROOM <= <Py_ssize_t>outlet.largest:
             alias = alias_of(&outlet.aliases, publication.topic, publication.topic_length, &in_place)
             if alias:
-                remaining = level_5_remaining(publication, alias, in_place, receiver.identifiers_size)
+                remaining = level_5_remaining(publication, alias, in_place, identifiers_size)
                 size = publish_size(remaining)
         p = outlet.reserve(size)
-        if receiver.identifiers_size or alias:
-            write_level_5(p, publication, remaining, alias, in_place, plan.identifiers + receiver.identifiers_at,
-                          receiver.identifiers_size, self.turn.clock)
+        if identifiers_size or alias:
+            write_level_5(p, publication, remaining, alias, in_place, identifiers,
+                          identifiers_size, self.turn.clock)
         else:
             memcpy(p, publication.packet_5, size)
-        if publication.retain and receiver.flags & KEEP_RETAIN:
+        if publication.retain and flags & KEEP_RETAIN:
             p[0] |= FLAG_RETAIN                    # [5: MQTT-3.3.1-13]
         if tracer is not None:
             trace_delivery(tracer, "sent", subscriber, publication, 0, "")

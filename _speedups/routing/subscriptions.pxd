@@ -3,7 +3,9 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pool
+from _speedups.session.group cimport Group, Member
 from _speedups.session.subscriber cimport Plan, Receiver, Subscriber
+from _speedups.session.turn cimport Turn
 from _speedups.routing.topic_tree cimport Node
 
 cdef enum:
@@ -52,6 +54,13 @@ cdef class SubscriptionTree:
     cdef uint64_t mark         # marks the sessions already in the plan being made
     cdef readonly uint64_t count       # subscriptions
 
+    cdef dict by_name          # Group by its name
+    cdef uint64_t last_group   # number of the newest
+
+    cdef Member member_of(self, Subscriber subscriber, bytes name)
+    cdef Group group(self, Turn turn, bytes name)
+    cdef int set_qos(self, Group group) except -1
+    cdef int leave(self, Member member, bint session_ends) except -1
     cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept
     cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL
     cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1

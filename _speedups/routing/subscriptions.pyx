@@ -5,6 +5,8 @@ Each holds the position of the other, so that either side removes it in constant
 session are one receiver with the highest QoS and all subscription identifiers [5: MQTT-3.3.4-2, 3]. If only some of
 them have No Local, the session is two receivers: one for messages of others, one for its own.
 
+Sessions that subscribe to `$share/NAME/FILTER` are the members of a group, which is the one subscriber to the filter.
+
 Plans are cached per topic name in a table of fixed size. A new plan replaces the one in its slot only if its name is
 looked up twice in a row. Names that are used once therefore cost no copying. A change to a filter without wildcards
 drops the plan of that one topic name. Any other change makes all plans stale, by number. A plan is used only within
@@ -19,7 +21,10 @@ from _speedups.base.array cimport array_reserve, array_reserve_tight
 from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
 from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport SUBSCRIPTION_IDENTIFIER
+from _speedups.session.group cimport Group, Member
+from _speedups.session.membership cimport Memberships
 from _speedups.session.rights cimport MAY_READ
+from _speedups.session.session cimport Session
 from _speedups.session.journal cimport UNSUBSCRIBED
 from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, NOT_OWN, ONLY_OWN, Plan, Receiver, Subscriber, Subscription
 from _speedups.routing.topic_tree cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
@@ -53,6 +58,17 @@ cdef inline uint32_t tag_of(uint64_t h) noexcept nogil:
     return <uint32_t>(h >> 17) | 1
 
 
+cdef Py_ssize_t shared_filter_at(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    """Where the topic filter begins in `$share/NAME/FILTER`; 0: it is no shared subscription."""
+    cdef Py_ssize_t i
+    if n < 10 or memcmp(p, b"$share/", 7) != 0:
+        return 0
+    for i in range(8, n - 1):
+        if p[i] == c'/':
+            return i + 1
+    return 0
+
+
 cdef bint is_wild(const uint8_t* p, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(n):
@@ -79,6 +95,7 @@ cdef class SubscriptionTree:
         if self.root == NULL or self.plans == NULL:
             raise MemoryError
         self.generation = 1
+        self.by_name = {}
 
     def __dealloc__(self):
         cdef int i
@@ -111,12 +128,15 @@ cdef class SubscriptionTree:
         """
         cdef const uint8_t* path = topic_filter
         cdef Py_ssize_t n = len(topic_filter)
-        cdef Node* node = node_at(self.root, path, n, True)
+        cdef Node* node
         cdef uint32_t i
         cdef Py_ssize_t at
+        options &= STORED_OPTIONS
+        if subscriber.kind == LOCAL and shared_filter_at(path, n):
+            return self.join(subscriber, topic_filter, options, identifier)
+        node = node_at(self.root, path, n, True)
         if node == NULL:
             raise MemoryError
-        options &= STORED_OPTIONS
         self.forget(path, n)
         at = self.find(subscriber, node)
         if at >= 0:
@@ -145,8 +165,16 @@ cdef class SubscriptionTree:
         """Remove a subscription. False if there was none with this filter."""
         cdef const uint8_t* path = topic_filter
         cdef Py_ssize_t n = len(topic_filter)
-        cdef Node* node = node_at(self.root, path, n, False)
-        cdef Py_ssize_t at = self.find(subscriber, node) if node != NULL else -1
+        cdef Member member = self.member_of(subscriber, topic_filter)
+        cdef Node* node
+        cdef Py_ssize_t at
+        if member is not None:
+            if subscriber.kind == LOCAL and subscriber.recorded():
+                subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, 0, path, n)
+            self.leave(member, False)
+            return True
+        node = node_at(self.root, path, n, False)
+        at = self.find(subscriber, node) if node != NULL else -1
         if at < 0:
             return False
         self.forget(path, n)
@@ -160,6 +188,11 @@ cdef class SubscriptionTree:
         cdef Node* node
         cdef uint8_t path[256]
         cdef Py_ssize_t n
+        cdef Member member
+        if isinstance(subscriber, Session) and (<Session>subscriber).shares is not None:
+            for member in list((<Session>subscriber).shares.items):
+                if member is not None:
+                    self.leave(member, True)
         while subscriber.subscription_count:
             node = <Node*>subscriber.subscriptions[subscriber.subscription_count - 1].node
             n = node_path(node, NULL)
@@ -221,6 +254,88 @@ cdef class SubscriptionTree:
         if plan != NULL:
             plan.generation = 0
         return 0
+
+    # ---- groups ----
+
+    def join(self, Session session not None, bytes name not None, uint8_t options, uint32_t identifier):
+        """Make the session a member of a group, or replace the options of its membership; True if it is a new one."""
+        cdef Member member = self.member_of(session, name)
+        cdef Group group
+        cdef const uint8_t* path = name
+        cdef bint is_new = member is None
+        if is_new:
+            group = self.group(session.turn, name)
+            member = Member(group, session)
+            if session.shares is None:
+                session.shares = Memberships()
+            session.shares.add(member)
+            self.count += 1
+        member.set_options(options, identifier)
+        if session.kind == LOCAL and session.recorded():
+            session.turn.journal.subscribed(session.session_id, options, identifier, path, len(name))
+        if is_new:
+            member.group.join(member)
+        self.set_qos(member.group)
+        return is_new
+
+    cdef Group group(self, Turn turn, bytes name):
+        """The group with this name, made if it is new."""
+        cdef Group group = self.by_name.get(name)
+        if group is None:
+            self.last_group += 1
+            group = Group(turn, self.last_group, name, name[shared_filter_at(name, len(name)):])
+            self.by_name[name] = group
+        return group
+
+    cdef Member member_of(self, Subscriber subscriber, bytes name):
+        """The membership of the subscriber in the group with this name, or None."""
+        cdef Member member
+        if isinstance(subscriber, Session) and (<Session>subscriber).shares is not None:
+            for member in (<Session>subscriber).shares.items:
+                if member is not None and member.group.client_id == name:
+                    return member
+        return None
+
+    cdef int set_qos(self, Group group) except -1:
+        """The group subscribes with the highest QoS of its members."""
+        self.subscribe(group, group.topic_filter, group.qos)
+        return 0
+
+    cdef int leave(self, Member member, bint session_ends) except -1:
+        """End a membership; the group ends with its last one [5: 4.8.2]."""
+        cdef Group group = member.group
+        group.leave(member, session_ends)
+        self.count -= 1
+        if group.members:
+            return self.set_qos(group)
+        group.purge()
+        self.unsubscribe_all(group)
+        del self.by_name[group.client_id]
+        return 0
+
+    @property
+    def groups(self):
+        """All groups, by name."""
+        return self.by_name
+
+    def restore_group(self, Turn turn not None, uint64_t number, bytes name not None):
+        """Restore a GROUP record; returns the group."""
+        cdef Group group = self.group(turn, name)
+        group.session_id = number
+        self.last_group = max(self.last_group, number)
+        return group
+
+    def restored(self):
+        """End the restore, after that of all sessions: groups without members end, the others give back the unsent."""
+        cdef Group group
+        cdef Member member
+        for group in list(self.by_name.values()):
+            if not group.members:
+                del self.by_name[group.client_id]
+                continue
+            group.restored()
+            for member in group.members:
+                member.detached()
 
     # ---- plans ----
 
@@ -498,7 +613,10 @@ cdef class SubscriptionTree:
     def has(self, Subscriber subscriber not None, bytes topic_filter not None):
         """Whether the subscriber has a subscription with this topic filter."""
         cdef const uint8_t* path = topic_filter
-        cdef Node* node = node_at(self.root, path, len(topic_filter), False)
+        cdef Node* node
+        if self.member_of(subscriber, topic_filter) is not None:
+            return True
+        node = node_at(self.root, path, len(topic_filter), False)
         return node != NULL and self.find(subscriber, node) >= 0
 
     def subscriptions_of(self, Subscriber subscriber not None):
@@ -510,11 +628,16 @@ cdef class SubscriptionTree:
         cdef uint32_t i
         cdef Node* node
         cdef SubscriptionEntry* entry
+        cdef Member member
         cdef list found = []
         for i in range(subscriber.subscription_count):
             node = <Node*>subscriber.subscriptions[i].node
             entry = &(<SubscriptionEntry*>node.value)[subscriber.subscriptions[i].position]
             found.append((path_of(node), entry.options & STORED_OPTIONS, entry.options >> IDENTIFIER_SHIFT))
+        if isinstance(subscriber, Session) and (<Session>subscriber).shares is not None:
+            for member in (<Session>subscriber).shares.items:
+                if member is not None:
+                    found.append((member.group.client_id, member.options, member.identifier))
         return found
 
     def record(self, Subscriber subscriber not None):

@@ -40,6 +40,9 @@ WEBSOCKET_FAILURES: int
 EXPIRED: int
 TOO_LARGE: int
 REFUSED_BY_RECEIVER: int
+SHARED_GIVEN: int
+SHARED_RETURNED: int
+SHARED_DISCARDED: int
 COUNTER_COUNT: int
 
 def counter_names() -> tuple[str, ...]: ...

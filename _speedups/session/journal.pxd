@@ -33,6 +33,11 @@ cdef enum RecordKind:
     SESSION_EXPIRY = 19
     WILL_DELAY = 20
     CLOCK = 21
+    GROUP = 22
+    GROUP_GONE = 23
+    GROUP_QUEUED = 24
+    GROUP_DONE = 25
+    GIVEN = 26
 
 
 cdef class Journal:
@@ -64,6 +69,8 @@ cdef class Journal:
                     const uint8_t* identifiers, Py_ssize_t length) except -1
     cdef int subscribed(self, uint64_t number, uint8_t options, uint32_t identifier, const uint8_t* topic_filter,
                         Py_ssize_t n) except -1
+    cdef int group_queued(self, uint64_t group, uint64_t place, Message* m) except -1
+    cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1
     cdef int forward(self, object peer, Message* m) except -1

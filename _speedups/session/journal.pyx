@@ -32,6 +32,12 @@ SESSION_EXPIRY          session u64, 1 = as configured u8, length u32, Session E
                         connected, or never)
 WILL_DELAY              delay in seconds u64, 0 u8, length u32, client id; or deadline u64, 1 u8, ...
 CLOCK                   store's clock u64, wall clock u64
+GROUP                   group u64, 0 u8, length u32, `$share/`, share name, `/` and topic filter
+GROUP_GONE              group u64: nothing of it is kept
+GROUP_QUEUED            group u64, place u64, message u64: no session has it, or a clean one that has not acknowledged it
+GROUP_DONE              group u64, place u64: acknowledged, dropped, or sent to a clean session with QoS 2
+GIVEN                   group u64, place u64, session u64, queue number u64: the entry of the session, in a QUEUED before
+                        this, is this message of the group. If it goes back, DONE and GROUP_QUEUED follow
 ======================  ==============================================================================================
 
 Records from MESSAGE_5 on have what level 5 adds; a block without them has LAYOUT 1, which older versions read. A deadline
@@ -188,7 +194,7 @@ cdef class Journal:
             p[0] = LAYOUT
             p += 1
         p[0] = kind
-        if kind != DONE:
+        if kind != DONE and kind != GROUP_DONE:
             self.urgent = True
         self.records.end += n + 1 + first
         return p + 1
@@ -286,6 +292,28 @@ cdef class Journal:
         memcpy(p + 17, topic_filter, n)
         return 0
 
+    cdef int group_queued(self, uint64_t group, uint64_t place, Message* m) except -1:
+        """Write that the message waits in a group, with this place."""
+        cdef uint64_t name = self.message(m)
+        cdef uint8_t* p
+        self.note_level_5()
+        p = self.room(GROUP_QUEUED, 24)
+        memcpy(p, &group, 8)
+        memcpy(p + 8, &place, 8)
+        memcpy(p + 16, &name, 8)
+        return 0
+
+    cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1:
+        """Write that the entry `n` of the session `number` is a group's message."""
+        cdef uint8_t* p
+        self.note_level_5()
+        p = self.room(GIVEN, 32)
+        memcpy(p, &group, 8)
+        memcpy(p + 8, &place, 8)
+        memcpy(p + 16, &number, 8)
+        memcpy(p + 24, &n, 8)
+        return 0
+
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
         """Write DONE or RECEIVED of a queue number, or RELEASED of a packet identifier."""
         return self.numbers(kind, number, n)
@@ -339,7 +367,7 @@ def records(bytes block not None):
     cdef uint8_t kind, flags
     cdef uint16_t topic_length
     cdef uint32_t length, properties_length, identifier
-    cdef uint64_t a, b, c
+    cdef uint64_t a, b, c, d
     cdef int64_t deadline
     cdef Py_ssize_t size
     cdef list found = []
@@ -381,19 +409,26 @@ def records(bytes block not None):
             memcpy(&c, p + 16, 8)
             found.append(("QUEUED", a, b, c, p[24], b""))
             p += 25
-        elif kind == AWAITING:
+        elif kind in (AWAITING, GROUP_QUEUED):
             need(p, end, 24)
             memcpy(&b, p + 8, 8)
             memcpy(&c, p + 16, 8)
-            found.append(("AWAITING", a, b, c))
+            found.append((NAMES[kind], a, b, c))
             p += 24
-        elif kind in (DONE, RECEIVED, RELEASED, RETAINED, CLOCK):
+        elif kind == GIVEN:
+            need(p, end, 32)
+            memcpy(&b, p + 8, 8)
+            memcpy(&c, p + 16, 8)
+            memcpy(&d, p + 24, 8)
+            found.append(("GIVEN", a, b, c, d))
+            p += 32
+        elif kind in (DONE, RECEIVED, RELEASED, RETAINED, CLOCK, GROUP_DONE):
             need(p, end, 16)
             memcpy(&b, p + 8, 8)
             found.append((NAMES[kind], a, b))
             p += 16
-        elif kind == SESSION_GONE:
-            found.append(("SESSION_GONE", a))
+        elif kind in (SESSION_GONE, GROUP_GONE):
+            found.append((NAMES[kind], a))
             p += 8
         elif kind in TEXTS:
             need(p, end, 13)
@@ -435,8 +470,9 @@ NAMES = {
     RELEASED: "RELEASED", SESSION: "SESSION", SESSION_GONE: "SESSION_GONE", SUBSCRIBED: "SUBSCRIBED",
     UNSUBSCRIBED: "UNSUBSCRIBED", RETAINED: "RETAINED", RETAINED_GONE: "RETAINED_GONE", WILL: "WILL",
     WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER", WILL_DELAY: "WILL_DELAY", CLOCK: "CLOCK",
+    GROUP: "GROUP", GROUP_GONE: "GROUP_GONE", GROUP_QUEUED: "GROUP_QUEUED", GROUP_DONE: "GROUP_DONE", GIVEN: "GIVEN",
 }
 TEXTS = {
     SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,
-    SESSION_EXPIRY, WILL_DELAY,
+    SESSION_EXPIRY, WILL_DELAY, GROUP,
 }

@@ -25,6 +25,7 @@ cdef enum EntryFlags:
     RETAINED_MESSAGE = 4       # sent with RETAIN at every level: a new subscription matched a retained message
     RETAIN_AS_PUBLISHED = 8    # sent with RETAIN at level 5
     DUP = 16                   # may have been sent before
+    OF_GROUP = 32              # from a shared subscription
     STORED_FLAGS = 15          # those that a store keeps
 
 cdef struct Entry:
@@ -32,7 +33,8 @@ cdef struct Entry:
     uint32_t sent_tick         # tick of the last sending
     uint8_t flags              # bits of EntryFlags
     uint8_t state              # EntryState
-    uint16_t identifiers       # number of a set of subscription identifiers in the session; 0 = none
+    uint16_t identifiers       # number of a set of subscription identifiers in the session, 0 = none; OF_GROUP: of the
+                               # membership
 
 cdef struct OutgoingQueue:
     Entry* entries             # queue number n is kept at entries[n & mask]; NULL = no memory for any

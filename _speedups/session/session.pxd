@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.session.incoming_qos2 cimport IncomingQos2
+from _speedups.session.membership cimport Memberships
 from _speedups.session.message cimport Message
 from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue
 from _speedups.session.subscriber cimport Subscriber
@@ -23,6 +24,7 @@ cdef class Session(Subscriber):
     cdef OutgoingQueue queue           # `tail` is the next queue number to give
     cdef IncomingQos2 incoming         # QoS 2 messages from the client
     cdef list identifier_sets          # of bytes: the sets of subscription identifiers of queued messages, from 1 on
+    cdef Memberships shares            # its shared subscriptions; None until it has one
     cdef list sources                  # of MessageSource, in order of arrival; None when empty
 
     cdef void clear(self) noexcept
@@ -35,6 +37,7 @@ cdef class Session(Subscriber):
     cdef int finish(self, uint64_t n) except -1
     cdef Entry* restored_entry(self, uint64_t n) except NULL
     cdef bint may_not_read(self, Message* m, bint sends=?) except -1
+    cdef bytes identifiers_of(self, const Entry* e)
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1
     cdef int send_publish(self, uint64_t n, Entry* e) except -1
     cdef bint put_publish(self, const Message* m, uint8_t first_byte, uint16_t packet_id, bytes identifiers) except -1
@@ -48,3 +51,16 @@ cdef class Session(Subscriber):
 
 cdef class Restored:
     cdef Message* message
+
+cdef inline void count_queued(Session session, int64_t messages, int64_t size) noexcept:
+    """Add to the messages and bytes in the session's queue, and to the node's totals."""
+    session.queue.queued += <uint32_t>messages
+    session.queue.queued_bytes += <uint64_t>size
+    session.turn.queued += messages
+    session.turn.queued_bytes += size
+
+
+cdef inline void count_inflight(Session session, int64_t messages) noexcept:
+    """Add to the session's messages sent and not acknowledged, and to the node's total."""
+    session.queue.inflight += <uint32_t>messages
+    session.turn.inflight += messages

@@ -10,7 +10,7 @@ At most 65534 entries lie between the oldest unacknowledged and the newest sent 
 """
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
 import struct
 
@@ -25,6 +25,7 @@ from _speedups.codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND, CODE_UNSPE
 from _speedups.session.incoming_qos2 cimport (
     Awaiting, incoming_add, incoming_clear, incoming_find, incoming_places, incoming_remove,
 )
+from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release,
     message_size, publication_of, seconds_left,
@@ -34,7 +35,7 @@ from _speedups.session.counters cimport (
     REFUSED_BY_RECEIVER, TOO_LARGE,
 )
 from _speedups.session.outgoing_queue cimport (
-    ACKED, DUP, GOT_PUBREC, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, STORED_FLAGS, WAITING, Entry,
+    ACKED, DUP, GOT_PUBREC, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, STORED_FLAGS, WAITING, Entry,
     packet_id_of, queue_clear, queue_entry, queue_grow, queue_in_flight, queue_skip_acked,
 )
 from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, SHARED, Plan, Receiver, Subscriber
@@ -58,20 +59,6 @@ cdef class MessageSource:
     cdef bint pull(self, Session session) except -1:
         """Enqueue or send one more message; False at the end of the source."""
         return False
-
-
-cdef inline void count_queued(Session session, int64_t messages, int64_t size) noexcept:
-    """Add to the messages and bytes in the session's queue, and to the node's totals."""
-    session.queue.queued += <uint32_t>messages
-    session.queue.queued_bytes += <uint64_t>size
-    session.turn.queued += messages
-    session.turn.queued_bytes += size
-
-
-cdef inline void count_inflight(Session session, int64_t messages) noexcept:
-    """Add to the session's messages sent and not acknowledged, and to the node's total."""
-    session.queue.inflight += <uint32_t>messages
-    session.turn.inflight += messages
 
 
 @cython.no_gc_clear                       # the collector must not clear `turn`: `clear` subtracts from its totals
@@ -128,6 +115,11 @@ cdef class Session(Subscriber):
     def connected(self):
         """Whether the session has a live connection."""
         return self.outlet is not None
+
+    @property
+    def subscriptions_held(self):
+        """Number of subscriptions, the shared ones included."""
+        return self.subscription_count + (self.shares.count if self.shares is not None else 0)
 
     @property
     def queue_length(self):
@@ -195,11 +187,15 @@ cdef class Session(Subscriber):
         self.outlet = outlet
         self.level = level
         self.resend()
+        if self.shares is not None:
+            self.shares.attached()
 
     def detach(self):
         """Detach the connection, which has ended."""
         self.outlet = None
         self.sources = None
+        if self.shares is not None:
+            self.shares.detached()
 
     def resend(self):
         """Send everything again that was sent and is not acknowledged."""
@@ -345,7 +341,8 @@ cdef class Session(Subscriber):
     cdef bint drop_one(self) except -1:
         """Drop the oldest message that has never been sent; False when there is none."""
         cdef uint64_t n = max(self.queue.next, self.queue.droppable)
-        while n < self.tail and (queue_entry(&self.queue, n).state != WAITING or queue_entry(&self.queue, n).flags & DUP):
+        while n < self.tail and (queue_entry(&self.queue, n).state != WAITING
+                                 or queue_entry(&self.queue, n).flags & (DUP | OF_GROUP)):
             n += 1
         self.queue.droppable = n                        # no entry before this one can become droppable again
         if n == self.tail:
@@ -369,6 +366,9 @@ cdef class Session(Subscriber):
             e.message = NULL
         e.state = ACKED
         count_queued(self, -1, 0)
+        if e.flags & OF_GROUP:
+            self.shares.finished(n, e.identifiers, e.flags & QOS)
+            e.flags &= ~<uint8_t>OF_GROUP
         if not self.restoring:                    # during restore, entries before this one may still be read
             queue_skip_acked(&self.queue, self.tail)
         if self.recorded():
@@ -404,6 +404,8 @@ cdef class Session(Subscriber):
             n = self.queue.next
             if (n >= self.tail or n >= self.committed or self.queue.inflight >= window
                     or n - self.queue.head >= PACKET_IDS - 1):
+                if self.shares is not None:
+                    self.shares.sent()
                 return 0
             self.queue.next = n + 1
             e = queue_entry(&self.queue, n)
@@ -433,6 +435,12 @@ cdef class Session(Subscriber):
         self.turn.counters[DELIVERY_DENIED] += 1
         return True
 
+    cdef bytes identifiers_of(self, const Entry* e):
+        """The subscription identifiers of an entry, as properties."""
+        if e.flags & OF_GROUP:
+            return (<Membership>self.shares.items[e.identifiers]).properties
+        return self.identifier_sets[e.identifiers] if e.identifiers else b""
+
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1:
         """Report a step of the message to the tracer, if there is one."""
         if self.turn.tracer is not None:
@@ -444,7 +452,7 @@ cdef class Session(Subscriber):
         cdef uint8_t retain = e.flags & (RETAINED_MESSAGE | RETAIN_AS_PUBLISHED if self.level == 5 else RETAINED_MESSAGE)
         if not self.put_publish(
                 m, PUBLISH_QOS_0 | (FLAG_DUP if e.flags & DUP else 0) | (e.flags & QOS) << 1 | (FLAG_RETAIN if retain else 0),
-                packet_id_of(n), self.identifier_sets[e.identifiers] if e.identifiers else b""):
+                packet_id_of(n), self.identifiers_of(e)):
             return self.finish(n)
         if e.flags & DUP:
             self.turn.counters[REDELIVERED] += 1
@@ -598,11 +606,13 @@ cdef class Session(Subscriber):
         while n < self.tail:
             e = queue_entry(&self.queue, n)
             if e.message != NULL:
-                identifiers = self.identifier_sets[e.identifiers] if e.identifiers else b""
+                identifiers = self.identifiers_of(e)
                 self.turn.journal.queued(self, self.session_id, n, e.message, e.flags & STORED_FLAGS, identifiers,
                                          len(identifiers))
             elif e.state == GOT_PUBREC:
                 self.turn.journal.entry(j.RECEIVED, self, self.session_id, n)
+            if e.flags & OF_GROUP:
+                (<Membership>self.shares.items[e.identifiers]).record_given(self.shares.places[n & self.shares.mask], n)
             n += 1
         for i in range(incoming_places(&self.incoming)):
             if self.incoming.items[i].message != NULL:
@@ -691,7 +701,7 @@ cdef class Session(Subscriber):
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
-        e[0] = Entry(NULL, 0, 2 | DUP, GOT_PUBREC, 0)
+        e[0] = Entry(NULL, 0, 2 | DUP | (e.flags & OF_GROUP), GOT_PUBREC, e.identifiers if e.flags & OF_GROUP else 0)
 
     def restore_awaiting(self, uint16_t packet_id, Restored message):
         """Restore an AWAITING record."""

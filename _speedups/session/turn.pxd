@@ -34,6 +34,9 @@ cdef struct Limits:
     bint validate_payload             # a payload that is declared to be UTF-8 is checked
     uint32_t receive_maximum          # unacknowledged messages of QoS 1 and 2 from a client of level 5
     uint32_t topic_alias_maximum      # of the aliases of a client, at most ALIASES_MAX
+    uint32_t shared_window            # messages that a member of a shared subscription has not acknowledged
+    uint64_t shared_max_messages      # that wait in a shared subscription
+    uint64_t shared_max_bytes
     Py_ssize_t max_uncommitted_bytes  # of blocks that the store has not confirmed; above it publishers are not read
 
 # An acknowledgement that is sent when the store has the block it depends on.

@@ -61,6 +61,9 @@ class Turn:
         validate_payload: bool = False,
         receive_maximum: int = 65535,
         topic_alias_maximum: int = 0,
+        shared_window: int = 32,
+        shared_max_messages: int = 100_000,
+        shared_max_bytes: int = 1 << 28,
     ) -> None: ...
     def set_hooks(
         self, has_publish_hook: bool, deliver_hook: Callable[[Any, bytes, bytes, int, bool, bytes], bool] | None

@@ -9,7 +9,13 @@ from urllib.parse import unquote, urlsplit
 
 from broker.commands.client_tls_flags import add_tls_options, tls_context
 from broker.commands.parser import Parser
-from broker.commands.property_flags import add_property_options, check_level, connect_properties, split_properties
+from broker.commands.property_flags import (
+    add_property_options,
+    auth_properties,
+    check_level,
+    connect_properties,
+    split_properties,
+)
 from broker.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,6 +151,7 @@ def client_options(args: Namespace, command: str, needs_5: Sequence[str] = (), *
         client_id=client_id,
         level=level,
         properties=connect_properties(args, level),
+        auth_properties=auth_properties(args),
         clean_start=not args.persistent,
         keep_alive=args.keepalive,
         username=args.username,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from _speedups.codec.tables import Property
 
-COMMANDS = ("connect", "publish", "subscribe", "unsubscribe", "will", "disconnect")
+COMMANDS = ("connect", "publish", "subscribe", "unsubscribe", "will", "disconnect", "auth")
 FLAGS = ("-D", "--property")
 NEVER = 0xFFFFFFFF  # Session Expiry Interval of a session that does not expire [5: 3.1.2.11.2]
 USER_PROPERTY = "user-property"
@@ -133,6 +133,14 @@ def check_level(args: Namespace, level: int | None, needs_5: Sequence[str]) -> i
     if level is not None and level < 5 and needs:
         raise UsageError(f"{needs[0]} needs -V 5", "earlier versions of MQTT have no properties")
     return level or (5 if needs else 4)
+
+
+def auth_properties(args: Namespace) -> dict[str, Any]:
+    """The properties of AUTH, with which the client answers an AUTH of the broker. Raises UsageError."""
+    properties: dict[str, Any] = args.properties.get("auth", {})
+    if properties and "authentication_method" not in args.properties.get("connect", {}):
+        raise UsageError("-D auth needs a method", "-D connect authentication-method NAME")
+    return properties
 
 
 def connect_properties(args: Namespace, level: int) -> dict[str, Any]:

@@ -2,19 +2,16 @@
 
 import json
 import sys
-import urllib.request
 from argparse import Namespace
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
+from broker.commands.http_api import add_api_options, check_url, response
 from broker.commands.parser import Parser
 from broker.errors import FlockError, UsageError
 
-DEFAULT = "http://127.0.0.1:8080"
 SILENT_SECONDS = 30.0  # a node sends an event every second, even an empty one
 WORDS = {
     "received": "received from",
@@ -41,16 +38,14 @@ def run(arguments: list[str]) -> int:
     parser = Parser("trace", "Follow messages through the broker.", "--client ID | --topic FILTER ...", EXAMPLES)
     parser.add_argument("--client", metavar="ID", help="messages from and to this client")
     parser.add_argument("--topic", metavar="FILTER", help="messages that this topic filter matches")
-    parser.add_argument("--url", default=DEFAULT, help=f"of a node's HTTP port [{DEFAULT}]")
-    parser.add_argument("--token-file", metavar="FILE", type=Path, help="file with a token of `flockmq token`")
+    add_api_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--count", "-C", metavar="N", type=int, help="end after so many steps")
     parser.add_general_help(parser.add_argument_group("general"))
     args = parser.parse(arguments)
     if args.client is None and args.topic is None:
         raise UsageError("trace needs a client id or a topic filter", "give --client ID or --topic FILTER")
-    if urlsplit(args.url).scheme not in ("http", "https"):
-        raise UsageError(f"--url {args.url!r} is no HTTP URL", f"such as {DEFAULT}")
+    check_url(args)
     left = args.count
     for step in steps(args):
         print(json.dumps(step) if args.json else line(step), flush=True)
@@ -67,35 +62,18 @@ def steps(args: Namespace) -> Iterator[dict[str, Any]]:
         FlockError: the node does not answer, or refuses.
     """
     wanted = {name: value for name in ("client", "topic") if (value := getattr(args, name)) is not None}
-    request = urllib.request.Request(f"{args.url.rstrip('/')}/api/v1/trace?{urlencode(wanted)}")
-    if args.token_file is not None:
-        request.add_header("Authorization", f"Bearer {args.token_file.read_text().strip()}")
-    try:
-        with urllib.request.urlopen(request, timeout=SILENT_SECONDS) as events:
-            first = True
-            for event in events:
-                if event.startswith(b"data: "):
-                    sent = json.loads(event[6:])
-                    if first:
-                        print("following; Ctrl-C ends it", file=sys.stderr, flush=True)
-                        first = False
-                    if sent["missed"]:
-                        print(f"{sent['missed']} steps were missed: too many at a time", file=sys.stderr, flush=True)
-                    yield from sent["steps"]
-    except HTTPError as error:
-        raise FlockError(f"{args.url} refuses: {_reason(error)}", "see deploy/docs/HTTP.md about tokens") from error
-    except (URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        raise FlockError(f"{args.url} does not answer: {reason}", "has the node --http 127.0.0.1:8080?") from error
+    with response(args, f"/trace?{urlencode(wanted)}", timeout=SILENT_SECONDS) as events:
+        first = True
+        for event in events:
+            if event.startswith(b"data: "):
+                sent = json.loads(event[6:])
+                if first:
+                    print("following; Ctrl-C ends it", file=sys.stderr, flush=True)
+                    first = False
+                if sent["missed"]:
+                    print(f"{sent['missed']} steps were missed: too many at a time", file=sys.stderr, flush=True)
+                yield from sent["steps"]
     raise FlockError(f"{args.url} has ended the connection", "has the node stopped?")
-
-
-def _reason(error: HTTPError) -> str:
-    try:
-        problem = json.loads(error.read())
-        return str(problem.get("detail") or problem.get("title") or error.reason)
-    except ValueError:
-        return str(error.reason)
 
 
 def line(step: dict[str, Any]) -> str:

@@ -4,11 +4,13 @@
     rediss://...                                  the same over TLS
     unix://[[USER]:PASSWORD@]/PATH[?db=DB]
     redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]/MASTER[/DB][?OPTION=VALUE&...]
+    redis+cluster://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]   some servers of a Redis Cluster
+    rediss+cluster://...                          the same over TLS
 
 Options of all: password_file, in place of a password. With TLS: ca_file, cert_file, key_file, verify (full, ca =
 any name, none). With Sentinel: tls (true or false: Redis and the Sentinels), sentinel_username,
-sentinel_password. USER, PASSWORD and VALUE may be percent-encoded. A password file is read with the URL; the end of
-its line is not part of the password.
+sentinel_password. With redis+cluster: tls. USER, PASSWORD and VALUE may be percent-encoded. A password
+file is read with the URL; the end of its line is not part of the password.
 """
 
 import re
@@ -19,15 +21,28 @@ from urllib.parse import unquote
 
 REDIS_PORT, SENTINEL_PORT = 6379, 26379
 DB_MAX = 65_535
-KINDS = {"redis": "tcp", "rediss": "tls", "unix": "unix", "redis+sentinel": "sentinel"}
+KINDS = {
+    "redis": "tcp",
+    "rediss": "tls",
+    "unix": "unix",
+    "redis+sentinel": "sentinel",
+    "redis+cluster": "cluster",
+    "rediss+cluster": "cluster",
+}
 VERIFY = ("full", "ca", "none")
 ALL_OPTIONS = {"password_file"}
 TLS_OPTIONS = {"ca_file", "cert_file", "key_file", "verify", *ALL_OPTIONS}
 SENTINEL_OPTIONS = {"tls", "sentinel_username", "sentinel_password", *TLS_OPTIONS}
-OPTIONS = {"tcp": ALL_OPTIONS, "tls": TLS_OPTIONS, "unix": {"db", *ALL_OPTIONS}, "sentinel": SENTINEL_OPTIONS}
+OPTIONS = {
+    "tcp": ALL_OPTIONS,
+    "tls": TLS_OPTIONS,
+    "unix": {"db", *ALL_OPTIONS},
+    "sentinel": SENTINEL_OPTIONS,
+    "cluster": {"tls", *TLS_OPTIONS},
+}
 EXPECTED = (
     "redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss:// for TLS, unix:///PATH, "
-    "or redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]"
+    "redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB], or redis+cluster://HOST:PORT,HOST:PORT"
 )
 MASK = "***"
 USER_INFO = re.compile(r"^(.*?://)?([^:/@]*:)?.*@", re.S)
@@ -38,8 +53,8 @@ PASSWORD_OPTION = re.compile(r"(password=)[^&]*", re.I)
 class RedisUrl:
     """A parsed URL; `str` of it masks the passwords, `repr` leaves them out."""
 
-    kind: str  # tcp, tls, unix or sentinel
-    hosts: tuple[tuple[str, int], ...] = ()  # Redis, or the Sentinels
+    kind: str  # tcp, tls, unix, sentinel or cluster
+    hosts: tuple[tuple[str, int], ...] = ()  # Redis, the Sentinels, or some servers of a Redis Cluster
     path: str = ""  # of a unix socket
     db: int = 0
     username: str = ""
@@ -82,11 +97,17 @@ class RedisUrl:
             if not master:
                 raise ValueError("the master's name after the Sentinels: redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
             fields["master"] = unquote(master)
+        elif kind == "cluster":
+            if path:
+                raise ValueError("no database at the end: a Redis Cluster has only one")
         elif "," in hosts:
-            raise ValueError("one HOST:PORT; several are for Sentinels: redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+            raise ValueError(
+                "one HOST:PORT; several are for Sentinels, redis+sentinel://HOST:PORT,HOST:PORT/MASTER, "
+                "and for a Redis Cluster, redis+cluster://HOST:PORT,HOST:PORT"
+            )
         default_port = SENTINEL_PORT if kind == "sentinel" else REDIS_PORT
         fields["hosts"] = tuple(_host(host, default_port) for host in hosts.split(","))
-        fields["tls"] = kind == "tls" or _boolean("tls", options.pop("tls", "false"))
+        fields["tls"] = _boolean("tls", options.pop("tls", "false")) or scheme.startswith("rediss")
         if options.get("verify", "full") not in VERIFY:
             raise ValueError(f"verify to be one of {', '.join(VERIFY)}")
         if bool(options.get("cert_file")) != bool(options.get("key_file")):
@@ -98,8 +119,11 @@ class RedisUrl:
         if self.kind == "unix":
             return f"unix://{user_info}{self.path}{f'?db={self.db}' if self.db else ''}"
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        scheme = "rediss" if self.tls else "redis"
+        if self.kind == "cluster":
+            return f"{scheme}+cluster://{user_info}{hosts}"
         if self.kind != "sentinel":
-            return f"{'rediss' if self.tls else 'redis'}://{user_info}{hosts}/{self.db}"
+            return f"{scheme}://{user_info}{hosts}/{self.db}"
         return f"redis+sentinel://{user_info}{hosts}/{self.master}/{self.db}{'?tls=true' if self.tls else ''}"
 
 

@@ -244,13 +244,43 @@ class MqttConfig:
 
 
 @dataclass(frozen=True)
+class SharedConfig:
+    """Shared subscriptions: each message to `$share/NAME/FILTER` goes to one of the subscribers."""
+
+    window: int = option(
+        32,
+        "QoS 1 and 2 messages of a shared subscription that one subscriber has and has not acknowledged; the rest "
+        "waits for whoever has room first.",
+        Integer(1, 65_535),
+        reloadable=True,
+    )
+    max_queued_messages: int = option(
+        100_000, "QoS 1 and 2 messages that wait in one shared subscription.", Integer(1, COUNT_MAX), reloadable=True
+    )
+    max_queued_bytes: int = option(
+        256 * MIB,
+        "Bytes of the messages that wait in one shared subscription; limits.queue_policy selects the one to drop.",
+        Size(1024, SIZE_MAX),
+        reloadable=True,
+    )
+    redispatch: float = option(
+        5.0,
+        "Seconds after which the unacknowledged QoS 1 messages of a disconnected subscriber with a persistent session "
+        "go to others. 0 = at once.",
+        Duration(0, CENTURY),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True)
 class ClusterConfig:
     """Many nodes as one broker, which share only a Redis. Without `redis` the node is alone."""
 
     redis: str = option(
         "",
         "Where the nodes store shared state: redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss:// for TLS, unix:///PATH, "
-        "or redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]; store.url is then unused.",
+        "redis+sentinel://HOST:PORT,HOST:PORT/MASTER[/DB], or redis+cluster://HOST:PORT,HOST:PORT (some servers of a "
+        "Redis Cluster; rediss+cluster:// for TLS); store.url is then unused.",
         RedisUrlKind(),
         flag="--redis",
     )
@@ -274,7 +304,8 @@ class ClusterConfig:
     )
     prefix: str = option(
         "mq:",
-        "Prefix of every key and channel in Redis; clusters with different prefixes can share one Redis.",
+        "Prefix of every key and channel in Redis; clusters with different prefixes can share one Redis. In a Redis "
+        "Cluster it is a hash tag: {mq}: in place of mq: keeps all keys in one slot.",
         Name("[A-Za-z0-9:._/-]{1,64}", "1 to 64 letters, digits and characters of :._/-"),
     )
     lease: float = option(
@@ -645,6 +676,7 @@ class Config:
     log: LogConfig = LogConfig()
     limits: LimitsConfig = LimitsConfig()
     mqtt: MqttConfig = MqttConfig()
+    shared: SharedConfig = SharedConfig()
     cluster: ClusterConfig = ClusterConfig()
     analytics: AnalyticsConfig = AnalyticsConfig()
     http: HttpConfig = HttpConfig()

@@ -48,6 +48,11 @@ class Coordinator(ABC):
         return 5
 
     @property
+    def shares(self) -> bool:
+        """Whether clients may use shared subscriptions."""
+        return True
+
+    @property
     def connected(self) -> bool:
         """Whether the cluster's Redis answers."""
         return True
@@ -87,8 +92,12 @@ class Coordinator(ABC):
         """A quarter of a second has passed."""
 
     @abstractmethod
-    async def drain(self) -> None:
-        """The node is about to stop and accepts nothing more: close the connections."""
+    async def drain(self, references: tuple[str, ...]) -> None:
+        """The node accepts no clients any more: close the connections.
+
+        Args:
+            references: other servers for clients of level 5; empty: none [5: 4.11].
+        """
 
     @abstractmethod
     async def stop(self) -> None:
@@ -148,12 +157,15 @@ class Coordinator(ABC):
         """Seconds until a session without a connection expires; None: never, or this node has no deadline for it."""
         return None
 
-    def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
-        """The delayed wills of ended connections that this node has: client id, will, seconds until it is published."""
+    async def waiting_wills(self) -> list[tuple[bytes, Will, int]]:
+        """The delayed wills of ended connections: client id, will, seconds until it is published.
+
+        In a cluster one of the nodes has all of them, the others have none.
+        """
         return []
 
     async def cancel_will(self, client_id: bytes) -> bool:
-        """Discard the delayed will of an ended connection; False if this node has none of this client."""
+        """Discard the delayed will of an ended connection; False if this node discarded none of this client."""
         return False
 
     @abstractmethod

@@ -6,6 +6,7 @@ the store's clock: it goes on while the node is off, by the wall clock, and else
 
 import time
 
+from _speedups.session.group import give_back_sent, has_given
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from broker import logs
@@ -37,6 +38,7 @@ class Expiry:
         self._sessions = Deadlines()
         self._wills: dict[bytes, Will] = {}  # of ended connections
         self._due_wills = Deadlines()
+        self._redispatch = Deadlines()  # of sessions with messages of shared subscriptions
         self._default = data_plane.config.mqtt.session_expiry
         self._recorded = 0  # time of the last record of the store's clock
 
@@ -69,6 +71,7 @@ class Expiry:
                 self._end(session)
                 continue
             self._away[session.client_id] = now
+            self._watch_given(session)
             deadline = deadlines.get(session.client_id, 0)
             self._set(session, self._journal.clock_of(deadline) if deadline else self._deadline(session))
         for client_id, found in wills.items():
@@ -97,6 +100,7 @@ class Expiry:
         """A connection has the session now, with this Session Expiry Interval."""
         self._away.pop(session.client_id, None)
         self._sessions.remove(session.client_id)
+        self._redispatch.remove(session.client_id)
         known, session.expiry = session.expiry, interval
         if session.persistent and (interval is not None or known is not None):
             self._journal.record_session_expiry(session.session_id, interval, 0)
@@ -114,6 +118,7 @@ class Expiry:
             return
         session.record(connected=False)
         self._away[session.client_id] = self._turn.clock
+        self._watch_given(session)
         self._set(session, self._deadline(session))
 
     def _will_of_ended(self, client_id: bytes, found: Will | None, session: Session | None) -> None:
@@ -150,7 +155,18 @@ class Expiry:
     def _end(self, session: Session) -> None:
         self._away.pop(session.client_id, None)
         self._sessions.remove(session.client_id)
+        self._redispatch.remove(session.client_id)
         self._data_plane.sessions.end(session)
+
+    def _watch_given(self, session: Session) -> None:
+        """Messages that the session has from shared subscriptions go to others if its client stays away."""
+        if not has_given(session):
+            return
+        seconds = self._data_plane.config.shared.redispatch
+        if seconds:
+            self._redispatch.set(session.client_id, clock_after(seconds, self._turn.clock))
+        else:
+            give_back_sent(session)
 
     # ---- for the operator ----
 
@@ -209,6 +225,10 @@ class Expiry:
         for client_id in self._due_wills.due(now):
             self.publish_will(client_id)
             changed = True
+        for client_id in self._redispatch.due(now):
+            session = self._data_plane.sessions.get(client_id)
+            if session is not None and give_back_sent(session):
+                changed = True
         for client_id in self._sessions.due(now):
             session = self._data_plane.sessions.get(client_id)
             if session is not None and session.owner is None:

@@ -94,9 +94,9 @@ class StandaloneCoordinator(Coordinator):
     def tick(self) -> None:
         self._expiry.tick()
 
-    async def drain(self) -> None:
+    async def drain(self, references: tuple[str, ...]) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
-        reason = close_reasons.BROKER_STOPS.leading_to(self.data_plane.config.mqtt.server_reference)
+        reason = close_reasons.BROKER_STOPS.leading_to(references)
         for connection in self.data_plane.reactor:
             connection.close(reason)  # MQTT 3 has no other way; a will is published [MQTT-3.1.2-8]
         self.data_plane.end_turn()
@@ -199,7 +199,7 @@ class StandaloneCoordinator(Coordinator):
     def session_deadline(self, client_id: bytes) -> int | None:
         return self._expiry.deadline_of(client_id)
 
-    def waiting_wills(self) -> list[tuple[bytes, will.Will, int]]:
+    async def waiting_wills(self) -> list[tuple[bytes, will.Will, int]]:
         return self._expiry.waiting_wills()
 
     async def cancel_will(self, client_id: bytes) -> bool:

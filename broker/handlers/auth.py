@@ -4,9 +4,9 @@ A connection has one exchange at a time. Before CONNACK the client may send noth
 other packets go on. Nothing of a session is claimed before the exchange has succeeded.
 """
 
-import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 from _speedups.codec.encode import encode
@@ -47,15 +47,13 @@ class Authentication:
     Args:
         method: named in CONNECT, in effect for the whole connection.
         credentials: of CONNECT.
-        largest: bytes of the largest packet that the client takes; 0 = any.
     """
 
-    __slots__ = ("credentials", "data", "deadline", "done", "exchange", "is_busy", "largest", "method", "size", "steps")
+    __slots__ = ("credentials", "data", "deadline", "done", "exchange", "is_busy", "method", "size", "steps")
 
-    def __init__(self, method: str, credentials: Credentials, largest: int) -> None:
+    def __init__(self, method: str, credentials: Credentials) -> None:
         self.method = method
         self.credentials = credentials
-        self.largest = largest
         self.data = b""  # for the client that was accepted
         self.exchange: Exchange | None = None  # None: none is under way
         self.done: Callable[[Verdict], object] = _nothing
@@ -75,6 +73,15 @@ class Authentication:
         self.data = verdict.data
         done, self.done = self.done, _nothing  # it has the connection, which has this
         done(verdict)
+
+
+@contextlib.contextmanager
+def faults_logged(client_id: str) -> Iterator[None]:
+    """Log an exception of the authenticator, which may be a hook's; the verdict is then FAILED."""
+    try:
+        yield
+    except Exception:
+        log.exception("the authenticator failed", client_id=client_id)
 
 
 def _nothing(verdict: Verdict) -> None:
@@ -110,15 +117,12 @@ class AuthHandler:
         )
         method = packet.properties.get("authentication_method")
         if method is not None:
-            largest = packet.properties.get("maximum_packet_size", 0)
-            connection.authentication = Authentication(method, replace(credentials, password=None), largest)
+            connection.authentication = Authentication(method, replace(credentials, password=None))
             self._begin(connection, connection.authentication, packet.properties, decide)
             return
-        try:
+        answer: Verdict | Awaitable[Verdict] = FAILED
+        with faults_logged(packet.client_id):
             answer = self._authenticator.authenticate(credentials)
-        except Exception:
-            log.exception("the authenticator failed", client_id=packet.client_id)
-            answer = FAILED
         if isinstance(answer, Verdict):
             decide(answer)
         else:
@@ -131,13 +135,9 @@ class AuthHandler:
         answer: Awaitable[Verdict],
         decide: Callable[[Verdict], object],
     ) -> None:
-        try:
+        verdict = FAILED
+        with faults_logged(credentials.client_id):
             verdict = await answer
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("the authenticator failed", client_id=credentials.client_id)
-            verdict = FAILED
         if not connection.closed:
             decide(verdict)
             self._data_plane.end_turn()
@@ -208,11 +208,9 @@ class AuthHandler:
         elif found.size > MAX_BYTES:
             found.end(TOO_MUCH_DATA)
         else:
-            try:
+            answer: Step | Awaitable[Step] = FAILED
+            with faults_logged(found.credentials.client_id):
                 answer = ask(data)
-            except Exception:
-                log.exception("the authenticator failed", client_id=found.credentials.client_id)
-                answer = FAILED
             if isinstance(answer, Awaitable):
                 found.is_busy = True
                 self._data_plane.run(self._wait_for_step(connection, found, answer))
@@ -220,13 +218,9 @@ class AuthHandler:
                 self._go_on(connection, found, answer)
 
     async def _wait_for_step(self, connection: Connection, found: Authentication, answer: Awaitable[Step]) -> None:
-        try:
+        step: Step = FAILED
+        with faults_logged(found.credentials.client_id):
             step = await answer
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("the authenticator failed", client_id=found.credentials.client_id)
-            step = FAILED
         if not connection.closed and connection.fault is None:
             self._go_on(connection, found, step)
             self._data_plane.end_turn()
@@ -251,7 +245,7 @@ class AuthHandler:
         if data:
             properties["authentication_data"] = data
         auth = encode(Auth(code, properties), 5)
-        if found.largest and len(auth) > found.largest:
+        if len(auth) > connection.maximum_packet_size:
             connection.close(close_reasons.AUTH_TOO_LARGE)
             return False
         connection.send(auth)

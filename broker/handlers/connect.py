@@ -100,6 +100,9 @@ class ConnectHandler(Admission):
         if elsewhere is not None:
             self._send_elsewhere(connection, packet, elsewhere)
             return
+        if self._redirect.closed:
+            self.refuse(connection, ReasonCode.SERVER_UNAVAILABLE, packet.client_id, "the node is drained")
+            return
         self._auth.authenticate(connection, packet, partial(self._decide, connection, packet))
 
     def _is_text_valid(self, text: str) -> bool:
@@ -218,18 +221,15 @@ class ConnectHandler(Admission):
         """Refuse a client that is to use another server [5: 4.11]."""
         self._turn.count(CONNECTS_REFUSED)
         log.info("sent to another server", client_id=packet.client_id, address=connection.address, reason=reason)
-        properties = {"reason_string": str(reason), "server_reference": reason.server_reference}
-        connection.send(encode(Connack(reason_code=reason.code or 0, properties=properties), 5))
+        connection.send(
+            _connack(connection, reason.code or 0, reason_string=str(reason), server_reference=reason.server_reference)
+        )
         connection.finish(reason)
 
     def _refusal(self, connection: Connection, code: ReasonCode, reason: str) -> bytes:
         if connection.protocol_level < 5:
             return encode(Connack(reason_code=return_code(code)), 4)
-        if reason and code not in SILENT:
-            refusal = encode(Connack(reason_code=code, properties={"reason_string": reason}), 5)
-            if len(refusal) <= connection.maximum_packet_size:  # [5: MQTT-3.2.2-19]
-                return refusal
-        return encode(Connack(reason_code=code), 5)
+        return _connack(connection, code, **({"reason_string": reason} if reason and code not in SILENT else {}))
 
     def refuse_others(self, connection: Connection, packet: Connect) -> None:
         reason = "the session of its client id is another user's"
@@ -306,7 +306,8 @@ class ConnectHandler(Admission):
         if keep_alive != packet.keep_alive:
             tell["server_keep_alive"] = math.floor(keep_alive) or 1
             keep_alive = tell["server_keep_alive"]
-        tell["shared_subscription_available"] = 0
+        if not self._coordinator.shares:
+            tell["shared_subscription_available"] = 0
         if connection.authentication is not None:  # [5: MQTT-4.12.0-5, 6]
             tell["authentication_method"] = connection.authentication.method
             if connection.authentication.data:
@@ -332,3 +333,12 @@ class ConnectHandler(Admission):
 def _shown(packet: Connect) -> dict[str, Any]:
     """The properties of CONNECT that hooks get: authentication data may be a secret."""
     return {name: value for name, value in packet.properties.items() if name != "authentication_data"}
+
+
+def _connack(connection: Connection, code: int, **properties: str) -> bytes:
+    """A CONNACK that refuses a client of level 5; properties that make it too large are left out, the first first."""
+    while True:
+        connack = encode(Connack(reason_code=code, properties=properties), 5)
+        if not properties or len(connack) <= connection.maximum_packet_size:  # [5: MQTT-3.2.2-19, 20]
+            return connack
+        del properties[next(iter(properties))]

@@ -17,12 +17,12 @@ from _speedups.session.session import Session
 from broker import logs
 from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
+from broker.core.subscription_options import MAXIMUM_QOS, RETAIN_HANDLING_SHIFT
 from broker.hooks.chain import HookChain, Refused, client_of
 
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
 FAILURE = 0x80  # in SUBACK at level 4
-MAXIMUM_QOS, RETAIN_HANDLING_SHIFT = 3, 4  # of the options of a subscription
-SHARE = "$share/"
+SHARE, SHARED = "$share/", b"$share/"
 MAX_REASONS = 16  # user properties of a SUBACK with the reasons of refusals
 
 
@@ -86,12 +86,17 @@ class SubscribeHandler:
             validate_topic_filter(topic_filter, connection.protocol_level, limits.max_topic_levels)
         except ValueError as fault:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
-        if connection.protocol_level == 5 and topic_filter.startswith(SHARE):
-            reason = "shared subscriptions are not supported"
-            return Refusal(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
+        read = topic_filter  # the filter of the messages
+        if topic_filter.startswith(SHARE):
+            if not self._coordinator.shares:
+                reason = "shared subscriptions are not supported"
+                return Refusal(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
+            name, _, read = topic_filter.removeprefix(SHARE).partition("/")
+            if not name or not read or "+" in name or "#" in name:  # [5: MQTT-4.8.2-1, 2]
+                return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "not of the form $share/NAME/FILTER")
         if has_control_characters(topic_filter) and not self._data_plane.config.mqtt.control_characters:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "a control character in the topic filter")
-        if session.rights is not None and not session.rights.may_subscribe(topic_filter.encode()):
+        if session.rights is not None and not session.rights.may_subscribe(read.encode()):
             self._turn.count(SUBSCRIBE_DENIED)
             return Refusal(ReasonCode.NOT_AUTHORIZED, "nothing of this filter may be read")
         is_new = topic_filter not in added and not self._data_plane.router.filters.has(session, topic_filter.encode())
@@ -170,6 +175,8 @@ class SubscribeHandler:
             return
         connection.send(suback)
         for name, grant in granted:
+            if name.startswith(SHARED):  # a group gets no retained messages [5: 3.3.1.3]
+                continue
             handling = grant.options >> RETAIN_HANDLING_SHIFT
             if handling == 2 or (handling == 1 and not grant.is_new):  # [5: MQTT-3.3.1-10, 11]
                 continue

@@ -12,11 +12,11 @@ from _speedups.net.listener import Endpoint, Listener
 from _speedups.net.reactor import Reactor
 from _speedups.net.tls import TlsContext
 from broker import logs
-from broker.config.listen_url import ListenUrl
+from broker.config.listen_url import ListenUrl, split_address
 from broker.config.schema import Config, ListenerConfig, QuotasConfig
 from broker.errors import ConfigError
 from broker.listeners import certificates
-from broker.listeners.bind import address_of, bind, truster
+from broker.listeners.bind import address_of, bind, host_name, truster
 from broker.listeners.unix_socket import bind_unix, inherit, remove
 from broker.listeners.websocket import Upgrade
 
@@ -74,6 +74,28 @@ class Listeners:
     def urls_of(self, name: str) -> list[str]:
         """Addresses of one listener."""
         return [str(address.url) for address in self._addresses if address.listener == name]
+
+    def are_named(self, reference: str, name: str) -> bool:
+        """Whether a server reference, HOST[:PORT], names one of the addresses for clients.
+
+        HOST may be an address, or the first part of a host name. Without a port it is that of any port.
+
+        Args:
+            reference: by which clients find a server.
+            name: of this node.
+        """
+        try:
+            host, port = split_address(reference)
+        except ValueError:
+            host, port = reference, 0
+        for url in (address.url for address in self._addresses if address.url.scheme not in ("unix", "fd")):
+            own, own_port = split_address(url.address)
+            if port in (0, own_port) and any(
+                host.lower() == known or host.lower().startswith(f"{known}.")
+                for known in (own, name.lower(), host_name().lower())
+            ):
+                return True
+        return False
 
     def listen(self) -> None:
         """Let the kernel complete connections."""

@@ -9,12 +9,12 @@ from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator
 from broker.core.calls import Arguments
 from broker.core.data_plane import DataPlane
+from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED
 from broker.rpc.paging import first
 
 Match = Callable[[Session], bool]
 
 UNLIMITED = 0xFFFFFFFF  # Maximum Packet Size of a client that has none
-NO_LOCAL, RETAIN_AS_PUBLISHED = 4, 8  # of the options of a subscription
 
 
 async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
@@ -60,6 +60,7 @@ def describe(session: Session, coordinator: Coordinator) -> dict[str, Any]:
         "level": session.level if owner is not None else 0,
         "receive_maximum": owner.window if at_5 else None,
         "maximum_packet_size": None if largest == UNLIMITED else largest,
+        "authentication_method": owner.authentication.method if at_5 and owner.authentication is not None else None,
         "persistent": session.persistent,
         "session_expiry": session.expiry,
         "expires_in": expires_in,
@@ -86,7 +87,7 @@ def filters(data_plane: DataPlane, session: Session) -> Iterator[dict[str, Any]]
 def described(options: int, identifier: int) -> dict[str, Any]:
     """The options of a subscription, and its identifier; level 5."""
     return {
-        "qos": options & 3,
+        "qos": options & MAXIMUM_QOS,
         "no_local": bool(options & NO_LOCAL),
         "retain_as_published": bool(options & RETAIN_AS_PUBLISHED),
         "identifier": identifier or None,
@@ -131,7 +132,7 @@ def kick(data_plane: DataPlane, arguments: Arguments) -> bool:
 async def wills(coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
     """Delayed wills of ended connections by their client ids: after `after`, `limit` of them."""
     found = await first(
-        coordinator.waiting_wills(),
+        await coordinator.waiting_wills(),
         lambda row: True,
         lambda row: row[0],
         arguments["after"].encode(),

@@ -13,6 +13,7 @@ def methods(view: NodeView) -> RpcMethods:
     return {
         "node": partial(node.describe, view),
         "figures": partial(node.figures, view),
+        "drain": partial(node.drain, view),
         "listeners": partial(node.listeners, view),
         "log_level": partial(node.log_level, view),
         "clients": partial(clients.find, data_plane, coordinator),

@@ -39,6 +39,18 @@ def figures(node: NodeView, arguments: Arguments) -> dict[str, float]:
     return {metric.name: metric.read(node.broker, counted) for metric in METRICS}
 
 
+def drain(node: NodeView, arguments: Arguments) -> list[str] | None:
+    """Begin to move its clients to other nodes, if it is the node `id`.
+
+    Returns the servers that clients of level 5 are sent to, the `references` if there are some; None: another node.
+    """
+    if arguments["id"] != node.broker.coordinator.node_id:
+        return None
+    named = node.listeners.are_named
+    references = node.broker.draining.begin(lambda one: named(one, node.name), tuple(arguments["references"]))
+    return list(references)
+
+
 def listeners(node: NodeView, arguments: Arguments) -> list[dict[str, Any]]:
     """The addresses that it listens on."""
     kinds = [

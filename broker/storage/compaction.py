@@ -1,9 +1,9 @@
 """Compaction: writes all live state once more, a slice at a time, then drops the older blocks.
 
 The node serves meanwhile. A record sets state from then on, so writing it again does no harm, and changes made during a
-compaction are in the new blocks anyway. The heads of all sessions are first, in one piece, since any later record may
-refer to them. Compaction starts when the log is much larger than the live state of the last time, so that its work is
-in proportion to the blocks written, whatever the size of the state.
+compaction are in the new blocks anyway. The heads of all sessions and groups are first, in one piece, since any later
+record may refer to them. Compaction starts when the log is much larger than the live state of the last time, so that
+its work is in proportion to the blocks written, whatever the size of the state.
 """
 
 from collections.abc import Callable, Iterator
@@ -68,12 +68,20 @@ class Compaction:
             session.record(connected=session.owner is not None)
             if session.owner is not None and session.owner.connect is not None:
                 will.record(journal, session.client_id, session.owner.connect)
+        groups = list(self._router.filters.groups.values())
+        for group in groups:
+            group.record()
         self._record_more()
         full = len(journal) + SLICE
         for session in sessions:
             if self._sessions.get(session.client_id) is session:  # it may have ended since
                 self._router.filters.record(session)
                 session.record_messages()
+            if len(journal) > full:
+                yield
+                full = len(journal) + SLICE
+        for group in groups:
+            group.record_messages()
             if len(journal) > full:
                 yield
                 full = len(journal) + SLICE

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from _speedups.routing.router import Router
+from _speedups.session.group import Group
 from _speedups.session.journal import DamagedBlock, records
 from _speedups.session.session import Restored, Session
 from broker.core.sessions import Sessions
@@ -17,11 +18,13 @@ class Restorer:
     def __init__(self, router: Router, sessions: Sessions) -> None:
         self._filters = router.filters
         self._retained = router.retained
+        self._turn = router.turn
         self._journal = router.turn.journal
         self._sessions = sessions
         self._by_number: dict[int, Session] = {}
         self._connected: set[int] = set()
         self._messages: dict[int, Restored] = {}
+        self._groups: dict[int, Group] = {}
         self._deadlines: dict[int, int] = {}  # of sessions, by number
         self._expiring: dict[int, int] = {}  # deadlines of messages, by number
         self.clock: tuple[int, int] | None = None  # the last record of the store's clock and the wall clock
@@ -46,6 +49,11 @@ class Restorer:
             "WILL_DELAY": self._will_delay,
             "SESSION_EXPIRY": self._session_expiry,
             "CLOCK": self._clock,
+            "GROUP": self._group,
+            "GROUP_GONE": lambda g: self._groups.pop(g, None),
+            "GROUP_QUEUED": lambda g, place, m: self._groups[g].restore_queued(place, self._messages[m]),
+            "GROUP_DONE": lambda g, place: self._groups[g].restore_done(place),
+            "GIVEN": lambda g, place, s, n: self._groups[g].restore_given(place, self._by_number[s], n),
         }
 
     def read(self, blocks: Iterable[bytes]) -> None:
@@ -77,9 +85,11 @@ class Restorer:
             self._retained.watch(message)
         for number, session in self._by_number.items():
             session.restored(number in self._connected)
+        self._filters.restored()
         deadlines = {self._by_number[number].client_id: deadline for number, deadline in self._deadlines.items()}
         self._by_number.clear()  # `_apply` makes a cycle of this object, which would keep ended sessions alive
         self._messages.clear()
+        self._groups.clear()
         return deadlines
 
     def _message(
@@ -101,6 +111,9 @@ class Restorer:
             self._connected.add(number)
         else:
             self._connected.discard(number)
+
+    def _group(self, number: int, _: Any, name: bytes) -> None:
+        self._groups[number] = self._filters.restore_group(self._turn, number, name)
 
     def _session_gone(self, number: int) -> None:
         session = self._by_number.pop(number)

@@ -11,6 +11,7 @@ from broker.commands.parser import Parser
 from broker.config.redis_url import RedisUrl, masked
 from broker.errors import UsageError
 from cluster.analytics import durations
+from cluster.analytics.log.properties import parse_columns
 from cluster.analytics.options import parse_size
 from cluster.analytics.tables import RESULTS
 from cluster.analytics.topic_filter import check_topic_filter
@@ -120,6 +121,11 @@ def _results(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
+def _properties(text: str) -> str:
+    parse_columns(text)
+    return text
+
+
 def _url(text: str) -> str:
     try:
         RedisUrl.parse(text)
@@ -167,6 +173,13 @@ def _add_places(group: _ArgumentGroup) -> None:
         default=[],
         metavar="FILTER",
         help="only messages whose topic names match; may be repeated",
+    )
+    group.add_argument(
+        "--properties",
+        type=_expected(_properties),
+        default="",
+        metavar="NAME,...",
+        help="columns of the archive with properties of messages: content-type, response-topic, user.NAME, ...",
     )
     group.add_argument("--trim", action="store_true", help="trim the entries that all jobs have read from the logs")
 
@@ -265,16 +278,23 @@ def parse(parser: Parser, arguments: list[str]) -> Options:
     options = Options(**given, fields=tuple(args.field), source=_source(args))
     if not options.results and not options.archive:
         raise UsageError("there is nothing to do with --results none", "--archive writes the messages")
+    if args.properties and not options.archive:
+        raise UsageError("--properties has columns for the archive", "--archive writes the messages")
     return options
 
 
 def _source(args: Namespace) -> dict[str, str]:
     filters = {"topicFilter": json.dumps(args.filter)} if args.filter else {}
-    return filters | {
-        "redis": args.redis,
-        "prefix": args.prefix,
-        "startingOffsets": args.starting_offsets,
-        "maxBytesPerTrigger": str(args.max_bytes_per_trigger),
-        "failOnDataLoss": str(args.fail_on_data_loss).lower(),
-        "trimCommitted": str(args.trim).lower(),
-    }
+    properties = {"properties": args.properties} if args.properties else {}
+    return (
+        filters
+        | properties
+        | {
+            "redis": args.redis,
+            "prefix": args.prefix,
+            "startingOffsets": args.starting_offsets,
+            "maxBytesPerTrigger": str(args.max_bytes_per_trigger),
+            "failOnDataLoss": str(args.fail_on_data_loss).lower(),
+            "trimCommitted": str(args.trim).lower(),
+        }
+    )

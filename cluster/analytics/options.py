@@ -4,16 +4,17 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
 from broker.config.redis_url import masked
 from cluster.analytics.errors import OptionError
+from cluster.analytics.log.properties import PropertyColumn, parse_columns
 from cluster.analytics.position import Position
 from cluster.analytics.times import parse_time
 from cluster.analytics.topic_filter import check_topic_filter
-from cluster.redis.clients import RedisAddress
+from cluster.redis.clients import PREFIX, RedisAddress
 
 MIB = 1 << 20
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -26,7 +27,7 @@ class SourceOptions:
     """The options of `spark.read.format("flockmq")`."""
 
     redis: RedisAddress
-    prefix: str = "mq:"
+    prefix: str = PREFIX
     # The start of a new query: EARLIEST, LATEST, microseconds since 1970, or positions by node id.
     starting_offsets: str | int | dict[str, Position] = EARLIEST
     max_bytes_per_trigger: int = 256 * MIB
@@ -39,6 +40,7 @@ class SourceOptions:
     until: int | None = None  # us
     nodes: tuple[str, ...] = ()  # names or ids; empty: all
     topic_filters: tuple[str, ...] = ()  # empty: all topics
+    properties: tuple[PropertyColumn, ...] = ()  # decoded columns
     redis_patience: float = field(default=60.0)  # seconds of retries while Redis is away
 
 
@@ -64,6 +66,7 @@ def parse_options(options: Mapping[str, str], now: float | None = None) -> Sourc
             raise OptionError(f"option {known.name}: expected {error}, not {shown!r}") from None
     if "redis" not in fields:
         raise OptionError("the option redis is missing", '.option("redis", "redis://HOST:PORT") names the cluster\'s')
+    fields["redis"] = replace(fields["redis"], prefix=fields.get("prefix", PREFIX))
     made = SourceOptions(**fields)
     if made.trim_committed and not made.job:
         raise OptionError(
@@ -138,6 +141,10 @@ def _topic_filters(text: str, _: float) -> tuple[str, ...]:
     return tuple(check_topic_filter(one) for one in filters)
 
 
+def _properties(text: str, _: float) -> tuple[PropertyColumn, ...]:
+    return parse_columns(text)
+
+
 def _starting_offsets(text: str, now: float) -> str | int | dict[str, Position]:
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
@@ -179,5 +186,6 @@ OPTIONS = {
         Option("until", "until", parse_time),
         Option("node", "nodes", _words),
         Option("topicFilter", "topic_filters", _topic_filters),
+        Option("properties", "properties", _properties),
     )
 }

@@ -2,5 +2,5 @@
 
 MESSAGES = (
     "node string, accepted_at timestamp, client_id string, topic string, qos int, retain boolean, dup boolean, "
-    "payload binary"
+    "payload binary, properties binary"
 )

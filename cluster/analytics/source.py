@@ -78,8 +78,7 @@ class FlockMQDataSource(DataSource):
         return "flockmq"
 
     def schema(self) -> str:
-        parse_options(self.options)  # parsed here so that `load()` reports a wrong one at once
-        return MESSAGES
+        return _columns(parse_options(self.options))  # parsed here so that `load()` reports a wrong one at once
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return FlockMQReader(self._parsed(schema))
@@ -91,10 +90,16 @@ class FlockMQDataSource(DataSource):
         return FlockMQStreamReader(options)
 
     def _parsed(self, schema: StructType) -> SourceOptions:
+        options = parse_options(self.options)
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
-        if columns != MESSAGES:
+        if columns != _columns(options):
             raise OptionError("the source flockmq has columns of its own", "leave .schema(...) out")
-        return parse_options(self.options)
+        return options
+
+
+def _columns(options: SourceOptions) -> str:
+    """The columns of the rows; their names need no quotes."""
+    return ", ".join([MESSAGES, *(f"{column.name} string" for column in options.properties)])
 
 
 def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
@@ -102,10 +107,10 @@ def read_range(options: SourceOptions, wanted: Range | None) -> Iterator[Any]:
     if wanted is None:
         return
     with Connection(options.redis, options.redis_patience) as connection:
-        logs = Logs(connection, options.prefix)
+        logs = Logs(connection)
         losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
         filters = TopicFilters(options.topic_filters) if options.topic_filters else None
-        reader = RangeReader(logs, Selection(filters, options.since, options.until), losses.missing)
+        reader = RangeReader(logs, Selection(filters, options.since, options.until), losses.missing, options.properties)
         yield from reader.batches(wanted)
 
 
@@ -118,7 +123,7 @@ class FlockMQReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with Connection(options.redis) as connection:
-            logs = Logs(connection, options.prefix)
+            logs = Logs(connection)
             losses = Losses(options.fail_on_data_loss, Job(logs, options.job, options.nodes))
             ranges = Planner(logs, options, losses.missing).between(options.since, options.until)
         return [RangePartition(one) for one in ranges]
@@ -188,7 +193,7 @@ class StreamDriver:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._connection = Connection(options.redis)
-        self._logs = Logs(self._connection, options.prefix)
+        self._logs = Logs(self._connection)
         self._job = Job(self._logs, options.job, options.nodes)
         self.planner = Planner(self._logs, options, Losses(options.fail_on_data_loss, self._job).missing)
         self.planner.look()  # reports a wrong address at once

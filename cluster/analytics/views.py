@@ -19,16 +19,21 @@ def views(spark: SparkSession, directory: str) -> None:
     directory = directory.rstrip("/")
     if not files.exists(directory):
         raise FlockError(f"there is no directory {directory}", "name the directory of `flockmq analytics run --output`")
-    found = [name for name in TABLES if files.glob(f"{directory}/{name}/date=*/hour=*/*.parquet")]
+    paths = {name: files.glob(f"{directory}/{name}/date=*/hour=*/*.parquet") for name in TABLES}
+    found = {name: max(some, key=lambda path: path.rpartition("/")[2]) for name, some in paths.items() if some}
     if not found and not files.exists(f"{directory}/_checkpoint"):
         raise FlockError(f"{directory} has nothing that `flockmq analytics run` wrote", "it has rates/, clients/, ...")
     for name in TABLES:
-        view(rows(spark, directory, name) if name in found else nothing(spark, name), name)
+        view(rows(spark, directory, name, found[name]) if name in found else nothing(spark, name), name)
 
 
-def rows(spark: SparkSession, directory: str, name: str) -> DataFrame:
-    """A table's rows."""
-    return spark.read.schema(f"{TABLES[name]}, date date, hour int").parquet(f"{directory}/{name}")
+def rows(spark: SparkSession, directory: str, name: str, newest: str) -> DataFrame:
+    """A table's rows; messages also have the columns of properties that the newest file has."""
+    columns = f"{TABLES[name]}, date date, hour int"
+    if name == "messages":
+        known = {column.split()[0] for column in columns.split(", ")}
+        columns += "".join(f", {more} string" for more in spark.read.parquet(newest).columns if more not in known)
+    return spark.read.schema(columns).parquet(f"{directory}/{name}")
 
 
 def nothing(spark: SparkSession, name: str) -> DataFrame:

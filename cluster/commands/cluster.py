@@ -15,7 +15,6 @@ from broker.commands.output import print_json, size, table, text
 from broker.commands.parser import Parser
 from cluster.commands import logged
 from cluster.commands.connection import Cluster, add_redis_options, connected
-from cluster.redis.keys import Keys
 
 if TYPE_CHECKING:
     import redis
@@ -80,10 +79,10 @@ def read(cluster: Cluster, seconds: float) -> dict[str, Any]:
     """The whole status, as JSON can hold it."""
     from cluster.redis.durability import inspect
 
-    client, prefix = cluster.client, cluster.config.prefix
-    kept = asyncio.run(inspect(client, cluster.config.replicas))
+    client, keys = cluster.client, cluster.keys
+    prefix = keys.prefix.decode()
+    kept = asyncio.run(inspect(client, cluster.config.replicas, in_slot=bool(keys.tag)))
     nodes = read_nodes(client, prefix, seconds)
-    keys = Keys(prefix)
     logs = logged.read_logs(client, keys)
     with client.pipeline(transaction=False) as pipe:
         pipe.get(f"{prefix}layout")

@@ -9,6 +9,7 @@ from broker.commands.parser import Parser
 from broker.config.load import load
 from broker.config.schema import ClusterConfig
 from broker.errors import FlockError, UsageError
+from cluster.redis.keys import Keys
 
 if TYPE_CHECKING:
     import redis
@@ -22,6 +23,7 @@ class Cluster(NamedTuple):
     client: "redis.Redis"  # replies are bytes
     config: ClusterConfig
     address: str  # for people: without passwords
+    keys: Keys
 
 
 def add_redis_options(parser: Parser) -> None:
@@ -52,10 +54,10 @@ def connected(args: Namespace) -> Iterator[Cluster]:
         from cluster.redis.clients import RedisAddress
     except ModuleNotFoundError as error:
         raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
-    address = RedisAddress.parse(settings.redis)
+    address = RedisAddress.parse(settings.redis, settings.prefix)
     try:
         with address.client(TIMEOUT) as client:
-            yield Cluster(client, settings, str(address))
+            yield Cluster(client, settings, str(address), address.keys)
     except (redis.RedisError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise  # the reader of our output closed it; Redis is well

@@ -1,27 +1,33 @@
 """`flockmq replay`: publishes logged messages again, in order, at their pace or faster; or lists them."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import sys
 import time
 from argparse import Namespace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from broker.commands.client_flags import check_topic_filter, check_topic_name, encoded, number, warn
 from broker.commands.parser import Parser
-from broker.errors import ClientError, UsageError
+from broker.errors import ClientError, ConnectRefusedError, UsageError
 from cluster.commands.connection import add_redis_options, connected
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from broker.client.client import Client
     from broker.client.options import Options
     from cluster.replay.player import Manner, Progress
     from cluster.replay.recording import Recording
 
 TO = "mqtt://127.0.0.1:1883"
 SPEED = re.compile(r"(\d+(?:\.\d+)?)x?", re.ASCII)
+UNKNOWN_LEVEL = (1, 0x84)  # return code of levels 3 and 4, reason code of level 5
 PATIENCE = 10.0  # seconds for a Redis that is away
 EXAMPLES = """\
   flockmq replay --since "10 min ago" --filter 'site/#'
@@ -51,8 +57,8 @@ def run(arguments: list[str]) -> int:
         from cluster.replay import listing
         from cluster.replay.recording import Recording
 
-        with Connection(RedisAddress.parse(cluster.config.redis), PATIENCE) as connection:
-            recording = Recording(Logs(connection, cluster.config.prefix), selection(args), warn)
+        with Connection(RedisAddress.parse(cluster.config.redis, cluster.config.prefix), PATIENCE) as connection:
+            recording = Recording(Logs(connection), selection(args), warn)
             if args.count:
                 return listing.count(recording, as_json=args.json)
             if args.dry_run:
@@ -78,6 +84,9 @@ def make_parser() -> Parser:
     group.add_argument("--topic-prefix", metavar="PREFIX", default="", help="put before each topic name: replay/")
     group.add_argument("--qos", type=number(0, 2), metavar="QOS", help="with this QoS [the original]")
     group.add_argument("--no-retain", dest="retain", action="store_false", help="without RETAIN [the original]")
+    group.add_argument(
+        "--keep-expiry", action="store_true", help="with the expiry interval of each message [without: none expires]"
+    )
     group.add_argument(
         "--with-times", action="store_true", help="payloads become JSON with accepted_at, node, client_id and payload"
     )
@@ -142,6 +151,7 @@ def manner(args: Namespace) -> "Manner":
         qos=args.qos,
         retain=args.retain,
         with_times=args.with_times,
+        keep_expiry=args.keep_expiry,
         limit=args.limit,
     )
 
@@ -170,21 +180,40 @@ def client_options(args: Namespace) -> "Options":
         username=unquote(parts.username) if parts.username else None,
         password=None if parts.password is None else encoded(unquote(parts.password)),
         max_inflight=args.max_inflight,
+        level=5,
     )
 
 
 # ---- publishing ----
 
 
+@contextlib.asynccontextmanager
+async def connected_client(options: "Options") -> "AsyncIterator[Client]":
+    """A client at level 5; at level 4 if the broker does not speak it. Raises ConnectError and its kinds."""
+    from broker.client.client import Client
+
+    client = Client(options)
+    try:
+        await client.connect()
+    except ConnectRefusedError as error:
+        if error.return_code not in UNKNOWN_LEVEL:
+            raise
+        client = Client(replace(options, level=4))
+        await client.connect()
+    try:
+        yield client
+    finally:
+        await client.disconnect()
+
+
 async def publish(recording: "Recording", args: Namespace, options: "Options") -> int:
     """Publish everything, with progress and a summary; returns the exit status."""
-    from broker.client.client import Client
     from cluster.replay.player import GRACE, Player, Progress
     from cluster.replay.summary import resume_hint, summarize
 
     began, progress = time.monotonic(), Progress()
     signals: list[int] = []
-    async with Client(options) as client:
+    async with connected_client(options) as client:
         player = Player(client, manner(args), progress)
         work = asyncio.ensure_future(player.play(recording.chunks()))
         loop = asyncio.get_running_loop()
@@ -210,7 +239,9 @@ async def publish(recording: "Recording", args: Namespace, options: "Options") -
             summarize(progress, recording, time.monotonic() - began, as_json=args.json)
             raise ClientError(str(error), resume_hint(progress)) from error
     summarize(progress, recording, time.monotonic() - began, as_json=args.json)
-    return 128 + signals[0] if signals and progress.interrupted else 0
+    if signals and progress.interrupted:
+        return 128 + signals[0]
+    return 1 if progress.refused else 0
 
 
 async def watch(work: "asyncio.Future[None]", progress: "Progress", recording: "Recording") -> None:

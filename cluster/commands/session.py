@@ -51,7 +51,7 @@ def act(cluster: Cluster, action: str, client_id: bytes) -> str:
     import redis
 
     try:
-        answer = text(cluster.client.fcall(f"flockmq_{action}", 0, cluster.config.prefix, client_id))
+        answer = text(cluster.client.execute_command(*cluster.keys.function(action), client_id))  # type: ignore[no-untyped-call]
     except redis.ResponseError as error:
         if "function not found" not in str(error).lower():
             raise
@@ -66,7 +66,7 @@ def act(cluster: Cluster, action: str, client_id: bytes) -> str:
 
 def name_of(cluster: Cluster, node: str) -> str:
     """A node's name; empty when it has left."""
-    return text(cluster.client.hget(f"{cluster.config.prefix}node:{node}", "name") or b"")
+    return text(cluster.client.hget(cluster.keys.node(node.encode()), "name") or b"")
 
 
 def missing(cluster: Cluster, client_id: bytes) -> FlockError:
@@ -83,7 +83,7 @@ def read(cluster: Cluster, client_id: bytes) -> dict[str, Any]:
     Raises:
         FlockError: there is none.
     """
-    prefix = cluster.config.prefix.encode()
+    prefix = cluster.keys.prefix
     with cluster.client.pipeline() as pipe:
         pipe.hgetall(prefix + b"s:" + client_id)
         pipe.zscore(prefix + b"sessions", client_id)

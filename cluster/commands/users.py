@@ -19,7 +19,6 @@ from broker.commands.parser import Parser
 from broker.commands.passwd import add_scram_options, ask_credentials
 from broker.errors import FlockError, UsageError
 from cluster.commands.connection import Cluster, add_redis_options, connected
-from cluster.redis.keys import Keys
 
 EXAMPLES = """\
   flockmq users add pump-17                          # asks for the password, or reads a line of standard input
@@ -134,7 +133,7 @@ ACTIONS: dict[str, Callable[[Document | None, Namespace, str], Document | None]]
 
 def change(cluster: Cluster, name: str, make: Callable[[Document | None], Document | None]) -> None:
     """Replace a user by the result of `make`, and publish the change; concurrent changes are not lost."""
-    keys = Keys(cluster.config.prefix)
+    keys = cluster.keys
 
     def transaction(pipe: Any) -> None:
         data = pipe.hget(keys.users, name)
@@ -144,7 +143,7 @@ def change(cluster: Cluster, name: str, make: Callable[[Document | None], Docume
             pipe.hdel(keys.users, name)
         else:
             pipe.hset(keys.users, name, json.dumps(made))
-        pipe.publish(keys.all, pack([b"user", name.encode()]))
+        pipe.execute_command(keys.publish, keys.all, pack([b"user", name.encode()]))
 
     cluster.client.transaction(transaction, keys.users)
 
@@ -164,7 +163,7 @@ def read(name: str, data: bytes) -> Document:
 
 def all_users(cluster: Cluster) -> dict[str, Document]:
     """All users, by name."""
-    found = cluster.client.hscan_iter(Keys(cluster.config.prefix).users, count=500)
+    found = cluster.client.hscan_iter(cluster.keys.users, count=500)
     return {name: read(name, data) for name, data in sorted((name.decode(), data) for name, data in found)}
 
 

@@ -53,6 +53,7 @@ class NodeLink:
             lambda: self._on_drained(),
             lambda: None,
             self._patience,
+            in_slot=bool(self.keys.tag),
         )
 
     # ---- life ----
@@ -69,7 +70,7 @@ class NodeLink:
         link.set_on_lost(partial(self._lost, link))
         link.hold()
         self.connection = link
-        await self._connector.introduce(link, (self.keys.all, self.keys.to(self.node_id)))
+        await self._connector.introduce(link, self.keys.subscribe, (self.keys.all, self.keys.to(self.node_id)))
 
     def _lost(self, link: Link) -> None:
         if link is self.connection and self.joined and not self.closed:
@@ -93,6 +94,11 @@ class NodeLink:
     def silent_for(self) -> float:
         """Seconds that the oldest pending call has waited without any data arriving; 0 if none is pending."""
         return self.connection.silent_for
+
+    @property
+    def why_closed(self) -> str:
+        """The reason why this node has ended the connection, if it has one."""
+        return self.connection.why_closed
 
     @property
     def reachable(self) -> bool:
@@ -132,8 +138,8 @@ class NodeLink:
 
     def publish(self, channel: bytes, message: bytes) -> None:
         """Send a message to other nodes."""
-        self.connection.call(ignore, "PUBLISH", channel, message)
+        self.connection.call(ignore, self.keys.publish, channel, message)
 
     def _command(self, name: str, as_node: bool, arguments: Any) -> list[bytes | str | int]:
         node = [self.node_id] if as_node else []
-        return ["FCALL", f"flockmq_{name}", "0", self.keys.prefix, *node, *arguments]
+        return [*self.keys.function(name), *node, *arguments]

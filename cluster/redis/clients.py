@@ -4,8 +4,11 @@ Maps the fields of a URL (`broker.config.redis_url`) to a client's arguments. No
 retry is safe depends on the caller.
 """
 
+import asyncio
 import ssl
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
 
 import redis
 import redis.asyncio
@@ -16,13 +19,39 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from broker.config.redis_url import RedisUrl
+from cluster.redis.keys import Keys
+from cluster.redis.slot_owner import (
+    SECONDS,
+    AsyncFollowing,
+    AsyncFollowingTls,
+    Following,
+    FollowingTls,
+    find_owner,
+)
 
+PREFIX = "mq:"
 TIMEOUT = 5.0  # seconds for a connection, and for a reply
 CERT_REQS = {"full": "required", "ca": "required", "none": "none"}
 
 
+@dataclass(frozen=True)
 class RedisAddress(RedisUrl):
-    """The address of Redis: `RedisAddress.parse(url)`. `str` of it masks the passwords."""
+    """The address of Redis: `RedisAddress.parse(url, prefix)`. `str` of it masks the passwords."""
+
+    prefix: str = PREFIX  # of the keys: in a Redis Cluster it decides which primary has them
+
+    @classmethod
+    def parse(cls, url: str, prefix: str = PREFIX) -> Self:
+        """The URL's fields, and the prefix of the keys. Raises ValueError as `RedisUrl.parse`."""
+        return replace(super().parse(url), prefix=prefix)
+
+    def __str__(self) -> str:
+        return super().__str__()
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of the cluster there."""
+        return Keys(self.prefix, in_slot=self.kind == "cluster")
 
     def client(self, timeout: float = TIMEOUT) -> redis.Redis:
         """A blocking client, with Sentinel of the current master; connects at the first command."""
@@ -32,6 +61,9 @@ class RedisAddress(RedisUrl):
                 self.hosts, sentinel_kwargs=self._sentinel_arguments(timeout) | more, **self._arguments(timeout) | more
             )
             return sentinel.master_for(self.master)  # type: ignore[no-any-return,no-untyped-call]
+        if self.kind == "cluster":
+            kind = FollowingTls if self.tls else Following
+            return redis.Redis.from_pool(redis.ConnectionPool(kind, **self._followed(timeout) | more))
         return redis.Redis(**self._place(), **self._arguments(timeout) | more)
 
     def async_client(self, timeout: float = TIMEOUT) -> redis.asyncio.Redis:
@@ -39,16 +71,27 @@ class RedisAddress(RedisUrl):
         more = {"retry": AsyncRetry(NoBackoff(), 0)}
         if self.kind == "sentinel":
             return self._async_sentinel(timeout).master_for(self.master)  # type: ignore[no-any-return]
+        if self.kind == "cluster":
+            kind = AsyncFollowingTls if self.tls else AsyncFollowing
+            return redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(kind, **self._followed(timeout) | more))
         return redis.asyncio.Redis(**self._place(), **self._arguments(timeout) | more)
 
     async def endpoint(self, timeout: float = TIMEOUT) -> tuple[str, int] | str:  # noqa: ASYNC109, for each Sentinel
         """Host and port of the current master, or the path of a unix socket.
 
         Raises:
-            OSError: no Sentinel replies, or none has an address of the master.
+            OSError: no Sentinel replies, or none has an address of the master; likewise the servers of a Redis Cluster.
+            redis.ResponseError, redis.AuthenticationError: every server of a Redis Cluster refuses.
         """
         if self.kind == "unix":
             return self.path
+        if self.kind == "cluster":
+            try:
+                return await asyncio.to_thread(self._find_owner, timeout)
+            except redis.AuthenticationError:
+                raise
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                raise ConnectionError(str(error)) from error
         if self.kind != "sentinel":
             return self.hosts[0]
         sentinel = self._async_sentinel(timeout)
@@ -91,6 +134,15 @@ class RedisAddress(RedisUrl):
         except redis.RedisError as error:
             return str(error)
         return "no such master, or it is down"
+
+    def _find_owner(self, timeout: float) -> tuple[str, int]:
+        return find_owner(self.hosts, self.keys.slot, self._arguments(min(timeout, SECONDS)))
+
+    def _followed(self, timeout: float) -> dict[str, Any]:
+        """The arguments of a connection to the primary that owns the keys."""
+        arguments = self._arguments(timeout)
+        arguments.pop("ssl", None)
+        return arguments | {"find": partial(self._find_owner, timeout)}
 
     def _place(self) -> dict[str, Any]:
         if self.kind == "unix":

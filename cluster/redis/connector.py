@@ -1,13 +1,17 @@
 """Opens a link: connects to Redis, authenticates, loads the function library of this version, subscribes."""
 
 import asyncio
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
+import redis
+
+from broker import logs
 from cluster.redis.clients import RedisAddress
 from cluster.redis.keys import LIBRARY
 from cluster.redis.link import Link, LinkError
+
+log = logs.get("flockmq.cluster")
 
 FUNCTIONS = Path(__file__).with_name("functions")
 FUNCTION_FILES = ("common", "commits", "sessions", "membership", "log")  # one library, joined in this order
@@ -37,7 +41,9 @@ class Connector:
         self._address = address
         self._name = b"flockmq-" + me
         self._patience = patience
-        self._number = 0  # Redis' client id of the last link
+        self._place: tuple[str, int] | str = ""  # of the current link
+        self._numbers: dict[tuple[str, int] | str, int] = {}  # the client id of the last link, by server
+        self._refused = False  # CLIENT is refused, and the log has it
         self.reached = True  # whether the machine of Redis replied at the last attempt
 
     async def connect(self, link: Link) -> None:
@@ -45,9 +51,13 @@ class Connector:
 
         Raises:
             OSError, TimeoutError: Redis is unreachable.
+            Refused: every server of a Redis Cluster refuses to name the primary.
         """
         try:
-            await link.connect(await self._address.endpoint(), self._address.ssl_context())
+            self._place = await self._address.endpoint()
+            await link.connect(self._place, self._address.ssl_context())
+        except (redis.ResponseError, redis.AuthenticationError) as error:
+            raise Refused(str(error)) from error
         except (ConnectionRefusedError, FileNotFoundError):
             self.reached = True
             raise
@@ -56,8 +66,8 @@ class Connector:
             raise
         self.reached = True
 
-    async def introduce(self, link: Link, channels: Iterable[bytes]) -> None:
-        """Switch to RESP3, authenticate, load the functions, subscribe to the channels.
+    async def introduce(self, link: Link, subscribe: bytes, channels: Iterable[bytes]) -> None:
+        """Switch to RESP3, authenticate, load the functions, subscribe to the channels by that command.
 
         Raises:
             Refused: Redis refuses for a lasting reason.
@@ -67,27 +77,34 @@ class Connector:
         hello: list[bytes | str | int] = ["HELLO", "3"]
         if address.password:
             hello += ["AUTH", address.username or "default", address.password]
+        hello += ["SETNAME", self._name]
         try:
             async with asyncio.timeout(self._patience):
                 greeting = await link.ask(*hello)
                 if address.db:
                     await link.ask("SELECT", address.db)
-                await link.ask("CLIENT", "SETNAME", self._name)
                 await self._load_functions(link)
-                with contextlib.suppress(LinkError):  # the user may lack the right
-                    await self._end_link_before(link, greeting[b"id"])
+                await self._end_link_before(link, greeting[b"id"])
         except LinkError as error:
             if str(error).startswith(FINAL):
                 raise Refused(str(error)) from error
             raise
         for channel in channels:
-            link.subscribe(channel)
+            link.subscribe(subscribe, channel)
 
     async def _end_link_before(self, link: Link, number: int) -> None:
         """Close the previous link's connection if Redis still has it: its unread commands must not run later."""
-        before, self._number = self._number, number
-        if before and (b"name=" + self._name + b" ") in await link.ask("CLIENT", "LIST", "ID", before):
-            await link.ask("CLIENT", "KILL", "ID", before)
+        before = self._numbers.get(self._place, number)
+        self._numbers[self._place] = number
+        if before == number:
+            return
+        try:
+            if (b"name=" + self._name + b" ") in await link.ask("CLIENT", "LIST", "ID", before):
+                await link.ask("CLIENT", "KILL", "ID", before)
+        except LinkError as error:  # a user without the right, or a rented service
+            if not self._refused:
+                self._refused = True
+                log.info("Redis refuses CLIENT: the node rejoins if it finds commands of an ended link", reason=error)
 
     async def _load_functions(self, link: Link) -> None:
         code = function_library()

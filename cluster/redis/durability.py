@@ -12,7 +12,13 @@ from typing import Any
 import redis
 import redis.asyncio
 
-CONFIG_KEYS = ("appendfsync", "save", "no-appendfsync-on-rewrite", "client-output-buffer-limit")
+CONFIG_KEYS = (
+    "appendfsync",
+    "save",
+    "no-appendfsync-on-rewrite",
+    "client-output-buffer-limit",
+    "cluster-require-full-coverage",
+)
 # By appendfsync of the append-only file: the data that a loss of power destroys; a warning.
 LOSS_OF_POWER = {
     "everysec": ("can take the last second or two", ""),
@@ -43,26 +49,30 @@ class Facts:
     maxmemory: int = 0
     policy: str = ""
     role: str = "master"
-    replicas: int = 0  # connected
+    replicas: int | None = None  # connected
     mode: str = "standalone"
+    full_coverage: bool = False  # of a Redis Cluster: it stops while one of its slots has no primary
     write_failed: str = ""  # files that Redis failed to write recently
     max_pending_output: int = 0  # bytes for one subscriber, above which Redis closes its connection; 0 = no limit
 
 
-async def inspect(client: redis.Redis | redis.asyncio.Redis, replicas: int = 0, max_message: int = 0) -> Durability:
+async def inspect(
+    client: redis.Redis | redis.asyncio.Redis, replicas: int = 0, max_message: int = 0, in_slot: bool = False
+) -> Durability:
     """Read the settings of Redis.
 
     Args:
         client: of the Redis; with a blocking client this never suspends.
         replicas: the configuration key `cluster.replicas`.
         max_message: the configuration key `limits.max_packet_size`; 0 = don't check it.
+        in_slot: whether the keys are in one slot of a Redis Cluster; the client is of the primary that owns it.
 
     Raises:
         redis.RedisError: Redis is unreachable; a forbidden command is no error.
     """
     info = await _reply(client.info)
     settings = await _reply(client.config_get, *CONFIG_KEYS)
-    return describe(facts(info or {}, settings), replicas, max_message)
+    return describe(facts(info or {}, settings), replicas, max_message, in_slot)
 
 
 async def _reply(command: Callable[..., Any], *arguments: str) -> Any:
@@ -90,14 +100,15 @@ def facts(info: Mapping[str, Any], settings: Mapping[Any, Any] | None) -> Facts:
         maxmemory=int(info.get("maxmemory", 0)),
         policy=str(info.get("maxmemory_policy", "")),
         role=str(info.get("role", "master")),
-        replicas=int(info.get("connected_slaves", 0)),
+        replicas=int(info["connected_slaves"]) if "connected_slaves" in info else None,
         mode=str(info.get("redis_mode", "standalone")),
         write_failed=" and ".join(failed),
+        full_coverage=read.get("cluster-require-full-coverage") == "yes",
         max_pending_output=_max_pending_output(read.get("client-output-buffer-limit", "")),
     )
 
 
-def describe(found: Facts, replicas: int = 0, max_message: int = 0) -> Durability:
+def describe(found: Facts, replicas: int = 0, max_message: int = 0, in_slot: bool = False) -> Durability:
     """These facts in words; the other arguments are those of `inspect`."""
     sentence, warning = _kept(found)
     warnings = [warning] if warning else []
@@ -110,15 +121,19 @@ def describe(found: Facts, replicas: int = 0, max_message: int = 0) -> Durabilit
         sentence += f"; before it is acknowledged, {_count(replicas)} of Redis must have it"
     elif found.replicas:
         sentence += "; a failover can lose data that the replica had not received yet (cluster.replicas waits for it)"
-    if replicas > found.replicas and found.role == "master":
+    if found.replicas is not None and replicas > found.replicas and found.role == "master":
         warnings.append(
             f"cluster.replicas = {replicas}, but Redis has {_count(found.replicas)} connected: "
             "no message is acknowledged until there are more"
         )
     if found.role != "master":
         warnings.append("this Redis is a read-only replica: configure the master, or its Sentinels")
-    if found.mode == "cluster":
-        warnings.append("this is a Redis Cluster: FlockMQ needs all its keys in one Redis")
+    if found.mode == "cluster" and not in_slot:
+        warnings.append("this is a Redis Cluster: redis+cluster://HOST:PORT,HOST:PORT is its URL")
+    if found.full_coverage and in_slot:
+        warnings.append(
+            "this Redis stops when another primary of its cluster is away: set cluster-require-full-coverage no"
+        )
     if found.maxmemory and found.policy.startswith("allkeys-"):
         warnings.append(
             f"DANGER: Redis deletes sessions, queues and retained messages when its memory is full (maxmemory-policy "

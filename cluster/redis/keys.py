@@ -1,27 +1,55 @@
 """Every key and channel in Redis, and the name of the function library. Contents: deploy/docs/CLUSTER.md."""
 
+from binascii import crc_hqx
+
 LAYOUT = 2  # the newest layout that this version knows, of everything that nodes share; 2 has what MQTT 5.0 adds
 LIBRARY = "flockmq1"
+SLOTS = 16384  # of a Redis Cluster
 
 
 class Keys:
-    """The keys of a cluster.
+    """The keys and channels of a cluster, and the commands that depend on whether they are in a Redis Cluster.
 
     Args:
         prefix: of all keys and channels.
+        in_slot: whether they are in a Redis Cluster. The prefix is a hash tag there, so that all are in one slot.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, in_slot: bool = False) -> None:
+        self.tag = b""  # the bare hash tag: a key that never exists; empty without a Redis Cluster
+        if in_slot:
+            name = prefix.rstrip(":") or prefix
+            self.tag = b"{%s}" % name.encode()
+            prefix = f"{{{name}}}{prefix[len(name) :]}"
+        self.publish = b"SPUBLISH" if in_slot else b"PUBLISH"
+        self.subscribe = b"SSUBSCRIBE" if in_slot else b"SUBSCRIBE"
         self.prefix = prefix.encode()
         self.changes = self.prefix + b"changes"
         self.nodes = self.prefix + b"nodes"
         self.retained = self.prefix + b"retained"
         self.sessions = self.prefix + b"sessions"
+        self.clock = self.prefix + b"clock"
+        self.delayed = self.prefix + b"delayed"
+        self.delayed_wills = self.prefix + b"delayed:wills"
         self.users = self.prefix + b"users"
         self.all = self.prefix + b"all"
         self.analytics_logs = self.prefix + b"analytics:logs"
         self.analytics_jobs = self.prefix + b"analytics:jobs"
         self.analytics_results = self.prefix + b"analytics:results"
+
+    def function(self, name: str) -> list[bytes]:
+        """The beginning of the command that calls a function of the library.
+
+        In a Redis Cluster it declares the bare tag as its only key. That key never exists, so the server replies MOVED
+        or ASK *instead of* running the function, whenever the slot is elsewhere or only a part of its keys is there.
+        """
+        declared = [b"1", self.tag] if self.tag else [b"0"]
+        return [b"FCALL", b"flockmq_" + name.encode(), *declared, self.prefix]
+
+    @property
+    def slot(self) -> int:
+        """The hash slot of all keys, in a Redis Cluster."""
+        return crc_hqx(self.tag[1:-1], 0) % SLOTS
 
     def to(self, node: bytes) -> bytes:
         """The channel of a node."""

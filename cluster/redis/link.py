@@ -3,8 +3,11 @@
 It speaks RESP3: messages to this node's channels arrive on the same connection as the replies, in the order in which
 Redis executed their causes. This module handles commands, replies and pushes; their meaning is its callers'.
 
-A reply belongs to the oldest call without one. When the connection ends, every pending call gets `LOST`: Redis may or
-may not have executed it.
+A reply belongs to the oldest call without one. When the connection ends, every pending call gets a `LinkLost`: Redis
+may or may not have executed it.
+
+In a Redis Cluster the keys can go to another primary. A reply or a push that shows it ends the connection, and the next
+one is to the new primary. ASK is never followed: while a slot is moving, no function may see only a part of its keys.
 """
 
 import asyncio
@@ -33,6 +36,9 @@ class LinkError(Exception):
 LOST = LinkLost("the connection to Redis was lost")
 NOTHING = object()  # the reader has no complete reply
 CONNECT_SECONDS = 3.0
+# Replies of a server of a Redis Cluster that does not have all keys of the slot, or may not change them. READONLY: of a
+# primary that became a replica; MASTERDOWN: of a replica without a primary.
+ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN")
 
 log = logs.get("flockmq.cluster")
 
@@ -49,6 +55,7 @@ class Link(asyncio.Protocol):
         on_drained: called when all received data is processed.
         on_lost: called once, when the connection has ended.
         patience: seconds without data after which `ask` gives up.
+        in_slot: whether it is to a server of a Redis Cluster, which can lose the slot of the keys.
     """
 
     def __init__(
@@ -57,7 +64,10 @@ class Link(asyncio.Protocol):
         on_drained: Callable[[], object],
         on_lost: Callable[[], object],
         patience: float,
+        in_slot: bool = False,
     ) -> None:
+        self._in_slot = in_slot
+        self.why_closed = ""  # the reason why this side has ended the connection, if it has one
         self._on_push = on_push
         self._on_drained = on_drained
         self._on_lost = on_lost
@@ -137,16 +147,17 @@ class Link(asyncio.Protocol):
             raise LinkError(str(reply))
         return reply
 
-    def close(self) -> None:
-        """End the connection; this calls `on_lost`."""
+    def close(self, why: str = "") -> None:
+        """End the connection, for a reason or at its end; this calls `on_lost`."""
         if self._transport is not None:
+            self.why_closed = why
             self._transport.abort()
             self.connection_lost(None)
 
-    def subscribe(self, channel: bytes) -> None:
+    def subscribe(self, command: bytes, channel: bytes) -> None:
         """Receive the messages of a channel. It has no reply; the reply to the next call confirms it."""
         if self._transport is not None:
-            self._transport.write(hiredis.pack_command((b"SUBSCRIBE", channel)))  # type: ignore[arg-type]
+            self._transport.write(hiredis.pack_command((command, channel)))  # type: ignore[arg-type]
 
     def set_on_lost(self, on_lost: Callable[[], object]) -> None:
         """Replace the function that is called when the connection has ended."""
@@ -194,6 +205,9 @@ class Link(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (item := self._reader.gets()) is not NOTHING:
+                if self._in_slot and (why := _elsewhere(item)):
+                    self.close(why)
+                    break
                 if self._deferred is None:
                     self._take(item)
                 elif isinstance(item, hiredis.PushNotification) or self._replies_before:
@@ -210,7 +224,7 @@ class Link(asyncio.Protocol):
 
     def _take(self, item: Any) -> None:
         if isinstance(item, hiredis.PushNotification):
-            if item[0] == b"message":
+            if item[0] == b"message" or item[0] == b"smessage":
                 self._push(item[1], item[2])
         elif self._waiting:
             then, _ = self._waiting.popleft()
@@ -234,6 +248,17 @@ class Link(asyncio.Protocol):
         self._transport = None
         self._held = self._deferred = None
         waiting, self._waiting = self._waiting, deque()
+        lost = LinkLost(self.why_closed) if self.why_closed else LOST
         for then, _ in waiting:
-            self._act(then, LOST)
+            self._act(then, lost)
         self._act(self._on_lost)
+
+
+def _elsewhere(item: Any) -> str:
+    """The reason why a reply or push shows that the keys are elsewhere, or will be; empty if it does not."""
+    if isinstance(item, hiredis.ReplyError):
+        text = str(item)
+        return f"another primary has the keys, or will have them: {text}" if text.startswith(ELSEWHERE) else ""
+    if isinstance(item, hiredis.PushNotification) and item[0] == b"sunsubscribe":
+        return "the slot of the keys has moved to another primary"
+    return ""

@@ -86,6 +86,9 @@ class RedisStore(Store):
     ) -> None:
         self._keys = keys
         self._node = node
+        self._call_acks, self._call_commit, self._call_logged = (
+            (*keys.function(name), node) for name in ("acks", "commit", "logged")
+        )
         self._limits = limits
         self._bounds = bounds
         self._replicas = replicas
@@ -199,7 +202,7 @@ class RedisStore(Store):
                 self._unnumbered(waiting.block.unnumbered())
         self._probing = False
         if self._message_log is not None:
-            link.call(ignore, b"FCALL", b"flockmq_log_from", b"0", self._keys.prefix, self._node, self._log_from())
+            link.call(ignore, *self._keys.function("log_from"), self._node, self._log_from())
         self._resend()
         self._advance(self._round)
         self._weigh(0)
@@ -232,22 +235,14 @@ class RedisStore(Store):
         if block is not None and not waiting.acked:
             link.call(
                 partial(self._taken, waiting, current),
-                b"FCALL",
-                b"flockmq_acks",
-                b"0",
-                self._keys.prefix,
-                self._node,
+                *self._call_acks,
                 block.acks,
             )
         if block is not None and block.commit and not waiting.kept:
             messages, size, drop_oldest = self._limits()
             link.call(
                 partial(self._committed, waiting, current),
-                b"FCALL",
-                b"flockmq_commit",
-                b"0",
-                self._keys.prefix,
-                self._node,
+                *self._call_commit,
                 waiting.seq,
                 block.commit,
                 messages,
@@ -260,11 +255,7 @@ class RedisStore(Store):
             # Redis checks the id: it ignores an entry that it has, and refuses one whose predecessor it lacks.
             link.call(
                 partial(self._logged, waiting, current),
-                b"FCALL",
-                b"flockmq_logged",
-                b"0",
-                self._keys.prefix,
-                self._node,
+                *self._call_logged,
                 *entry,
                 self._message_bounds.oldest(),
             )

@@ -60,7 +60,7 @@ def show(recording: Recording, limit: int, *, as_json: bool) -> int:
         if as_json:
             print(json.dumps(envelope(message)))
             continue
-        flags = " retain" if row.retain else ""
+        flags = (" retain" if row.retain else "") + (" with properties" if row.properties else "")
         print(
             f"{format_time(row.accepted)} {logs.quoted(message.node)} {logs.quoted(row.client_id)} "
             f"{logs.quoted(row.topic)} QoS {row.qos}{flags}, {len(row.payload)} bytes"

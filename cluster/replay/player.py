@@ -1,4 +1,8 @@
-"""Publishes recorded messages at their pace, or faster: one connection, a bounded window, counts."""
+"""Publishes recorded messages at their pace, or faster: one connection, a bounded window, counts.
+
+At level 5 each message has its properties. The expiry interval is left out unless it is asked for: it was meant for
+the time of the first publication.
+"""
 
 import asyncio
 import base64
@@ -7,12 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from _speedups.codec.errors import InvalidPacket
+from _speedups.codec.properties import decode_block
 from broker.client.client import Client
+from broker.commands.output_format import json_properties
+from broker.errors import ConnectionLostError
+from cluster.analytics.errors import BlockError
 from cluster.analytics.times import SECOND, iso
 from cluster.replay.recording import Logged
 
 GRACE = 5.0  # seconds for acknowledgements after Ctrl-C
 TOPIC_MAX = 65_535  # bytes of a topic name
+DESCRIBE_PAYLOAD = {"payload_format_indicator", "content_type"}  # left out where JSON replaces the payload
 LATENESS = 0.002  # seconds that are not worth a sleep
 
 
@@ -26,6 +36,7 @@ class Manner:
     qos: int | None = None  # None: the original
     retain: bool = True  # whether RETAIN is kept
     with_times: bool = False
+    keep_expiry: bool = False  # whether the Message Expiry Interval is kept
     limit: int = 0  # messages; 0: all
 
 
@@ -35,9 +46,12 @@ class Progress:
 
     published: int = 0
     acknowledged: int = 0  # of QoS 1 and 2
+    refused: int = 0  # of QoS 1 and 2
+    refusal: str = ""  # why the first of them was refused
     expected: int = 0  # acknowledgements
     bytes: int = 0  # of payloads
-    too_long: int = 0  # messages skipped: their topic name is too long with the prefix
+    too_long: int = 0  # messages skipped: their topic name or response topic is too long with the prefix
+    bare: int = 0  # messages published without their properties, because the broker speaks no MQTT 5.0
     at: int = 0  # accepted_at of the latest
     behind: float = 0.0  # seconds by which the pace is missed
     interrupted: bool = False
@@ -64,7 +78,28 @@ def envelope(message: Logged) -> dict[str, Any]:
         document["payload"] = row.payload.decode()
     except UnicodeDecodeError:
         document["payload_base64"] = base64.b64encode(row.payload).decode()
+    if row.properties:
+        properties = properties_of(message)
+        correlation = properties.get("correlation_data", b"")
+        document["properties"] = shown = json_properties(properties)
+        try:
+            correlation.decode()
+        except UnicodeDecodeError:
+            del shown["correlation-data"]
+            shown["correlation-data-base64"] = base64.b64encode(correlation).decode()
     return document
+
+
+def properties_of(message: Logged) -> dict[str, Any]:
+    """The properties of a message, as `Publish.properties` has them.
+
+    Raises:
+        BlockError: they are damaged.
+    """
+    try:
+        return decode_block(message.row.properties or b"")
+    except InvalidPacket as error:
+        raise BlockError(f"a message of the log of node {message.node} has damaged properties: {error}") from None
 
 
 class Player:
@@ -116,14 +151,18 @@ class Player:
         if self.stop.is_set():
             return False
         topic = manner.topic_prefix + row.topic
-        if manner.topic_prefix and len(topic.encode()) > TOPIC_MAX:
+        qos = row.qos if manner.qos is None else manner.qos
+        payload, properties = row.payload, self._properties(message)
+        if manner.topic_prefix and any(
+            len(name.encode()) > TOPIC_MAX for name in (topic, properties.get("response_topic", ""))
+        ):
             progress.too_long += 1
             return True
-        qos = row.qos if manner.qos is None else manner.qos
-        payload = row.payload
         if manner.with_times and (payload or not row.retain):  # an empty one with RETAIN clears the retained message
             payload = json.dumps(envelope(message), ensure_ascii=False, separators=(",", ":")).encode()
-        done = await self._client.start_publish(topic, payload, qos, row.retain and manner.retain)
+            for name in DESCRIBE_PAYLOAD & properties.keys():
+                del properties[name]
+        done = await self._client.start_publish(topic, payload, qos, row.retain and manner.retain, properties)
         progress.published += 1
         progress.bytes += len(payload)
         progress.at = row.accepted
@@ -133,10 +172,29 @@ class Player:
             done.add_done_callback(self._acknowledged)
         return progress.published != manner.limit
 
+    def _properties(self, message: Logged) -> dict[str, Any]:
+        """The properties to publish a message with."""
+        if not message.row.properties:
+            return {}
+        if self._client.options.level < 5:
+            self.progress.bare += 1
+            return {}
+        properties = properties_of(message)
+        if not self._manner.keep_expiry:
+            properties.pop("message_expiry_interval", None)
+        if "response_topic" in properties:  # whoever answers a replayed request must not answer the live client
+            properties["response_topic"] = self._manner.topic_prefix + properties["response_topic"]
+        return properties
+
     def _acknowledged(self, done: "asyncio.Future[None]") -> None:
-        if not done.cancelled() and done.exception() is None:
+        if done.cancelled() or isinstance(error := done.exception(), ConnectionLostError):
+            return
+        del self.progress.unacknowledged[done]
+        if error is None:
             self.progress.acknowledged += 1
-            del self.progress.unacknowledged[done]
+        else:
+            self.progress.refused += 1
+            self.progress.refusal = self.progress.refusal or str(error)
 
     async def _wait_for(self, order: int) -> bool:
         """Sleep until a message is due; False if the replay is stopped."""
@@ -184,5 +242,5 @@ class Player:
         stopped.cancel()
         everything.cancel()
         for done in waiting:
-            if done.done():
-                done.result()  # raises if the connection was lost
+            if done.done() and isinstance(error := done.exception(), ConnectionLostError):
+                raise error

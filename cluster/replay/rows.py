@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cluster.analytics.errors import BlockError
-from cluster.analytics.log.header import DUP, QOS, RETAIN, Column, find_columns, parse_header
+from cluster.analytics.log.header import DUP, QOS, RETAIN, Column, Columns, find_columns, parse_header
 
 KINDS = [(flags & QOS, bool(flags & RETAIN), bool(flags & DUP)) for flags in range(256)]
 Wanted = Callable[[str], bool]
@@ -25,6 +25,7 @@ class Row(NamedTuple):
     retain: bool
     dup: bool
     payload: bytes
+    properties: bytes | None = None  # as in PUBLISH, with the expiry as received, without length; None: it had none
 
 
 def read(block: bytes, *, topic: Wanted | None = None, client: Wanted | None = None) -> list[Row]:
@@ -41,6 +42,7 @@ def read(block: bytes, *, topic: Wanted | None = None, client: Wanted | None = N
     by_topic = _indices(block, columns.topic, header.topics)
     accepted, ends = _numbers(block, columns.accepted, "q"), _ends(block, columns.payload_ends)
     flags, payloads = columns.flags.start, columns.payloads.start
+    properties = _properties(block, columns)
     if topic is None and client is None:
         indices: list[int] | range = range(header.rows)
     else:
@@ -55,6 +57,7 @@ def read(block: bytes, *, topic: Wanted | None = None, client: Wanted | None = N
             topics[by_topic[index]],
             *KINDS[block[flags + index]],
             block[payloads + ends[index] : payloads + ends[index + 1]],
+            properties[index] if properties else None,
         )
         for index in indices
     ]
@@ -70,6 +73,14 @@ def _ends(block: bytes, column: Column) -> tuple[int, ...]:
     if ends[0] != 0 or list(ends) != sorted(ends):
         raise BlockError("a block has ends that fall: it is damaged")
     return ends
+
+
+def _properties(block: bytes, columns: Columns) -> list[bytes | None]:
+    """The properties of each row; empty if the block has none."""
+    if columns.property_ends is None or columns.properties is None:
+        return []
+    data = columns.properties.start
+    return [block[data + begin : data + end] or None for begin, end in pairwise(_ends(block, columns.property_ends))]
 
 
 def _texts(block: bytes, ends: Column, texts: Column) -> list[str]:

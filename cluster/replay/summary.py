@@ -31,8 +31,10 @@ def summarize(progress: Progress, recording: Recording, seconds: float, *, as_js
                 "published": progress.published,
                 "payload_bytes": progress.bytes,
                 "acknowledged": progress.acknowledged,
-                "unacknowledged": progress.expected - progress.acknowledged,
+                "unacknowledged": progress.expected - progress.acknowledged - progress.refused,
+                "refused": progress.refused,
                 "left_out": progress.too_long,
+                "without_properties": progress.bare,
                 "last_accepted_at": iso(progress.at) if progress.at else None,
                 "missing_bytes": losses.bytes,
                 "never_logged": losses.lacking,
@@ -45,8 +47,12 @@ def summarize(progress: Progress, recording: Recording, seconds: float, *, as_js
     parts = [f"{progress.published:,} messages published in {seconds:.1f} s"]
     if progress.expected:
         parts.append(f"{progress.acknowledged:,} of {progress.expected:,} acknowledged")
+    if progress.refused:
+        parts.append(f"{progress.refused:,} refused, at first: {progress.refusal}")
     if progress.too_long:
         parts.append(f"{progress.too_long:,} left out: topic name too long with the prefix")
+    if progress.bare:
+        parts.append(f"{progress.bare:,} without their properties: the broker speaks no MQTT 5.0")
     if progress.interrupted:
         hint = resume_hint(progress)
         parts.append(f"ended before all was published{f', {hint}' if hint else ''}")

@@ -5,10 +5,9 @@ from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from broker.core.data_plane import DataPlane
+from broker.core.subscription_options import MAXIMUM_QOS, STORED_OPTIONS
 from cluster.replication.routes import Routes
 from cluster.sessions.claim import Claims
-
-MAXIMUM_QOS, STORED_OPTIONS = 3, 15  # of the options byte; Retain Handling counts only when a client subscribes
 
 
 class Subscribing:

@@ -19,6 +19,16 @@ def encode_will(client_id: bytes, found: will.Will) -> bytes:
     return len(client_id).to_bytes(2, "little") + client_id + delay + message
 
 
+def decode_will(stored: bytes) -> tuple[bytes, will.Will]:
+    """The client id and the will in a value of Redis."""
+    end = 2 + int.from_bytes(stored[:2], "little")
+    client_id, message, delay = stored[2:end], stored[end:], 0
+    if message[0] == HAS_DELAY:
+        delay, message = int.from_bytes(message[1 : 1 + DELAY_SIZE], "little"), message[1 + DELAY_SIZE :]
+    topic, payload, qos, retain, properties, _ = decode_message(message)
+    return client_id, will.Will(topic, payload, qos, retain, properties, delay)
+
+
 class Wills:
     """The wills that this node settles: published, or discarded.
 
@@ -45,12 +55,7 @@ class Wills:
 
     def publish(self, epoch: int, stored: bytes) -> None:
         """Publish the will of a client whose node is dead; Redis has handed it to this node."""
-        end = 2 + int.from_bytes(stored[:2], "little")
-        client_id, message = stored[2:end], stored[end:]
-        if message[0] == HAS_DELAY:
-            message = message[1 + DELAY_SIZE :]
-        topic, payload, qos, retain, properties, _ = decode_message(message)
-        will.publish(self._plane.router, client_id, will.Will(topic, payload, qos, retain, properties))
+        will.publish(self._plane.router, *decode_will(stored))
         self.settle(epoch)
 
     def publish_missed(self) -> None:

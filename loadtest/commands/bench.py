@@ -35,6 +35,7 @@ shapes:
   pairs         publisher i to subscriber i [10 and 10]
   fan-out       one publisher to all subscribers [1 and 1000]
   fan-in        all publishers to one subscriber [100 and 1]
+  shared        each message to one of the subscribers, by a shared subscription [10 and 10]
   wild          a million topics, subscribers with many wildcard filters [10 and 100]
   connections   open idle connections and hold them [5000]
   connects      connect and disconnect, over and over [50 at a time]
@@ -100,6 +101,7 @@ SHAPES = {
     "pairs": messages("pairs", 10, 10),
     "fan-out": messages("fanout", 1, 1000),
     "fan-in": messages("fanin", 100, 1),
+    "shared": messages("shared", 10, 10),
     "wild": messages("wild", 10, 100, "topics", "filters"),
     "connections": Shape(hold_connections, IdleLoad, ("connections", "subscribe", "keep_alive"), {"connections": 5000}),
     "connects": Shape(connect_load, ReconnectLoad, ("parallel", "persistent", "warm_up"), {"parallel": 50}),

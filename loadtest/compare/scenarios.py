@@ -134,6 +134,18 @@ SINGLE: tuple[Scenario, ...] = (
     Scenario("pairs-qos1", "pairs 10:10, QoS 1, window 20", _cpu(_share(5)), parameters={**PAIRS, "qos": 1}),
     Scenario("pairs-qos2", "pairs 10:10, QoS 2, window 20", _cpu(_share(5)), parameters={**PAIRS, "qos": 2}),
     Scenario(
+        "shared",
+        "shared subscription of 10, 10 publishers, QoS 0",
+        _cpu(_share(5)),
+        parameters={**PAIRS, "shape": "shared"},
+    ),
+    Scenario(
+        "shared-qos1",
+        "shared subscription of 10, 10 publishers, QoS 1",
+        _cpu(_share(5)),
+        parameters={**PAIRS, "shape": "shared", "qos": 1},
+    ),
+    Scenario(
         "sqlite-normal",
         "pairs 10:10, QoS 1, persistent sessions, SQLite, sync normal",
         _cpu(Goal(1e6 / SQLITE_TARGET, text=f"≥ {SQLITE_TARGET:,}/s at one core")),

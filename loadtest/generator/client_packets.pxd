@@ -8,10 +8,13 @@ from _speedups.codec.publish cimport PUBLISH_QOS_0, publish_remaining, write_pub
 from _speedups.codec.tables cimport CONNECT, PUBLISH, SUBSCRIBE
 from loadtest.generator.connection cimport SUBSCRIBER, Connection
 from loadtest.generator.shapes cimport TOPIC_SIZE, Shape, put_filter, put_topic
-from loadtest.generator.wire cimport put_bytes, put_decimal, put_length, put_uint16
+from loadtest.generator.wire cimport get_uint16, put_bytes, put_decimal, put_length, put_uint16
 
 cdef enum:
     SESSION_EXPIRY_INTERVAL = 0x11
+    RECEIVE_MAXIMUM = 0x21
+    RECEIVE_MAXIMUM_DEFAULT = 65535
+    USER_PROPERTY = 0x26
     SUBSCRIPTION_IDENTIFIER = 0x0B
     LOGIN_SIZE = 260            # bytes of user name and password, each after its length
     CONNECT_SIZE = 64 + LOGIN_SIZE
@@ -36,6 +39,41 @@ cdef struct PayloadHeader:      # the start of every payload, in this machine's 
     uint32_t unused
     uint64_t sequence           # of the publisher, from 1
     uint64_t sent               # ns, CLOCK_MONOTONIC
+
+
+cdef inline uint32_t property_size(uint8_t identifier, const uint8_t* value, const uint8_t* end) noexcept nogil:
+    """Bytes of the value of a property of CONNACK; 0 = unknown."""
+    cdef uint32_t first
+    if identifier in (0x24, 0x25, 0x28, 0x29, 0x2A):
+        return 1
+    if identifier in (0x13, RECEIVE_MAXIMUM, 0x22):
+        return 2
+    if identifier in (SESSION_EXPIRY_INTERVAL, 0x27):
+        return 4
+    if identifier not in (0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F, USER_PROPERTY) or end - value < 2:
+        return 0
+    first = 2 + get_uint16(value)
+    if identifier != USER_PROPERTY:
+        return first
+    return first + 2 + get_uint16(value + first) if end - value >= first + 2 else 0
+
+
+cdef inline uint32_t connack_receive_maximum(const uint8_t* body, uint32_t size) noexcept nogil:
+    """The Receive Maximum in a CONNACK of level 5: messages that the broker takes unacknowledged [5: 4.9]."""
+    cdef const uint8_t* end = body + size
+    cdef const uint8_t* p = body + 2
+    cdef uint32_t n
+    while p < end and p[0] & 0x80:              # the length of the block
+        p += 1
+    p += 1
+    while p < end:
+        n = property_size(p[0], p + 1, end)
+        if n == 0 or end - p <= n:
+            break
+        if p[0] == RECEIVE_MAXIMUM:
+            return get_uint16(p + 1)
+        p += 1 + n
+    return RECEIVE_MAXIMUM_DEFAULT
 
 
 cdef inline uint8_t* put_connect(uint8_t* p, const ConnectFields* fields, const Connection* connection) noexcept nogil:

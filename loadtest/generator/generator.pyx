@@ -40,6 +40,7 @@ from loadtest.generator.client_packets cimport (
     PUBLISH_OVERHEAD,
     SUBSCRIBE_SIZE,
     ConnectFields,
+    connack_receive_maximum,
     put_connect,
     put_subscribe,
 )
@@ -649,6 +650,9 @@ cdef class Generator:
         if connection.state != AWAIT_CONNACK or size < 2 or body[1] != 0 or (size > 2) != (self.fields.level == 5):
             fail(&self.network, connection, "CONNACK refuses or is malformed", 0)
             return
+        if connection.role == PUBLISHER and self.fields.level == 5:
+            # The identifiers beyond the broker's Receive Maximum are never used [5: MQTT-3.3.4-7].
+            connection.free_count = min(connection.free_count, connack_receive_maximum(body, size))
         if connection.role == RECONNECT:
             connection.state = CLOSING
             self.network.dialing -= 1

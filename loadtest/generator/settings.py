@@ -7,7 +7,7 @@ from ipaddress import AddressValueError, IPv4Address
 
 from loadtest.generator.target import NO_MESSAGES, Target, Workload
 
-SHAPES = ("pairs", "fanout", "fanin", "wild")  # in the order of the constants in shapes.pxd
+SHAPES = ("pairs", "fanout", "fanin", "wild", "shared")  # in the order of the constants in shapes.pxd
 TRANSPORTS = ("mqtt", "mqtts", "ws", "wss")
 MAX_CONNECTIONS = 1_000_000
 MIN_PAYLOAD = 32  # bytes; the header of generated payloads

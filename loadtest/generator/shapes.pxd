@@ -13,6 +13,7 @@ cdef enum:
     FANOUT = 1      # one topic: all publishers, all subscribers
     FANIN = 2       # topic i: publisher i; all subscribers with one `+` filter
     WILD = 3        # random topics; each subscriber has many filters of one kind
+    SHARED = 4      # topic i: publisher i; all subscribers share one `+` filter
     METRICS = 10    # WILD: per device
     TOPIC_SIZE = 96  # max. bytes of a topic name or filter
     PREFIX_SIZE = 32  # max. bytes of their prefix
@@ -89,7 +90,7 @@ cdef inline uint32_t topic_site(const Shape* shape, uint32_t topic) noexcept nog
 cdef inline uint32_t deliveries(const Shape* shape, uint32_t topic) noexcept nogil:
     """Number of deliveries that a message to this topic must cause."""
     cdef uint32_t site, device
-    if shape.kind == PAIRS:
+    if shape.kind == PAIRS or shape.kind == SHARED:
         return 1
     if shape.kind != WILD:
         return shape.subscribers
@@ -140,8 +141,10 @@ cdef inline uint8_t* put_filter(const Shape* shape, uint32_t subscriber, uint32_
     cdef int kind
     if shape.kind == PAIRS or shape.kind == FANOUT:
         return put_topic(shape, 0 if shape.kind == FANOUT else subscriber, p)
+    if shape.kind == SHARED:
+        p = put_bytes(p, b"$share/load/", 12)
     p = put_bytes(p, shape.prefix, shape.prefix_size)
-    if shape.kind == FANIN:
+    if shape.kind == FANIN or shape.kind == SHARED:
         return put_bytes(p, b"load/topic/+", 12)
     number = filter_number(shape, subscriber, which)
     kind = subscriber_kind(shape, subscriber)

@@ -32,6 +32,7 @@ class Workload:
 
     # "pairs": topic i from publisher i to subscriber i. "fanout": one topic, all subscribe. "fanin": a topic per
     # publisher, all subscribe with `+`. "wild": random topics, subscribers with many wildcard filters.
+    # "shared": a topic per publisher, all subscribers share a `+` filter, so that each message is delivered once.
     shape: str = "pairs"
     publishers: int = 10
     subscribers: int = 10

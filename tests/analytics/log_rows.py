@@ -14,4 +14,5 @@ rows = st.builds(
     retain=st.booleans(),
     dup=st.booleans(),
     payload=st.binary(max_size=40),
+    properties=st.none() | st.binary(min_size=1, max_size=20),
 )

@@ -2,15 +2,19 @@
 
 import pickle
 import struct
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from _speedups.codec.properties import encode_block
 from cluster.analytics.errors import BlockError
 from cluster.analytics.log.block import SCHEMA, Selection, record_batch
 from cluster.analytics.log.header import find_columns, parse_header
+from cluster.analytics.log.properties import parse_columns
 from cluster.analytics.topic_filter import TopicFilters
 from tests.analytics.log_rows import rows
 from tests.model.log_block import HEADER, Row, decode, encode
@@ -61,12 +65,70 @@ def test_only_wanted_topics() -> None:
     assert topics("nothing") == []
 
 
-def test_properties_are_passed_over() -> None:
-    messages = [Row(n, "c", "t", 0, False, False, b"x" * n) for n in range(3)]
-    block = bytearray(encode(messages))
-    block[3] = 1
-    block += struct.pack("<4i", 0, 2, 2, 5) + b"abcde" + bytes(3)
-    assert as_rows(record_batch([bytes(block)], "a")) == messages
+def test_a_block_of_version_0_1_is_read() -> None:
+    """tests/cases/log-0.1.block: a node wrote it before messages had properties. Beside it one with some."""
+    old = (Path(__file__).parents[1] / "cases" / "log-0.1.block").read_bytes()
+    new = [Row(1, "c", "t", 0, False, False, b"x", PROPERTIES)]
+    assert as_rows(record_batch([old, encode(new)], "a")) == decode(old) + new
+    assert [row.properties for row in decode(old)] == [None] * 3
+
+
+PROPERTIES = encode_block(
+    {
+        "message_expiry_interval": 30,
+        "payload_format_indicator": 1,
+        "content_type": "text/plain",
+        "response_topic": "answers/ü",
+        "correlation_data": b"\xff",
+        "user_property": [("tenant", "one"), ("tenant", "two"), ("a b", "x")],
+    }
+)
+
+
+def test_properties_as_columns() -> None:
+    names = "content-type, response-topic,correlation-data,user.tenant,user.a b,user.none"
+    names += ",message-expiry-interval,payload-format-indicator"
+    damaged = [PROPERTIES[:-1], b"\x0b\x01", b"\x26\0", b"\x02\0", b"\x09"]
+    other = encode_block({"correlation_data": b"7", "content_type": ""})
+    blocks = [PROPERTIES, None, other, PROPERTIES, *damaged]
+    messages = [Row(n, "c", "t", 0, False, False, b"", block) for n, block in enumerate(blocks)]
+    batch = record_batch([encode(messages[:2]), encode(messages[2:])], "a", decoded=parse_columns(names))
+    batch.validate(full=True)
+    assert batch.schema.names[len(SCHEMA.names) :] == [
+        "content_type",
+        "response_topic",
+        "correlation_data",
+        "user_tenant",
+        "user_a_b",
+        "user_none",
+        "message_expiry_interval",
+        "payload_format_indicator",
+    ]
+    rows = [tuple(row.values())[len(SCHEMA.names) :] for row in batch.to_pylist()]
+    full = ("text/plain", "answers/ü", None, "one", "x", None, "30", "1")
+    assert rows == [full, (None,) * 8, ("", None, "7", *[None] * 5), full, *[(None,) * 8] * len(damaged)]
+
+
+@pytest.mark.parametrize("text", ["", "content_type", "user.", "topic-alias", "user.a-b,user.a_b", "content-type,"])
+def test_wrong_names_of_properties(text: str) -> None:
+    with pytest.raises(ValueError, match=r"names? of properties|one property"):
+        parse_columns(text)
+
+
+def test_decoding_is_cheap() -> None:
+    """Messages of a device have equal properties; correlation data, which no two have in common, costs more."""
+    count = 20_000
+    columns = parse_columns("content-type,user.k")
+    device = [b"\x03\0\x04json\x26\0\x01k\0\x01%d" % (n % 10) for n in range(count)]
+    for least, unique in ((500_000, b""), (50_000, b"\x09\0\x05%05d")):
+        properties = [common + (unique % n if unique else b"") for n, common in enumerate(device)]
+        block = encode([Row(n, "c", "t", 0, False, False, b"", one) for n, one in enumerate(properties)])
+        took = []
+        for _ in range(5):
+            begin = time.process_time()
+            record_batch([block], "a", decoded=columns)
+            took.append(time.process_time() - begin)
+        assert count / min(took) > least, f"{count / min(took):.0f} rows/s"
 
 
 @settings(max_examples=300)

@@ -25,7 +25,7 @@ def connection(redis_server: RedisProcess) -> Iterator[Connection]:
 
 @pytest.fixture
 def logs(connection: Connection) -> Logs:
-    return Logs(connection, "mq:")
+    return Logs(connection)
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_the_master_that_sentinel_names_is_read_also_after_a_failover(tmp_path: 
             rows = writer.fill(3)
             client.wait(1, 5000)
         with Connection(RedisAddress.parse(sentinels.url), patience=60) as connection:
-            log = Logs(connection, "mq:").log("n1")
+            log = Logs(connection).log("n1")
             assert read(log, START, log.end()) == (rows, [])
             master.kill()
             assert read(log, START, log.end()) == (rows, [])  # asks until there is another

@@ -3,6 +3,7 @@
 import pytest
 
 from cluster.analytics.errors import OptionError
+from cluster.analytics.log.properties import PropertyColumn
 from cluster.analytics.options import MIB, parse_options, parse_size
 from cluster.analytics.position import Position
 from cluster.analytics.times import format_time, parse_time
@@ -35,6 +36,7 @@ def test_defaults() -> None:
         ({"topicFilter": "a,b/#"}, "topic_filters", ("a,b/#",)),
         ({"topicFilter": '["a/#", "+/b"]'}, "topic_filters", ("a/#", "+/b")),
         ({"prefix": "other:"}, "prefix", "other:"),
+        ({"properties": "user.a"}, "properties", (PropertyColumn("user_a", 0x26, "a"),)),
     ],
 )
 def test_forms(given: dict[str, str], field: str, value: object) -> None:
@@ -64,6 +66,7 @@ def test_forms(given: dict[str, str], field: str, value: object) -> None:
         (REDIS | {"topicFilter": "a/b+"}, r"topicFilter: expected \+ alone"),
         (REDIS | {"topicFilter": ""}, "topicFilter: expected a topic filter"),
         (REDIS | {"topicFilter": "[1]"}, "topicFilter: expected a topic filter, or several"),
+        (REDIS | {"properties": "color"}, "properties: expected names of properties with commas"),
         (REDIS | {"redisPatience": "-1"}, "redisPatience: expected seconds"),
     ],
 )

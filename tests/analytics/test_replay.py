@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 
 from _speedups.codec.packets import Publish
+from _speedups.codec.properties import encode_block
 from broker.cli import main
 from broker.client.client import Client
 from broker.client.options import Options
 from cluster.analytics.times import iso
 from tests.analytics.written_logs import WrittenLog, row
+from tests.conftest import StartCluster
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
@@ -91,8 +93,8 @@ def target(tmp_path: Path) -> Iterator[BrokerProcess]:
 class Listener:
     """A subscriber to everything, with all that it has received."""
 
-    def __init__(self, port: int) -> None:
-        self._client = Client(Options(port=port, client_id="listener"))
+    def __init__(self, port: int, level: int = 5) -> None:
+        self._client = Client(Options(port=port, client_id="listener", level=level))
         self.received: list[Publish] = []
         self.times: list[float] = []
 
@@ -120,9 +122,9 @@ class Listener:
             assert (await self._client.receive()).topic_name == "end"
 
 
-async def played(port: int, count: int, url: str, *arguments: str) -> tuple[Told, Listener]:
+async def played(port: int, count: int, url: str, *arguments: str, level: int = 5) -> tuple[Told, Listener]:
     """Replay to a port, with what came there."""
-    async with Listener(port) as listener:
+    async with Listener(port, level) as listener:
         work = asyncio.to_thread(replay_of, url, "--to", f"mqtt://127.0.0.1:{port}", *arguments)
         told, _ = await asyncio.gather(work, listener.wait_for(count))
         await listener.expect_no_more()
@@ -422,6 +424,73 @@ def test_what_clears_a_retained_message_stays_empty(redis_server: RedisProcess, 
     WrittenLog(redis_server, "n1", "a").write([Row(T0, "c", "r", 0, True, False, b"")])
     _, listener = asyncio.run(played(target.port, 1, redis_server.url, *SINCE, *UNTIL, "--with-times"))
     assert listener.received[0].payload == b""
+
+
+PROPERTIES = {
+    "message_expiry_interval": 30,
+    "content_type": "text/plain",
+    "response_topic": "answers",
+    "correlation_data": b"\xff",
+    "user_property": [("tenant", "one")],
+}
+
+
+def rows_with_properties() -> list[Row]:
+    return [
+        row(T0, payload=b"1", qos=1)._replace(properties=encode_block(PROPERTIES)),
+        row(T0 + 1, payload=b"2", qos=1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], {name: value for name, value in PROPERTIES.items() if name != "message_expiry_interval"}),
+        (["--keep-expiry"], PROPERTIES),
+        (["--keep-expiry", "--topic-prefix", "replay/"], PROPERTIES | {"response_topic": "replay/answers"}),
+    ],
+    ids=" ".join,
+)
+def test_properties_are_published_again(
+    redis_server: RedisProcess, target: BrokerProcess, flags: list[str], expected: dict[str, Any]
+) -> None:
+    WrittenLog(redis_server, "n1", "a").write(rows_with_properties())
+    told, listener = asyncio.run(played(target.port, 2, redis_server.url, *SINCE, *UNTIL, *flags))
+    assert told.status == 0, told.errors
+    assert [message.properties for message in listener.received] == [expected, {}]
+
+
+def test_properties_in_json(redis_server: RedisProcess, target: BrokerProcess, replay: Replay) -> None:
+    WrittenLog(redis_server, "n1", "a").write(rows_with_properties())
+    first, second = replay(*SINCE, *UNTIL, "--dry-run", "--json").lines
+    assert first["properties"] == {
+        "message-expiry-interval": 30,
+        "content-type": "text/plain",
+        "response-topic": "answers",
+        "correlation-data-base64": "/w==",
+        "user-properties": {"tenant": "one"},
+    }
+    assert "properties" not in second
+    _, listener = asyncio.run(played(target.port, 2, redis_server.url, *SINCE, *UNTIL, "--with-times"))
+    message = listener.received[0]
+    assert json.loads(message.payload) == first
+    assert message.properties.keys() == {"response_topic", "correlation_data", "user_property"}
+
+
+def test_a_broker_without_level_5_gets_no_properties(redis_server: RedisProcess, start_cluster: StartCluster) -> None:
+    WrittenLog(redis_server, "n1", "a").write(rows_with_properties())
+    cluster = start_cluster({"cluster.layout": 1}, nodes="a")
+    told, listener = asyncio.run(played(cluster.port, 2, redis_server.url, *SINCE, *UNTIL, level=4))
+    assert told.status == 0, told.errors
+    assert [message.payload for message in listener.received] == [b"1", b"2"]
+    assert told.errors.endswith("1 without their properties: the broker speaks no MQTT 5.0\n")
+
+
+def test_refused_messages_are_counted(redis_server: RedisProcess, target: BrokerProcess) -> None:
+    WrittenLog(redis_server, "n1", "a").write([row(T0, "$SYS/x", qos=1), row(T0 + 1, "t", b"2", qos=1)])
+    told, _ = asyncio.run(played(target.port, 1, redis_server.url, *SINCE, *UNTIL))
+    assert told.status == 1
+    assert "1 of 2 acknowledged; 1 refused, at first: the message was refused: Not authorized" in told.errors
 
 
 # ---- how it ends ----

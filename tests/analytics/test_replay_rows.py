@@ -2,6 +2,7 @@
 
 import struct
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -77,13 +78,27 @@ def test_what_is_wrong_is_said(offset: int, code: str, value: object, words: str
         rows.read(bytes(block))
 
 
-def test_properties_are_passed_over() -> None:
-    bare = bytearray(ONE)
-    bare[3] = 1
-    block = bytes(bare) + struct.pack("<2i", 0, 3) + b"abc" + bytes(5)
-    assert rows.read(block) == rows.read(ONE)
+def test_damaged_properties_are_told() -> None:
+    block = log_block.encode([log_block.Row(1, "c", "t", 1, True, False, b"12345678", b"abc")])
+    assert rows.read(block)[0].properties == b"abc"
+    for offset, value in ((-12, -3), (-12, 9)):
+        wrong = bytearray(block)
+        struct.pack_into("<i", wrong, len(block) + offset, value)
+        with pytest.raises(BlockError):
+            rows.read(bytes(wrong))
     with pytest.raises(BlockError):
         rows.read(block[:-8])
+
+
+def test_a_block_of_version_0_1_is_read() -> None:
+    """tests/cases/log-0.1.block: a node wrote it before messages had properties."""
+    block = (Path(__file__).parents[1] / "cases" / "log-0.1.block").read_bytes()
+    at = 1_795_355_901_052_353
+    assert rows.read(block) == [
+        (at, "pump", "site/1/temp", 0, True, False, b"21.5", None),
+        (at, "pump", "site/1/temp", 1, False, False, b"21.6", None),
+        (at, "tür", "ü", 2, False, False, b"\xff\0", None),
+    ]
 
 
 def test_a_hundred_thousand_rows_a_second() -> None:

@@ -46,7 +46,7 @@ def fleet() -> list[Message]:
 
 def rows(messages: list[Message]) -> list[tuple[Any, ...]]:
     return [
-        (m.node, EPOCH + timedelta(microseconds=m.at), m.client_id, m.topic, m.qos, False, False, m.payload)
+        (m.node, EPOCH + timedelta(microseconds=m.at), m.client_id, m.topic, m.qos, False, False, m.payload, None)
         for m in messages
     ]
 

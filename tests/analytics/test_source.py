@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from _speedups.codec.properties import encode_block
 from cluster.analytics.schema import MESSAGES
 from tests.analytics.log_writer import LogWriter
 from tests.conftest import StartRedis
@@ -36,7 +37,9 @@ def rows_of(frame: DataFrame) -> list[tuple[str, Row]]:
     found = []
     for row in frame.collect():
         accepted = round(row.accepted_at.astimezone(UTC).timestamp() * 1_000_000)
-        message = Row(accepted, row.client_id, row.topic, row.qos, row.retain, row.dup, bytes(row.payload))
+        message = Row(
+            accepted, row.client_id, row.topic, row.qos, row.retain, row.dup, bytes(row.payload), row.properties
+        )
         found.append((row.node, message))
     return sorted(found, key=lambda one: one[1].payload)
 
@@ -95,6 +98,21 @@ def test_a_batch_has_every_message(spark: SparkSession, redis_server: RedisProce
     assert frame.rdd.getNumPartitions() > 10
     one = frame.where("topic = 'site/3/temp' and qos = 1").agg({"*": "count"}).first()
     assert one is not None and one[0] == sum(1 for row in a + b if row.topic == "site/3/temp" and row.qos == 1)
+
+
+def test_columns_of_properties(spark: SparkSession, redis_server: RedisProcess, writers: list[LogWriter]) -> None:
+    properties = encode_block({"content_type": "text/plain", "user_property": [("tenant", "one")]})
+    some = [Row(1_770_000_000_000_000 + n, "c", "t", 0, False, False, b"%d" % n) for n in range(3)]
+    writers[0].add([some[0], some[1]._replace(properties=properties)])
+    writers[1].add([some[2]])
+    frame = batch(spark, redis_server.url, properties="content-type,user.tenant")
+    assert [
+        (row.payload, row.properties, row.content_type, row.user_tenant) for row in frame.orderBy("payload").collect()
+    ] == [
+        (b"0", None, None, None),
+        (b"1", properties, "text/plain", "one"),
+        (b"2", None, None, None),
+    ]
 
 
 def test_a_batch_of_nothing(spark: SparkSession, redis_server: RedisProcess) -> None:

@@ -61,6 +61,21 @@ def test_text_and_value_of_messages(spark: SparkSession, capsys: pytest.CaptureF
     ]
 
 
+def test_columns_of_properties(spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """They are those of the newest file; files of earlier versions have neither them nor `properties`."""
+    options = Options(output=str(tmp_path), archive=True, live=False, results=frozenset())
+    batches = Batches(spark, options)
+    batches(spark.createDataFrame(rows(fleet()[:5]), MESSAGES).drop("properties"), 0)
+    new = [(*row[:-1], bytearray(b"\x03\0\x01x"), "x") for row in rows(fleet()[5:8])]
+    batches(spark.createDataFrame(new, f"{MESSAGES}, content_type string"), 1)
+    query = "select content_type, properties, count(*) n from messages group by all order by n"
+    found = json.loads(ask(spark, capsys, str(tmp_path), query, "--json"))
+    assert found == [
+        {"content_type": "x", "properties": "\x03\x00\x01x", "n": 3},
+        {"content_type": None, "properties": None, "n": 5},
+    ]
+
+
 def test_as_csv(spark: SparkSession, capsys: pytest.CaptureFixture[str], directory: str) -> None:
     answer = ask(spark, capsys, directory, "select topic, text from messages", "--csv", "--limit", "7")
     assert len(list(csv.DictReader(io.StringIO(answer)))) == 7
@@ -99,6 +114,7 @@ def test_directories_of_nobody(spark: SparkSession, tmp_path: Path) -> None:
         ["select 1"],
         ["dir", "select", "1"],
         ["dir", "q", "--since", "now"],
+        ["dir", "q", "--properties", "content-type"],
         ["dir", "q", "--json", "--csv"],
         ["dir", "q", "--limit", "0"],
         ["--redis", "redis://x", "dir", "q"],

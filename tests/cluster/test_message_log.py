@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from _speedups.codec.properties import decode_block
 from broker.cli import main
 from tests.conftest import StartCluster, StartRedis
 from tests.harness.broker_process import until
@@ -63,6 +64,34 @@ def test_each_message_is_logged_by_the_node_that_accepted_it(start_cluster: Star
     assert all(began <= row.accepted <= time.time_ns() // 1000 for row in logged_rows(cluster))
     nodes = {node for node, _, _ in entries(cluster)}
     assert nodes == {node_id(cluster, "a"), node_id(cluster, "c")}
+
+
+def test_properties_are_logged_as_they_were_received(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(EVERYTHING, nodes="ab")
+    properties = {"content_type": "x", "correlation_data": b"\xff", "user_property": [("a", "1"), ("a", "2")]}
+    expiring = {"message_expiry_interval": 3600, **properties}
+    client = SocketClient(
+        cluster["a"].port, "c", level=5, will_topic="w", will_payload=b"will", will_properties=expiring
+    )
+    client.send(Publish("t", b"0", properties={"topic_alias": 1, **expiring}))
+    client.send(Publish("", b"alias", properties={"topic_alias": 1}))
+    client.send(Publish("t", b"1", qos=1, packet_id=1, properties=properties))
+    client.send(Publish("t", b"2", qos=2, packet_id=2, properties=expiring))
+    while not isinstance(client.receive(), Pubrec):
+        pass
+    client.send(Pubrel(packet_id=2))
+    assert client.receive() == Pubcomp(packet_id=2)
+    SocketClient(cluster["b"].port, "old").send(Publish("t", b"old"))
+    client.close()
+    until(lambda: len(logged_rows(cluster)) == 6)
+    assert {row.payload: row.properties and decode_block(row.properties) for row in logged_rows(cluster)} == {
+        b"0": expiring,
+        b"alias": None,
+        b"1": properties,
+        b"2": expiring,
+        b"will": expiring,
+        b"old": None,
+    }
 
 
 def test_filters_choose_and_can_be_changed(start_cluster: StartCluster) -> None:

@@ -20,6 +20,7 @@ PROFILES = {
     "metrics": {"prometheus", "grafana"},
     "analytics": {"analytics"},
     "load": {"locust", "load-worker"},
+    "redis-cluster": {"redis-cluster"},
 }
 DOCUMENT = yaml.safe_load(FILE.read_text())
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]

@@ -64,12 +64,13 @@ class ClusterLoad(Load):
     def settle(self) -> None:
         """Wills of dead nodes have been published, sessions of dead nodes are offline."""
         self.cluster.start()
+        prefix = self.cluster.prefix
         with self.cluster.redis.client() as client:
             until(
                 lambda: (
-                    client.hlen("mq:nodes") == len(self.cluster.nodes)
-                    and not client.exists("mq:dead")
-                    and sum(client.hlen(key) for key in client.scan_iter("mq:wills:*"))
+                    client.hlen(f"{prefix}nodes") == len(self.cluster.nodes)
+                    and not client.exists(f"{prefix}dead")
+                    and sum(client.hlen(key) for key in client.scan_iter(f"{prefix}wills:*"))
                     == sum(mortal.socket is not None for mortal in self.mortals)
                 ),
                 "settled wills",

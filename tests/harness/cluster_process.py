@@ -179,6 +179,11 @@ class ClusterProcess:
         """Where a node finds Redis."""
         return self.redis_url or f"redis://127.0.0.1:{proxy.port if proxy else self.redis.port}/0"
 
+    @property
+    def prefix(self) -> str:
+        """Of the keys, with the default settings."""
+        return "{mq}:" if "+cluster:" in self.redis_url else "mq:"
+
     # ---- life ----
 
     def start(self) -> "ClusterProcess":

@@ -18,7 +18,7 @@ from _speedups.codec.packets import Connack, Connect, Packet
 from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import Authenticator, Credentials, Exchange, ReasonCode, Verdict
 from broker.broker import Broker
-from broker.config.schema import Config, LimitsConfig, MqttConfig
+from broker.config.schema import Config, LimitsConfig, MqttConfig, SharedConfig
 from broker.coordination.standalone import StandaloneCoordinator
 from broker.handlers.dispatch import Dispatcher
 from broker.storage.store import Store
@@ -93,7 +93,7 @@ opened: list["Node"] = []  # those of the test that runs, which ends them: their
 
 
 class Node:
-    """The protocol side of a node over a store; `mqtt` and `limits` as in the configuration.
+    """The protocol side of a node over a store; `mqtt`, `shared` and `limits` as in the configuration.
 
     A real store that writes in a thread of its own is waited for in `run`.
     """
@@ -106,13 +106,16 @@ class Node:
         smallest: int = 1 << 40,
         authenticator: Authenticator | None = None,
         mqtt: dict[str, Any] | None = None,
+        shared: dict[str, Any] | None = None,
         **limits: Any,
     ):
         self.store: Any = store or KeepingStore()
         self.auto = auto  # confirm each block at once
         self.limits = limits
         protocol = MqttConfig(**{"sys_interval": 0.0, "retry_interval": 5.0, **(mqtt or {})})
-        config = Config(limits=replace(LimitsConfig(), **limits), mqtt=protocol)
+        config = Config(
+            limits=replace(LimitsConfig(), **limits), mqtt=protocol, shared=replace(SharedConfig(), **(shared or {}))
+        )
         self.clients: list[Client] = []
         self._again = False
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.SimpleQueue()

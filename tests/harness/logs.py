@@ -9,8 +9,8 @@ from tests.model.log_block import HEADER, Row, decode
 def entries(cluster: ClusterProcess) -> Iterator[tuple[str, str, bytes]]:
     """(node id, entry id, block) of all logs, each log in its order."""
     client = cluster.redis.client(decode_responses=False)
-    for node in client.hkeys("mq:analytics:logs"):
-        for entry_id, fields in client.xrange(b"mq:analytics:log:" + node):
+    for node in client.hkeys(f"{cluster.prefix}analytics:logs"):
+        for entry_id, fields in client.xrange(f"{cluster.prefix}analytics:log:".encode() + node):
             yield node.decode(), entry_id.decode(), fields[b"b"]
 
 

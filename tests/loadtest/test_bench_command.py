@@ -25,6 +25,7 @@ SMALL = {
     "pairs": ["--publishers", "3"],
     "fan-out": ["--subscribers", "20"],
     "fan-in": ["--publishers", "20"],
+    "shared": ["--publishers", "3", "--subscribers", "3"],
     "wild": ["--topics", "10000", "--filters", "20", "--subscribers", "20"],
     "connections": ["--connections", "200", "--subscribe", "--keep-alive", "1"],
     "connects": ["--parallel", "5"],
@@ -78,7 +79,7 @@ def test_small_covers_every_shape() -> None:
 
 
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
-@pytest.mark.parametrize("shape", ["pairs", "fan-out", "fan-in", "wild"])
+@pytest.mark.parametrize("shape", ["pairs", "fan-out", "fan-in", "shared", "wild"])
 def test_messages(node: BrokerProcess, shape: str, qos: str) -> None:
     found = figures(node.port, shape, "--qos", qos, "--count", "1000", "--seconds", "20", *SMALL[shape])
     assert found["published"] == 1000

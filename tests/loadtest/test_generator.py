@@ -19,6 +19,7 @@ from loadtest.generator.generator import Generator
 from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
 from loadtest.generator.settings import Settings
 from loadtest.generator.target import IdleLoad, ReconnectLoad, TakeOverLoad, Target, Workload
+from tests.harness.broker_process import BrokerProcess
 from tests.harness.ports import free_port
 
 MOSQUITTO = find_mosquitto()
@@ -27,6 +28,7 @@ CLIENTS: dict[str, dict[str, Any]] = {
     "pairs": {"publishers": 5, "subscribers": 5},
     "fanout": {"publishers": 2, "subscribers": 40},
     "fanin": {"publishers": 20, "subscribers": 2},
+    "shared": {"publishers": 5, "subscribers": 4},
     "wild": {"publishers": 3, "subscribers": 40, "topics": 10_000, "filters": 20},
 }
 
@@ -82,6 +84,16 @@ def test_level_5(broker: tuple[int, int], shape: str, properties: int, qos: int)
     assert find_faults(figures) == []
     assert figures["received"] == figures["expected"] > 0
     assert figures["acknowledged"] == (1000 if qos else 0)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_the_brokers_receive_maximum_is_kept(tmp_path: Path, qos: int) -> None:
+    node = BrokerProcess(tmp_path, settings={"limits.receive_maximum": 3}).start()
+    load = Workload(qos=qos, publishers=2, subscribers=2, count=400, window=50, batch=20, seconds=20)
+    figures = publish_load(Target(port=node.port, level=5), load)
+    node.close()
+    assert find_faults(figures) == []
+    assert figures["acknowledged"] == 400 and figures["received"] == figures["expected"]
 
 
 def test_level_5_of_other_runs(broker: tuple[int, int]) -> None:

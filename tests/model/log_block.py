@@ -20,6 +20,7 @@ class Row(NamedTuple):
     retain: bool
     dup: bool
     payload: bytes
+    properties: bytes | None = None  # a property block without its length; None if it is empty
 
 
 def _column(code: str, values: Sequence[int]) -> bytes:
@@ -44,7 +45,11 @@ def encode(rows: Sequence[Row], *, rows_before: int = 0, bytes_before: int = 0, 
     client_texts = [name.encode() for name in clients]
     topic_texts = [name.encode() for name in topics]
     payloads = [row.payload for row in rows]
-    header = HEADER.pack(b"FQ", 1, 0, len(rows), rows_before, bytes_before, lacking, len(clients), len(topics), 0)
+    properties = [row.properties or b"" for row in rows]
+    more = [_column("i", _ends(properties)), _padded(b"".join(properties))] if any(properties) else []
+    header = HEADER.pack(
+        b"FQ", 1, bool(more), len(rows), rows_before, bytes_before, lacking, len(clients), len(topics), 0
+    )
     return b"".join(
         [
             header,
@@ -58,6 +63,7 @@ def encode(rows: Sequence[Row], *, rows_before: int = 0, bytes_before: int = 0, 
             _padded(b"".join(client_texts)),
             _padded(b"".join(topic_texts)),
             _padded(b"".join(payloads)),
+            *more,
         ]
     )
 
@@ -65,7 +71,7 @@ def encode(rows: Sequence[Row], *, rows_before: int = 0, bytes_before: int = 0, 
 def decode(block: bytes) -> list[Row]:
     """The rows of a block, by the book."""
     magic, layout, bits, rows, _, _, _, clients, topics, _ = HEADER.unpack_from(block)
-    assert (magic, layout, bits) == (b"FQ", 1, 0)
+    assert (magic, layout) == (b"FQ", 1) and bits in (0, 1)
     at = HEADER.size
 
     def take(size: int) -> bytes:
@@ -83,7 +89,9 @@ def decode(block: bytes) -> list[Row]:
     payload_ends, client_ends, topic_ends = numbers("i", rows + 1), numbers("i", clients + 1), numbers("i", topics + 1)
     flags = take(rows)
     client_data, topic_data, payload_data = (take(ends[-1]) for ends in (client_ends, topic_ends, payload_ends))
-    assert at == len(block)
+    property_ends = numbers("i", rows + 1) if bits else (0,) * (rows + 1)
+    property_data = take(property_ends[-1]) if bits else b""
+    assert at == len(block) and bool(property_data) == bits, "the columns exist only if a row has properties"
     return [
         Row(
             accepted[i],
@@ -93,6 +101,7 @@ def decode(block: bytes) -> list[Row]:
             bool(flags[i] & 4),
             bool(flags[i] & 8),
             payload_data[payload_ends[i] : payload_ends[i + 1]],
+            property_data[property_ends[i] : property_ends[i + 1]] or None,
         )
         for i in range(rows)
     ]

@@ -2,8 +2,8 @@
 
 A sample of them is played against a node alone that is a process of its own.
 
-A conversation is an entry with `name`, `statement`, optional `levels`, `settings` of the node, `one_write`, and
-`steps`, one a line:
+A conversation is an entry with `name`, `statement`, optional `levels`, `settings` of the node, `one_write`, `nodes`
+("alone" or "cluster": it is played only there), and `steps`, one a line:
 
     a > PACKET       client a sends; the first time, and after its end, it connects to the node
     a < PACKET       exactly these bytes are what a gets next
@@ -53,6 +53,7 @@ class Conversation(NamedTuple):
     settings: dict[str, Any]
     steps: list[list[str]]  # words: client, what, rest of the line
     only_level: bool  # it is played at no other level
+    nodes: str  # "alone" or "cluster"; "": both
 
     @property
     def is_timed(self) -> bool:
@@ -74,6 +75,7 @@ def load() -> Iterator[Any]:
                         entry.get("settings", {}),
                         steps,
                         levels == [level],
+                        entry.get("nodes", ""),
                     )
                     name = f"{file.stem}: {entry['name']} [{level}{'' if way == STEP else ', ' + way}]"
                     yield pytest.param(conversation, id=name)
@@ -123,11 +125,13 @@ def local_node(store: str, place: Path) -> Iterator[Callable[[dict[str, Any]], N
         path = place / "flockmq.db"
         path.unlink(missing_ok=True)
         stores.append(SqliteStore(path, sync="normal") if store == "sqlite" else MemoryStore())
-        groups: dict[str, dict[str, Any]] = {"limits": {}, "mqtt": {}}
+        groups: dict[str, dict[str, Any]] = {"limits": {}, "mqtt": {}, "shared": {}}
         for name, value in settings.items():
             group, _, key = name.partition(".")
             groups[group][key] = value
-        return Node(stores[-1], mqtt={"retry_interval": 0.0, **groups["mqtt"]}, **groups["limits"])
+        return Node(
+            stores[-1], mqtt={"retry_interval": 0.0, **groups["mqtt"]}, shared=groups["shared"], **groups["limits"]
+        )
 
     yield make
     for store in stores:
@@ -241,17 +245,23 @@ class Stage:
 
 ALL = list(load())
 RESETS = [param for param in ALL if "reset" in {step[1] for step in param.values[0].steps}]
-LOCAL = [param for param in ALL if param not in RESETS]  # a Unix socket has no RST
+LOCAL = [
+    param for param in ALL if param not in RESETS and param.values[0].nodes != "cluster"
+]  # a Unix socket has no RST
 SHARED_NODES = [param for param in ALL if not param.values[0].is_timed]  # nodes that a test can't advance
 # What a node does byte by byte and at another level is the same over a socket and without one.
 OVER_SOCKETS = [
     param
     for param in SHARED_NODES
-    if param.values[0].way == STEP and (param.values[0].level == 4 or param.values[0].only_level)
+    if param.values[0].nodes != "cluster"
+    and param.values[0].way == STEP
+    and (param.values[0].level == 4 or param.values[0].only_level)
 ]
-SPLIT_OVER_SOCKETS = [param for param in SHARED_NODES if param.values[0].way == SPLIT][::6]
+SPLIT_OVER_SOCKETS = [
+    param for param in SHARED_NODES if param.values[0].way == SPLIT and param.values[0].nodes != "cluster"
+][::6]
 # Bytes are cut into packets before anything is asked of other nodes.
-IN_A_CLUSTER = [param for param in SHARED_NODES if param.values[0].way != SPLIT]
+IN_A_CLUSTER = [param for param in SHARED_NODES if param.values[0].way != SPLIT and param.values[0].nodes != "alone"]
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])

@@ -1,6 +1,9 @@
 """SIGTERM with `http.drain`: load balancers are told first, clients are served until they have noticed."""
 
 import signal
+import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -9,11 +12,12 @@ import pytest
 
 from _speedups.codec.packets import Connack, Disconnect
 from _speedups.codec.reason_codes import ReasonCode
-from tests.harness.broker_process import until
+from tests.harness.broker_process import environment, until
 from tests.harness.cluster_process import Broker, ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
+from tests.web.http_client import HttpClient
 
 pytestmark = pytest.mark.one_process
 StartBroker = Callable[..., Broker]
@@ -102,6 +106,10 @@ def test_a_node_that_has_moved(start_broker: StartBroker) -> None:
     with SocketClient(broker.port, "c", level=5) as client:
         redirected(client.connack, Connack, ReasonCode.SERVER_MOVED, "elsewhere.example:1883")
         assert client.receive() is None
+    with SocketClient(broker.port, "c", level=5, properties={"maximum_packet_size": 40}) as client:  # no reason string
+        assert client.connack == Connack(
+            reason_code=ReasonCode.SERVER_MOVED, properties={"server_reference": "elsewhere.example:1883"}
+        )
     with Wire(broker.port, name="level-4") as level_4:
         level_4.connect()
 
@@ -115,3 +123,82 @@ def test_without_other_servers_there_is_no_reference(start_broker: StartBroker) 
         assert isinstance(packet, Disconnect) and packet.reason_code == ReasonCode.SERVER_SHUTTING_DOWN
         assert "server_reference" not in packet.properties
     assert broker.wait() == 0
+
+
+def test_a_node_is_drained_by_the_api(start_cluster: StartCluster) -> None:
+    """Its clients go, no new ones are taken, and the other nodes serve on; the node itself is no other server."""
+    own = f"{socket.gethostname()}:1883"
+    servers = [own, "broker-2.example:1883"]
+    settings = {"http.listen": "127.0.0.1:0", "http.drain": "0s", "mqtt.server_reference": ",".join(servers)}
+    cluster = start_cluster(settings, nodes="ab")
+    api = HttpClient(cluster["a"])
+    nodes = {said["name"]: node for node, said in api.get("/nodes")["nodes"].items()}
+    own_port = f"{socket.gethostname()}:{cluster['b'].port}"
+    with (
+        SocketClient(cluster["a"].port, "stays", level=5) as stays,
+        SocketClient(cluster["b"].port, "five", level=5) as five,
+        Wire(cluster["b"].port, name="four") as four,
+    ):
+        four.connect()
+        reply = api.ask("POST", f"/nodes/{nodes['b']}/drain", {})
+        assert (reply.status, reply.json) == (200, {"references": servers})  # it does not listen on port 1883
+        redirected(five.receive(), Disconnect, ReasonCode.USE_ANOTHER_SERVER, " ".join(servers))
+        four.expect(None)
+        until(lambda: not api.get("/nodes")["nodes"][nodes["b"]]["ready"])
+        reply = api.ask("POST", f"/nodes/{nodes['b']}/drain", {"reference": own_port})  # the operator's word counts
+        assert reply.json == {"references": [own_port]}
+        with SocketClient(cluster["b"].port, "new", level=5) as new:
+            redirected(new.connack, Connack, ReasonCode.USE_ANOTHER_SERVER, own_port)
+        with SocketClient(cluster["b"].port, "new") as old:
+            assert old.connack is not None and old.connack.reason_code == 3
+        stays.ping()
+    assert api.ask("POST", "/nodes/none/drain", {}).status == 404
+    assert api.ask("POST", f"/nodes/{nodes['b']}/drain", {"reference": "a  b"}).status == 400
+    cluster["b"].signal(signal.SIGTERM)
+    assert cluster["b"].wait() == 0
+
+
+def test_a_drained_node_that_begins_anew_stays_drained(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"cluster.lease": "3s", "http.listen": "127.0.0.1:0", "http.drain": "5s"}, nodes="ab")
+    node = cluster["b"]
+    api = HttpClient(node)
+    assert api.ask("POST", f"/nodes/{api.get('/nodes')['here']}/drain", {"reference": "other:1"}).status == 200
+    with SocketClient(node.port, "served") as client:  # until load balancers have noticed
+        assert client.connack is not None and client.connack.reason_code == 0
+    node.begin_anew()
+    with SocketClient(node.port, "new") as client:
+        assert client.connack is not None and client.connack.reason_code == 3
+    with SocketClient(node.port, "five", level=5) as client:
+        redirected(client.connack, Connack, ReasonCode.USE_ANOTHER_SERVER, "other:1")
+
+
+def test_a_reference_to_the_node_itself_is_left_out(start_broker: StartBroker) -> None:
+    other = "broker-2.example:1883"
+    broker = start_broker({"http.listen": "127.0.0.1:0", "http.drain": "0s"})
+    names = [socket.gethostname(), f"{socket.gethostname()}.example", "127.0.0.1"]
+    references = ",".join([*(f"{name}:{broker.port}" for name in names), other])
+    broker.stop()
+    broker.settings["mqtt.server_reference"] = references
+    broker.start()
+    url = HttpClient(broker).url
+    command = [sys.executable, "-m", "broker.cli", "drain", "--url", url]
+    with SocketClient(broker.port, "c", level=5) as client:
+        found = subprocess.run(
+            [*command, "nobody"], env=environment(), capture_output=True, text=True, timeout=DEADLINE
+        )
+        assert found.returncode == 1 and "there is no node nobody" in found.stderr
+        (name,) = (said["name"] for said in HttpClient(broker).get("/nodes")["nodes"].values())
+        found = subprocess.run([*command, name], env=environment(), capture_output=True, text=True, timeout=DEADLINE)
+        assert (found.returncode, found.stdout) == (0, f"{name} is drained; MQTT 5.0 clients are sent to: {other}\n")
+        redirected(client.receive(), Disconnect, ReasonCode.USE_ANOTHER_SERVER, other)
+
+
+def test_a_drained_node_without_other_servers(start_broker: StartBroker) -> None:
+    broker = start_broker({"http.listen": "127.0.0.1:0", "http.drain": "0s"})
+    api = HttpClient(broker)
+    with SocketClient(broker.port, "c", level=5) as client:
+        assert api.ask("POST", f"/nodes/{api.get('/nodes')['here']}/drain", {}).json == {"references": []}
+        packet = client.receive()
+        assert isinstance(packet, Disconnect) and packet.reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+        with SocketClient(broker.port, "new", level=5) as new:
+            assert new.connack is not None and new.connack.reason_code == ReasonCode.SERVER_UNAVAILABLE

@@ -21,6 +21,7 @@ from tests.harness.scram_client import ScramClient
 from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
 from tests.security.access_files import quick_hash
+from tests.web.http_client import HttpClient
 
 SCRAM, BEARER = "SCRAM-SHA-256", "OAUTHBEARER"
 CONTINUE, AGAIN, DONE = ReasonCode.CONTINUE_AUTHENTICATION, ReasonCode.RE_AUTHENTICATE, ReasonCode.SUCCESS
@@ -395,3 +396,31 @@ def test_a_method_of_a_hook() -> None:
         assert play(method="OTHER") == [(0x8C, b"")]
         with SocketClient(broker.port, "c", level=5) as client:  # a listener with a method has no anonymous clients
             assert client.connack is not None and client.connack.reason_code == 0x87
+
+
+def published(port: int, *flags: str) -> tuple[int, str]:
+    """Status and errors of `flockmq pub` with RIDDLE."""
+    command = [sys.executable, "-m", "broker.cli", "pub", "-p", str(port), "-t", "t", "-m", "x"]
+    command += ["-D", "connect", "authentication-method", "RIDDLE", *flags]
+    found = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=DEADLINE)
+    return found.returncode, found.stderr
+
+
+def test_pub_answers_with_the_properties_of_auth() -> None:
+    with LocalBroker(hooks=[Riddles()]) as broker:
+        assert published(broker.port, "-D", "auth", "authentication-data", "because") == (0, "")
+        status, errors = published(broker.port, "-D", "auth", "authentication-data", "no")
+        assert status == 1 and "refused the connection" in errors
+        status, errors = published(broker.port)
+        assert status == 1 and "asks for more authentication data, and there is none" in errors
+
+
+def test_the_api_names_the_method(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = start(start_broker, tmp_path, http__listen="127.0.0.1:0")
+    with login(broker.port) as ada, Wire(broker.port, name="plain") as plain:
+        plain.connect("user=ada pass=engine")
+        ada.ping()
+        found = {
+            item["client_id"]: item["authentication_method"] for item in HttpClient(broker).get("/clients")["items"]
+        }
+    assert found.pop("plain") is None and list(found.values()) == [SCRAM]

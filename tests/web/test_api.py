@@ -249,6 +249,35 @@ def test_a_ban_ends(start_broker: StartBroker) -> None:
     assert api.ask("POST", "/bans", {"kind": "address", "value": "nowhere"}).status == 422
 
 
+def test_wills_that_wait_in_a_cluster(two: ClusterProcess) -> None:
+    a, b = HttpClient(two["a"]), HttpClient(two["b"])
+    for number in range(3):
+        will = {"will_topic": f"w/{number}", "will_payload": b"gone", "will_properties": {"will_delay_interval": 50}}
+        properties = {"session_expiry_interval": 60}
+        node = two["ab"[number % 2]]
+        SocketClient(node.port, f"c{number}", level=5, properties=properties, **will).close()
+    for api in (a, b):
+        until(lambda api=api: api.get("/wills")["total"] == 3)
+        first = api.get("/wills", limit=2)
+        items = first["items"] + api.get("/wills", limit=2, after=first["next"])["items"]
+        assert [item["client_id"] for item in items] == ["c0", "c1", "c2"]
+        assert all(40 < item["due_in"] <= 51 for item in items)
+        assert (items[1]["topic"], items[1]["bytes"]) == ("w/1", 4)
+    assert a.ask("DELETE", "/will", client_id="c1").status == 204
+    assert b.ask("DELETE", "/will", client_id="c1").status == 404
+    assert [item["client_id"] for item in b.get("/wills")["items"]] == ["c0", "c2"]
+    with SocketClient(two["a"].port, "watches") as watcher:
+        watcher.subscribe(("w/#", 0))
+        with SocketClient(two["b"].port, "c1"):  # its will is gone: a clean start publishes nothing
+            assert b.ask("DELETE", "/session", client_id="c2").status == 204  # the end of a session publishes its will
+            got = watcher.receive()
+        assert isinstance(got, Publish) and got.topic_name == "w/2"
+    two.redis.kill()
+    until(lambda: a.get("/wills")["failures"])
+    assert a.get("/wills")["items"] == []
+    assert a.ask("DELETE", "/will", client_id="c0").status == 404
+
+
 def test_all_nodes_answer_whichever_is_asked(two: ClusterProcess) -> None:
     a, b = HttpClient(two["a"]), HttpClient(two["b"])
     with SocketClient(two["a"].port, "at-a") as at_a, SocketClient(two["b"].port, "at-b", clean_start=False) as at_b:

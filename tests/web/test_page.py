@@ -192,6 +192,47 @@ def test_the_console_speaks_mqtt_5(browser: Chromium, node: BrokerProcess, url: 
             says(browser, text)
 
 
+def fill_properties(browser: Chromium) -> None:
+    browser.run("document.querySelector('main details').open = true")
+    for name, text in {
+        "content-type": "text/ü",
+        "response-topic": "answers",
+        "correlation-data": "c 7",
+        "expiry": "4000000000",
+        "user-properties": f"a: {EVIL}\n\na:2",
+    }.items():
+        fill(browser, name, text)
+
+
+def test_the_console_publishes_properties(browser: Chromium, node: BrokerProcess, url: str) -> None:
+    visit(browser, url, "console")
+    browser.until("return document.querySelector('main .link').innerText === 'connected'")
+    told = "return document.getElementById('told').innerText.includes(arguments[0])"
+    fill(browser, "topic", "published/x")
+    fill_properties(browser)
+    browser.run("document.querySelectorAll('main select')[0].value = '1'")
+    with SocketClient(node.port, "reads", level=5) as reader:
+        click(browser, "Publish", "main")
+        browser.until(told, "nobody has subscribed to it")
+        reader.subscribe(("published/x", 0))
+        click(browser, "Publish", "main")
+        got = reader.receive()
+        assert isinstance(got, Publish) and got.properties == {
+            "message_expiry_interval": 4_000_000_000,
+            "content_type": "text/ü",
+            "response_topic": "answers",
+            "correlation_data": b"c 7",
+            "user_property": [("a", EVIL), ("a", "2")],
+        }
+    fill(browser, "user-properties", "no colon")
+    click(browser, "Publish", "main")
+    browser.until(told, 'not "no colon"')
+    fill(browser, "user-properties", "")
+    fill(browser, "response-topic", "a/#")
+    click(browser, "Publish", "main")
+    browser.until("return document.querySelector('main .link').innerText.includes('invalid topic name: ')")
+
+
 def test_the_console_takes_the_level_that_it_gets(browser: Chromium, start_cluster: StartCluster) -> None:
     """A cluster that refuses MQTT 5.0 gets 3.1.1."""
     visit(browser, HttpClient(start_cluster({"http.listen": "127.0.0.1:0", "cluster.layout": 1})["a"]).url, "console")

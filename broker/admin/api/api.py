@@ -67,7 +67,7 @@ class Api:
             holder = self._authorization.judge(raw, operation.role)
             if not self._node.serving:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
-            arguments = read_query(operation, raw)
+            arguments = read_arguments(operation, raw)
             body = await read_body(operation.body, raw) if operation.body is not None else {}
             if operation.role != "read":
                 shown = {name: value for name, value in {**arguments, **body}.items() if name not in CONTENT}
@@ -99,13 +99,13 @@ async def _done(operation: Operation, request: Request) -> Any:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the store does not respond; it may complete later") from None
 
 
-def read_query(operation: Operation, raw: web.Request) -> dict[str, Any]:
+def read_arguments(operation: Operation, raw: web.Request) -> dict[str, Any]:
     """The arguments with their types; missing ones have their defaults, if there are any."""
     arguments = {name: schema["default"] for name, schema in operation.arguments.items() if "default" in schema}
-    for name in set(raw.query):
+    given = {name: raw.query.getall(name) for name in raw.query}
+    for name, values in [*given.items(), *((name, [value]) for name, value in raw.match_info.items())]:
         schema = operation.arguments.get(name)
-        values = raw.query.getall(name)
-        if schema is None or len(values) > 1:
+        if schema is None or len(values) > 1 or (name in given and operation.in_path(name)):
             raise bad_request(f"{name!r} is given twice, or unknown; known are {', '.join(operation.arguments)}")
         try:
             arguments[name] = _typed(schema, values[0])

@@ -55,7 +55,12 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if operation.arguments:
         found["parameters"] = [
-            {"name": name, "in": "query", "required": name in operation.required, "schema": schema}
+            {
+                "name": name,
+                "in": "path" if operation.in_path(name) else "query",
+                "required": name in operation.required,
+                "schema": schema,
+            }
             for name, schema in operation.arguments.items()
         ]
     if operation.body is not None:

@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
     node: NodeView
     holder: Holder
-    arguments: dict[str, Any]  # of the query
+    arguments: dict[str, Any]  # of path and query
     body: dict[str, Any]
     raw: web.Request
 
@@ -36,7 +36,7 @@ class Operation(NamedTuple):
     """A row. `handle` returns the JSON of the response, None for an empty one, or a whole response."""
 
     method: str
-    path: str  # below ROOT
+    path: str  # below ROOT; an argument in braces is a segment of it
     name: str
     summary: str
     handle: Callable[[Request], Awaitable[Any]]
@@ -47,6 +47,10 @@ class Operation(NamedTuple):
     body: Schema | None = None
     problems: tuple[HTTPStatus, ...] = ()  # besides those of every operation
     stream: bool = False  # the response is an endless stream of events
+
+    def in_path(self, argument: str) -> bool:
+        """Whether an argument is a segment of the path; all others are in the query."""
+        return f"{{{argument}}}" in self.path
 
     @property
     def status(self) -> HTTPStatus:

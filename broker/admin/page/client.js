@@ -63,15 +63,16 @@ export class Client extends EventTarget {
     if (this.state === "open") this.#asking((id) => packets.unsubscribe(this.level, id, filter));
   }
 
-  // Resolves when the broker has acknowledged it.
-  publish(topic, payload, qos = 0, retain = false) {
-    if (this.state !== "open") return Promise.reject(new Error("Not connected to the broker."));
+  // Resolves to the acknowledgement of the broker, if there is one. `properties`: a list of [identifier, value].
+  async publish(topic, payload, qos = 0, retain = false, properties = []) {
+    if (this.state !== "open") throw new Error("Not connected to the broker.");
+    if (properties.length && this.level < 5) throw new Error("The cluster speaks MQTT 3.1.1 until all nodes are upgraded: it takes no properties.");
     const data = typeof payload === "string" ? packets.bytesOf(payload) : payload;
     if (!qos) {
-      this.#send(packets.publish(this.level, topic, data, 0, retain, 0));
-      return Promise.resolve();
+      this.#send(packets.publish(this.level, topic, data, 0, retain, 0, properties));
+      return null;
     }
-    return this.#asking((id) => packets.publish(this.level, topic, data, qos, retain, id));
+    return this.#asking((id) => packets.publish(this.level, topic, data, qos, retain, id, properties));
   }
 
   #asking(make) {

@@ -1,9 +1,10 @@
 // Packets of MQTT 3.1.1 and 5.0, as far as a console needs them. `level` is 4 or 5.
 
-import { read, value } from "./properties.js";
+import { read, value, write } from "./properties.js";
 
 export const CONNACK = 2, PUBLISH = 3, PUBACK = 4, PUBREC = 5, PUBREL = 6, PUBCOMP = 7, SUBACK = 9, UNSUBACK = 11;
 export const PINGRESP = 13, DISCONNECT = 14;
+export const NOBODY = 16; // a code of PUBACK: no subscription matches
 export const FAILURE = 128; // codes from here on refuse
 const REASONS = {
   1: "the protocol is refused", 2: "the client id is refused", 3: "the broker is not available", 4: "wrong user name or password",
@@ -58,8 +59,9 @@ export function connect(level, clientId, { username, password } = {}, keepAlive 
   return packet(0x10, body);
 }
 
-export function publish(level, topic, payload, qos, retain, id) {
-  return packet(0x30 | (qos << 1) | Number(retain), [...text(topic), ...(qos ? u16(id) : []), ...none(level)], payload);
+export function publish(level, topic, payload, qos, retain, id, properties = []) {
+  const block = level === 5 ? write(properties) : [];
+  return packet(0x30 | (qos << 1) | Number(retain), [...text(topic), ...(qos ? u16(id) : []), ...block], payload);
 }
 
 export const subscribe = (level, id, filter, qos) => packet(0x82, [...u16(id), ...none(level), ...text(filter), qos]);

@@ -51,6 +51,31 @@ export function read(body, at) {
   return [found, end];
 }
 
+// A property block with its length, from a list of [identifier, value]; a user property's value is [name, value].
+export function write(properties) {
+  const encoder = new TextEncoder();
+  const sized = (text) => {
+    const data = encoder.encode(text);
+    if (data.length > 65535) throw new Error("A property is longer than 65535 bytes.");
+    return [data.length >> 8, data.length & 255, ...data];
+  };
+  const put = {
+    byte: (value) => [value],
+    four: (value) => [(value >>> 24) & 255, (value >>> 16) & 255, (value >>> 8) & 255, value & 255],
+    text: sized,
+    data: sized,
+    pair: ([name, value]) => [...sized(name), ...sized(value)],
+  };
+  const block = properties.flatMap(([identifier, value]) => [identifier, ...put[KNOWN[identifier][1]](value)]);
+  const length = [];
+  let rest = block.length;
+  do {
+    length.push((rest & 127) | (rest > 127 ? 128 : 0));
+    rest >>= 7;
+  } while (rest);
+  return [...length, ...block];
+}
+
 export const value = (properties, name) => properties?.find(([key, , own]) => key === name && !own)?.[1];
 
 // Properties of a message in words: a list of [name, text].

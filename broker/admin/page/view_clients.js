@@ -96,6 +96,7 @@ function about(client, changed, reopen) {
       ["User", client.username || "–"], ["Protocol", client.protocol || "–"],
       ["Session", session(client)],
       ...(client.receive_maximum ? [["Takes", `${some(client.receive_maximum, "message")} at a time`]] : []),
+      ...(client.authentication_method ? [["Authenticated by", client.authentication_method]] : []),
       ...(client.maximum_packet_size ? [["Largest packet", bytes(client.maximum_packet_size)]] : []),
       ["Queued", `${some(client.queued_messages, "message")}, ${bytes(client.queued_bytes)}`],
     ]),

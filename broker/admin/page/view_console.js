@@ -1,6 +1,7 @@
 // Console: subscribe and publish as a client of the broker.
 
 import { Client } from "./client.js";
+import { NOBODY } from "./packets.js";
 import { empty, field, h, head, put, tell } from "./dom.js";
 import { linked } from "./link.js";
 import { shown } from "./payload.js";
@@ -11,6 +12,29 @@ const KEPT = 200; // messages that are shown
 const LINES_A_DRAW = 50;
 
 const qosChoice = () => h("select", { name: "qos" }, ...[0, 1, 2].map((qos) => h("option", { value: qos }, `QoS ${qos}`)));
+
+// Fields for the properties of MQTT 5.0, and what they hold as a list of [identifier, value].
+function propertyFields() {
+  const input = (name, more = {}) => h("input", { name, spellcheck: "false", autocomplete: "off", ...more });
+  const contentType = input("content-type", { placeholder: "application/json" });
+  const responseTopic = input("response-topic", { placeholder: "site/answers" });
+  const correlation = input("correlation-data");
+  const expiry = input("expiry", { type: "number", min: "1", max: "4294967295", placeholder: "never" });
+  const own = h("textarea", { name: "user-properties", spellcheck: "false", placeholder: "name: value" });
+  const element = h("details", {}, h("summary", {}, "Properties"), field("Content type", contentType), field("Response topic", responseTopic),
+    field("Correlation data, as text", correlation), field("Expires after, in seconds", expiry), field("User properties, one a line", own));
+  const read = () => {
+    const found = [[0x03, contentType.value], [0x08, responseTopic.value], [0x09, correlation.value]].filter(([, text]) => text);
+    if (expiry.value) found.unshift([0x02, Number(expiry.value)]);
+    for (const line of own.value.split("\n").filter((line) => line.trim())) {
+      const [, name, value] = /^([^:]*):\s*(.*)$/.exec(line) ?? [];
+      if (name === undefined) throw new Error(`A user property is "name: value", not "${line}".`);
+      found.push([0x26, [name.trim(), value]]);
+    }
+    return found;
+  };
+  return { element, read };
+}
 
 export function show(host) {
   const client = new Client();
@@ -60,16 +84,17 @@ export function show(host) {
   const payload = h("textarea", { name: "payload", spellcheck: "false" });
   const publishQos = qosChoice();
   const retain = h("input", { type: "checkbox", name: "retain" });
+  const properties = propertyFields();
   const publish = async (event) => {
     event.preventDefault();
     try {
-      await client.publish(topic.value, payload.value, Number(publishQos.value), retain.checked);
-      tell(Number(publishQos.value) ? "Acknowledged by the broker." : "Sent.");
+      const done = await client.publish(topic.value, payload.value, Number(publishQos.value), retain.checked, properties.read());
+      tell(!done ? "Sent." : done.code === NOBODY ? "Acknowledged by the broker; nobody has subscribed to it." : "Acknowledged by the broker.");
     } catch (error) {
       tell(error.message);
     }
   };
-  const publishing = h("form", { class: "stack", "aria-label": "Publish", onsubmit: publish }, field("Topic name", topic), field("Payload", payload),
+  const publishing = h("form", { class: "stack", "aria-label": "Publish", onsubmit: publish }, field("Topic name", topic), field("Payload", payload), properties.element,
     h("div", { class: "bar" }, field("with", publishQos), field("retain", retain, "check"), h("span", { class: "grow" }), h("button", { type: "submit" }, "Publish")));
 
   const clear = () => {

@@ -61,6 +61,7 @@ def parse(arguments: list[str]) -> Namespace:
     group.add_argument("--prefix", default=PREFIX, help=f"of its keys [{PREFIX}]")
     group.add_argument("--since", metavar="TIME", help='of the logs: from then on, such as "10 min ago"')
     group.add_argument("--until", metavar="TIME", help="of the logs: up to then")
+    group.add_argument("--properties", metavar="NAME,...", help="of the logs: columns such as content-type,user.tenant")
     group.add_argument("--limit", type=int, metavar="N", help=f"rows at most [{SHOWN} of a table, else all]")
     group.add_argument("--json", action="store_true", help="for machines: a list of objects")
     group.add_argument("--csv", action="store_true", help="for spreadsheets")
@@ -72,6 +73,8 @@ def parse(arguments: list[str]) -> Namespace:
         raise UsageError(f"expected {words}, got {len(args.words)} words", "a query is one word in quotes")
     if not args.redis and (args.since or args.until):
         raise UsageError("--since and --until are for --redis", "in a directory use where date = ... or accepted_at")
+    if not args.redis and args.properties:
+        raise UsageError("--properties is for --redis", "`flockmq analytics run --properties` has them in a directory")
     if args.json and args.csv:
         raise UsageError("--json or --csv, not both")
     if args.limit is not None and args.limit < 1:
@@ -89,7 +92,8 @@ def answer(spark: SparkSession, args: Namespace) -> None:
     """
     try:
         if args.redis:
-            log_view(spark, {"redis": args.redis, "prefix": args.prefix, "since": args.since, "until": args.until})
+            names = ("redis", "prefix", "since", "until", "properties")
+            log_view(spark, {name: getattr(args, name) for name in names})
         else:
             views(spark, args.directory)
         show(spark.sql(args.query), args)

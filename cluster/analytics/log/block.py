@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from cluster.analytics.errors import BlockError
 from cluster.analytics.log.header import DUP, QOS, RETAIN, Column, Header, find_columns, parse_header
+from cluster.analytics.log.properties import PropertyColumn, PropertyReader
 from cluster.analytics.topic_filter import TopicFilters
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -26,9 +27,10 @@ SCHEMA = pa.schema(  # Spark's Arrow schema for `schema.MESSAGES`
         ("retain", pa.bool_()),
         ("dup", pa.bool_()),
         ("payload", pa.binary()),
+        ("properties", pa.binary()),
     ]
 )
-Arrays = list[Any]  # accepted, client id, topic, flags, payload
+Arrays = list[Any]  # accepted, client id, topic, flags, payload, properties
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,19 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def record_batch(blocks: Sequence[bytes], node: str, selection: Selection = EVERYTHING) -> Any:
+def record_batch(
+    blocks: Sequence[bytes],
+    node: str,
+    selection: Selection = EVERYTHING,
+    decoded: Sequence[PropertyColumn] = (),
+) -> Any:
     """The rows of some blocks of a node's log; None if none is selected.
+
+    Args:
+        blocks: in their order.
+        node: its name.
+        selection: of rows.
+        decoded: columns made of the properties, after those of SCHEMA.
 
     Raises:
         BlockError: one of the blocks is damaged, or of another layout.
@@ -58,15 +71,17 @@ def record_batch(blocks: Sequence[bytes], node: str, selection: Selection = EVER
     if not parts:
         return None
     columns = [pa.concat_arrays(column) if len(parts) > 1 else column[0] for column in zip(*parts, strict=True)]
-    accepted, client_ids, topics, flags, payloads = columns
+    accepted, client_ids, topics, flags, payloads, properties = columns
     qos = pc.bit_wise_and(flags, pa.scalar(QOS, pa.uint8()))
     if pc.max(qos).as_py() == QOS:
         raise BlockError("a block has a message of QoS 3")
     nodes = pa.repeat(pa.scalar(node), len(flags))
     more = [_bit(flags, RETAIN), _bit(flags, DUP)]
-    return pa.RecordBatch.from_arrays(
-        [nodes, accepted, client_ids, topics, qos.cast(pa.int32()), *more, payloads], schema=SCHEMA
-    )
+    fixed = [nodes, accepted, client_ids, topics, qos.cast(pa.int32()), *more, payloads, properties]
+    if not decoded:
+        return pa.RecordBatch.from_arrays(fixed, schema=SCHEMA)
+    schema = pa.schema([*SCHEMA, *(pa.field(column.name, pa.string()) for column in decoded)])
+    return pa.RecordBatch.from_arrays([*fixed, *_decoded(properties, decoded)], schema=schema)
 
 
 def _arrays(block: bytes, selection: Selection) -> Arrays | None:
@@ -97,9 +112,13 @@ def _wanted(block: bytes, header: Header, selection: Selection) -> Arrays | None
     client_ids = texts(pa.string(), header.clients, columns.client_ends, columns.client_ids)
     topic_names = texts(pa.string(), header.topics, columns.topic_ends, columns.topic_names)
     payloads = texts(pa.binary(), rows, columns.payload_ends, columns.payloads)
+    properties = pa.nulls(rows, pa.binary())
+    if columns.property_ends is not None and columns.properties is not None:
+        raw = texts(pa.binary(), rows, columns.property_ends, columns.properties)
+        properties = pc.if_else(pc.equal(pc.binary_length(raw), 0), None, raw)
     mask = None if selection.everything else _mask(selection, accepted, topic, topic_names)
     # `take` checks that the numbers are in range.
-    arrays = [accepted, client_ids.take(client), topic_names.take(topic), flags, payloads]
+    arrays = [accepted, client_ids.take(client), topic_names.take(topic), flags, payloads, properties]
     if mask is None:
         return arrays
     if pc.all(mask).as_py():
@@ -122,6 +141,18 @@ def _mask(selection: Selection, accepted: Any, topic: Any, topic_names: Any) -> 
     for more in masks[1:]:
         mask = pc.and_(mask, more)
     return mask
+
+
+def _decoded(properties: Any, columns: Sequence[PropertyColumn]) -> list[Any]:
+    """A string array for each column; null where a message lacks the property, or its value is not UTF-8.
+
+    Each distinct block is decoded once: the messages of a device usually have equal ones.
+    """
+    coded = properties.dictionary_encode()
+    read = PropertyReader(columns).read
+    found = [read(block) for block in coded.dictionary.to_pylist()]
+    texts = [pa.array([values[place] for values in found], pa.string()) for place in range(len(columns))]
+    return [text.take(coded.indices) for text in texts]
 
 
 def _bit(flags: Any, bit: int) -> Any:

@@ -48,6 +48,8 @@ class Columns(NamedTuple):
     client_ids: Column
     topic_names: Column
     payloads: Column
+    property_ends: Column | None = None  # i32, one more than rows; only in blocks that have properties
+    properties: Column | None = None
 
 
 def parse_header(block: bytes) -> Header:
@@ -103,4 +105,4 @@ def find_columns(block: bytes, header: Header) -> Columns:
         take(last(take(4 * (rows + 1))))
     if at != size:
         raise BlockError(f"a block of {size} bytes ends after {at}")
-    return Columns(*columns[:10])
+    return Columns(*columns)

@@ -161,12 +161,11 @@ class Logs:
 
     Args:
         connection: to Redis.
-        prefix: of the cluster's keys.
     """
 
-    def __init__(self, connection: Connection, prefix: str) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.keys = Keys(prefix)
+        self.keys = connection.address.keys
 
     def log(self, node: str) -> Log:
         """The log of a node."""

@@ -7,6 +7,7 @@ from cluster.analytics.errors import BlockError
 from cluster.analytics.log.block import Selection, record_batch
 from cluster.analytics.log.log import Entry, Gap, Logs
 from cluster.analytics.log.planning import Range
+from cluster.analytics.log.properties import PropertyColumn
 
 ROWS = 16_384  # of a batch, about: smaller batches cost Spark more, larger ones exceed the CPU caches
 BYTES = 2 << 20
@@ -19,11 +20,19 @@ class RangeReader:
         logs: of the cluster.
         selection: of rows.
         lost: called for each gap, with the reason if it is damage; may raise.
+        decoded: columns made of the properties.
     """
 
-    def __init__(self, logs: Logs, selection: Selection, lost: Callable[[Gap, BlockError | None], None]) -> None:
+    def __init__(
+        self,
+        logs: Logs,
+        selection: Selection,
+        lost: Callable[[Gap, BlockError | None], None],
+        decoded: Sequence[PropertyColumn] = (),
+    ) -> None:
         self._logs = logs
         self._selection = selection
+        self._decoded = decoded
         self._lost = lost
 
     def batches(self, wanted: Range) -> Iterator[Any]:
@@ -50,7 +59,7 @@ class RangeReader:
         try:
             for entry in group:
                 entry.header()  # raises if it belongs elsewhere
-            batch = record_batch([entry.block for entry in group], wanted.name, self._selection)
+            batch = record_batch([entry.block for entry in group], wanted.name, self._selection, self._decoded)
         except BlockError as error:
             if len(group) > 1:
                 for entry in group:

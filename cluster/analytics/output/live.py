@@ -45,8 +45,9 @@ class Live:
     """Publishes results; `set` and `flush` are called by one thread."""
 
     def __init__(self, url: str, prefix: str, most: int) -> None:
-        self._client = RedisAddress.parse(url).client()
-        self._prefix = prefix
+        address = RedisAddress.parse(url, prefix)
+        self._client = address.client()
+        self._keys = address.keys
         self._most = most
         self._known: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, str] = {}  # topic -> payload
@@ -78,12 +79,12 @@ class Live:
 
     def _send(self) -> None:
         if not self._loaded:
-            keys: Iterable[Any] = self._client.hkeys(f"{self._prefix}analytics:results")
+            keys: Iterable[Any] = self._client.hkeys(self._keys.analytics_results)
             self._known = OrderedDict.fromkeys(key.decode("utf-8", "replace") for key in keys)
             self._loaded = True
         with self._client.pipeline(transaction=False) as pipe:
             for topic, payload in self._bounded():
-                pipe.fcall("flockmq_result", 0, self._prefix, topic, payload)
+                pipe.execute_command(*self._keys.function("result"), topic, payload)  # type: ignore[no-untyped-call]
             pipe.execute()
 
     def _bounded(self) -> list[tuple[str, str]]:

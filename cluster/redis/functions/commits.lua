@@ -207,7 +207,7 @@ end
 -- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If messages
 -- were dropped, the last element is {client id, its dropped messages, ...}; nodes of revision 7 ignore it.
 -- {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the commit before it was not.
-redis.register_function('flockmq_commit', function(_, args)
+register('flockmq_commit', function(args)
   local prefix, node, seq = args[1], args[2], tonumber(args[3])
   local last = redis.call('HGET', prefix .. 'node:' .. node, 'seq')
   if not last then
@@ -264,7 +264,7 @@ redis.register_function('flockmq_commit', function(_, args)
       't', ' ' .. table.concat(names, ' ') .. ' ')
     for i = 1, #targets do
       local target = targets[i]
-      redis.call('PUBLISH', prefix .. 'to:' .. target[1], header .. (target[2] == '' and log or target[2]))
+      publish(prefix .. 'to:' .. target[1], header .. (target[2] == '' and log or target[2]))
     end
   end
   if args[9] and not obstacle then
@@ -284,7 +284,7 @@ end)
 
 -- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They free
 -- memory, so Redis executes them when it has none left. Executing one twice has no effect.
-redis.register_function{function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
   if not live(prefix, args[2]) then
     return {'gone'}
@@ -334,4 +334,4 @@ redis.register_function{function_name = 'flockmq_acks', flags = {'allow-oom'}, c
     end
   end
   return {'ok'}
-end}
+end})

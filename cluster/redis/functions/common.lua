@@ -1,12 +1,14 @@
 #!lua name=flockmq1
--- revision 9
+-- revision 10
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
 -- A node joins common, commits, sessions, membership and log, in this order, to one library: a local of one file is
 -- visible in the files after it, and Lua allows 200 of them.
 --
--- The first argument of every function is the key prefix. Functions that change state check that the caller is a live
+-- The first argument of every function is the key prefix. In a Redis Cluster callers declare one key, the bare hash tag
+-- of the prefix. It never exists: so the server replies MOVED or ASK instead of running the function, whenever not all
+-- keys of the slot are there. Functions that change state check that the caller is a live
 -- node: a node that was declared dead gets {'gone'}, and the function changes nothing. Messages between nodes are
 -- MessagePack arrays; the first element is the kind.
 
@@ -15,12 +17,30 @@ local AT_ONCE = 1000          -- values per command: Lua's stack is small
 local AT_ONCE_BYTES = 524288  -- of messages in one reply: Redis disconnects a subscriber with 32 MB of pending output
 local FLAP_SECONDS = 10       -- take-overs of a session within this time of each other count as a fight
 
+local sharded = false         -- whether the caller declared a key: channels are sharded then
+
+local function register(definition, callback)
+  if callback then
+    definition = {function_name = definition, callback = callback}
+  end
+  local call = definition.callback
+  definition.callback = function(keys, args)
+    sharded = keys[1] ~= nil
+    return call(args)
+  end
+  redis.register_function(definition)
+end
+
+local function publish(channel, message)
+  redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel, message)
+end
+
 local function live(prefix, node)
   return redis.call('HEXISTS', prefix .. 'nodes', node) == 1
 end
 
 local function tell(prefix, node, ...)
-  redis.call('PUBLISH', prefix .. 'to:' .. node, cmsgpack.pack({...}))
+  publish(prefix .. 'to:' .. node, cmsgpack.pack({...}))
 end
 
 local function now()
@@ -74,7 +94,7 @@ local function change(prefix, origin, block, kept)
   local number = redis.call('INCR', prefix .. 'change')
   redis.call('XADD', prefix .. 'changes', 'MAXLEN', '~', KEPT_CHANGES, string.format('%.0f-0', number), 'o', origin,
     'b', kept or block)
-  redis.call('PUBLISH', prefix .. 'all', cmsgpack.pack({'changes', number, origin, block}))
+  publish(prefix .. 'all', cmsgpack.pack({'changes', number, origin, block}))
   return number
 end
 

@@ -2,7 +2,7 @@
 
 -- args: prefix, node, id of an entry of the log of messages, the entry, the oldest entry to keep. For entries of turns
 -- without a commit.
-redis.register_function('flockmq_logged', function(_, args)
+register('flockmq_logged', function(args)
   local prefix, node = args[1], args[2]
   if not live(prefix, node) then
     return {'gone'}
@@ -16,7 +16,7 @@ end)
 
 -- args: prefix, node, bytes of its log of messages that Redis had confirmed. If Redis has lost some of them, as when a
 -- replica takes over, the log continues after the gap, and readers see the gap.
-redis.register_function('flockmq_log_from', function(_, args)
+register('flockmq_log_from', function(args)
   local key = args[1] .. 'node:' .. args[2]
   if live(args[1], args[2]) and tonumber(redis.call('HGET', key, 'logged') or 0) < tonumber(args[3]) then
     redis.call('HSET', key, 'logged', args[3])
@@ -27,7 +27,7 @@ end)
 local REMEMBERED = 30 * 86400000   -- milliseconds that the record of a deleted log is kept
 
 -- args: prefix. Trims the logs of nodes that have left by age, and deletes the empty ones.
-redis.register_function{function_name = 'flockmq_tidy_logs', flags = {'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_tidy_logs', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
   local logs, time = prefix .. 'analytics:logs', redis.call('TIME')
   local ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -61,16 +61,16 @@ redis.register_function{function_name = 'flockmq_tidy_logs', flags = {'allow-oom
     end
   end
   return 'ok'
-end}
+end})
 
 -- args: prefix, topic name below $SYS/analytics/, payload (empty = remove the result). All nodes publish it.
-redis.register_function('flockmq_result', function(_, args)
+register('flockmq_result', function(args)
   local prefix, topic, payload = args[1], args[2], args[3]
   if payload == '' then
     redis.call('HDEL', prefix .. 'analytics:results', topic)
   else
     redis.call('HSET', prefix .. 'analytics:results', topic, payload)
   end
-  redis.call('PUBLISH', prefix .. 'all', cmsgpack.pack({'result', topic, payload}))
+  publish(prefix .. 'all', cmsgpack.pack({'result', topic, payload}))
   return 'ok'
 end)

@@ -2,7 +2,7 @@
 
 -- args: prefix, node, layout of a new cluster, fields of the node's hash; with the field `speaks`, the newest layout that
 -- the node knows. Returns {number of the last change, layout, clock}, or {'layout', theirs}.
-redis.register_function('flockmq_join', function(_, args)
+register('flockmq_join', function(args)
   local prefix, node, speaks = args[1], args[2], args[3]
   for i = 4, #args, 2 do
     if args[i] == 'speaks' then
@@ -23,7 +23,7 @@ redis.register_function('flockmq_join', function(_, args)
 end)
 
 -- args: prefix, node, layout. Raises the layout of the cluster if all its nodes know it. Returns 1 if it has that layout.
-redis.register_function('flockmq_raise', function(_, args)
+register('flockmq_raise', function(args)
   local prefix, wanted = args[1], tonumber(args[3])
   if not live(prefix, args[2]) then
     return 0
@@ -43,7 +43,7 @@ end)
 
 -- args: prefix, node. The node has read the state; from now on others wait for it.
 -- Returns {number of the change, node, seq, ...}.
-redis.register_function('flockmq_ready', function(_, args)
+register('flockmq_ready', function(args)
   local prefix, node = args[1], args[2]
   if not live(prefix, node) then
     return {'gone'}
@@ -60,7 +60,7 @@ end)
 
 -- args: prefix, node, fields. Returns {seq, last change, node, heartbeats, ...}, or {'gone'}. With the field `elapsed`,
 -- the milliseconds since the node's last heartbeat: {seq, last change, clock, 1 = something is due, layout, node, ...}.
-redis.register_function{function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = function(args)
   local prefix, node = args[1], args[2]
   if not live(prefix, node) then
     return {'gone'}
@@ -87,7 +87,7 @@ redis.register_function{function_name = 'flockmq_beat', flags = {'allow-oom'}, c
     result[#result + 1] = value
   end
   return result
-end}
+end})
 
 local function remove(prefix, node)
   redis.call('HDEL', prefix .. 'nodes', node)
@@ -102,7 +102,7 @@ end
 -- args: prefix, node, dead node, its heartbeats as last seen. Declares it dead if their count is still the same.
 -- Returns {epoch, will, ...}: the wills that the caller publishes. The will of a client that is at another node by now
 -- is handed to that node.
-redis.register_function{function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = function(args)
   local prefix, node, dead = args[1], args[2], args[3]
   if not live(prefix, node) or redis.call('HGET', prefix .. 'nodes', dead) ~= args[4] then
     return {}
@@ -133,18 +133,18 @@ redis.register_function{function_name = 'flockmq_bury', flags = {'allow-oom'}, c
   end
   remove(prefix, dead)
   return result
-end}
+end})
 
 -- args: prefix, node. The node leaves; it has committed everything.
-redis.register_function{function_name = 'flockmq_leave', flags = {'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_leave', flags = {'allow-oom'}, callback = function(args)
   if live(args[1], args[2]) then
     remove(args[1], args[2])
   end
   return 'ok'
-end}
+end})
 
 -- args: prefix, max. Marks sessions of dead nodes as offline, up to that many. Returns how many.
-redis.register_function{function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
   local node = redis.call('SRANDMEMBER', prefix .. 'dead')
   if not node then
@@ -168,4 +168,4 @@ redis.register_function{function_name = 'flockmq_tidy', flags = {'allow-oom'}, c
     redis.call('SREM', prefix .. 'dead', node)
   end
   return #found
-end}
+end})

@@ -45,7 +45,7 @@ end
 -- theirs is the opposite of persistent.
 -- Returns {epoch, 1 = the session was there, its incarnation, epochs and nodes to wait for, fights, will to be
 -- published first or nothing}, or {'gone'} or {'full'}, or {'denied'}: the session is another user's.
-redis.register_function('flockmq_claim', function(_, args)
+register('flockmq_claim', function(args)
   local prefix, node, cid, persistent = args[1], args[2], args[3], args[4]
   if not live(prefix, node) then
     return {'gone'}
@@ -134,13 +134,13 @@ end)
 -- args: prefix, client id, first queue number, max entries
 -- Returns {head, sent below, number of the first entry, entries, next number of the queue, states, awaited};
 -- the last two are empty while the queue has more entries.
-redis.register_function{function_name = 'flockmq_load', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_load', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   return load(args[1], args[2], tonumber(args[3]), tonumber(args[4]))
-end}
+end})
 
 -- args: prefix, node, then client id and the next queue number that the node expects, in turn
 -- Returns the client ids whose queues have that number.
-redis.register_function{function_name = 'flockmq_behind', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_behind', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, found = args[1], {}
   for i = 3, #args, 2 do
     local cid = args[i]
@@ -150,11 +150,11 @@ redis.register_function{function_name = 'flockmq_behind', flags = {'no-writes', 
     end
   end
   return found
-end}
+end})
 
 -- args: prefix, node, cursor, count. The claims of a node as Redis knows them; a node reads them when its link is back.
 -- Returns {cursor, client id, epoch, 1 = another connection has claimed the session since, ...}.
-redis.register_function{function_name = 'flockmq_owned', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_owned', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix = args[1]
   local found = redis.call('SSCAN', prefix .. 'owned:' .. args[2], args[3], 'COUNT', args[4])
   local result = {found[1]}
@@ -165,10 +165,10 @@ redis.register_function{function_name = 'flockmq_owned', flags = {'no-writes', '
     result[#result + 1] = redis.call('HGET', prefix .. 's:' .. cid, 'e') == epoch and 0 or 1
   end
   return result
-end}
+end})
 
 -- args: prefix, client id. Tells the client's node to close its connection. Returns the outcome in words.
-redis.register_function('flockmq_kick', function(_, args)
+register('flockmq_kick', function(args)
   local prefix, cid = args[1], args[2]
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e')
   if not state[2] then
@@ -183,7 +183,7 @@ end)
 
 -- args: prefix, client id. Ends a session. If it is connected, its node closes the connection, then purges it.
 -- Returns the outcome in words.
-redis.register_function('flockmq_purge', function(_, args)
+register('flockmq_purge', function(args)
   local prefix, cid = args[1], args[2]
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'w')
   if not state[2] then
@@ -199,7 +199,7 @@ end)
 
 -- args: prefix, node, seconds, max. Ends persistent sessions whose clients have been offline that long.
 -- Returns how many.
-redis.register_function{function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = function(args)
   local prefix, seconds = args[1], now()
   local ended = 0
   for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', seconds - tonumber(args[3]), 'LIMIT', 0,
@@ -221,11 +221,11 @@ redis.register_function{function_name = 'flockmq_expire', flags = {'allow-oom'},
     end
   end
   return ended
-end}
+end})
 
 -- args: prefix, node, max. Ends sessions whose Session Expiry Interval is over, and hands the caller the delayed wills
 -- that are due, to be settled by the commit that publishes them. Returns {sessions ended, epoch, will, ...}.
-redis.register_function{function_name = 'flockmq_due', flags = {'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_due', flags = {'allow-oom'}, callback = function(args)
   local prefix, node = args[1], args[2]
   if not live(prefix, node) then
     return {0}
@@ -255,10 +255,10 @@ redis.register_function{function_name = 'flockmq_due', flags = {'allow-oom'}, ca
     end
   end
   return result
-end}
+end})
 
 -- args: prefix, cursor, count. Returns {cursor, {client id, incarnation, {filter, options, ...}}, ...}.
-redis.register_function{function_name = 'flockmq_sessions', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_sessions', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix = args[1]
   local found = redis.call('ZSCAN', prefix .. 'sessions', args[2], 'COUNT', args[3])
   local result = {found[1]}
@@ -270,10 +270,10 @@ redis.register_function{function_name = 'flockmq_sessions', flags = {'no-writes'
     end
   end
   return result
-end}
+end})
 
 -- args: prefix, cursor, count. Returns {cursor, topic name, retained message, ...}; if a message is empty, ask flockmq_values for it.
-redis.register_function{function_name = 'flockmq_retained', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_retained', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local found = redis.call('HSCAN', args[1] .. 'retained', args[2], 'COUNT', args[3])
   local result, size = {found[1]}, 0
   for i = 1, #found[2], 2 do
@@ -283,11 +283,11 @@ redis.register_function{function_name = 'flockmq_retained', flags = {'no-writes'
     result[#result + 1] = size <= AT_ONCE_BYTES and message or ''
   end
   return result
-end}
+end})
 
 -- args: prefix, topic names. Returns their retained messages, empty = there is none. If they are large, only
 -- the first of them.
-redis.register_function{function_name = 'flockmq_values', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_values', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local result, size = {}, 0
   for i = 2, #args do
     local message = redis.call('HGET', args[1] .. 'retained', args[i]) or ''
@@ -298,11 +298,11 @@ redis.register_function{function_name = 'flockmq_values', flags = {'no-writes', 
     end
   end
   return result
-end}
+end})
 
 -- args: prefix, node, owner of the log, first seq.
 -- Returns {seq to continue from, 1 = there is more, batches for the node}.
-redis.register_function{function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, callback = function(_, args)
+register({function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local key, me, from = args[1] .. 'log:' .. args[3], ' ' .. args[2] .. ' ', args[4]
   local result, size = {0, 1}, 0
   for _ = 1, AT_ONCE do
@@ -322,4 +322,4 @@ redis.register_function{function_name = 'flockmq_log', flags = {'no-writes', 'al
   end
   result[1] = tonumber(from)
   return result
-end}
+end})

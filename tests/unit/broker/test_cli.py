@@ -123,6 +123,7 @@ def test_mistakes_are_one_line(
         (["pub", "-t", "a", "-m", "x", "-D", "publish", "subscription-identifier", "1"], "no such property"),
         (["pub", "-t", "a", "-m", "x", "-D", "publish", "topic-alias", "0"], "number from 1 to 65535"),
         (["pub", "-t", "a", "-m", "x", "-D", "publish", "payload-format-indicator", "2"], "number from 0 to 1"),
+        (["pub", "-t", "a", "-m", "x", "-D", "auth", "authentication-data", "a"], "-D auth needs a method"),
         (["pub", "-t", "a", "-m", "x", "-D", "will", "will-delay-interval", "2"], "needs --will-topic"),
         (
             ["pub", "-t", "a", "-m", "x", *(["-D", "publish", "content-type", "a"] * 2)],

@@ -45,6 +45,20 @@ from broker.config.redis_url import RedisUrl, masked
                 "ca_file": "f",
             },
         ),
+        ("redis+cluster://a,b:1,[::1]:2", {"kind": "cluster", "hosts": (("a", 6379), ("b", 1), ("::1", 2))}),
+        (
+            "rediss+cluster://u:p@a/?ca_file=f&verify=ca",
+            {
+                "kind": "cluster",
+                "hosts": (("a", 6379),),
+                "tls": True,
+                "username": "u",
+                "password": "p",
+                "ca_file": "f",
+                "verify": "ca",
+            },
+        ),
+        ("redis+cluster://a?tls=true", {"kind": "cluster", "hosts": (("a", 6379),), "tls": True}),
     ],
 )
 def test_what_a_url_means(url: str, fields: dict[str, object]) -> None:
@@ -79,6 +93,10 @@ def test_what_a_url_means(url: str, fields: dict[str, object]) -> None:
         ("redis+sentinel://a,b", "master's name"),
         ("redis+sentinel://a,/m", "redis://"),
         ("redis+sentinel://a/m?tls=yes", "true or false"),
+        ("redis+cluster://", "redis+cluster://"),
+        ("redis+cluster://a,b/1", "no database"),
+        ("redis+cluster://a?sentinel_password=p", "only ca_file"),
+        ("rediss+sentinel://a/m", "redis+sentinel://"),
     ],
 )
 def test_a_wrong_url_is_one_clear_line(url: str, words: str) -> None:
@@ -99,6 +117,8 @@ def test_a_wrong_url_is_one_clear_line(url: str, words: str) -> None:
             "redis+sentinel://u:sesame@a,b/m/1?sentinel_password=sesame&tls=true",
             "redis+sentinel://u:***@a:26379,b:26379/m/1?tls=true",
         ),
+        ("redis+cluster://:sesame@a,[::1]:2", "redis+cluster://:***@a:6379,[::1]:2"),
+        ("rediss+cluster://u:sesame@a?verify=ca", "rediss+cluster://u:***@a:6379"),
     ],
 )
 def test_no_password_is_shown(url: str, shown: str) -> None:
@@ -108,7 +128,9 @@ def test_no_password_is_shown(url: str, shown: str) -> None:
     assert "sesame" not in masked(url)
 
 
-@pytest.mark.parametrize("url", ["redis://h", "redis://u@h/1", "rediss://h", "unix:///r.sock", "redis+sentinel://h/m"])
+@pytest.mark.parametrize(
+    "url", ["redis://h", "redis://u@h/1", "rediss://h", "unix:///r.sock", "redis+sentinel://h/m", "redis+cluster://h"]
+)
 def test_a_password_from_a_file(url: str, tmp_path: Path) -> None:
     file = tmp_path / "pass word"
     file.write_text("ses@me/1\n")

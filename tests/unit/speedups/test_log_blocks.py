@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from _speedups.cluster.journal import Block, ClusterJournal
 from _speedups.cluster.message_log import MessageLog
+from _speedups.codec.properties import encode_block
 from _speedups.routing.router import Router
 from _speedups.session.turn import Turn
 from tests.model.log_block import HEADER, Row, decode
@@ -25,12 +26,14 @@ LIMITS = {
 TOPICS = st.text(st.characters(codec="utf-8", exclude_characters="+#\0", exclude_categories=["Cs"]), min_size=1).filter(
     lambda topic: not topic.startswith("$")
 )
+EXPIRY, TYPE = encode_block({"message_expiry_interval": 4_000_000_000}), encode_block({"content_type": "x" * 300})
 MESSAGES = st.tuples(
     st.sampled_from(["one", "two", "ü" * 50]) | st.text(min_size=1, max_size=3),
     st.sampled_from(["a/b", "c"]) | TOPICS,
     st.binary(max_size=20) | st.binary(min_size=500, max_size=600),
     st.integers(0, 2),
     st.booleans(),
+    st.sampled_from([None, None, EXPIRY, EXPIRY + TYPE, TYPE]),
 )
 
 
@@ -59,15 +62,18 @@ class Log:
     def _wait(self) -> None:
         self.waits += 1
 
-    def publish(self, client_id: str, topic: str, payload: bytes, qos: int, retain: bool) -> None:
-        self.router.publish(topic.encode(), payload, qos, retain, client_id.encode("utf-8", "surrogatepass"))
+    def publish(
+        self, client_id: str, topic: str, payload: bytes, qos: int, retain: bool, properties: bytes | None = None
+    ) -> None:
+        publisher = client_id.encode("utf-8", "surrogatepass")
+        self.router.publish(topic.encode(), payload, qos, retain, publisher, properties or b"")
 
     def rows(self) -> list[Row]:
         return [row for _, block in self.entries for row in decode(block)]
 
 
 def fits(row: Row, message: tuple[Any, ...]) -> bool:
-    return (row.client_id, row.topic, row.payload, row.qos, row.retain, row.dup) == (*message, False)
+    return (row.client_id, row.topic, row.payload, row.qos, row.retain, row.properties, row.dup) == (*message, False)
 
 
 @given(st.lists(st.lists(MESSAGES, max_size=30), max_size=5))
@@ -80,7 +86,7 @@ def test_blocks_hold_what_was_published(turns: list[list[tuple[Any, ...]]]) -> N
             log.publish(*message)
         published += messages
         log.turn.end()
-        if any(qos for *_, qos, _ in messages):
+        if any(qos for *_, qos, _, _ in messages):
             assert len(log.rows()) == len(published)
     log.log.close()
     found = log.rows()
@@ -107,6 +113,16 @@ def test_a_full_block_does_not_wait() -> None:
     assert len(log.entries) == 2  # within the turn: memory is bounded
     log.turn.end()
     assert len(log.entries) == 3 and log.waits == 0
+
+
+def test_properties_count_for_the_size_of_a_block() -> None:
+    log = Log()
+    properties = encode_block({"user_property": [("k", "v" * 60_000)] * 10})
+    for _ in range(3):
+        log.publish("c", "t", b"", 0, False, properties)
+    assert len(log.entries) == 1  # within the turn: memory is bounded
+    log.log.close()
+    assert [row.properties for row in log.rows()] == [properties] * 3
 
 
 def test_one_wait_for_a_block() -> None:

@@ -21,6 +21,7 @@ SESSION: dict[str, Schema] = {
     "level": integer("of the protocol: 3, 4 or 5; 0 = not connected"),
     "receive_maximum": nullable(integer("unacknowledged messages that it takes; null: not MQTT 5.0")),
     "maximum_packet_size": nullable(integer("bytes; null: no limit")),
+    "authentication_method": nullable(text("by which it has authenticated; null: not MQTT 5.0, or none named")),
     "persistent": boolean(),
     "session_expiry": nullable(
         integer("seconds that the session outlives its connection, 4294967295 = for ever; null: mqtt.session_expiry")
@@ -51,6 +52,8 @@ ARGUMENTS: dict[str, Schema] = {
     "after": {**AFTER, "default": ""},
     "limit": LIMIT,
 }
+# Null for a session that only its store has.
+NOT_STORED = ("receive_maximum", "maximum_packet_size", "authentication_method", "session_expiry", "expires_in")
 ONE: dict[str, Schema] = {"client_id": CLIENT_ID}
 
 
@@ -86,7 +89,7 @@ async def client(request: Request) -> dict[str, Any]:
     if not found:
         found = [{**dict.fromkeys(("address", "username", "protocol", "node"), ""), **request.arguments}]
         found[0] |= {"connected": False, "level": 0, "persistent": True, "subscriptions": 0, "filters": []}
-        found[0] |= dict.fromkeys(("receive_maximum", "maximum_packet_size", "session_expiry", "expires_in"))
+        found[0] |= dict.fromkeys(NOT_STORED)
     if stored is not None and not found[0]["connected"]:
         found[0] |= stored
     return {**found[0], "failures": failures(answers)}

@@ -1,10 +1,15 @@
 """The nodes: state, listeners and metrics."""
 
+from http import HTTPStatus
 from typing import Any
 
 from broker.admin.api.aggregate import call, failures, values
 from broker.admin.api.operation import FAILURES, Operation, Request
 from broker.admin.api.schema import array, boolean, integer, number, record, table, text
+from broker.admin.http.problems import missing
+
+MAX_NODE = 64  # characters of a node's id
+MAX_REFERENCE = 1024  # characters
 
 FIGURES = table(number(), "the figures of /metrics, by name")
 NODE = record(
@@ -40,6 +45,16 @@ async def nodes(request: Request) -> dict[str, Any]:
     return {"here": request.node.broker.coordinator.node_id, **await collect(request, "node")}
 
 
+async def drain(request: Request) -> dict[str, Any]:
+    """Move the clients of a node to other nodes."""
+    references = request.body.get("reference", "").split()
+    answers = await call(request.node, "drain", id=request.arguments["node"], references=references)
+    found = [value for value in values(answers).values() if value is not None]
+    if not found:
+        raise missing("there is no such node, or it did not answer")
+    return {"references": found[0]}
+
+
 async def me(request: Request) -> dict[str, Any]:
     """The holder of the token."""
     return {"name": request.holder.name, "role": request.holder.role}
@@ -63,6 +78,28 @@ OPERATIONS = (
         "The nodes and their state.",
         nodes,
         record({"here": text(), "nodes": table(NODE, "by the nodes' ids"), "failures": FAILURES}),
+    ),
+    Operation(
+        "POST",
+        "/nodes/{node}/drain",
+        "drain",
+        "Close the clients of a node, and take none until it is restarted: MQTT 5.0 ones are sent to other servers.",
+        drain,
+        record({"references": array(text("HOST:PORT"), "the servers that MQTT 5.0 clients are sent to")}),
+        role="admin",
+        arguments={"node": text("id of the node", minLength=1, maxLength=MAX_NODE)},
+        required=("node",),
+        body=record(
+            {},
+            {
+                "reference": text(
+                    "HOST:PORT, or several with spaces between them [mqtt.server_reference without the node itself]",
+                    maxLength=MAX_REFERENCE,
+                    pattern=r"^[!-~]+( [!-~]+)*$",
+                )
+            },
+        ),
+        problems=(HTTPStatus.NOT_FOUND,),
     ),
     Operation("GET", "/me", "me", "The holder of the token.", me, record({"name": text(), "role": text()})),
     Operation("GET", "/metrics", "metrics", "The metrics of the nodes, as JSON.", metrics, by_node(FIGURES)),

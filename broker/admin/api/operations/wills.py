@@ -1,4 +1,4 @@
-"""Delayed wills of ended connections: list, cancel. In a cluster the list is empty: nobody owns them there."""
+"""Delayed wills of ended connections: list, cancel."""
 
 from http import HTTPStatus
 from typing import Any
@@ -17,7 +17,7 @@ WILL = record(
         "retain": boolean(),
         "bytes": integer("of the payload"),
         "due_in": integer("seconds until it is published, unless its client connects before"),
-        "node": text("id of the node with this item"),
+        "node": text("id of the node that lists it; in a cluster any node may publish it"),
     }
 )
 

@@ -1,0 +1,77 @@
+# A shared subscription: a group of sessions, of which each message goes to one. See group.pyx.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from _speedups.session.membership cimport Membership
+from _speedups.session.message cimport Message, Publication
+from _speedups.session.outgoing_queue cimport Entry
+from _speedups.session.session cimport Session
+from _speedups.session.subscriber cimport Subscriber
+
+cdef struct Waiting:
+    uint64_t place
+    Message* message               # owns a reference
+
+
+cdef class Member(Membership):
+    cdef readonly Group group      # None: it has left
+    cdef readonly Session session
+    cdef void* before              # Members of the ring of those with room ...
+    cdef void* after               # ... not owned
+
+    cdef bint has_room(self) noexcept
+    cdef bint may_take(self, const Message* message) except -1
+    cdef bint fits(self, const Message* message) noexcept
+    cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1
+
+
+cdef class Group(Subscriber):
+    cdef readonly bytes topic_filter
+    cdef readonly list members     # in the order of joining
+    cdef list connected            # those with a connection, in that order ...
+    cdef Py_ssize_t turn_of        # ... and the next of them to get a message of QoS 0
+    cdef void* first_ready         # a ring of Members with room; NULL = none has
+    cdef uint32_t ready_count
+    cdef uint64_t next_place
+    cdef Waiting* queue            # messages that were never given, by place: a ring of `capacity` ...
+    cdef uint64_t head, tail, capacity
+    cdef Waiting* back             # messages that came back: a heap by place
+    cdef Py_ssize_t back_count, back_capacity
+    cdef list aside                # of Held: messages that no member with room may take
+    cdef uint64_t waiting_bytes
+    cdef readonly uint64_t given, returned    # so far
+    cdef readonly bint kept        # it has a persistent member, so its state is written to the journal
+    cdef dict restored_places      # place -> Restored, while the store is read
+
+    cdef Member choose(self, const Publication* publication)
+    cdef bint waits(self) noexcept
+    cdef int join(self, Member member) except -1
+    cdef int leave(self, Member member, bint session_ends) except -1
+    cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
+    cdef bint drop_oldest(self, bint expired_only) except -1
+    cdef bint give(self, uint64_t place, Message* message, bint recorded) except -1
+    cdef int hand(self, Member member, uint64_t place, Message* message, bint recorded) except -1
+    cdef int come_back(self, uint64_t place, Message* message) except -1
+    cdef int put_aside(self) except -1
+    cdef int recall(self) except -1
+    cdef int make_ready(self, Member member) except -1
+    cdef int make_unready(self, Member member) except -1
+    cdef Waiting* first(self) noexcept
+    cdef Waiting take_first(self) noexcept
+    cdef int count_waiting(self, int n, const Message* message) except -1
+    cdef int record_queued(self, uint64_t place, Message* message) except -1
+    cdef int record_done(self, uint64_t place) except -1
+
+
+cdef class Held:
+    cdef Message* message
+    cdef uint64_t place
+
+
+cdef class Begun(Held):
+    cdef Member member
+    cdef uint8_t flags
+
+cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message* message, uint8_t flags) except 0
+cdef int give_back(Session session, uint64_t n, Entry* e) except -1
+cdef int give_back_unsent(Member member) except -1

@@ -1,0 +1,750 @@
+"""A shared subscription: a group of sessions, of which each message goes to one [5: 4.8.2].
+
+A group stands in the subscription tree under its topic filter, as one subscriber. A message of QoS 0 goes to the next
+member at once. One of QoS 1 or 2 gets a place, a number that grows, and is given late: to a member that is connected
+and has room, which is a window of unacknowledged messages. If no member has room it waits in the queue of the group.
+So a slow or dead member never holds more than its window.
+
+A message is at one place at a time: it waits in the group, or it is an entry of the queue of a member. It comes back
+to its old place if the member's connection ends before the message was sent, or before a clean session has
+acknowledged it, or if a persistent session stays away (`give_back_sent`). QoS 2 is different: a message that was sent
+to a member goes to no other [5: MQTT-4.8.2-4, 5].
+
+While a persistent session is a member, the group is `kept`: its messages are in the journal (GROUP_QUEUED), until they
+are in the queue of a persistent session (GIVEN), or done (GROUP_DONE). Else all members end with the node.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+
+from _speedups.base.array cimport array_reserve
+from _speedups.base.buffers cimport buffer_size
+from _speedups.codec.publish cimport (
+    FLAG_RETAIN, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size,
+)
+from _speedups.session cimport journal as j
+from _speedups.session.counters cimport EXPIRED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED
+from _speedups.session.membership cimport Membership
+from _speedups.session.message cimport (
+    Message, Publication, message_hold, message_payload, message_release, message_size,
+)
+from _speedups.session.outgoing_queue cimport (
+    ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, RETAIN_AS_PUBLISHED, SENT, WAITING, Entry, queue_entry, queue_grow,
+    queue_skip_acked,
+)
+from _speedups.session.rights cimport MAY_READ
+from _speedups.session.session cimport Restored, Session, count_inflight, count_queued
+from _speedups.session.subscriber cimport GROUP, Plan, Receiver
+from _speedups.session.turn cimport Outlet, Turn
+
+cdef enum:
+    MAXIMUM_QOS = 3            # of the options of a subscription
+    KEEPS_RETAIN = 8           # Retain As Published
+    FIRST_WAITING = 16
+
+
+cdef class Member(Membership):
+    """The membership of a session in a group."""
+
+    def __init__(self, Group group not None, Session session not None):
+        self.group = group
+        self.session = session
+
+    @property
+    def given_now(self):
+        """Messages that it has got and not acknowledged."""
+        return self.given
+
+    @property
+    def is_connected(self):
+        """Whether its session has a connection."""
+        return self.session.outlet is not None
+
+    cdef bint has_room(self) noexcept:
+        """Whether it takes another message now."""
+        cdef Outlet outlet = self.session.outlet
+        cdef uint32_t window
+        if self.group is None or outlet is None or outlet.closed:
+            return False
+        window = min(self.session.turn.limits.shared_window, <uint32_t>outlet.receive_maximum)
+        return self.given < window and self.session.tail - self.session.queue.next < window
+
+    cdef bint may_take(self, const Message* message) except -1:
+        """Whether its client may read the message, and takes a packet of its size."""
+        cdef Session session = self.session
+        if session.rights is not None and not session.rights.may(message.data, message.topic_length, MAY_READ):
+            return False
+        return self.fits(message)
+
+    cdef bint fits(self, const Message* message) noexcept:
+        """Whether the packet is not too large for the client [5: MQTT-3.1.2-24]."""
+        cdef Outlet outlet = self.session.outlet
+        cdef uint32_t remaining
+        if outlet is None or outlet.level < 5:
+            return True
+        remaining = publish_remaining(message.topic_length, message.payload_length, 2)
+        remaining += <uint32_t>properties_size(message.expires != 0, 0, len(self.properties), message.properties_length)
+        return publish_size(remaining) <= <Py_ssize_t>outlet.largest
+
+    cdef int attached(self) except -1:
+        cdef Group group = self.group
+        if self not in group.connected:
+            group.connected.append(self)
+        return self.has_sent()
+
+    cdef int detached(self) except -1:
+        cdef Group group = self.group
+        if self in group.connected:
+            group.connected.remove(self)
+        group.make_unready(self)
+        return give_back_unsent(self)
+
+    cdef int has_sent(self) except -1:
+        if not self.ready and self.has_room():
+            self.group.make_ready(self)
+        return 0
+
+    cdef int finished(self, uint64_t place, uint8_t qos) except -1:
+        cdef Group group = self.group
+        self.given -= 1
+        if group.kept and qos == 1 and not self.session.recorded() and not self.session.restoring:
+            group.record_done(place)
+        return self.has_sent()
+
+    cdef int record_given(self, uint64_t place, uint64_t n) except -1:
+        if self.session.recorded():
+            self.session.turn.journal.given(self.group.session_id, place, self.session.session_id, n)
+        return 0
+
+    cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1:
+        """The session gives the message back, with its reference; it was to be sent with this QoS."""
+        cdef Group group = self.group
+        self.given -= 1
+        if group.kept and (self.session.recorded() or qos == 2):
+            group.record_queued(place, message)
+        return group.come_back(place, message)
+
+
+cdef class Group(Subscriber):
+    """A group without members.
+
+    Args:
+        turn: of the node.
+        number: its id in the journal.
+        name: the share name and the topic filter, with `$share/`.
+        topic_filter: the topic filter.
+    """
+
+    def __init__(self, Turn turn not None, uint64_t number, bytes name not None, bytes topic_filter not None):
+        self.turn = turn
+        self.session_id = number
+        self.client_id = name
+        self.topic_filter = topic_filter
+        self.kind = GROUP
+        self.members = []
+        self.connected = []
+        self.aside = []
+        self.next_place = 1
+
+    def __dealloc__(self):
+        cdef Waiting taken
+        if self.turn is not None:
+            while self.head != self.tail or self.back_count:
+                taken = self.take_first()
+                self.turn.queued -= 1
+                self.turn.queued_bytes -= message_size(taken.message)
+                message_release(taken.message)
+        free(self.queue)
+        free(self.back)
+
+    @property
+    def name(self):
+        """Share name and topic filter, with `$share/`."""
+        return self.client_id
+
+    @property
+    def waiting(self):
+        """Messages that no member has."""
+        return self.tail - self.head + self.back_count + len(self.aside)
+
+    @property
+    def waiting_size(self):
+        """Bytes of topic names, properties and payloads of these messages."""
+        return self.waiting_bytes
+
+    def messages(self, Py_ssize_t most=1 << 30):
+        """Up to `most` of the messages that wait, the oldest first: a list of (place, topic name, payload)."""
+        cdef list found = []
+        cdef Py_ssize_t k
+        cdef uint64_t i
+        cdef Held held
+        for k in range(self.back_count):
+            found.append(shown(self.back[k].place, self.back[k].message))
+        for held in self.aside:
+            found.append(shown(held.place, held.message))
+        found.sort()
+        for i in range(self.head, min(self.tail, self.head + <uint64_t>most)):
+            found.append(shown(self.queue[i & (self.capacity - 1)].place, self.queue[i & (self.capacity - 1)].message))
+        return found[:most]
+
+    @property
+    def qos(self):
+        """The highest QoS granted to a member."""
+        return max([(<Member>member).options & MAXIMUM_QOS for member in self.members], default=0)
+
+    cdef bint recorded(self) noexcept:
+        return self.kept and self.turn.journal.epoch != 0
+
+    # ---- members ----
+
+    cdef int join(self, Member member) except -1:
+        """Add a member; the caller adds it to its session."""
+        cdef Session session = member.session
+        self.members.append(member)
+        if session.recorded() and not self.kept:
+            self.kept = True
+            self.record()
+            self.record_messages()
+        elif session.persistent and session.restoring:
+            self.kept = True
+        if session.outlet is not None:
+            member.attached()
+        return 0
+
+    cdef int leave(self, Member member, bint session_ends) except -1:
+        """Remove a member. Messages that it has not sent go to others [5: 4.8.2].
+
+        Those that it has sent are still its own, unless its session ends: then QoS 1 goes to others, and QoS 2 is
+        discarded [5: MQTT-4.8.2-5].
+        """
+        cdef Session session = member.session
+        cdef uint64_t n = session.queue.head
+        cdef Entry* e
+        if member in self.connected:
+            self.connected.remove(member)
+        self.make_unready(member)
+        self.members.remove(member)
+        while n < session.tail:
+            e = queue_entry(&session.queue, n)
+            if e.flags & OF_GROUP and e.identifiers == member.index and e.state != ACKED:
+                if session.restoring:
+                    release_entry(session, member, n, e)
+                elif e.state == WAITING and not e.flags & DUP:
+                    give_back(session, n, e)
+                elif not session_ends:
+                    release_entry(session, member, n, e)
+                elif e.flags & QOS == 1:
+                    give_back(session, n, e)
+                else:
+                    self.turn.counters[SHARED_DISCARDED] += 1
+            n = max(n + 1, session.queue.head)
+        session.shares.remove(member)
+        member.group = None
+        if self.kept and not any([(<Member>other).session.persistent for other in self.members]):
+            if self.turn.journal.epoch and not session.restoring:
+                self.turn.journal.number(j.GROUP_GONE, self.session_id)
+            self.kept = False
+        return 0
+
+    def purge(self):
+        """Drop all messages that wait; returns their number."""
+        cdef int dropped = 0
+        self.recall()
+        while self.drop_oldest(False):
+            dropped += 1
+        self.turn.counters[SHARED_DISCARDED] += dropped
+        return dropped
+
+    # ---- messages ----
+
+    cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
+        cdef uint64_t place = self.next_place
+        if publication.forwarded:
+            return 1                              # the node that accepted the message has given it to a member
+        self.next_place += 1
+        if self.waits() or not self.give(place, publication.message, False):
+            self.wait(place, message_hold(publication.message), False)
+        return 1
+
+    cdef bint waits(self) noexcept:
+        """Whether messages wait that a member with room may take."""
+        return self.head != self.tail or self.back_count != 0
+
+    cdef Member choose(self, const Publication* publication):
+        """The member that gets a message of QoS 0: the next that is connected, reads, and may have it; or None."""
+        cdef Py_ssize_t count = len(self.connected), i
+        cdef Member member
+        cdef Outlet outlet
+        cdef Session session
+        for i in range(count):
+            if self.turn_of >= count:
+                self.turn_of = 0
+            member = <Member>self.connected[self.turn_of]
+            self.turn_of += 1
+            session = member.session
+            outlet = session.outlet
+            if outlet is None or outlet.closed:
+                continue
+            if outlet.blocked and buffer_size(&outlet.out) + publication.payload_length > self.turn.limits.max_outgoing_bytes:
+                continue
+            if session.rights is not None and not session.rights.may(
+                    publication.topic, publication.topic_length, MAY_READ):
+                continue
+            if outlet.level == 5 and publish_size(
+                    publish_remaining(publication.topic_length, publication.payload_length, 0)
+                    + <uint32_t>properties_size(publication.expires != 0, 0, len(member.properties),
+                                                publication.properties_length)) > <Py_ssize_t>outlet.largest:
+                continue
+            return member
+        return None
+
+    cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1:
+        """Put a message behind all others; takes over the reference. At the limits the policy selects one to drop."""
+        cdef Waiting* grown
+        cdef uint64_t i, size
+        while self.waits() and (
+                self.tail - self.head + self.back_count + len(self.aside) >= self.turn.limits.shared_max_messages
+                or self.waiting_bytes + message_size(message) > self.turn.limits.shared_max_bytes):
+            if self.drop_oldest(True):
+                continue
+            self.turn.queue_is_full(self.client_id)
+            if not self.turn.limits.drop_oldest or not self.drop_oldest(False):
+                message_release(message)
+                return 0
+        if self.tail - self.head == self.capacity:
+            size = self.capacity * 2 or FIRST_WAITING
+            grown = <Waiting*>malloc(size * sizeof(Waiting))
+            if grown == NULL:
+                message_release(message)
+                raise MemoryError
+            for i in range(self.head, self.tail):
+                grown[i & (size - 1)] = self.queue[i & (self.capacity - 1)]
+            free(self.queue)
+            self.queue = grown
+            self.capacity = size
+        self.queue[self.tail & (self.capacity - 1)] = Waiting(place, message)
+        self.tail += 1
+        self.count_waiting(1, message)
+        if not recorded:
+            self.record_queued(place, message)
+        if self.turn.tracer is not None:
+            self.turn.tracer.note_message("queued", self.client_id, message, message.qos, "no member has room")
+        return 0
+
+    cdef int come_back(self, uint64_t place, Message* message) except -1:
+        """Put a message back to its place; takes over the reference."""
+        cdef Py_ssize_t i = self.back_count, above
+        if array_reserve(<void**>&self.back, self.back_count + 1, &self.back_capacity, sizeof(Waiting)) < 0:
+            message_release(message)
+            raise MemoryError
+        while i and self.back[(i - 1) >> 1].place > place:
+            above = (i - 1) >> 1
+            self.back[i] = self.back[above]
+            i = above
+        self.back[i] = Waiting(place, message)
+        self.back_count += 1
+        self.count_waiting(1, message)
+        self.returned += 1
+        self.turn.counters[SHARED_RETURNED] += 1
+        if self.turn.tracer is not None:
+            self.turn.tracer.note_message("returned", self.client_id, message, message.qos, "")
+        return self.turn.schedule_send(self)
+
+    cdef Waiting* first(self) noexcept:
+        """The message with the lowest place; there must be one."""
+        if self.back_count and (self.head == self.tail
+                                or self.back[0].place < self.queue[self.head & (self.capacity - 1)].place):
+            return self.back
+        return self.queue + (self.head & (self.capacity - 1))
+
+    cdef Waiting take_first(self) noexcept:
+        """Remove the message with the lowest place; its reference passes to the caller."""
+        cdef Waiting taken = self.first()[0]
+        cdef Waiting last
+        cdef Py_ssize_t i = 0, below
+        if self.first() != self.back:
+            self.head += 1
+            if self.head == self.tail and self.capacity > 1024:
+                free(self.queue)
+                self.queue = NULL
+                self.head = self.tail = self.capacity = 0
+            return taken
+        self.back_count -= 1
+        last = self.back[self.back_count]
+        while True:
+            below = 2 * i + 1
+            if below >= self.back_count:
+                break
+            if below + 1 < self.back_count and self.back[below + 1].place < self.back[below].place:
+                below += 1
+            if self.back[below].place >= last.place:
+                break
+            self.back[i] = self.back[below]
+            i = below
+        self.back[i] = last
+        return taken
+
+    cdef int count_waiting(self, int n, const Message* message) except -1:
+        """Add to the messages that wait, here and in the node's totals."""
+        cdef int64_t size = message_size(message)
+        self.waiting_bytes += n * size
+        self.turn.queued += n
+        self.turn.queued_bytes += n * size
+        return 0
+
+    cdef bint drop_oldest(self, bint expired_only) except -1:
+        """Drop the oldest message that waits, or only if it has expired; whether there was one."""
+        cdef Waiting dropped
+        cdef Message* message
+        if not self.waits():
+            return False
+        message = self.first().message
+        if expired_only and not (message.expires and message.expires <= self.turn.clock):
+            return False
+        dropped = self.take_first()
+        self.count_waiting(-1, message)
+        if expired_only:
+            self.turn.counters[EXPIRED] += 1
+        if self.turn.tracer is not None:
+            self.turn.tracer.note_message(
+                "dropped", self.client_id, message, message.qos, "it has expired" if expired_only else "the queue is full")
+        self.record_done(dropped.place)
+        message_release(message)
+        return True
+
+    # ---- giving ----
+
+    cdef bint give(self, uint64_t place, Message* message, bint recorded) except -1:
+        """Give the message to the next member with room that may take it; False: there is none."""
+        cdef uint32_t left = self.ready_count
+        cdef Member member
+        while left:
+            left -= 1
+            member = <Member>self.first_ready
+            if not member.has_room():
+                self.make_unready(member)
+                continue
+            self.first_ready = member.after
+            if not member.may_take(message):
+                continue
+            self.hand(member, place, message, recorded)
+            if not member.has_room():
+                self.make_unready(member)
+            return True
+        return False
+
+    cdef int hand(self, Member member, uint64_t place, Message* message, bint recorded) except -1:
+        """Give the message to this member. `recorded`: it is in the journal as one that waits."""
+        cdef Session session = member.session
+        cdef uint8_t qos = min(message.qos, <uint8_t>(member.options & MAXIMUM_QOS))
+        cdef uint8_t flags = qos
+        cdef uint64_t n
+        cdef Begun begun
+        if message.retain and member.options & KEEPS_RETAIN:
+            flags |= RETAIN_AS_PUBLISHED
+        self.given += 1
+        self.turn.counters[SHARED_GIVEN] += 1
+        session.trace("given", message, qos, "by a shared subscription")
+        if qos == 0:
+            if not session.may_not_read(message):
+                session.put_publish(message, PUBLISH_QOS_0 | (
+                    FLAG_RETAIN if flags & RETAIN_AS_PUBLISHED and session.level == 5 else 0), 0, member.properties)
+            if recorded:
+                self.record_done(place)
+            return 0
+        member.given += 1
+        if self.kept and not session.recorded():
+            if qos == 1:
+                if not recorded:
+                    self.record_queued(place, message)
+            else:                                 # once it is sent, no other member may get it, also after a crash
+                if recorded:
+                    self.record_done(place)
+                    self.turn.journal.urgent = True
+                begun = Begun()
+                begun.message = message_hold(message)
+                begun.place = place
+                begun.member = member
+                begun.flags = flags
+                self.turn.after_commit(begun)
+                return 0
+        n = put_entry(session, member, place, message, flags)
+        return member.record_given(place, n)
+
+    cdef int send_pending(self) except -1:
+        """Give the messages that wait to members with room."""
+        cdef Waiting* found
+        cdef Waiting taken
+        cdef Held held
+        while self.ready_count and self.waits():
+            if self.drop_oldest(True):
+                continue
+            found = self.first()
+            if self.give(found.place, found.message, True):
+                taken = self.take_first()
+                self.count_waiting(-1, taken.message)
+                message_release(taken.message)
+            elif self.ready_count:
+                self.put_aside()
+        return 0
+
+    cdef int put_aside(self) except -1:
+        """No member with room may take the oldest message: keep it for others, or drop it if there are none."""
+        cdef Waiting taken = self.take_first()
+        cdef Held held
+        cdef Member member
+        for member in self.members:
+            if member.may_take(taken.message):
+                held = Held()
+                held.place = taken.place
+                held.message = taken.message
+                self.aside.append(held)
+                return 0
+        self.count_waiting(-1, taken.message)
+        self.turn.counters[SHARED_DISCARDED] += 1
+        if self.turn.tracer is not None:
+            self.turn.tracer.note_message("dropped", self.client_id, taken.message, taken.message.qos,
+                                          "no member may read it, or takes a packet of its size")
+        self.record_done(taken.place)
+        message_release(taken.message)
+        return 0
+
+    cdef int recall(self) except -1:
+        """Let the messages that were put aside wait again."""
+        cdef Held held
+        cdef list aside = self.aside
+        self.aside = []
+        for held in aside:
+            self.count_waiting(-1, held.message)
+            self.come_back(held.place, message_hold(held.message))
+            self.returned -= 1
+            self.turn.counters[SHARED_RETURNED] -= 1
+        return 0
+
+    cdef int make_ready(self, Member member) except -1:
+        """Give messages to the member from now on."""
+        cdef Member first, last
+        if member.ready:
+            return 0
+        member.ready = True
+        self.ready_count += 1
+        if self.first_ready == NULL:
+            self.first_ready = member.before = member.after = <void*>member
+        else:
+            first = <Member>self.first_ready
+            last = <Member>first.before
+            member.before, member.after = <void*>last, <void*>first
+            last.after = first.before = <void*>member
+        if self.aside:
+            self.recall()
+        if self.waits():
+            self.turn.schedule_send(self)
+        return 0
+
+    cdef int make_unready(self, Member member) except -1:
+        """Give the member no more messages."""
+        if not member.ready:
+            return 0
+        member.ready = False
+        self.ready_count -= 1
+        if member.after == <void*>member:
+            self.first_ready = NULL
+        else:
+            (<Member>member.before).after = member.after
+            (<Member>member.after).before = member.before
+            if self.first_ready == <void*>member:
+                self.first_ready = member.after
+        member.before = member.after = NULL
+        return 0
+
+    # ---- store ----
+
+    cdef int record_queued(self, uint64_t place, Message* message) except -1:
+        if self.recorded():
+            self.turn.journal.group_queued(self.session_id, place, message)
+        return 0
+
+    cdef int record_done(self, uint64_t place) except -1:
+        if self.recorded():
+            self.turn.journal.numbers(j.GROUP_DONE, self.session_id, place)
+        return 0
+
+    def record(self):
+        """Write the group to the journal, before records that refer to it."""
+        if self.recorded():
+            self.turn.journal.note_level_5()
+            self.turn.journal.text(j.GROUP, self.session_id, 0, self.client_id, len(self.client_id))
+
+    def record_messages(self):
+        """Write the messages that wait to the journal again, and those that clean sessions have not acknowledged."""
+        cdef uint64_t i, n
+        cdef Py_ssize_t k
+        cdef Held held
+        cdef Member member
+        cdef Session session
+        cdef Entry* e
+        if not self.recorded():
+            return
+        for i in range(self.head, self.tail):
+            self.record_queued(self.queue[i & (self.capacity - 1)].place, self.queue[i & (self.capacity - 1)].message)
+        for k in range(self.back_count):
+            self.record_queued(self.back[k].place, self.back[k].message)
+        for held in self.aside:
+            self.record_queued(held.place, held.message)
+        for member in self.members:
+            session = member.session
+            if session.recorded():
+                continue
+            n = session.queue.head
+            while n < session.tail:
+                e = queue_entry(&session.queue, n)
+                if (e.flags & OF_GROUP and e.identifiers == member.index and e.message != NULL and e.state != ACKED
+                        and e.flags & QOS == 1):
+                    self.record_queued(session.shares.places[n & session.shares.mask], e.message)
+                n += 1
+
+    def restore_queued(self, uint64_t place, Restored message not None):
+        """Restore a GROUP_QUEUED record."""
+        if self.restored_places is None:
+            self.restored_places = {}
+        self.restored_places[place] = message
+        self.next_place = max(self.next_place, place + 1)
+
+    def restore_done(self, uint64_t place):
+        """Restore a GROUP_DONE record, or GROUP_GONE for each place."""
+        if self.restored_places is not None:
+            self.restored_places.pop(place, None)
+
+    def restore_given(self, uint64_t place, Session session not None, uint64_t n):
+        """Restore a GIVEN record: the entry `n` of the session's queue is the message of this place."""
+        cdef Member member
+        cdef Entry* e
+        self.restore_done(place)
+        self.next_place = max(self.next_place, place + 1)
+        for member in self.members:
+            if member.session is session and session.queue.head <= n < session.tail:
+                e = queue_entry(&session.queue, n)
+                if e.state != ACKED and not e.flags & OF_GROUP:
+                    e.flags |= OF_GROUP
+                    e.identifiers = member.index
+                    session.shares.put(session.queue.head, n, place)
+                    member.given += 1
+
+    def restored(self):
+        """End the restore: the messages that wait are in the order of their places."""
+        cdef Restored message
+        places, self.restored_places = self.restored_places or {}, None
+        for place in sorted(places):
+            message = places[place]
+            self.wait(place, message_hold(message.message), True)
+
+
+cdef class Held:
+    """A message that waits outside of a queue; it owns a reference."""
+
+    def __dealloc__(self):
+        if self.message != NULL:
+            message_release(self.message)
+
+
+cdef class Begun(Held):
+    """A message of QoS 2 for a clean session in a kept group: it is sent when the store has that it was given."""
+
+    def __call__(self):
+        cdef Member member = self.member
+        cdef Group group = member.group
+        member.given -= 1
+        if group is None:
+            return                                # the group has ended, or the member has left it: discarded
+        if member.session.outlet is None or member not in group.connected:
+            group.record_queued(self.place, self.message)
+            group.come_back(self.place, message_hold(self.message))
+            return
+        member.given += 1
+        put_entry(member.session, member, self.place, self.message, self.flags)
+
+
+cdef tuple shown(uint64_t place, const Message* m):
+    return place, m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length]
+
+
+# ---- the queue of a member's session ----
+
+cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message* message, uint8_t flags) except 0:
+    """Put a message of the group into the queue of the session; returns its queue number."""
+    cdef uint64_t n = session.tail
+    if queue_grow(&session.queue, n) < 0:
+        raise MemoryError
+    session.shares.put(session.queue.head, n, place)
+    queue_entry(&session.queue, n)[0] = Entry(message_hold(message), 0, flags | OF_GROUP, WAITING, member.index)
+    if session.recorded():
+        session.turn.journal.queued(session, session.session_id, n, message, flags, member.properties,
+                                    len(member.properties))
+        session.turn.await_commit(session)
+    session.tail += 1
+    count_queued(session, 1, message_size(message))
+    session.turn.schedule_send(session)
+    return n
+
+
+cdef int give_back(Session session, uint64_t n, Entry* e) except -1:
+    """Give an entry back to its group: it leaves the session's queue as if it were done."""
+    cdef Member member = <Member>session.shares.items[e.identifiers]
+    cdef uint64_t place = session.shares.places[n & session.shares.mask]
+    cdef Message* message = e.message
+    cdef uint8_t qos = e.flags & QOS
+    if e.state == SENT:
+        count_inflight(session, -<int64_t>session.in_flight(n, e))
+    count_queued(session, -1, -message_size(message))
+    e[0] = Entry(NULL, 0, qos, ACKED, 0)
+    queue_skip_acked(&session.queue, session.tail)
+    if session.recorded():
+        session.turn.journal.entry(j.DONE, session, session.session_id, n)
+    return member.returned(place, message, qos)
+
+
+cdef int release_entry(Session session, Member member, uint64_t n, Entry* e) except -1:
+    """The entry is the session's own from now on: it does not go back to the group."""
+    cdef Py_ssize_t size = len(member.properties)
+    if member.group.kept and e.flags & QOS == 1 and not session.recorded() and not session.restoring:
+        member.group.record_done(session.shares.places[n & session.shares.mask])
+    e.flags &= ~<uint8_t>OF_GROUP
+    e.identifiers = session.identifier_set(member.properties, size) if size and e.message != NULL else 0
+    return 0
+
+
+def has_given(Session session not None):
+    """Whether the session has messages of groups."""
+    cdef Member member
+    if session.shares is not None:
+        for member in session.shares.items:
+            if member is not None and member.given:
+                return True
+    return False
+
+
+cdef int give_back_unsent(Member member) except -1:
+    """Give back the messages of the group that the session has never sent."""
+    cdef Session session = member.session
+    cdef uint64_t n = session.queue.head
+    cdef Entry* e
+    while member.given and n < session.tail:
+        e = queue_entry(&session.queue, n)
+        if e.flags & OF_GROUP and e.identifiers == member.index and e.state == WAITING and not e.flags & DUP:
+            give_back(session, n, e)
+        n = max(n + 1, session.queue.head)
+    return 0
+
+
+def give_back_sent(Session session not None):
+    """Give back the messages of QoS 1 that the session got from groups: it stays away. Returns their number."""
+    cdef uint64_t n = session.queue.head
+    cdef Entry* e
+    cdef int count = 0
+    while session.shares is not None and session.outlet is None and n < session.tail:
+        e = queue_entry(&session.queue, n)
+        if e.flags & OF_GROUP and e.flags & QOS == 1 and e.state != ACKED:
+            give_back(session, n, e)
+            count += 1
+        n = max(n + 1, session.queue.head)
+    return count

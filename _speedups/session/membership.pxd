@@ -1,0 +1,33 @@
+# The part of a session in shared subscriptions, as the session sees it. See membership.pyx.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef class Membership:
+    cdef readonly uint8_t options      # of the subscription
+    cdef readonly uint32_t identifier  # subscription identifier; 0 = none
+    cdef bytes properties              # the identifier, encoded as a property; b"" = none
+    cdef uint16_t index                # in Memberships.items
+    cdef bint ready                    # the group gives it messages
+    cdef uint32_t given                # messages that it has got and not acknowledged
+
+    cdef int set_options(self, uint8_t options, uint32_t identifier) except -1
+    cdef int attached(self) except -1
+    cdef int detached(self) except -1
+    cdef int has_sent(self) except -1
+    cdef int record_given(self, uint64_t place, uint64_t n) except -1
+    cdef int finished(self, uint64_t place, uint8_t qos) except -1
+
+
+cdef class Memberships:
+    cdef list items                    # of Membership; None: it has ended, and its place is free
+    cdef uint64_t* places              # of the messages in the session's queue, by queue number & mask
+    cdef uint64_t mask
+    cdef readonly uint32_t count       # of memberships
+
+    cdef int add(self, Membership membership) except -1
+    cdef int remove(self, Membership membership) except -1
+    cdef int put(self, uint64_t head, uint64_t n, uint64_t place) except -1
+    cdef int sent(self) except -1
+    cdef int attached(self) except -1
+    cdef int detached(self) except -1
+    cdef int finished(self, uint64_t n, uint16_t index, uint8_t qos) except -1

@@ -1,0 +1,6 @@
+class Membership:
+    options: int
+    identifier: int
+
+class Memberships:
+    count: int

@@ -1,0 +1,125 @@
+"""The part of a session in shared subscriptions: the session's side of the interface, which `group.pyx` implements.
+
+A message from a group is an entry of the session's queue like any other, with the flag OF_GROUP. The entry's field
+`identifiers` is then the number of the membership, and `places` has the message's place in the group.
+"""
+
+from libc.stdlib cimport calloc, free
+
+from _speedups.base.cursor cimport write_varint
+from _speedups.codec.publish cimport SUBSCRIPTION_IDENTIFIER
+
+cdef enum:
+    FIRST_PLACES = 8
+
+
+cdef class Membership:
+    """One shared subscription of a session."""
+
+    cdef int set_options(self, uint8_t options, uint32_t identifier) except -1:
+        """Set the options of the subscription, and its identifier."""
+        cdef uint8_t[5] encoded
+        self.options = options
+        self.identifier = identifier
+        self.properties = b""
+        if identifier:
+            encoded[0] = SUBSCRIPTION_IDENTIFIER
+            self.properties = encoded[:1 + write_varint(encoded + 1, identifier)]
+        return 0
+
+    cdef int attached(self) except -1:
+        """The session has a connection."""
+        return 0
+
+    cdef int detached(self) except -1:
+        """The connection of the session has ended: what was not sent goes to other sessions."""
+        return 0
+
+    cdef int has_sent(self) except -1:
+        """The session has sent what it had."""
+        return 0
+
+    cdef int finished(self, uint64_t place, uint8_t qos) except -1:
+        """The message with this place in the group is acknowledged, or dropped."""
+        return 0
+
+    cdef int record_given(self, uint64_t place, uint64_t n) except -1:
+        """Write to the journal that the entry `n` of the session's queue is the group's message with this place."""
+        return 0
+
+
+cdef class Memberships:
+    """The shared subscriptions of a session, and the places of messages that it got from them."""
+
+    def __cinit__(self):
+        self.items = []
+
+    def __dealloc__(self):
+        free(self.places)
+
+    cdef int add(self, Membership membership) except -1:
+        cdef Py_ssize_t i
+        self.count += 1
+        for i in range(len(self.items)):
+            if self.items[i] is None:
+                self.items[i] = membership
+                membership.index = <uint16_t>i
+                return 0
+        if len(self.items) > 65535:
+            raise OverflowError("too many shared subscriptions of a session")
+        membership.index = <uint16_t>len(self.items)
+        self.items.append(membership)
+        return 0
+
+    cdef int remove(self, Membership membership) except -1:
+        self.items[membership.index] = None
+        self.count -= 1
+        return 0
+
+    cdef int put(self, uint64_t head, uint64_t n, uint64_t place) except -1:
+        """Note the place of the message with queue number `n`; `head` is the oldest number of the queue."""
+        cdef uint64_t capacity = self.mask + 1 if self.places != NULL else FIRST_PLACES
+        cdef uint64_t* grown
+        cdef uint64_t i
+        if self.places == NULL or n - head > self.mask:
+            while n - head >= capacity:
+                capacity *= 2
+            grown = <uint64_t*>calloc(capacity, sizeof(uint64_t))
+            if grown == NULL:
+                raise MemoryError
+            if self.places != NULL:
+                for i in range(head, min(n, head + self.mask + 1)):
+                    grown[i & (capacity - 1)] = self.places[i & self.mask]
+            free(self.places)
+            self.places = grown
+            self.mask = capacity - 1
+        self.places[n & self.mask] = place
+        return 0
+
+    cdef int attached(self) except -1:
+        """The session has a connection."""
+        cdef Membership membership
+        for membership in self.items:
+            if membership is not None:
+                membership.attached()
+        return 0
+
+    cdef int detached(self) except -1:
+        """The connection of the session has ended."""
+        cdef Membership membership
+        for membership in self.items:
+            if membership is not None:
+                membership.detached()
+        return 0
+
+    cdef int finished(self, uint64_t n, uint16_t index, uint8_t qos) except -1:
+        """The entry `n` of the queue, which came from this membership, is acknowledged, or dropped."""
+        return (<Membership>self.items[index]).finished(self.places[n & self.mask], qos)
+
+    cdef int sent(self) except -1:
+        """The session has sent what it had: it may have room again."""
+        cdef Membership membership
+        for membership in self.items:
+            if membership is not None and not membership.ready:
+                membership.has_sent()
+        return 0

@@ -1,0 +1,67 @@
+"""Common to commands that use the HTTP API of a node: the flags, the request, its errors in one line."""
+
+import json
+import urllib.request
+from argparse import Namespace, _ActionsContainer
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any, cast
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+
+from broker.errors import FlockError, UsageError
+
+DEFAULT = "http://127.0.0.1:8080"
+
+
+def add_api_options(group: _ActionsContainer) -> None:
+    """Add the options for the address of a node, and for its token."""
+    group.add_argument("--url", default=DEFAULT, help=f"of a node's HTTP port [{DEFAULT}]")
+    group.add_argument("--token-file", metavar="FILE", type=Path, help="file with a token of `flockmq token`")
+
+
+def check_url(args: Namespace) -> None:
+    """Raises UsageError unless `--url` is one."""
+    if urlsplit(args.url).scheme not in ("http", "https"):
+        raise UsageError(f"--url {args.url!r} is no HTTP URL", f"such as {DEFAULT}")
+
+
+@contextmanager
+def response(
+    args: Namespace, path: str, body: dict[str, Any] | None = None, *, timeout: float
+) -> Iterator[HTTPResponse]:
+    """The response to a request: GET, or POST if there is a body.
+
+    Args:
+        args: of the command.
+        path: below /api/v1, with the query.
+        body: JSON of a POST.
+        timeout: seconds without a byte.
+
+    Raises:
+        FlockError: the node does not answer, or refuses.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{args.url.rstrip('/')}/api/v1{path}", data)
+    if data is not None:
+        request.add_header("Content-Type", "application/json")
+    if args.token_file is not None:
+        request.add_header("Authorization", f"Bearer {args.token_file.read_text().strip()}")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as found:
+            yield cast(HTTPResponse, found)
+    except HTTPError as error:
+        raise FlockError(f"{args.url} refuses: {_reason(error)}", "see deploy/docs/HTTP.md about tokens") from error
+    except (URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise FlockError(f"{args.url} does not answer: {reason}", "has the node --http 127.0.0.1:8080?") from error
+
+
+def _reason(error: HTTPError) -> str:
+    try:
+        problem = json.loads(error.read())
+        return str(problem.get("detail") or problem.get("title") or error.reason)
+    except ValueError:
+        return str(error.reason)

@@ -1,0 +1,288 @@
+"""Shared subscriptions against a plain model: after every step each message is at one place, and none is lost.
+
+Members with persistent and clean sessions join, leave, come, go and acknowledge; the node restarts and compacts.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from _speedups.codec.packets import (
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsubscribe,
+)
+from broker.storage import compaction
+from tests.harness.inprocess import Client, KeepingStore, Node
+
+FILTER = "$share/g/t"
+GRACE = 2  # seconds
+
+
+@pytest.fixture(autouse=True)
+def compaction_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SLICE", 1)
+
+
+@dataclass
+class Worker:
+    """A member, and what it does."""
+
+    persistent: bool
+    client: Client | None = None
+    session: int = 0  # counts its sessions
+    qos: int | None = None  # subscribed with
+    unanswered: list[Publish | Pubrel] = field(default_factory=list)
+    own: set[bytes] = field(default_factory=set)  # sent to it before it left: they go to no other
+
+
+class GroupMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers = {name: Worker(name.startswith("p")) for name in ("p1", "p2", "c1", "c2")}
+        self.count = 0
+        self.accepted: dict[bytes, int] = {}  # payload -> QoS
+        self.done: set[bytes] = set()
+        self.got: dict[bytes, set[tuple[str, int, int]]] = {}  # who, which of its sessions, with which QoS
+
+    @initialize(durable=st.booleans(), window=st.sampled_from([1, 2, 32]))
+    def start(self, durable: bool, window: int) -> None:
+        self.shared = {"window": window, "redispatch": GRACE}
+        self.durable = durable
+        self.node = self.made(KeepingStore())
+
+    def made(self, store: KeepingStore) -> Node:
+        store.durable = self.durable
+        node = Node(store, smallest=0, shared=self.shared)
+        self.publisher = Client(node, "publisher")
+        self.publisher.connack()
+        return node
+
+    def teardown(self) -> None:
+        if not hasattr(self, "node"):
+            return
+        for name in self.workers:  # everybody is there, and reads all
+            if self.workers[name].client is None:
+                self.connect(name, clean_start=False)
+        if any(worker.qos is not None for worker in self.workers.values()):
+            self.node.advance(4 * GRACE + 2)
+            self.pump()
+            while any(worker.unanswered for worker in self.workers.values()):
+                for worker in self.workers.values():
+                    while worker.unanswered:
+                        self.answer(worker)
+            assert self.accepted.keys() <= self.done, "not all have arrived"
+        self.node.close()
+
+    # ---- what is where ----
+
+    def places(self) -> Counter[bytes]:
+        found: Counter[bytes] = Counter()
+        for group in self.node.router.filters.groups.values():
+            found.update(payload for _, _, payload in group.messages())
+        for session in self.node.sessions:
+            found.update(payload for *_, payload in session.entries() if payload is not None)
+        return found
+
+    @invariant()
+    def each_is_at_one_place(self) -> None:
+        if not hasattr(self, "node"):
+            return
+        places = self.places()
+        assert not [payload for payload, count in places.items() if count > 1]
+        for payload, qos in self.accepted.items():
+            if payload in self.done:
+                assert payload not in places, f"{payload!r} is done and still kept"
+            else:
+                assert payload in places, f"{payload!r} of QoS {qos} is lost"
+
+    def pump(self) -> None:
+        """Clients read all that has come."""
+        for name, worker in self.workers.items():
+            if worker.client is None:
+                continue
+            for packet in worker.client.take():
+                if isinstance(packet, Publish):
+                    payload = packet.payload
+                    who = (name, worker.session, packet.qos)
+                    others = self.got.setdefault(payload, set()) - {who}
+                    assert not any(qos == 2 for *_, qos in others), f"{payload!r} was sent to {others}, then to {who}"
+                    self.got[payload].add(who)
+                    if packet.qos == 0:
+                        self.done.add(payload)
+                    else:
+                        worker.unanswered.append(packet)
+                elif isinstance(packet, Pubrel):
+                    worker.unanswered.append(packet)
+
+    def gone(self, name: str) -> None:
+        """The connection of a client has ended."""
+        worker = self.workers[name]
+        worker.client = None
+        worker.unanswered.clear()
+        if not worker.persistent:
+            self.session_ended(name)
+
+    def session_ended(self, name: str) -> None:
+        worker = self.workers[name]
+        for payload, who in self.got.items():
+            if (name, worker.session, 2) in who:
+                self.done.add(payload)  # QoS 2 that has begun goes to no other
+        self.done |= worker.own
+        worker.own.clear()
+        worker.session += 1
+        self.left(name)
+
+    def left(self, name: str) -> None:
+        self.workers[name].qos = None
+        self.group_may_have_ended()
+
+    def group_may_have_ended(self) -> None:
+        if all(worker.qos is None for worker in self.workers.values()):
+            left = self.places()
+            self.done |= {payload for payload in self.accepted if payload not in left}
+
+    # ---- clients ----
+
+    def connect(self, name: str, *, clean_start: bool) -> None:
+        worker = self.workers[name]
+        if worker.persistent and clean_start:
+            client = Client(self.node, name)
+            client.connack()
+            client.close()
+            self.session_ended(name)
+        worker.client = Client(self.node, name, clean_start=not worker.persistent)
+        worker.client.connack()
+        self.pump()
+
+    @rule(name=st.sampled_from(["p1", "p2", "c1", "c2"]), qos=st.integers(0, 2), clean=st.booleans())
+    def come_or_subscribe(self, name: str, qos: int, clean: bool) -> None:
+        worker = self.workers[name]
+        if worker.client is None:
+            self.connect(name, clean_start=clean)
+        assert worker.client is not None
+        worker.client.write(Subscribe(1, [(FILTER, qos)]))
+        self.node.run()
+        worker.client.read()
+        assert any(isinstance(packet, Suback) for packet in worker.client.received)
+        worker.qos = qos
+        self.pump()
+
+    @rule(name=st.sampled_from(["p1", "p2", "c1", "c2"]), kindly=st.booleans())
+    def go(self, name: str, kindly: bool) -> None:
+        worker = self.workers[name]
+        if worker.client is None:
+            return
+        if kindly:
+            worker.client.send(Disconnect())
+        worker.client.close()
+        self.gone(name)
+        self.pump()
+
+    @rule(name=st.sampled_from(["p1", "p2", "c1", "c2"]))
+    def unsubscribe(self, name: str) -> None:
+        worker = self.workers[name]
+        if worker.client is None or worker.qos is None:
+            return
+        worker.own |= {
+            payload for payload, who in self.got.items() if any(one[:2] == (name, worker.session) for one in who)
+        }
+        worker.client.send(Unsubscribe(2, [FILTER]))
+        self.left(name)
+        self.pump()
+
+    @rule(qos=st.integers(1, 2), count=st.sampled_from([1, 3, 8]))
+    def publish(self, qos: int, count: int) -> None:
+        for _ in range(count):
+            self.count += 1
+            payload = b"%d" % self.count
+            if any(worker.qos is not None for worker in self.workers.values()):
+                highest = max(worker.qos for worker in self.workers.values() if worker.qos is not None)
+                if highest:
+                    self.accepted[payload] = qos
+            self.publisher.send(Publish("t", payload, qos, packet_id=1))
+            if qos == 2:
+                self.publisher.send(Pubrel(1))
+            self.publisher.take()
+        self.pump()
+
+    def answer(self, worker: Worker) -> None:
+        assert worker.client is not None
+        packet = worker.unanswered.pop(0)
+        if isinstance(packet, Pubrel):
+            worker.client.send(Pubcomp(packet.packet_id))
+        elif packet.qos == 1:
+            self.done.add(packet.payload)
+            worker.client.send(Puback(packet.packet_id))
+        else:
+            self.done.add(packet.payload)
+            worker.client.send(Pubrec(packet.packet_id))
+        self.pump()
+
+    @rule(name=st.sampled_from(["p1", "p2", "c1", "c2"]), times=st.sampled_from([1, 2, 10]))
+    @precondition(lambda self: any(worker.unanswered for worker in self.workers.values()))
+    def acknowledge(self, name: str, times: int) -> None:
+        for _ in range(times):
+            if self.workers[name].unanswered:
+                self.answer(self.workers[name])
+
+    # ---- the node ----
+
+    @rule(seconds=st.sampled_from([1, GRACE]))
+    def time_passes(self, seconds: int) -> None:
+        self.node.advance(seconds * 4 + 1)
+        self.pump()
+
+    @rule()
+    def compact_a_little(self) -> None:
+        self.node.compaction.step()
+        self.node.end_turn()
+        self.node.run()
+
+    @rule()
+    @precondition(lambda self: self.durable and self.count > 3)
+    def restart(self) -> None:
+        self.node.turn.seal()
+        self.node.run()
+        self.pump()
+        store = self.node.store
+        self.node.close()
+        self.node = self.made(KeepingStore(store.after(len(store.told))))
+        for name, worker in self.workers.items():
+            if worker.client is not None:
+                self.gone(name)
+        for name, worker in self.workers.items():
+            if worker.persistent and worker.qos is not None:
+                assert (FILTER.encode(), worker.qos, 0) in self.node.router.filters.all_of(
+                    self.node.sessions.get(name.encode())  # type: ignore[arg-type]
+                )
+
+
+class TestGroups(GroupMachine.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(max_examples=100, stateful_step_count=50, suppress_health_check=list(HealthCheck))
+
+
+def test_members_take_turns() -> None:
+    node = Node()
+    members = [Client(node, f"m{number}") for number in range(3)]
+    for member in members:
+        member.send(Subscribe(1, [("$share/g/t/#", 1)]))
+        member.take()
+    publisher = Client(node, "p")
+    for qos in (0, 1):
+        for number in range(6):
+            publisher.send(Publish("t/x", b"%d" % number, qos, packet_id=qos))
+        found: list[list[Any]] = [[packet.payload for packet in member.take()] for member in members]  # type: ignore[attr-defined]
+        assert found == [[b"0", b"3"], [b"1", b"4"], [b"2", b"5"]]
+        node.run()
