@@ -61,7 +61,8 @@ test: $(VENV)/.installed-test
 	$(call beside,ruff,$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .) \
 	$(call beside,mypy,$(VENV)/bin/mypy) \
 	$(call beside,fuzz,nice $(PY) tests/fuzz/fuzz_packets.py --seconds 10 && \
-	    nice $(PY) tests/fuzz/fuzz_connection.py --seconds 20 && nice $(PY) tests/fuzz/fuzz_websocket.py --seconds 5) \
+	    nice $(PY) tests/fuzz/fuzz_connection.py --seconds 20 && nice $(PY) tests/fuzz/fuzz_websocket.py --seconds 5 && \
+	    nice $(PY) tests/fuzz/fuzz_nodes.py --seconds 5) \
 	$(PYTEST) -n 4 --dist loadgroup --no-loadscope-reorder -m 'not soak' || touch build/tests.failed; \
 	$(ended)
 
@@ -77,6 +78,7 @@ soak: $(VENV)/.installed-test
 	$(PY) tests/fuzz/fuzz_packets.py --seconds $(SECONDS)
 	$(PY) tests/fuzz/fuzz_connection.py --seconds $(SECONDS)
 	$(PY) tests/fuzz/fuzz_websocket.py --seconds $(SECONDS)
+	$(PY) tests/fuzz/fuzz_nodes.py --seconds $(SECONDS)
 	tests/sanitize.sh
 	FLOCKMQ_TEST_SECONDS=$(SECONDS) $(PY) -m pytest -m soak
 

@@ -47,6 +47,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         schedule.arrange(items)
 
 
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: collections of garbage need not look at it each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def end_nodes() -> Iterator[None]:
     """Nodes within the test's own process leave no file open: a client that uses `select` needs numbers below 1024."""

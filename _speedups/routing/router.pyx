@@ -447,9 +447,11 @@ cdef class Router:
             is_level_5 = first_byte >> 4 == FORWARD_5 >> 4
             if not is_level_5 and first_byte >> 4 != PUBLISH:
                 raise ValueError("a batch that can't be read")
-            topic_length = at.p[0] << 8 | at.p[1] if remaining >= 2 else 0
+            if remaining < 2 or at.end - at.p < <Py_ssize_t>remaining:
+                raise ValueError("a batch that can't be read")
+            topic_length = at.p[0] << 8 | at.p[1]
             qos = first_byte >> 1 & 3
-            if at.end - at.p < <Py_ssize_t>remaining or <Py_ssize_t>remaining < 2 + topic_length + 2 * (qos > 0):
+            if qos == 3 or <Py_ssize_t>remaining < 2 + topic_length + 2 * (qos > 0):
                 raise ValueError("a batch that can't be read")
             publication = publication_of(
                 at.p + 2, topic_length, at.p + 2 + topic_length + 2 * (qos > 0),

@@ -6,6 +6,7 @@ played at every level.
 """
 
 import contextlib
+import functools
 import shlex
 from typing import Any
 
@@ -35,6 +36,12 @@ CONNACK_PROPERTIES: dict[str, Any] = {
 }
 
 
+@functools.cache
+def split(line: str) -> tuple[str, ...]:
+    """The words of a line: each is read many times, for each level, way and store."""
+    return tuple(shlex.split(line))
+
+
 class Line:
     """The words of a line, by kind.
 
@@ -44,7 +51,7 @@ class Line:
     """
 
     def __init__(self, line: str, level: int) -> None:
-        self.name, *words = shlex.split(line)
+        self.name, *words = split(line)
         self.level = level
         self.named: dict[str, str] = {}
         self.plain: list[str] = []
@@ -104,7 +111,7 @@ def parse_packet(line: str, level: int, client_id: str = "c") -> bytes:
     """
     parsed = Line(line, level)
     if parsed.name == "hex":
-        words = shlex.split(line)[1:]
+        words = split(line)[1:]
         return b"".join(word[1:].encode() if word[0] == "=" else bytes.fromhex(word) for word in words)
     named, plain = parsed.named, parsed.plain
     level = int(named.get("level", level))

@@ -18,6 +18,7 @@ PACKET is what packet_lines.py reads; a client id is the client's name unless gi
 """
 
 import logging
+import os
 import shutil
 import tempfile
 import tomllib
@@ -107,13 +108,22 @@ def nodes() -> Iterator[Callable[[str, dict[str, Any]], Broker]]:
     shutil.rmtree(directory)
 
 
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A directory for stores, in memory if there is such a file system: no conversation is about the disk."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="flockmq-test-", dir=memory) as name:
+        yield Path(name)
+
+
 @pytest.fixture
-def local_node(store: str, tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Node]]:
+def local_node(store: str, place: Path) -> Iterator[Callable[[dict[str, Any]], Node]]:
     """Makes a node within this process, over the store of the parameter `store`."""
     stores: list[Store] = []
 
     def make(settings: dict[str, Any]) -> Node:
-        path = tmp_path / "flockmq.db"
+        path = place / "flockmq.db"
+        path.unlink(missing_ok=True)
         stores.append(SqliteStore(path, sync="normal") if store == "sqlite" else MemoryStore())
         groups: dict[str, dict[str, Any]] = {"limits": {}, "mqtt": {}, "shared": {}}
         for name, value in settings.items():
