@@ -105,13 +105,25 @@ local function apply(prefix, node, block)
       if valid and kind == 'subscribed' then
         redis.call('HSET', prefix .. 'subs:' .. cid, record[4],
           record[6] and string.format('%.0f;%.0f', record[5], record[6]) or record[5])
+        if is_group(record[4]) then
+          join_group(prefix, record[4], 'c:' .. cid)
+        end
       elseif valid then
         redis.call('HDEL', prefix .. 'subs:' .. cid, record[4])
+        if is_group(record[4]) then
+          leave_group(prefix, record[4], 'c:' .. cid)
+        end
       end
     elseif kind == 'route' then
       redis.call('HSET', prefix .. 'routes:' .. node, record[2], record[3])
+      if is_group(record[2]) then
+        join_group(prefix, record[2], 'n:' .. node, node)
+      end
     elseif kind == 'unroute' then
       redis.call('HDEL', prefix .. 'routes:' .. node, record[2])
+      if is_group(record[2]) then
+        leave_group(prefix, record[2], 'n:' .. node, node)
+      end
     elseif kind == 'expired' then
       -- Each node drops its own copy; the value in Redis may be newer than theirs.
       local deadline = deadline_of(redis.call('HGET', prefix .. 'retained', record[2]) or '')
@@ -184,6 +196,7 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
     if state[3] == '1' and seconds ~= '0' then
       redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))
       begin_expiry(prefix, cid, seconds)
+      begin_grace(prefix, cid)
     else
       end_session(prefix, '', cid, state[6], state[3])
     end
@@ -205,7 +218,8 @@ end
 -- to keep; for the log of messages: id of an entry, the entry, the oldest entry to keep. (The entry is an argument of
 -- its own because unpacking copies the parts of a block.)
 -- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If messages
--- were dropped, the last element is {client id, its dropped messages, ...}; nodes of revision 7 ignore it.
+-- were dropped, the last element is {client id, its dropped messages, ...}; nodes of revision 7 ignore it. If the block
+-- has shares, {group, place, message, ...} follows: messages leased to the caller.
 -- {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the commit before it was not.
 register('flockmq_commit', function(args)
   local prefix, node, seq = args[1], args[2], tonumber(args[3])
@@ -226,7 +240,9 @@ register('flockmq_commit', function(args)
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
   local block = cmsgpack.unpack(args[4])
-  local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases = unpack(block)
+  local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves =
+    unpack(block)
+  local told = {}
   local firsts, full = {0, 0}, {}
   local incarnations = {}
   local function lives(cid, incarnation)
@@ -252,6 +268,9 @@ register('flockmq_commit', function(args)
   for i = 1, #wills do
     redis.call('HDEL', prefix .. 'wills:' .. node, string.format('%.0f', wills[i]))
   end
+  if moves then
+    move(prefix, node, messages, moves, told)
+  end
   if #pushes > 0 then
     firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts)
   end
@@ -276,14 +295,22 @@ register('flockmq_commit', function(args)
   for i = 1, #releases do
     release(prefix, node, unpack(releases[i]))
   end
+  if shares then
+    firsts[2] = firsts[2] + share(prefix, messages, shares, told)
+  end
+  local leased = tell_leases(prefix, node, told)
   if #full > 0 then
     firsts[#firsts + 1] = full
+  end
+  if shares then
+    firsts[#firsts + 1] = leased
   end
   return firsts
 end)
 
 -- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They free
--- memory, so Redis executes them when it has none left. Executing one twice has no effect.
+-- memory, so Redis executes them when it has none left. Executing one twice has no effect. Then perhaps: what the node
+-- settles with groups, see `settle`. Returns {'ok', group, place, message, ...}: messages leased to the caller.
 register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
   if not live(prefix, args[2]) then
@@ -333,5 +360,10 @@ register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = func
       redis.call('HSET', key, 'h', head, 'b', bytes, 'z', marks)
     end
   end
-  return {'ok'}
+  if not args[4] then
+    return {'ok'}
+  end
+  local told = {}
+  settle(prefix, args[2], cmsgpack.unpack(args[4]), told)
+  return {'ok', tell_leases(prefix, args[2], told)}
 end})

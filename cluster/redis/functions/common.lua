@@ -1,9 +1,9 @@
 #!lua name=flockmq1
--- revision 10
+-- revision 11
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
--- A node joins common, commits, sessions, membership and log, in this order, to one library: a local of one file is
+-- A node joins common, shares, commits, sessions, membership and log, in this order, to one library: a local of one file is
 -- visible in the files after it, and Lua allows 200 of them.
 --
 -- The first argument of every function is the key prefix. In a Redis Cluster callers declare one key, the bare hash tag
@@ -98,12 +98,18 @@ local function change(prefix, origin, block, kept)
   return number
 end
 
+local give_back               -- in shares.lua: messages in a session's queue go back to their groups
+local leave_groups            -- likewise: a session that ends leaves its groups
+
 local function forget(prefix, cid)
+  give_back(prefix, cid, true)
+  leave_groups(prefix, cid)
   local delayed = redis.call('HGET', prefix .. 's:' .. cid, 'd')
   if delayed and delayed ~= '' then
     redis.call('ZADD', prefix .. 'delayed', 0, delayed)    -- the session ends: its will is due
   end
   redis.call('ZREM', prefix .. 'expiring', cid)
+  redis.call('ZREM', prefix .. 'grace', cid)
   redis.call('DEL', prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, prefix .. 'in:' .. cid,
     prefix .. 'subs:' .. cid)
   redis.call('ZREM', prefix .. 'sessions', cid)

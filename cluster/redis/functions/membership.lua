@@ -75,7 +75,7 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
     if args[i] == 'elapsed' then
       local time = advance_clock(prefix, tonumber(args[i + 1]))
       local due = 0
-      for _, name in ipairs({'delayed', 'expiring'}) do
+      for _, name in ipairs({'delayed', 'expiring', 'grace'}) do
         if #redis.call('ZRANGEBYSCORE', prefix .. name, '-inf', string.format('%.0f', time), 'LIMIT', 0, 1) > 0 then
           due = 1
         end
@@ -91,6 +91,7 @@ end})
 
 local function remove(prefix, node)
   redis.call('HDEL', prefix .. 'nodes', node)
+  end_node_leases(prefix, node)
   redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
   redis.call('EXPIRE', prefix .. 'log:' .. node, 60)     -- other nodes may still read it
   if redis.call('EXISTS', prefix .. 'owned:' .. node) == 1 then
@@ -159,6 +160,7 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
         redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
         all_sent(prefix, cid)
         begin_expiry(prefix, cid, state[3] or '')
+        begin_grace(prefix, cid)
       else
         end_session(prefix, '', cid, state[4], state[2])
       end

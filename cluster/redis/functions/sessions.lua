@@ -110,6 +110,7 @@ register('flockmq_claim', function(args)
     end
   end
   redis.call('ZREM', prefix .. 'expiring', cid)
+  redis.call('ZREM', prefix .. 'grace', cid)
   if present then
     redis.call('HSET', key, 'o', node, 'e', epoch, 'l', args[5], 'w', waits, 'f', fights, 't', seconds, 'u', user,
       'i', interval)
@@ -238,6 +239,12 @@ register({function_name = 'flockmq_due', flags = {'allow-oom'}, callback = funct
     if state[2] and state[1] == '' then
       end_session(prefix, '', cid, state[2], state[3])
       result[1] = result[1] + 1
+    end
+  end
+  for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'grace', '-inf', time, 'LIMIT', 0, args[3])) do
+    redis.call('ZREM', prefix .. 'grace', cid)
+    if redis.call('HGET', prefix .. 's:' .. cid, 'o') == '' then
+      give_back(prefix, cid, true)
     end
   end
   for _, epoch in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'delayed', '-inf', time, 'LIMIT', 0, args[3])) do

@@ -1,0 +1,307 @@
+-- Shared subscriptions: the messages of each group, and the node that has each. A group is named by `$share/NAME/FILTER`.
+-- A message waits in the group, or is leased to a node, which gives it to a member of its own; or it is in the queue of
+-- a member with a persistent session. It is at one of these places after every function.
+
+local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured otherwise
+
+local function is_group(name)
+  return name:find('^%$share/[^/]+/.') ~= nil
+end
+
+local function lease_of(group, place)
+  return string.format('%.0f', place) .. ' ' .. group
+end
+
+-- Lease a message to the node with room whose turn it is. `told`: node -> {group, place, message, ...}.
+-- Returns whether there is one.
+local function lease(prefix, group, place, message, told)
+  local found = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, 0, 'WITHSCORES')
+  local node = found[1]
+  if not node then
+    return false
+  end
+  redis.call('HSET', prefix .. 'gl:' .. node, lease_of(group, place), 1)
+  if redis.call('HINCRBY', prefix .. 'go:' .. group, node, -1) <= 0 then
+    redis.call('ZREM', prefix .. 'gr:' .. group, node)
+  else
+    local weight = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 'w:' .. node) or 1)
+    redis.call('ZADD', prefix .. 'gr:' .. group, tonumber(found[2]) + 1 / weight, node)
+  end
+  redis.call('HSET', prefix .. 'g:' .. group, 'v', found[2])
+  local list = told[node]
+  if not list then
+    list = {}
+    told[node] = list
+  end
+  list[#list + 1] = group
+  list[#list + 1] = place
+  list[#list + 1] = message
+  return true
+end
+
+-- Lease what waits to nodes with room.
+local function dispatch(prefix, group, told)
+  while redis.call('ZCARD', prefix .. 'gr:' .. group) > 0 do
+    local found = redis.call('ZPOPMIN', prefix .. 'gq:' .. group)
+    if not found[1] then
+      return
+    end
+    local message = redis.call('HGET', prefix .. 'gm:' .. group, found[1])
+    if message then
+      redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', -#message)
+      lease(prefix, group, tonumber(found[1]), message, told)
+    end
+  end
+end
+
+-- Put a message back to its place, where it waits.
+local function put_back(prefix, group, place, message)
+  local field = string.format('%.0f', place)
+  if redis.call('EXISTS', prefix .. 'gs:' .. group) == 1 then
+    redis.call('HSET', prefix .. 'gm:' .. group, field, message)
+    redis.call('ZADD', prefix .. 'gq:' .. group, field, field)
+    redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', #message)
+  end
+end
+
+-- A lease ends: the message waits again if it is to be kept.
+local function end_lease(prefix, node, group, place, keep)
+  if redis.call('HDEL', prefix .. 'gl:' .. node, lease_of(group, place)) == 0 then
+    return
+  end
+  local field = string.format('%.0f', place)
+  local message = redis.call('HGET', prefix .. 'gm:' .. group, field)
+  if message and keep then
+    put_back(prefix, group, place, message)
+  elseif message then
+    redis.call('HDEL', prefix .. 'gm:' .. group, field)
+  end
+end
+
+-- Send leases to their nodes; returns those of the caller.
+local function tell_leases(prefix, node, told)
+  for other, list in pairs(told) do
+    if other ~= node then
+      tell(prefix, other, 'leased', list)
+    end
+  end
+  return told[node] or {}
+end
+
+-- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and place in `messages`, in turn.
+-- Returns the number of dropped messages.
+local function share(prefix, messages, list, told)
+  local most, most_bytes, drop_old, dropped = list[1], list[2], list[3] == 1, 0
+  for i = 4, #list, 2 do
+    local group, message = list[i], messages[list[i + 1]]
+    if redis.call('EXISTS', prefix .. 'gs:' .. group) == 1 then
+      local key, queue = prefix .. 'g:' .. group, prefix .. 'gq:' .. group
+      local place = redis.call('HINCRBY', key, 'n', 1)
+      local field = string.format('%.0f', place)
+      if redis.call('ZCARD', queue) == 0 and lease(prefix, group, place, message, told) then
+        redis.call('HSET', prefix .. 'gm:' .. group, field, message)
+      else
+        local waiting = redis.call('ZCARD', queue)
+        local bytes = tonumber(redis.call('HGET', key, 'b') or 0) + #message
+        while drop_old and waiting > 0 and (waiting >= most or bytes > most_bytes) do
+          local oldest = redis.call('ZPOPMIN', queue)[1]
+          local size = #(redis.call('HGET', prefix .. 'gm:' .. group, oldest) or '')
+          redis.call('HDEL', prefix .. 'gm:' .. group, oldest)
+          redis.call('HINCRBY', key, 'b', -size)
+          waiting, bytes, dropped = waiting - 1, bytes - size, dropped + 1
+        end
+        if waiting > 0 and (waiting >= most or bytes > most_bytes) then
+          dropped = dropped + 1
+        else
+          put_back(prefix, group, place, message)
+        end
+      end
+    end
+  end
+  return dropped
+end
+
+-- Steps of messages between groups and nodes. `list`: kind, group, place, and more, in turn:
+-- 'given', client id, incarnation: the block's pushes put the message into the session's queue;
+-- 'back', '', 0: the node has no use for it; 'put', '', place in `messages`: the message waits again.
+local function move(prefix, node, messages, list, told)
+  for i = 1, #list, 5 do
+    local kind, group, place, cid, number = list[i], list[i + 1], list[i + 2], list[i + 3], list[i + 4]
+    if kind == 'given' then
+      local key = prefix .. 's:' .. cid
+      local lives = tonumber(redis.call('HGET', key, 'x') or -1) == number
+      if lives then
+        redis.call('HSET', key, 'g', 1)
+      end
+      end_lease(prefix, node, group, place, not lives)
+    elseif kind == 'back' then
+      end_lease(prefix, node, group, place, true)
+    else
+      put_back(prefix, group, place, messages[number])
+    end
+    dispatch(prefix, group, told)
+  end
+end
+
+-- Acknowledged messages and the room of the caller. `list`: {group, place, ...}, {group, room, weight, ...}.
+local function settle(prefix, node, list, told)
+  local done, rooms = list[1], list[2]
+  for i = 1, #done, 2 do
+    end_lease(prefix, node, done[i], done[i + 1], false)
+  end
+  for i = 1, #rooms, 3 do
+    local group, room = rooms[i], rooms[i + 1]
+    if redis.call('SISMEMBER', prefix .. 'gn:' .. node, group) == 1 then
+      redis.call('HSET', prefix .. 'go:' .. group, node, room, 'w:' .. node, rooms[i + 2])
+      if room <= 0 then
+        redis.call('ZREM', prefix .. 'gr:' .. group, node)
+      elseif not redis.call('ZSCORE', prefix .. 'gr:' .. group, node) then
+        redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, node)
+      end
+      dispatch(prefix, group, told)
+    end
+  end
+end
+
+-- A session or a node becomes a member of a group.
+local function join_group(prefix, group, member, node)
+  redis.call('SADD', prefix .. 'gs:' .. group, member)
+  if node then
+    redis.call('SADD', prefix .. 'gn:' .. node, group)
+  end
+end
+
+-- A member leaves; the group ends with the last one.
+local function leave_group(prefix, group, member, node)
+  redis.call('SREM', prefix .. 'gs:' .. group, member)
+  if node then
+    redis.call('SREM', prefix .. 'gn:' .. node, group)
+    redis.call('ZREM', prefix .. 'gr:' .. group, node)
+    redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node)
+  end
+  if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
+    redis.call('DEL', prefix .. 'g:' .. group, prefix .. 'gm:' .. group, prefix .. 'gq:' .. group,
+      prefix .. 'gr:' .. group, prefix .. 'go:' .. group)
+  end
+end
+
+leave_groups = function(prefix, cid)
+  for _, name in ipairs(redis.call('HKEYS', prefix .. 'subs:' .. cid)) do
+    if is_group(name) then
+      leave_group(prefix, name, 'c:' .. cid)
+    end
+  end
+end
+
+-- A node has ended: what it had goes to others.
+local function end_node_leases(prefix, node)
+  local told = {}
+  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gn:' .. node)) do
+    leave_group(prefix, group, 'n:' .. node, node)
+  end
+  local groups = {}
+  for _, field in ipairs(redis.call('HKEYS', prefix .. 'gl:' .. node)) do
+    local place, group = field:match('^(%d+) (.*)$')
+    end_lease(prefix, node, group, tonumber(place), true)
+    groups[group] = true
+  end
+  redis.call('DEL', prefix .. 'gl:' .. node, prefix .. 'gn:' .. node)
+  for group in pairs(groups) do
+    dispatch(prefix, group, told)
+  end
+  tell_leases(prefix, '', told)
+end
+
+-- Mark entries of a queue as done; `done` has their numbers.
+local function finish_entries(prefix, cid, done)
+  local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
+  local state = redis.call('HMGET', key, 'h', 'b', 'z')
+  local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
+  local first = head
+  for i = 1, #done do
+    marks = marks + redis.call('HSET', states, done[i], 'd')
+  end
+  while marks > 0 and redis.call('HGET', states, head) == 'd' do
+    marks = marks - redis.call('HDEL', states, head)
+    head = head + 1
+  end
+  if head > first then
+    for _, value in ipairs(redis.call('LPOP', prefix .. 'q:' .. cid, head - first) or {}) do
+      bytes = bytes - #value
+    end
+  end
+  redis.call('HSET', key, 'h', head, 'b', bytes, 'z', marks)
+end
+
+-- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
+-- QoS 1 that were. Returns whether others of groups stay.
+give_back = function(prefix, cid, sent)
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'g')
+  if (state[3] or '') == '' then
+    return false
+  end
+  local head, unsent = tonumber(state[1]), tonumber(state[2])
+  local told, groups, done, stay = {}, {}, {}, false
+  local number = head
+  while true do
+    local values = redis.call('LRANGE', prefix .. 'q:' .. cid, number - head, number - head + AT_ONCE - 1)
+    for i = 1, #values do
+      local value = values[i]
+      local first = value:byte(1)
+      if first and math.floor(first / 16) == 3 and first % 2 == 1
+          and not redis.call('HGET', prefix .. 'st:' .. cid, number) then
+        local low, high, length = struct.unpack('<I4I4H', value, 2)
+        local place, group = high * 4294967296 + low, value:sub(12, 11 + length)
+        local rest = 12 + #group
+        if math.floor(first / 4) % 2 == 1 then
+          rest = rest + 2 + struct.unpack('<H', value, rest)
+        end
+        local message = value:sub(rest)
+        if number >= unsent or (sent and message:byte(1) % 4 == 1) then
+          done[#done + 1] = number
+          put_back(prefix, group, place, message)
+          groups[group] = true
+        else
+          stay = true
+        end
+      end
+      number = number + 1
+    end
+    if #values < AT_ONCE then
+      break
+    end
+  end
+  if #done > 0 then
+    finish_entries(prefix, cid, done)
+    for group in pairs(groups) do
+      dispatch(prefix, group, told)
+    end
+    tell_leases(prefix, '', told)
+  end
+  redis.call('HSET', prefix .. 's:' .. cid, 'g', stay and 1 or '')
+  return stay
+end
+
+-- A session with messages of groups has no connection any more: what was not sent goes back, the rest after a while.
+local function begin_grace(prefix, cid)
+  if give_back(prefix, cid, false) then
+    local time = clock(prefix) + tonumber(redis.call('GET', prefix .. 'redispatch') or REDISPATCH)
+    redis.call('ZADD', prefix .. 'grace', string.format('%.0f', time), cid)
+  end
+end
+
+-- args: prefix, node, groups. The leases of a node as Redis has them; a node reads them when its link is back.
+-- Returns {group, place, message, ...}.
+register({function_name = 'flockmq_leased', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+  local prefix, result = args[1], {}
+  for _, field in ipairs(redis.call('HKEYS', prefix .. 'gl:' .. args[2])) do
+    local place, group = field:match('^(%d+) (.*)$')
+    local message = redis.call('HGET', prefix .. 'gm:' .. group, place)
+    if message then
+      result[#result + 1] = group
+      result[#result + 1] = tonumber(place)
+      result[#result + 1] = message
+    end
+  end
+  return result
+end})
