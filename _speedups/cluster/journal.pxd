@@ -34,10 +34,13 @@ cdef class Block:
     cdef readonly bytes commit         # for the function flockmq_commit; empty = nothing
     cdef readonly bytes acks           # for the function flockmq_acks; empty = nothing
     cdef readonly list changes         # of `commit`
+    cdef readonly bytes settled        # what the node settles with groups, for flockmq_acks; empty = nothing
+    cdef readonly bint shares          # the reply has messages leased to this node
     cdef readonly Py_ssize_t log_size  # bytes of the batch for the log
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry
     cdef list sessions                 # Sessions that get messages, in the order of the reply
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
+    cdef dict of_groups                # place of a message -> (group, place in it)
     cdef Queued* messages
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
@@ -47,6 +50,12 @@ cdef class ClusterJournal(Journal):
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
+    cdef dict of_groups                # place of a message -> (group, place in it)
+    cdef list shares                   # group, place of a message, in turn
+    cdef list moves                    # kind, group, place, and two more, in turn
+    cdef list done                     # group, place, in turn: leases that have ended
+    cdef dict rooms                    # group -> (room, connected members)
+    cdef readonly tuple share_limits   # of a group: messages, bytes, 1 = drop the oldest
     cdef uint64_t block                # number of this block, for the marks on sessions
     cdef Queued* messages
     cdef Py_ssize_t message_count, message_capacity
@@ -62,8 +71,17 @@ cdef class ClusterJournal(Journal):
     cdef object header                 # callable: returns the bytes before a batch for a peer
 
     cdef object begin(self)
+    cdef int share(self, bytes group, Message* m, uint8_t qos) except -1
+    cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
+                         uint64_t place) except -1
+    cdef int put_back(self, bytes group, uint64_t place, Message* m) except -1
+    cdef int lease_done(self, bytes group, uint64_t place) except -1
+    cdef int lease_back(self, bytes group, uint64_t place) except -1
+    cdef int announce(self, bytes group, uint64_t room, uint64_t weight) except -1
+    cdef bytes pack_settled(self)
     cdef uint32_t index(self, Subscriber session) except? 0
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
+    cdef uint64_t new_place(self, Message* m, uint8_t flags, bytes identifiers) except? 0
     cdef int note(self, uint8_t kind) except -1
     cdef int pack_messages(self, Buffer* b) except -1
     cdef list pack_pushes(self, Buffer* b)

@@ -4,13 +4,14 @@ Sessions and the router record here as they do in the journal of a single node. 
 returns queue numbers, retained messages and subscriptions of persistent sessions, in one order for all nodes.
 
 A block is two texts of MessagePack (deploy/docs/CLUSTER.md, "Commit"). `commit`: an array of messages, pushes, log,
-header, targets, changes, awaiting, released, wills, releases. `acks`: an array of (client id, incarnation, queue numbers
+header, targets, changes, awaiting, released, wills, releases, and perhaps shares and moves. `acks`: an array of (client id, incarnation, queue numbers
 that are done, queue numbers with PUBREC). It is separate because it must succeed when Redis has no memory left.
 
 A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, little-endian, topic name, payload. One with
 properties or an expiry has LAYOUT 2: one byte (QoS | RETAIN << 2 | HAS_DEADLINE | LAYOUT << 4), topic length u16,
 properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name, properties, payload. In a queue
-there may be one byte (AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [length u16, identifiers as properties] before it.
+there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64, length u16, group],
+[length u16, identifiers as properties] before it.
 
 A batch is a sequence of packets: PUBLISH as MQTT 3.1.1 encodes it, with packet identifier 0; or, for a message with
 properties or an expiry, PUBLISH as MQTT 5.0 encodes it, with packet type 0.
@@ -28,6 +29,7 @@ from _speedups.codec.publish cimport (
     write_publish,
 )
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
+from _speedups.session.group cimport Group, note_given
 from _speedups.session.message cimport (
     Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
     publication_of, seconds_left,
@@ -38,6 +40,8 @@ from _speedups.base.msgpack cimport put, put_array, put_number, put_object, put_
 
 from _speedups.base.msgpack import DamagedMessage, pack
 
+import struct
+
 cdef enum:
     MESSAGE_LAYOUT = 1
     MESSAGE_HEAD = 3           # bytes before the topic name
@@ -47,7 +51,8 @@ cdef enum:
     HAS_DEADLINE = 8           # in the first byte of such a message
     QUARTER = 250              # milliseconds of the turn's clock
     ENTRY_LAYOUT = 3           # of an entry of a queue that has more than a message
-    AS_PUBLISHED = 2           # in its first byte: RETAIN is sent at level 5
+    OF_SHARE = 1               # in its first byte: it is from a shared subscription
+    AS_PUBLISHED = 2           # RETAIN is sent at level 5
     HAS_IDENTIFIERS = 4
 
 
@@ -164,6 +169,8 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
     cdef uint8_t flags = 0
     cdef uint16_t length = 0
     cdef bytes identifiers = b""
+    cdef bytes group = None
+    cdef uint64_t place = 0
     cdef int64_t deadline
     cdef Publication publication
     cdef Message* m
@@ -171,6 +178,16 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
         flags = p[0]
         p += 1
         size -= 1
+        if flags & OF_SHARE:
+            if size >= 10:
+                memcpy(&place, p, 8)
+                memcpy(&length, p + 8, 2)
+            if size < 10 + length:
+                raise DamagedMessage("an entry of a queue that is cut short")
+            group = p[10:10 + length]
+            p += 10 + length
+            size -= 10 + length
+        length = 0
         if flags & HAS_IDENTIFIERS:
             if size >= 2:
                 memcpy(&length, p, 2)
@@ -187,6 +204,24 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
     try:
         session.arrive(n, m, p[0] & (QOS | RETAINED_MESSAGE) | (RETAIN_AS_PUBLISHED if flags & AS_PUBLISHED else 0),
                        identifiers)
+        if group is not None:
+            note_given(session, n, group, place, True)
+    finally:
+        message_release(m)
+
+
+def leased(object group not None, uint64_t place, bytes data not None):
+    """Redis has leased a message to this node: pass it to the group."""
+    cdef int64_t deadline
+    cdef Publication publication = read_message(data, len(data), &deadline)
+    cdef Message* m
+    cdef Group known = group
+    publication.expires = known.turn.journal.clock_of(deadline)
+    m = message_new(&publication)
+    if m == NULL:
+        raise MemoryError
+    try:
+        known.take_lease(place, m)
     finally:
         message_release(m)
 
@@ -225,6 +260,10 @@ cdef class Block:
                     queued = &self.messages[self.pushes.items[j].number]
                     session.arrive(first + (j - i), queued.message, queued.flags,
                                    self.identifiers.get(self.pushes.items[j].number, b""))
+                    if self.of_groups:
+                        of_group = self.of_groups.get(self.pushes.items[j].number)
+                        if of_group is not None:
+                            note_given(session, first + (j - i), of_group[0], of_group[1], False)
                 session.pending -= session.pending > 0
                 j += 1
             i = j
@@ -250,6 +289,7 @@ cdef class ClusterJournal(Journal):
         self.header = header
         self.shared = True
         self.epoch = self.layout = 1
+        self.share_limits = (1 << 30, 1 << 40, 0)
         self.begin()
 
     def __dealloc__(self):
@@ -272,6 +312,11 @@ cdef class ClusterJournal(Journal):
         self.wills = []
         self.releases = []
         self.identifiers = {}
+        self.of_groups = {}
+        self.shares = []
+        self.moves = []
+        self.done = []
+        self.rooms = {}
 
     def start(self):
         """Start recording. There is no compaction: nothing is written again."""
@@ -341,6 +386,13 @@ cdef class ClusterJournal(Journal):
             m.stored_id = 0
         if is_plain and m.stored_id >> shift & 0xFFFFFFFF:
             return (m.stored_id >> shift & 0xFFFFFFFF) - 1
+        self.new_place(m, flags, identifiers)
+        if is_plain:
+            m.stored_id |= <uint64_t>self.message_count << shift
+        return self.message_count - 1
+
+    cdef uint64_t new_place(self, Message* m, uint8_t flags, bytes identifiers) except? 0:
+        """A place of its own for the message."""
         if array_reserve(<void**>&self.messages, self.message_count + 1, &self.message_capacity, sizeof(Queued)) < 0:
             raise MemoryError
         self.messages[self.message_count] = Queued(message_hold(m), flags)
@@ -348,8 +400,6 @@ cdef class ClusterJournal(Journal):
         if identifiers:
             self.identifiers[self.message_count] = identifiers
         self.message_count += 1
-        if is_plain:
-            m.stored_id |= <uint64_t>self.message_count << shift
         return self.message_count - 1
 
     cdef int queued(self, object session, uint64_t number, uint64_t n, Message* m, uint8_t flags,
@@ -389,6 +439,52 @@ cdef class ClusterJournal(Journal):
         self.weight += size
         return self.note(QUEUED)
 
+    # ---- shared subscriptions ----
+
+    def limit_shares(self, int most, uint64_t most_bytes, bint drop_oldest):
+        """Set the limits of the messages that wait in a group."""
+        self.share_limits = (most, most_bytes, 1 if drop_oldest else 0)
+
+    cdef int share(self, bytes group, Message* m, uint8_t qos) except -1:
+        """Record a message for a group."""
+        self.shares += [group, self.place(m, qos | m.retain << 2, b"") + 1]
+        return self.note(QUEUED)
+
+    cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
+                         uint64_t place) except -1:
+        """Record that a leased message goes into the queue of a persistent session."""
+        cdef uint64_t number
+        self.moves += [b"given", group, place, session.client_id, session.session_id]
+        number = self.new_place(m, flags, identifiers)
+        self.of_groups[number] = (group, place)
+        add(&self.pushes, self.index(session), QUEUED, number)
+        return self.note(QUEUED)
+
+    cdef int put_back(self, bytes group, uint64_t place, Message* m) except -1:
+        """Record that a message whose lease has ended waits again."""
+        self.moves += [b"put", group, place, b"", self.place(m, m.qos | m.retain << 2, b"") + 1]
+        return self.note(QUEUED)
+
+    cdef int lease_back(self, bytes group, uint64_t place) except -1:
+        """Record that this node has no use for a leased message."""
+        self.moves += [b"back", group, place, b"", 0]
+        return self.note(QUEUED)
+
+    cdef int lease_done(self, bytes group, uint64_t place) except -1:
+        """Record that a leased message is done."""
+        self.done += [group, place]
+        return self.note(DONE)
+
+    cdef int announce(self, bytes group, uint64_t room, uint64_t weight) except -1:
+        """Record how many messages the members of a group here have room for."""
+        self.rooms[group] = (room, weight)
+        return self.note(QUEUED)
+
+    cdef bytes pack_settled(self):
+        if not self.done and not self.rooms:
+            return b""
+        return pack([self.done, [part for group, (room, weight) in self.rooms.items() for part in (group, room, weight)]])
+
     # ---- the block ----
 
     def take(self):
@@ -397,15 +493,19 @@ cdef class ClusterJournal(Journal):
         cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
         cdef Py_ssize_t i
         block.acks = self.pack_acks() if self.acks.count else b""
+        block.settled = self.pack_settled()
+        block.shares = bool(self.shares or self.moves)
+        if block.settled and not block.acks:
+            block.acks = NO_ACKS
         block.commit = b""
         block.changes = self.changes
         block.sessions = []
         if self.log is not None and self.log.required:
             block.entry = self.log.take_block()
         if (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
-                or self.releases):
+                or self.releases or block.shares):
             try:
-                put_array(&b, &self.packing, 10)
+                put_array(&b, &self.packing, 12 if block.shares else 10)
                 self.pack_messages(&b)
                 block.sessions = self.pack_pushes(&b)
                 self.pack_log(&b, block)
@@ -414,10 +514,14 @@ cdef class ClusterJournal(Journal):
                 self.pack_handshakes(&b, RELEASED)
                 put_object(&b, &self.packing, self.wills)
                 put_object(&b, &self.packing, self.releases)
+                if block.shares:
+                    put_object(&b, &self.packing, [*self.share_limits, *self.shares])
+                    put_object(&b, &self.packing, self.moves)
                 block.commit = b.data[b.start:b.end]
             finally:
                 buffer_free(&b, &self.packing)
         block.identifiers = self.identifiers
+        block.of_groups = self.of_groups
         block.messages = self.messages
         block.message_count = self.message_count
         block.pushes = self.pushes
@@ -437,7 +541,7 @@ cdef class ClusterJournal(Journal):
     cdef int pack_messages(self, Buffer* b) except -1:
         cdef Py_ssize_t i, size, head
         cdef Queued* queued
-        cdef bytes identifiers
+        cdef bytes identifiers, share
         cdef uint16_t length
         cdef uint8_t* p
         put_array(b, &self.packing, self.message_count)
@@ -446,17 +550,22 @@ cdef class ClusterJournal(Journal):
             identifiers = self.identifiers.get(i, b"") if self.identifiers else b""
             length = <uint16_t>len(identifiers)
             head = 0
-            if queued.flags & RETAIN_AS_PUBLISHED or length:
-                head = 1 + (2 + length if length else 0)
+            share = b""
+            if self.of_groups and i in self.of_groups:
+                group, place = self.of_groups[i]
+                share = struct.pack("<QH", place, len(group)) + group
+            if queued.flags & RETAIN_AS_PUBLISHED or length or share:
+                head = 1 + len(share) + (2 + length if length else 0)
             size = head + stored_size(queued.message)
             put_text_head(b, &self.packing, size)
             p = put(b, &self.packing, size)
             if head:
                 p[0] = (ENTRY_LAYOUT << 4 | (AS_PUBLISHED if queued.flags & RETAIN_AS_PUBLISHED else 0)
-                        | (HAS_IDENTIFIERS if length else 0))
+                        | (HAS_IDENTIFIERS if length else 0) | (OF_SHARE if share else 0))
+                memcpy(p + 1, <const uint8_t*>share, len(share))
                 if length:
-                    memcpy(p + 1, &length, 2)
-                    memcpy(p + 3, <const uint8_t*>identifiers, length)
+                    memcpy(p + 1 + len(share), &length, 2)
+                    memcpy(p + 3 + len(share), <const uint8_t*>identifiers, length)
             write_message(p + head, queued.message, queued.flags & (QOS | RETAINED_MESSAGE),
                           self.deadline(queued.message.expires))
         return 0
@@ -627,3 +736,6 @@ cdef int write_packet(uint8_t* p, const Message* m, uint8_t layout, int64_t cloc
 def pack_changes(list changes not None):
     """The changes of a block, encoded for all nodes; empty if there are none."""
     return pack(changes) if changes else b""
+
+
+NO_ACKS = pack([])

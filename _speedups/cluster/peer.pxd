@@ -1,5 +1,6 @@
 # Another node, as a subscriber. See peer.pyx.
 
+from _speedups.session.message cimport Publication
 from _speedups.session.subscriber cimport Subscriber
 from _speedups.session.turn cimport Outlet
 
@@ -9,4 +10,5 @@ cdef class PeerOutlet(Outlet):
 
 
 cdef class Peer(Subscriber):
-    pass
+    cdef int accept_for(self, Publication* publication, bytes group) except -1
+    cdef int send_qos_0(self, Publication* publication, bytes group) except -1

@@ -1,15 +1,18 @@
 """Another node, as a subscriber: it has the filters of its clients, and gets messages as one batch per turn.
 
 A batch of QoS 0 messages is their PUBLISH packets one after the other, as sent to clients, so that neither side encodes
-again; one of level 5 has packet type 0 (_speedups/cluster/journal.pyx). DUP, which QoS 0 does not use, marks messages published with QoS 1 or 2: sessions with a queue in Redis have
+again; one of level 5 has packet type 0 (_speedups/cluster/journal.pyx). A packet of type 15 before a message has the
+name of a shared subscription: the message is for one of its members. DUP, which QoS 0 does not use, marks messages published with QoS 1 or 2: sessions with a queue in Redis have
 them there.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport buffer_free, buffer_size
+from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport (
-    FLAG_DUP, FLAG_RETAIN, FORWARD_5, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
+    FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
     write_publish,
 )
 from _speedups.session.message cimport Publication, seconds_left
@@ -63,31 +66,46 @@ cdef class Peer(Subscriber):
         self.outlet = PeerOutlet(turn, send)
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
-        cdef Tracer tracer = self.turn.tracer
-        cdef bint is_level_5 = publication.properties_length or publication.expires
-        cdef uint8_t first_byte
-        cdef uint32_t remaining
-        cdef uint8_t* p
-        cdef bint sent
         if publication.forwarded:
             return 1                                  # the node that accepted the message has sent it to all nodes
         if publication.qos and receiver.qos:
             self.turn.journal.forward(self, publication.message)
-            if tracer is not None:
-                trace_delivery(tracer, "forwarded", self, publication, publication.qos, "")
+            if self.turn.tracer is not None:
+                trace_delivery(self.turn.tracer, "forwarded", self, publication, publication.qos, "")
             return 1
+        return self.send_qos_0(publication, b"")
+
+    cdef int accept_for(self, Publication* publication, bytes group) except -1:
+        """Send a QoS 0 message that this node gives to one member of a group."""
+        return self.send_qos_0(publication, group)
+
+    cdef int send_qos_0(self, Publication* publication, bytes group) except -1:
+        """Send a QoS 0 message, to all subscribers at the node or to a member of a group; returns 1."""
+        cdef Tracer tracer = self.turn.tracer
+        cdef bint is_level_5 = publication.properties_length or publication.expires
+        cdef uint8_t first_byte
+        cdef uint32_t remaining
+        cdef Py_ssize_t n = len(group), size
+        cdef uint8_t* p
+        cdef bint sent
         # DUP means "published with QoS 1 or 2": sessions that have it in a queue then skip it.
-        first_byte = (FORWARD_5 if is_level_5 else PUBLISH_QOS_0) | FLAG_DUP * (publication.qos > 0)
+        first_byte = (FORWARD_5 if is_level_5 else PUBLISH_QOS_0) | FLAG_DUP * (publication.qos > 0 and n == 0)
         if publication.retain and self.turn.journal.layout > 1:
             first_byte |= FLAG_RETAIN
         remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
         if is_level_5:
             remaining += <uint32_t>properties_size(publication.expires != 0, 0, 0, publication.properties_length)
-        sent = has_room(self.outlet, publish_size(remaining))
+        size = publish_size(remaining) + (publish_size(<uint32_t>n) if n else 0)
+        sent = has_room(self.outlet, size)
         if sent:
-            p = write_publish(
-                self.outlet.reserve(publish_size(remaining)), first_byte, remaining, publication.topic,
-                publication.topic_length, 0, publication.payload, publication.payload_length)
+            p = self.outlet.reserve(size)
+            if n:
+                p[0] = FORWARD_GROUP
+                p += 1 + write_varint(p + 1, <uint32_t>n)
+                memcpy(p, <const uint8_t*>group, n)
+                p += n
+            p = write_publish(p, first_byte, remaining, publication.topic, publication.topic_length, 0,
+                              publication.payload, publication.payload_length)
             if is_level_5:
                 write_properties(p, publication.expires != 0, seconds_left(publication.expires, self.turn.clock), 0,
                                  NULL, 0,

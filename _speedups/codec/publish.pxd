@@ -10,6 +10,7 @@ cdef enum:
     FLAG_DUP = 8
     PUBLISH_QOS_0 = 0x30       # first byte of a PUBLISH without flags
     FORWARD_5 = 0x00           # between nodes: first byte of a PUBLISH of level 5
+    FORWARD_GROUP = 0xF0       # likewise: before a PUBLISH, the name of a shared subscription that it is for
     MESSAGE_EXPIRY_INTERVAL = 0x02     # identifier of the property
     EXPIRY_SIZE = 5            # bytes of that property
     ALIAS_SIZE = 3             # bytes of the property Topic Alias

@@ -12,7 +12,7 @@ from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.base.cursor cimport Cursor, read_header, read_varint
 from _speedups.codec.properties cimport PropertyScan, scan_properties
 from _speedups.codec.publish cimport (
-    ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, FORWARD_5, PUBLISH_QOS_0, is_sys, properties_size, publish_remaining,
+    ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, is_sys, properties_size, publish_remaining,
     publish_size, write_properties, write_publish,
 )
 from _speedups.codec.tables cimport PUBLISH
@@ -152,7 +152,8 @@ cdef class Router:
                 if subscriber.kind > SHARED or (qos and receiver.qos):
                     if subscriber.kind == GROUP and not (qos and receiver.qos):
                         receivers += 1
-                        sent += self.send_to_one(<Group>subscriber, publication, tracer)
+                        if not publication.forwarded:     # else the node that accepted it has chosen the member
+                            sent += self.send_to_one(<Group>subscriber, publication, tracer)
                     else:
                         receivers += subscriber.accept(publication, plan, receiver)
                     continue
@@ -204,9 +205,12 @@ cdef class Router:
 
     cdef bint send_to_one(self, Group group, Publication* publication, Tracer tracer) except -1:
         """Send a QoS 0 message to the next member of a shared subscription; returns whether it was sent."""
-        cdef Member member = group.choose(publication)
+        cdef Member member
         cdef Session session
         cdef Outlet outlet
+        if group.pass_on(publication):
+            return False
+        member = group.choose(publication)
         if member is None:
             if tracer is not None:
                 trace_delivery(tracer, "dropped", group, publication, 0, "QoS 0, and no member takes it")
@@ -438,12 +442,19 @@ cdef class Router:
         cdef uint8_t first_byte = 0, qos
         cdef bint is_level_5
         cdef int count = 0
+        cdef Group group = None                       # that the next message is for
+        cdef bint is_for_group = False
         at.p = batch
         at.end = at.p + len(batch)
         while at.p < at.end:
             packet = at.p
             if read_header(&at, &first_byte, &remaining) != 1:
                 raise ValueError("a batch that can't be read")
+            if first_byte == FORWARD_GROUP and at.end - at.p >= <Py_ssize_t>remaining:
+                group = self.filters.by_name.get(at.p[:<Py_ssize_t>remaining])
+                is_for_group = True
+                at.p += remaining
+                continue
             is_level_5 = first_byte >> 4 == FORWARD_5 >> 4
             if not is_level_5 and first_byte >> 4 != PUBLISH:
                 raise ValueError("a batch that can't be read")
@@ -465,7 +476,12 @@ cdef class Router:
             elif first_byte == PUBLISH_QOS_0:
                 publication.packet = packet
                 publication.packet_size = at.p + remaining - packet
-            self.route(&publication)
+            if is_for_group:
+                if group is not None:                 # else it has ended
+                    self.turn.counters[PUBLISH_SENT] += self.send_to_one(group, &publication, self.turn.tracer)
+                is_for_group = False
+            else:
+                self.route(&publication)
             at.p += remaining
             count += 1
         return count

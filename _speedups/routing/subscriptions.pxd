@@ -55,11 +55,13 @@ cdef class SubscriptionTree:
     cdef readonly uint64_t count       # subscriptions
 
     cdef dict by_name          # Group by its name
+    cdef object group_type     # Group, or its class in a cluster
     cdef uint64_t last_group   # number of the newest
 
     cdef Member member_of(self, Subscriber subscriber, bytes name)
     cdef Group group(self, Turn turn, bytes name)
     cdef int set_qos(self, Group group) except -1
+    cdef int end_if_empty(self, Group group) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
     cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept
     cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL

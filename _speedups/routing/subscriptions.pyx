@@ -26,7 +26,9 @@ from _speedups.session.membership cimport Memberships
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.session cimport Session
 from _speedups.session.journal cimport UNSUBSCRIBED
-from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, NOT_OWN, ONLY_OWN, Plan, Receiver, Subscriber, Subscription
+from _speedups.session.subscriber cimport (
+    KEEP_RETAIN, LOCAL, NOT_OWN, ONLY_OWN, PEER, SHARED, Plan, Receiver, Subscriber, Subscription,
+)
 from _speedups.routing.topic_tree cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
                              node_path, node_prune, tree_free)
 
@@ -96,6 +98,7 @@ cdef class SubscriptionTree:
             raise MemoryError
         self.generation = 1
         self.by_name = {}
+        self.group_type = Group
 
     def __dealloc__(self):
         cdef int i
@@ -132,8 +135,10 @@ cdef class SubscriptionTree:
         cdef uint32_t i
         cdef Py_ssize_t at
         options &= STORED_OPTIONS
-        if subscriber.kind == LOCAL and shared_filter_at(path, n):
+        if subscriber.kind <= SHARED and shared_filter_at(path, n):
             return self.join(subscriber, topic_filter, options, identifier)
+        if subscriber.kind == PEER and shared_filter_at(path, n):
+            return self.join_peer(subscriber, topic_filter, options & MAXIMUM_QOS)
         node = node_at(self.root, path, n, True)
         if node == NULL:
             raise MemoryError
@@ -168,6 +173,8 @@ cdef class SubscriptionTree:
         cdef Member member = self.member_of(subscriber, topic_filter)
         cdef Node* node
         cdef Py_ssize_t at
+        if subscriber.kind == PEER and shared_filter_at(path, n):
+            return self.leave_peer(subscriber, topic_filter)
         if member is not None:
             if subscriber.kind == LOCAL and subscriber.recorded():
                 subscriber.turn.journal.text(UNSUBSCRIBED, subscriber.session_id, 0, path, n)
@@ -189,6 +196,9 @@ cdef class SubscriptionTree:
         cdef uint8_t path[256]
         cdef Py_ssize_t n
         cdef Member member
+        if subscriber.kind == PEER:
+            for name in list(self.by_name):
+                self.leave_peer(subscriber, name)
         if isinstance(subscriber, Session) and (<Session>subscriber).shares is not None:
             for member in list((<Session>subscriber).shares.items):
                 if member is not None:
@@ -283,7 +293,7 @@ cdef class SubscriptionTree:
         cdef Group group = self.by_name.get(name)
         if group is None:
             self.last_group += 1
-            group = Group(turn, self.last_group, name, name[shared_filter_at(name, len(name)):])
+            group = self.group_type(turn, self.last_group, name, name[shared_filter_at(name, len(name)):])
             self.by_name[name] = group
         return group
 
@@ -306,12 +316,38 @@ cdef class SubscriptionTree:
         cdef Group group = member.group
         group.leave(member, session_ends)
         self.count -= 1
-        if group.members:
-            return self.set_qos(group)
+        return self.set_qos(group) if group.members else self.end_if_empty(group)
+
+    cdef int end_if_empty(self, Group group) except -1:
+        """End a group without members; one whose members are at other nodes goes on."""
         group.purge()
+        if not group.is_empty():
+            return self.set_qos(group)
         self.unsubscribe_all(group)
         del self.by_name[group.client_id]
         return 0
+
+    def join_peer(self, Subscriber peer not None, bytes name not None, int qos):
+        """Another node has members of a group, with this QoS; True if it had none."""
+        cdef Group group = self.group(peer.turn, name)
+        known = group.set_peer(peer, qos)
+        self.set_qos(group)
+        return not known
+
+    def leave_peer(self, Subscriber peer not None, bytes name not None):
+        """Another node has no members of a group any more; False if it had none."""
+        cdef Group group = self.by_name.get(name)
+        if group is None or not group.set_peer(peer, -1):
+            return False
+        if group.members:
+            self.set_qos(group)
+        else:
+            self.end_if_empty(group)
+        return True
+
+    def set_group_type(self, group_type):
+        """Make groups of this type from now on, derived from Group."""
+        self.group_type = group_type
 
     @property
     def groups(self):

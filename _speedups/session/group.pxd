@@ -43,6 +43,7 @@ cdef class Group(Subscriber):
     cdef readonly bint kept        # it has a persistent member, so its state is written to the journal
     cdef dict restored_places      # place -> Restored, while the store is read
 
+    cdef bint pass_on(self, Publication* publication) except -1
     cdef Member choose(self, const Publication* publication)
     cdef bint waits(self) noexcept
     cdef int join(self, Member member) except -1
@@ -60,6 +61,12 @@ cdef class Group(Subscriber):
     cdef Waiting* first(self) noexcept
     cdef Waiting take_first(self) noexcept
     cdef int count_waiting(self, int n, const Message* message) except -1
+    cdef int take_lease(self, uint64_t place, Message* message) except -1
+    cdef int stop_keeping(self, bint records) except -1
+    cdef bint is_empty(self) noexcept
+    cdef int room_changed(self) except -1
+    cdef int take_back(self, uint64_t place, Message* message, bint record) except -1
+    cdef int put(self, Member member, uint64_t place, Message* message, uint8_t flags) except -1
     cdef int record_queued(self, uint64_t place, Message* message) except -1
     cdef int record_done(self, uint64_t place) except -1
 
@@ -75,5 +82,6 @@ cdef class Begun(Held):
     cdef uint8_t flags
 
 cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message* message, uint8_t flags) except 0
+cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts) except -1
 cdef int give_back(Session session, uint64_t n, Entry* e) except -1
 cdef int give_back_unsent(Member member) except -1

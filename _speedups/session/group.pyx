@@ -38,7 +38,7 @@ from _speedups.session.outgoing_queue cimport (
 )
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.session cimport Restored, Session, count_inflight, count_queued
-from _speedups.session.subscriber cimport FLUSH_EARLY, GROUP, Plan, Receiver
+from _speedups.session.subscriber cimport FLUSH_EARLY, GROUP, SHARED, Plan, Receiver
 from _speedups.session.turn cimport Outlet, Turn
 
 cdef enum:
@@ -107,6 +107,10 @@ cdef class Member(Membership):
         if self in group.connected:
             group.connected.remove(self)
         group.make_unready(self)
+        group.room_changed()
+        if self.session.kind == SHARED:           # Redis gives back what is in its queue
+            self.given = 0
+            return 0
         return give_back_unsent(self)
 
     cdef int has_sent(self) except -1:
@@ -117,13 +121,14 @@ cdef class Member(Membership):
     cdef int rights_changed(self) except -1:
         if self.group.aside:
             self.group.recall()
-        return give_back_unsent(self)
+        return 0 if self.session.kind == SHARED else give_back_unsent(self)
 
     cdef int finished(self, uint64_t place, uint8_t qos) except -1:
         cdef Group group = self.group
         self.given -= 1
         if group.kept and qos == 1 and not self.session.recorded() and not self.session.restoring:
             group.record_done(place)
+        group.room_changed()
         return self.has_sent()
 
     cdef int record_given(self, uint64_t place, uint64_t n) except -1:
@@ -133,11 +138,8 @@ cdef class Member(Membership):
 
     cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1:
         """The session gives the message back, with its reference; it was to be sent with this QoS."""
-        cdef Group group = self.group
         self.given -= 1
-        if group.kept and (self.session.recorded() or qos == 2):
-            group.record_queued(place, message)
-        return group.come_back(place, message)
+        return self.group.take_back(place, message, self.session.recorded() or qos == 2)
 
 
 @cython.no_gc_clear                       # as for Session: the end of the group subtracts from the totals of `turn`
@@ -247,7 +249,7 @@ cdef class Group(Subscriber):
         while n < session.tail:
             e = queue_entry(&session.queue, n)
             if e.flags & OF_GROUP and e.identifiers == member.index and e.state != ACKED:
-                if session.restoring:
+                if session.restoring or session.kind == SHARED:
                     release_entry(session, member, n, e)
                 elif e.state == WAITING and not e.flags & DUP:
                     give_back(session, n, e)
@@ -265,10 +267,37 @@ cdef class Group(Subscriber):
         if self.aside:
             self.recall()                         # perhaps for this member only
         if self.kept and not any([(<Member>other).session.persistent for other in self.members]):
-            if self.turn.journal.epoch and not session.restoring:
-                self.turn.journal.number(j.GROUP_GONE, self.session_id)
-            self.kept = False
+            self.stop_keeping(not session.restoring)
         return 0
+
+    cdef int stop_keeping(self, bint records) except -1:
+        """The last member with a persistent session has left."""
+        if self.turn.journal.epoch and records:
+            self.turn.journal.number(j.GROUP_GONE, self.session_id)
+        self.kept = False
+        return 0
+
+    def set_peer(self, peer, int qos):
+        """Another node has members with this QoS, or none; for groups of a cluster. Returns whether it had some."""
+        raise NotImplementedError
+
+    cdef int take_lease(self, uint64_t place, Message* message) except -1:
+        """A message of the group is this node's to give; for groups of a cluster."""
+        raise NotImplementedError
+
+    cdef bint is_empty(self) noexcept:
+        """Whether it has no members."""
+        return len(self.members) == 0
+
+    cdef int room_changed(self) except -1:
+        """The room of a member has changed; for groups of a cluster."""
+        return 0
+
+    cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
+        """A message comes back from a member, with its reference; `record`: the journal has it elsewhere, or nowhere."""
+        if record and self.kept:
+            self.record_queued(place, message)
+        return self.come_back(place, message)
 
     def purge(self):
         """Drop all messages that wait; returns their number."""
@@ -292,6 +321,10 @@ cdef class Group(Subscriber):
     cdef bint waits(self) noexcept:
         """Whether messages wait that a member with room may take."""
         return self.head != self.tail or self.back_count != 0
+
+    cdef bint pass_on(self, Publication* publication) except -1:
+        """Whether a message of QoS 0 is another node's to give, and has been sent there; for groups of a cluster."""
+        return False
 
     cdef Member choose(self, const Publication* publication):
         """The member that gets a message of QoS 0: the next that is connected, reads, and may have it; or None."""
@@ -483,7 +516,6 @@ cdef class Group(Subscriber):
         cdef Session session = member.session
         cdef uint8_t qos = min(message.qos, <uint8_t>(member.options & MAXIMUM_QOS))
         cdef uint8_t flags = qos
-        cdef uint64_t n
         cdef Begun begun
         if message.retain and member.options & KEEPS_RETAIN:
             flags |= RETAIN_AS_PUBLISHED
@@ -514,8 +546,11 @@ cdef class Group(Subscriber):
                 begun.flags = flags
                 self.turn.after_commit(begun)
                 return 0
-        n = put_entry(session, member, place, message, flags)
-        return member.record_given(place, n)
+        return self.put(member, place, message, flags)
+
+    cdef int put(self, Member member, uint64_t place, Message* message, uint8_t flags) except -1:
+        """Put the message into the queue of the member's session."""
+        return member.record_given(place, put_entry(member.session, member, place, message, flags))
 
     cdef int send_pending(self) except -1:
         """Give the messages that wait to members with room."""
@@ -703,8 +738,7 @@ cdef class Begun(Held):
             group.turn.counters[SHARED_DISCARDED] += 1
             return
         if member.group is None or member.session.outlet is None:
-            group.record_queued(self.place, self.message)
-            group.come_back(self.place, message_hold(self.message))
+            group.take_back(self.place, message_hold(self.message), True)
             return
         member.given += 1
         put_entry(member.session, member, self.place, self.message, self.flags)
@@ -794,3 +828,21 @@ def give_back_sent(Session session not None):
             count += 1
         n = max(n + 1, session.queue.head)
     return count
+
+
+cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts) except -1:
+    """Entry `n` of the queue is from this group, with this place; `counts`: its member does not count it yet."""
+    cdef Member member
+    cdef Entry* e
+    if session.shares is None or not session.queue.head <= n < session.tail:
+        return 0
+    e = queue_entry(&session.queue, n)
+    if e.message == NULL or e.state == ACKED or e.flags & OF_GROUP:
+        return 0
+    for member in session.shares.items:
+        if member is not None and member.group.client_id == name:
+            e.flags |= OF_GROUP
+            e.identifiers = member.index
+            session.shares.put(session.queue.head, n, place)
+            member.given += counts
+    return 0

@@ -1,0 +1,190 @@
+"""The part of a shared subscription that this node has: its members here, and the messages that are leased to it.
+
+Redis has the messages of a group, and leases each to a node that has announced room: the sum over its connected
+members. The node gives it to one of them, as a node alone does (`_speedups/session/group.pyx`). A lease ends with the
+acknowledgement of a clean session, or when the message is put into the queue of a persistent one; both in Redis. If
+the node dies, its leases go back to their places. So a message of QoS 2 for a clean session is sent only when its lease
+has ended: no other member may get it then.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from _speedups.cluster.journal cimport ClusterJournal
+from _speedups.cluster.peer cimport Peer
+from _speedups.session.group cimport Group, Held, Member, Waiting
+from _speedups.session.message cimport Message, Publication, message_hold, message_release
+from _speedups.session.outgoing_queue cimport OF_GROUP
+from _speedups.session.session cimport Session
+from _speedups.session.subscriber cimport SHARED, Plan, Receiver, Subscriber
+from _speedups.session.turn cimport Turn
+
+cdef enum:
+    ASIDE_TICKS = 4            # after which messages that no member here may take go to other nodes
+
+
+cdef class ClusterGroup(Group):
+    """A group of a cluster, without members.
+
+    Args:
+        turn, number, name, topic_filter: as for Group.
+    """
+
+    def __init__(self, Turn turn not None, uint64_t number, bytes name not None, bytes topic_filter not None):
+        Group.__init__(self, turn, number, name, topic_filter)
+        self.journal = turn.journal
+        self.leases = set()
+        self.peers = []
+        self.kept = True
+
+    @property
+    def qos(self):
+        """The highest QoS granted to a member, at any node."""
+        return max(Group.qos.__get__(self), max([qos for _, qos in self.peers], default=0))
+
+    # ---- members ----
+
+    def set_peer(self, Subscriber peer not None, int qos):
+        """Another node has members with this QoS; -1: it has none. Returns whether it had some."""
+        known = [(node, old) for node, old in self.peers if node is peer]
+        self.peers = [(node, old) for node, old in self.peers if node is not peer]
+        if qos >= 0:
+            self.peers.append((peer, qos))
+        return bool(known)
+
+    cdef bint is_empty(self) noexcept:
+        return len(self.members) == 0 and len(self.peers) == 0
+
+    cdef bint recorded(self) noexcept:
+        return False                              # Redis has it
+
+    cdef int stop_keeping(self, bint records) except -1:
+        return 0
+
+    cdef int room_changed(self) except -1:
+        return self.turn.schedule_send(self)
+
+    # ---- messages ----
+
+    cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
+        if publication.forwarded:
+            return 1                              # the node that accepted the message has passed it to Redis
+        self.journal.share(self.client_id, publication.message,
+                           publication.qos if publication.qos < receiver.qos else receiver.qos)
+        if self.turn.tracer is not None:
+            self.turn.tracer.note_message("queued", self.client_id, publication.message, publication.qos, "in Redis")
+        return 1
+
+    cdef bint pass_on(self, Publication* publication) except -1:
+        cdef Py_ssize_t here = len(self.connected), there = len(self.peers)
+        if publication.forwarded or there == 0:
+            return False
+        if self.turn_of_all >= here + there:
+            self.turn_of_all = 0
+        self.turn_of_all += 1
+        if self.turn_of_all <= here:
+            return False
+        peer = self.peers[self.turn_of_all - 1 - here][0]
+        (<Peer>peer).accept_for(publication, self.client_id)
+        return True
+
+    cdef int take_lease(self, uint64_t place, Message* message) except -1:
+        """Redis has leased a message to this node."""
+        if place in self.leases:
+            return 0
+        self.leases.add(place)
+        self.room_known -= self.room_known > 0
+        if self.waits() or not self.give(place, message, True):
+            self.wait(place, message_hold(message), True)
+        return self.turn.schedule_send(self)
+
+    cdef int put(self, Member member, uint64_t place, Message* message, uint8_t flags) except -1:
+        cdef Session session = member.session
+        if session.kind != SHARED:
+            return Group.put(self, member, place, message, flags)
+        session.pending += 1
+        self.leases.discard(place)
+        self.journal.queue_given(session, message, flags, member.properties, self.client_id, place)
+        return 0
+
+    cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
+        if not record:
+            return self.come_back(place, message)
+        self.journal.put_back(self.client_id, place, message)
+        message_release(message)
+        return 0
+
+    cdef int record_queued(self, uint64_t place, Message* message) except -1:
+        return 0                                  # it is leased
+
+    cdef int record_done(self, uint64_t place) except -1:
+        if place in self.leases:
+            self.leases.discard(place)
+            self.journal.lease_done(self.client_id, place)
+        return 0
+
+    cdef int send_pending(self) except -1:
+        Group.send_pending(self)
+        if self.waits() and not self.ready_count:
+            self.give_to_others()
+        if not self.aside:
+            self.aside_since = 0
+        elif not self.aside_since:
+            self.aside_since = self.turn.clock
+        return self.announce()
+
+    cdef int give_to_others(self) except -1:
+        """No member here has room: give the messages that wait back to Redis."""
+        cdef Waiting taken
+        while self.waits():
+            taken = self.take_first()
+            self.count_waiting(-1, taken.message)
+            message_release(taken.message)
+            self.leases.discard(taken.place)
+            self.journal.lease_back(self.client_id, taken.place)
+        return 0
+
+    cdef uint64_t room(self) except? 0:
+        """Messages that the members here have room for."""
+        cdef uint64_t room = 0, window
+        cdef Member member
+        for member in self.connected:
+            if member.has_room():
+                window = min(self.turn.limits.shared_window, <uint32_t>member.session.outlet.receive_maximum)
+                room += window - member.given
+        return room - min(room, <uint64_t>self.waiting)
+
+    cdef int announce(self) except -1:
+        """Tell Redis how much room there is, if it knows much less, or more."""
+        cdef uint64_t room = self.room()
+        if room < self.room_known or room >= 2 * self.room_known + (room > 0 and self.room_known == 0):
+            if room != self.room_known:
+                self.room_known = room
+                self.journal.announce(self.client_id, room, len(self.connected))
+        return 0
+
+    def tick(self):
+        """A quarter of a second has passed: messages that no member here may take go to other nodes."""
+        cdef Held held
+        if self.aside_since and self.turn.clock - self.aside_since >= ASIDE_TICKS:
+            self.aside_since = 0
+            for held in self.aside:
+                self.count_waiting(-1, held.message)
+                self.leases.discard(held.place)
+                self.journal.lease_back(self.client_id, held.place)
+            self.aside.clear()
+
+    def purge(self):
+        """The last member has left this node: give what waits back."""
+        self.recall()
+        self.give_to_others()
+        return 0
+
+    def forget_room(self):
+        """The link to Redis was lost: announce the room again."""
+        self.room_known = 0
+        self.turn.schedule_send(self)
+
+    @property
+    def places(self):
+        """Places of the messages that Redis has leased to this node."""
+        return self.leases
