@@ -37,7 +37,7 @@ cdef class Group(Subscriber):
     cdef uint64_t head, tail, capacity
     cdef Waiting* back             # messages that came back: a heap by place
     cdef Py_ssize_t back_count, back_capacity
-    cdef list aside                # of Held: messages that no member with room may take
+    cdef object aside              # deque of Held: messages that no member with room may take
     cdef uint64_t waiting_bytes
     cdef readonly uint64_t given, returned    # so far
     cdef readonly bint kept        # it has a persistent member, so its state is written to the journal
@@ -49,10 +49,12 @@ cdef class Group(Subscriber):
     cdef int leave(self, Member member, bint session_ends) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
     cdef bint drop_oldest(self, bint expired_only) except -1
+    cdef int drop(self, Waiting dropped, bint expired) except -1
     cdef bint give(self, uint64_t place, Message* message, bint recorded) except -1
     cdef int hand(self, Member member, uint64_t place, Message* message, bint recorded) except -1
     cdef int come_back(self, uint64_t place, Message* message) except -1
-    cdef int put_aside(self) except -1
+    cdef int put_back(self, Waiting waiting) except -1
+    cdef int put_aside(self, Waiting taken) except -1
     cdef int recall(self) except -1
     cdef int make_ready(self, Member member) except -1
     cdef int make_unready(self, Member member) except -1
@@ -69,6 +71,7 @@ cdef class Held:
 
 
 cdef class Begun(Held):
+    cdef Group group               # as it was given: the member may have left it
     cdef Member member
     cdef uint8_t flags
 

@@ -14,7 +14,11 @@ While a persistent session is a member, the group is `kept`: its messages are in
 are in the queue of a persistent session (GIVEN), or done (GROUP_DONE). Else all members end with the node.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from collections import deque
+
 from libc.stdlib cimport free, malloc
 
 from _speedups.base.array cimport array_reserve
@@ -34,13 +38,14 @@ from _speedups.session.outgoing_queue cimport (
 )
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.session cimport Restored, Session, count_inflight, count_queued
-from _speedups.session.subscriber cimport GROUP, Plan, Receiver
+from _speedups.session.subscriber cimport FLUSH_EARLY, GROUP, Plan, Receiver
 from _speedups.session.turn cimport Outlet, Turn
 
 cdef enum:
     MAXIMUM_QOS = 3            # of the options of a subscription
     KEEPS_RETAIN = 8           # Retain As Published
     FIRST_WAITING = 16
+    SEND_BYTES = 131072        # bytes of output up to which a member gets messages with QoS 0
 
 
 cdef class Member(Membership):
@@ -66,6 +71,9 @@ cdef class Member(Membership):
         cdef uint32_t window
         if self.group is None or outlet is None or outlet.closed:
             return False
+        if self.options & MAXIMUM_QOS == 0 and buffer_size(&outlet.out) > SEND_BYTES:
+            outlet.wants_room = True              # it acknowledges nothing: only its output shows how fast it reads
+            return False
         window = min(self.session.turn.limits.shared_window, <uint32_t>outlet.receive_maximum)
         return self.given < window and self.session.tail - self.session.queue.next < window
 
@@ -90,6 +98,8 @@ cdef class Member(Membership):
         cdef Group group = self.group
         if self not in group.connected:
             group.connected.append(self)
+        if group.aside:
+            group.recall()
         return self.has_sent()
 
     cdef int detached(self) except -1:
@@ -103,6 +113,11 @@ cdef class Member(Membership):
         if not self.ready and self.has_room():
             self.group.make_ready(self)
         return 0
+
+    cdef int rights_changed(self) except -1:
+        if self.group.aside:
+            self.group.recall()
+        return give_back_unsent(self)
 
     cdef int finished(self, uint64_t place, uint8_t qos) except -1:
         cdef Group group = self.group
@@ -125,6 +140,7 @@ cdef class Member(Membership):
         return group.come_back(place, message)
 
 
+@cython.no_gc_clear                       # as for Session: the end of the group subtracts from the totals of `turn`
 cdef class Group(Subscriber):
     """A group without members.
 
@@ -143,12 +159,16 @@ cdef class Group(Subscriber):
         self.kind = GROUP
         self.members = []
         self.connected = []
-        self.aside = []
+        self.aside = deque()
         self.next_place = 1
 
     def __dealloc__(self):
         cdef Waiting taken
+        cdef Held held
         if self.turn is not None:
+            for held in self.aside:
+                self.turn.queued -= 1
+                self.turn.queued_bytes -= message_size(held.message)
             while self.head != self.tail or self.back_count:
                 taken = self.take_first()
                 self.turn.queued -= 1
@@ -236,10 +256,14 @@ cdef class Group(Subscriber):
                 elif e.flags & QOS == 1:
                     give_back(session, n, e)
                 else:
-                    self.turn.counters[SHARED_DISCARDED] += 1
+                    if e.state != GOT_PUBREC:     # else the client has it
+                        self.turn.counters[SHARED_DISCARDED] += 1
+                    release_entry(session, member, n, e)
             n = max(n + 1, session.queue.head)
         session.shares.remove(member)
         member.group = None
+        if self.aside:
+            self.recall()                         # perhaps for this member only
         if self.kept and not any([(<Member>other).session.persistent for other in self.members]):
             if self.turn.journal.epoch and not session.restoring:
                 self.turn.journal.number(j.GROUP_GONE, self.session_id)
@@ -249,7 +273,6 @@ cdef class Group(Subscriber):
     def purge(self):
         """Drop all messages that wait; returns their number."""
         cdef int dropped = 0
-        self.recall()
         while self.drop_oldest(False):
             dropped += 1
         self.turn.counters[SHARED_DISCARDED] += dropped
@@ -285,8 +308,12 @@ cdef class Group(Subscriber):
             outlet = session.outlet
             if outlet is None or outlet.closed:
                 continue
-            if outlet.blocked and buffer_size(&outlet.out) + publication.payload_length > self.turn.limits.max_outgoing_bytes:
-                continue
+            if buffer_size(&outlet.out) + publication.payload_length > FLUSH_EARLY:
+                if not outlet.blocked:
+                    outlet.flush()
+                if (outlet.closed or buffer_size(&outlet.out) and buffer_size(&outlet.out) + publication.payload_length
+                        > self.turn.limits.max_outgoing_bytes):
+                    continue
             if session.rights is not None and not session.rights.may(
                     publication.topic, publication.topic_length, MAY_READ):
                 continue
@@ -302,13 +329,17 @@ cdef class Group(Subscriber):
         """Put a message behind all others; takes over the reference. At the limits the policy selects one to drop."""
         cdef Waiting* grown
         cdef uint64_t i, size
-        while self.waits() and (
+        while (self.waits() or self.aside) and (
                 self.tail - self.head + self.back_count + len(self.aside) >= self.turn.limits.shared_max_messages
                 or self.waiting_bytes + message_size(message) > self.turn.limits.shared_max_bytes):
             if self.drop_oldest(True):
                 continue
             self.turn.queue_is_full(self.client_id)
             if not self.turn.limits.drop_oldest or not self.drop_oldest(False):
+                if self.turn.tracer is not None:
+                    self.turn.tracer.note_message("dropped", self.client_id, message, message.qos, "the queue is full")
+                if recorded:
+                    self.record_done(place)
                 message_release(message)
                 return 0
         if self.tail - self.head == self.capacity:
@@ -329,26 +360,33 @@ cdef class Group(Subscriber):
             self.record_queued(place, message)
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("queued", self.client_id, message, message.qos, "no member has room")
+        if self.ready_count:                      # they may not take this one: it must not hold up those behind it
+            self.turn.schedule_send(self)
         return 0
 
     cdef int come_back(self, uint64_t place, Message* message) except -1:
-        """Put a message back to its place; takes over the reference."""
-        cdef Py_ssize_t i = self.back_count, above
-        if array_reserve(<void**>&self.back, self.back_count + 1, &self.back_capacity, sizeof(Waiting)) < 0:
-            message_release(message)
-            raise MemoryError
-        while i and self.back[(i - 1) >> 1].place > place:
-            above = (i - 1) >> 1
-            self.back[i] = self.back[above]
-            i = above
-        self.back[i] = Waiting(place, message)
-        self.back_count += 1
+        """Take a message that a member had, to its old place; takes over the reference."""
+        self.put_back(Waiting(place, message))
         self.count_waiting(1, message)
         self.returned += 1
         self.turn.counters[SHARED_RETURNED] += 1
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("returned", self.client_id, message, message.qos, "")
         return self.turn.schedule_send(self)
+
+    cdef int put_back(self, Waiting waiting) except -1:
+        """Put a message to its old place; takes over the reference."""
+        cdef Py_ssize_t i = self.back_count, above
+        if array_reserve(<void**>&self.back, self.back_count + 1, &self.back_capacity, sizeof(Waiting)) < 0:
+            message_release(waiting.message)
+            raise MemoryError
+        while i and self.back[(i - 1) >> 1].place > waiting.place:
+            above = (i - 1) >> 1
+            self.back[i] = self.back[above]
+            i = above
+        self.back[i] = waiting
+        self.back_count += 1
+        return 0
 
     cdef Waiting* first(self) noexcept:
         """The message with the lowest place; there must be one."""
@@ -393,24 +431,34 @@ cdef class Group(Subscriber):
         return 0
 
     cdef bint drop_oldest(self, bint expired_only) except -1:
-        """Drop the oldest message that waits, or only if it has expired; whether there was one."""
-        cdef Waiting dropped
+        """Drop the oldest message, or only if it has expired; whether there was one."""
         cdef Message* message
-        if not self.waits():
+        cdef Held held = <Held>self.aside[0] if self.aside else None
+        if held is None and not self.waits():
             return False
-        message = self.first().message
+        if held is not None and self.waits() and self.first().place < held.place:
+            held = None
+        message = held.message if held is not None else self.first().message
         if expired_only and not (message.expires and message.expires <= self.turn.clock):
             return False
-        dropped = self.take_first()
-        self.count_waiting(-1, message)
-        if expired_only:
+        if held is None:
+            self.drop(self.take_first(), expired_only)
+        else:
+            self.aside.popleft()
+            self.drop(Waiting(held.place, message_hold(message)), expired_only)
+        return True
+
+    cdef int drop(self, Waiting dropped, bint expired) except -1:
+        """Drop a message that has been taken out; takes over the reference."""
+        self.count_waiting(-1, dropped.message)
+        if expired:
             self.turn.counters[EXPIRED] += 1
         if self.turn.tracer is not None:
-            self.turn.tracer.note_message(
-                "dropped", self.client_id, message, message.qos, "it has expired" if expired_only else "the queue is full")
+            self.turn.tracer.note_message("dropped", self.client_id, dropped.message, dropped.message.qos,
+                                          "it has expired" if expired else "the queue is full")
         self.record_done(dropped.place)
-        message_release(message)
-        return True
+        message_release(dropped.message)
+        return 0
 
     # ---- giving ----
 
@@ -446,7 +494,7 @@ cdef class Group(Subscriber):
         self.turn.counters[SHARED_GIVEN] += 1
         session.trace("given", message, qos, "by a shared subscription")
         if qos == 0:
-            if not session.may_not_read(message):
+            if not session.may_not_read(message) and session.outlet is not None:     # a hook may end the connection
                 session.put_publish(message, PUBLISH_QOS_0 | (
                     FLAG_RETAIN if flags & RETAIN_AS_PUBLISHED and session.level == 5 else 0), 0, member.properties)
             if recorded:
@@ -465,6 +513,7 @@ cdef class Group(Subscriber):
                 begun.message = message_hold(message)
                 begun.place = place
                 begun.member = member
+                begun.group = self
                 begun.flags = flags
                 self.turn.after_commit(begun)
                 return 0
@@ -473,24 +522,22 @@ cdef class Group(Subscriber):
 
     cdef int send_pending(self) except -1:
         """Give the messages that wait to members with room."""
-        cdef Waiting* found
         cdef Waiting taken
-        cdef Held held
         while self.ready_count and self.waits():
-            if self.drop_oldest(True):
-                continue
-            found = self.first()
-            if self.give(found.place, found.message, True):
-                taken = self.take_first()
+            taken = self.take_first()             # a hook may change the queue meanwhile
+            if taken.message.expires and taken.message.expires <= self.turn.clock:
+                self.drop(taken, True)
+            elif self.give(taken.place, taken.message, True):
                 self.count_waiting(-1, taken.message)
                 message_release(taken.message)
             elif self.ready_count:
-                self.put_aside()
+                self.put_aside(taken)
+            else:
+                self.put_back(taken)
         return 0
 
-    cdef int put_aside(self) except -1:
-        """No member with room may take the oldest message: keep it for others, or drop it if there are none."""
-        cdef Waiting taken = self.take_first()
+    cdef int put_aside(self, Waiting taken) except -1:
+        """No member with room may take the message: keep it for others, or drop it if there are none."""
         cdef Held held
         cdef Member member
         for member in self.members:
@@ -512,14 +559,11 @@ cdef class Group(Subscriber):
     cdef int recall(self) except -1:
         """Let the messages that were put aside wait again."""
         cdef Held held
-        cdef list aside = self.aside
-        self.aside = []
+        cdef object aside = self.aside
+        self.aside = deque()
         for held in aside:
-            self.count_waiting(-1, held.message)
-            self.come_back(held.place, message_hold(held.message))
-            self.returned -= 1
-            self.turn.counters[SHARED_RETURNED] -= 1
-        return 0
+            self.put_back(Waiting(held.place, message_hold(held.message)))
+        return self.turn.schedule_send(self)
 
     cdef int make_ready(self, Member member) except -1:
         """Give messages to the member from now on."""
@@ -611,9 +655,13 @@ cdef class Group(Subscriber):
         self.next_place = max(self.next_place, place + 1)
 
     def restore_done(self, uint64_t place):
-        """Restore a GROUP_DONE record, or GROUP_GONE for each place."""
+        """Restore a GROUP_DONE record."""
         if self.restored_places is not None:
             self.restored_places.pop(place, None)
+
+    def restore_gone(self):
+        """Restore a GROUP_GONE record: no message of the group is kept. GROUP may follow again."""
+        self.restored_places = None
 
     def restore_given(self, uint64_t place, Session session not None, uint64_t n):
         """Restore a GIVEN record: the entry `n` of the session's queue is the message of this place."""
@@ -652,11 +700,12 @@ cdef class Begun(Held):
 
     def __call__(self):
         cdef Member member = self.member
-        cdef Group group = member.group
+        cdef Group group = self.group
         member.given -= 1
-        if group is None:
-            return                                # the group has ended, or the member has left it: discarded
-        if member.session.outlet is None or member not in group.connected:
+        if not group.members:                     # the group has ended
+            group.turn.counters[SHARED_DISCARDED] += 1
+            return
+        if member.group is None or member.session.outlet is None:
             group.record_queued(self.place, self.message)
             group.come_back(self.place, message_hold(self.message))
             return

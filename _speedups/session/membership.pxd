@@ -13,6 +13,7 @@ cdef class Membership:
     cdef int set_options(self, uint8_t options, uint32_t identifier) except -1
     cdef int attached(self) except -1
     cdef int detached(self) except -1
+    cdef int rights_changed(self) except -1
     cdef int has_sent(self) except -1
     cdef int record_given(self, uint64_t place, uint64_t n) except -1
     cdef int finished(self, uint64_t place, uint8_t qos) except -1
@@ -30,4 +31,5 @@ cdef class Memberships:
     cdef int sent(self) except -1
     cdef int attached(self) except -1
     cdef int detached(self) except -1
+    cdef int rights_changed(self) except -1
     cdef int finished(self, uint64_t n, uint16_t index, uint8_t qos) except -1

@@ -39,6 +39,10 @@ cdef class Membership:
         """The session has sent what it had."""
         return 0
 
+    cdef int rights_changed(self) except -1:
+        """The client may read other topics than before."""
+        return 0
+
     cdef int finished(self, uint64_t place, uint8_t qos) except -1:
         """The message with this place in the group is acknowledged, or dropped."""
         return 0
@@ -110,6 +114,14 @@ cdef class Memberships:
         for membership in self.items:
             if membership is not None:
                 membership.detached()
+        return 0
+
+    cdef int rights_changed(self) except -1:
+        """The client may read other topics than before."""
+        cdef Membership membership
+        for membership in self.items:
+            if membership is not None:
+                membership.rights_changed()
         return 0
 
     cdef int finished(self, uint64_t n, uint16_t index, uint8_t qos) except -1:

@@ -109,6 +109,8 @@ cdef class Session(Subscriber):
         """
         changed = rights != self.rights
         self.rights = rights
+        if changed and self.shares is not None:
+            self.shares.rights_changed()
         return changed
 
     @property

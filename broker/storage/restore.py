@@ -50,7 +50,7 @@ class Restorer:
             "SESSION_EXPIRY": self._session_expiry,
             "CLOCK": self._clock,
             "GROUP": self._group,
-            "GROUP_GONE": lambda g: self._groups.pop(g, None),
+            "GROUP_GONE": lambda g: self._groups[g].restore_gone(),
             "GROUP_QUEUED": lambda g, place, m: self._groups[g].restore_queued(place, self._messages[m]),
             "GROUP_DONE": lambda g, place: self._groups[g].restore_done(place),
             "GIVEN": lambda g, place, s, n: self._groups[g].restore_given(place, self._by_number[s], n),

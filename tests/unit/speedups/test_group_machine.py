@@ -44,7 +44,38 @@ class Worker:
     session: int = 0  # counts its sessions
     qos: int | None = None  # subscribed with
     unanswered: list[Publish | Pubrel] = field(default_factory=list)
+    level: int = 4
     own: set[bytes] = field(default_factory=set)  # sent to it before it left: they go to no other
+
+
+def places_of(node: Node) -> Counter[bytes]:
+    """Payload -> at how many places it is kept."""
+    found: Counter[bytes] = Counter()
+    for group in node.router.filters.groups.values():
+        found.update(payload for _, _, payload in group.messages())
+    for session in node.sessions:
+        found.update(payload for *_, payload in session.entries() if payload is not None)
+    return found
+
+
+def counts_are_right(node: Node) -> None:
+    """The totals are those of the sessions and groups, and groups with room for a message let none wait."""
+    groups = list(node.router.filters.groups.values())
+    assert node.turn.queued == sum(session.queue_length for session in node.sessions) + sum(
+        group.waiting for group in groups
+    )
+    assert node.turn.queued_bytes == sum(session.queue_bytes for session in node.sessions) + sum(
+        group.waiting_size for group in groups
+    )
+    for group in groups:
+        assert group.waiting_size == sum(1 + len(payload) for _, _, payload in group.messages())
+        assert group.waiting == len(group.messages())
+    given: Counter[bytes] = Counter()
+    for group in groups:
+        for found in group.members:
+            given[found.session.client_id] += found.given_now
+    for session in node.sessions:
+        assert given[session.client_id] <= session.queue_length, session.client_id
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -56,8 +87,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.done: set[bytes] = set()
         self.got: dict[bytes, set[tuple[str, int, int]]] = {}  # who, which of its sessions, with which QoS
 
-    @initialize(durable=st.booleans(), window=st.sampled_from([1, 2, 32]))
-    def start(self, durable: bool, window: int) -> None:
+    @initialize(durable=st.booleans(), window=st.sampled_from([1, 2, 32]), receive_maximum=st.sampled_from([0, 1, 2]))
+    def start(self, durable: bool, window: int, receive_maximum: int) -> None:
+        self.receive_maximum = receive_maximum
+        for name in ("p2", "c2"):
+            self.workers[name].level = 5 if receive_maximum else 4
         self.shared = {"window": window, "redispatch": GRACE}
         self.durable = durable
         self.node = self.made(KeepingStore())
@@ -88,17 +122,16 @@ class GroupMachine(RuleBasedStateMachine):
     # ---- what is where ----
 
     def places(self) -> Counter[bytes]:
-        found: Counter[bytes] = Counter()
-        for group in self.node.router.filters.groups.values():
-            found.update(payload for _, _, payload in group.messages())
-        for session in self.node.sessions:
-            found.update(payload for *_, payload in session.entries() if payload is not None)
-        return found
+        return places_of(self.node)
 
     @invariant()
     def each_is_at_one_place(self) -> None:
         if not hasattr(self, "node"):
             return
+        counts_are_right(self.node)
+        if not any(worker.unanswered for worker in self.workers.values()):  # those there have room for all that waits
+            ready = [worker for worker in self.workers.values() if worker.client is not None and worker.qos is not None]
+            assert not ready or not any(group.waiting for group in self.node.router.filters.groups.values())
         places = self.places()
         assert not [payload for payload, count in places.items() if count > 1]
         for payload, qos in self.accepted.items():
@@ -162,7 +195,12 @@ class GroupMachine(RuleBasedStateMachine):
             client.connack()
             client.close()
             self.session_ended(name)
-        worker.client = Client(self.node, name, clean_start=not worker.persistent)
+        properties: dict[str, Any] = {}
+        if worker.level == 5:
+            properties = {"receive_maximum": self.receive_maximum, "session_expiry_interval": 1000 * worker.persistent}
+        worker.client = Client(
+            self.node, name, level=worker.level, clean_start=not worker.persistent, properties=properties
+        )
         worker.client.connack()
         self.pump()
 
@@ -201,6 +239,13 @@ class GroupMachine(RuleBasedStateMachine):
         worker.client.send(Unsubscribe(2, [FILTER]))
         self.left(name)
         self.pump()
+
+    @rule(name=st.sampled_from(["p1", "p2", "c1", "c2"]), qos=st.integers(0, 2))
+    def unsubscribe_and_subscribe(self, name: str, qos: int) -> None:
+        worker = self.workers[name]
+        if worker.client is not None and worker.qos is not None:
+            self.unsubscribe(name)
+            self.come_or_subscribe(name, qos, False)
 
     @rule(qos=st.integers(1, 2), count=st.sampled_from([1, 3, 8]))
     def publish(self, qos: int, count: int) -> None:
@@ -249,6 +294,30 @@ class GroupMachine(RuleBasedStateMachine):
         self.node.compaction.step()
         self.node.end_turn()
         self.node.run()
+
+    @rule(back=st.integers(0, 30))
+    @precondition(lambda self: self.durable and self.count > 3)
+    def look_at_a_crash(self, back: int) -> None:
+        """After any block the store has each message once, and the counts are right."""
+        told = len(self.node.store.told) - back
+        if told < 1:
+            return
+        copy = Node(KeepingStore(self.node.store.after(told)), smallest=0, shared=self.shared)
+        places = places_of(copy)
+        assert not [payload for payload, count in places.items() if count > 1]
+        counts_are_right(copy)
+        if not back:
+            persistent = [name for name, worker in self.workers.items() if worker.persistent and worker.qos is not None]
+            for payload in self.accepted.keys() - self.done if persistent else ():
+                # QoS 2 of a clean session that has begun ends with it
+                begun = any(qos == 2 for _, _, qos in self.got.get(payload, ()))
+                own = any(payload in worker.own for worker in self.workers.values())
+                assert payload in places or begun or own, f"{payload!r} is lost in the store"
+        for name in self.workers:
+            if name.startswith("p"):
+                Client(copy, name, clean_start=False).connack()
+        counts_are_right(copy)
+        copy.close()
 
     @rule()
     @precondition(lambda self: self.durable and self.count > 3)
