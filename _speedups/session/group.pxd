@@ -50,6 +50,7 @@ cdef class Group(Subscriber):
     cdef int leave(self, Member member, bint session_ends) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
     cdef bint drop_oldest(self, bint expired_only) except -1
+    cdef int drop(self, Waiting dropped, bint expired) except -1
     cdef bint give(self, uint64_t place, Message* message, bint recorded) except -1
     cdef int hand(self, Member member, uint64_t place, Message* message, bint recorded) except -1
     cdef int come_back(self, uint64_t place, Message* message) except -1

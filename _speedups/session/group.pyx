@@ -465,7 +465,6 @@ cdef class Group(Subscriber):
 
     cdef bint drop_oldest(self, bint expired_only) except -1:
         """Drop the oldest message, or only if it has expired; whether there was one."""
-        cdef Waiting dropped
         cdef Message* message
         cdef Held held = <Held>self.aside[0] if self.aside else None
         if held is None and not self.waits():
@@ -475,20 +474,24 @@ cdef class Group(Subscriber):
         message = held.message if held is not None else self.first().message
         if expired_only and not (message.expires and message.expires <= self.turn.clock):
             return False
-        if held is not None:
-            self.aside.popleft()
-            dropped = Waiting(held.place, message_hold(message))
+        if held is None:
+            self.drop(self.take_first(), expired_only)
         else:
-            dropped = self.take_first()
-        self.count_waiting(-1, message)
-        if expired_only:
+            self.aside.popleft()
+            self.drop(Waiting(held.place, message_hold(message)), expired_only)
+        return True
+
+    cdef int drop(self, Waiting dropped, bint expired) except -1:
+        """Drop a message that has been taken out; takes over the reference."""
+        self.count_waiting(-1, dropped.message)
+        if expired:
             self.turn.counters[EXPIRED] += 1
         if self.turn.tracer is not None:
-            self.turn.tracer.note_message(
-                "dropped", self.client_id, message, message.qos, "it has expired" if expired_only else "the queue is full")
+            self.turn.tracer.note_message("dropped", self.client_id, dropped.message, dropped.message.qos,
+                                          "it has expired" if expired else "the queue is full")
         self.record_done(dropped.place)
-        message_release(message)
-        return True
+        message_release(dropped.message)
+        return 0
 
     # ---- giving ----
 
@@ -523,7 +526,7 @@ cdef class Group(Subscriber):
         self.turn.counters[SHARED_GIVEN] += 1
         session.trace("given", message, qos, "by a shared subscription")
         if qos == 0:
-            if not session.may_not_read(message):
+            if not session.may_not_read(message) and session.outlet is not None:     # a hook may end the connection
                 session.put_publish(message, PUBLISH_QOS_0 | (
                     FLAG_RETAIN if flags & RETAIN_AS_PUBLISHED and session.level == 5 else 0), 0, member.properties)
             if recorded:
@@ -556,10 +559,10 @@ cdef class Group(Subscriber):
         """Give the messages that wait to members with room."""
         cdef Waiting taken
         while self.ready_count and self.waits():
-            if self.drop_oldest(True):
-                continue
             taken = self.take_first()             # a hook may change the queue meanwhile
-            if self.give(taken.place, taken.message, True):
+            if taken.message.expires and taken.message.expires <= self.turn.clock:
+                self.drop(taken, True)
+            elif self.give(taken.place, taken.message, True):
                 self.count_waiting(-1, taken.message)
                 message_release(taken.message)
             elif self.ready_count:

@@ -200,3 +200,114 @@ def test_unsubscribe_and_subscribe_again_with_messages_under_way() -> None:
         one.send(Puback(packet.packet_id))
     assert [found.given_now for found in group.members] == [0, 0]
     assert (node.turn.queued, node.turn.queued_bytes, node.turn.inflight) == (0, 0, 0)
+
+
+def test_a_client_that_is_taken_over_goes_on() -> None:
+    node = Node(shared={"window": 2})
+    for level in (4, 5):
+        properties = {"session_expiry_interval": 100} if level == 5 else {}
+        first = member(node, f"one{level}", clean_start=False, level=level, properties=properties)
+        publisher = Client(node, "publisher")
+        for number in range(5):
+            publish(publisher, b"%d" % number)
+        assert [packet.payload for packet in published(first)] == [b"0", b"1"]
+        second = Client(node, f"one{level}", clean_start=False, level=level, properties=properties)
+        second.connack()
+        got: list[bytes] = []
+        while packets := published(second):
+            got += [packet.payload for packet in packets]
+            second.send(*(Puback(packet.packet_id) for packet in packets))
+        assert got == [b"0", b"1", b"2", b"3", b"4"]
+        (group,) = node.router.filters.groups.values()
+        assert (group.waiting, node.turn.queued, node.turn.queued_bytes, node.turn.inflight) == (0, 0, 0, 0)
+        second.send(Unsubscribe(1, [FILTER]))
+
+
+def test_expired_messages_go_to_nobody() -> None:
+    node = Node(shared={"window": 1})
+    one = member(node, "one", level=5)
+    publisher = Client(node, "publisher", level=5)
+    for number in range(4):
+        publisher.send(
+            Publish("t/a", b"%d" % number, 1, packet_id=1, properties={"message_expiry_interval": 2} if number else {})
+        )
+    (packet,) = published(one)
+    node.advance(12)
+    publisher.send(Publish("t/a", b"4", 1, packet_id=1))
+    one.send(Puback(packet.packet_id))
+    assert [packet.payload for packet in published(one)] == [b"4"]
+    assert node.turn.queued == 1
+    assert node.counted("expired") == 3
+
+
+def test_messages_that_a_hook_keeps_from_a_member_are_done() -> None:
+    node = Node(shared={"window": 2})
+    one, zero = member(node, "one"), member(node, "zero", 0)
+    asked: list[bytes] = []
+
+    def refuse(session: object, topic: bytes, payload: bytes, *_: object) -> bool:
+        asked.append(payload)
+        return False
+
+    node.turn.set_hooks(False, refuse)
+    publisher = Client(node, "publisher")
+    for number in range(20):
+        publish(publisher, b"%d" % number)
+    assert len(asked) == 20
+    assert published(one) == published(zero) == []
+    (group,) = node.router.filters.groups.values()
+    assert (group.waiting, node.turn.queued, node.turn.queued_bytes, node.turn.inflight) == (0, 0, 0, 0)
+    assert [found.given_now for found in group.members] == [0, 0]
+
+
+def test_a_window_that_is_made_larger_and_smaller_is_used() -> None:
+    node = Node(shared={"window": 4})
+    one = member(node, "one", level=5, properties={"receive_maximum": 1})
+    two = member(node, "two")
+    publisher = Client(node, "publisher")
+    for number in range(30):
+        publish(publisher, b"%d" % number)
+    got: set[bytes] = set()
+    for _ in range(40):
+        for client, most in ((one, 1), (two, 4)):
+            packets = published(client)
+            assert len(packets) <= most
+            got |= {packet.payload for packet in packets}
+            client.send(*(Puback(packet.packet_id) for packet in packets))
+    assert got == {b"%d" % number for number in range(30)}
+    assert (node.turn.queued, node.turn.queued_bytes, node.turn.inflight) == (0, 0, 0)
+
+
+def test_level_3_retries_keep_the_counts() -> None:
+    node = Node(shared={"window": 2}, mqtt={"retry_interval": 1.0})
+    one = member(node, "one", level=3)
+    publisher = Client(node, "publisher")
+    for number in range(4):
+        publish(publisher, b"%d" % number)
+    first = published(one)
+    node.advance(6)
+    again = published(one)
+    assert [packet.payload for packet in first] == [packet.payload for packet in again][:2] == [b"0", b"1"]
+    assert all(packet.dup for packet in again)
+    for packet_id in range(1, 5):
+        one.send(Puback(packet_id))
+    assert {packet.payload for packet in published(one)} >= {b"2", b"3"}
+    (group,) = node.router.filters.groups.values()
+    assert (group.waiting, node.turn.queued, node.turn.queued_bytes, node.turn.inflight) == (0, 0, 0, 0)
+
+
+def test_a_message_that_was_put_aside_hides_no_expired_one() -> None:
+    node = Node()
+    member(node, "absent", clean_start=False).close()
+    properties = {"maximum_packet_size": 100, "session_expiry_interval": 100}
+    small = member(node, "small", 0, level=5, clean_start=False, properties=properties)
+    publisher = Client(node, "publisher", level=5)
+    publish(publisher, b"x" * 200)
+    small.close()
+    publisher.send(Publish("t/a", b"late", 1, packet_id=1, properties={"message_expiry_interval": 1}))
+    node.advance(8)
+    small = Client(node, "small", level=5, clean_start=False, properties=properties)
+    assert published(small) == []
+    assert node.counted("expired") == 1
+    (group,) = node.router.filters.groups.values()
+    assert [payload for _, _, payload in group.messages()] == [b"x" * 200]
