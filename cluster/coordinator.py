@@ -57,6 +57,7 @@ from cluster.replication.snapshot import SnapshotReader, read_tail
 from cluster.replication.users import Users
 from cluster.sessions.claim import Claims
 from cluster.sessions.delayed_wills import DelayedWills
+from cluster.sessions.leases import Leases
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.subscribing import Subscribing
 from cluster.sessions.takeover import TakeOver
@@ -105,6 +106,7 @@ class ClusterCoordinator(Coordinator):
             on_changed=self._on_changed,
             on_dropped=self._on_dropped,
             unnumbered=self._on_unnumbered,
+            on_leased=lambda items: self._leases.receive(items),
             on_fenced=self._on_fenced,
         )
         self.users = Users(self._link)
@@ -123,6 +125,7 @@ class ClusterCoordinator(Coordinator):
             b"adopt": self._wills.publish,
             b"kick": lambda client_id: self._claims.close(client_id, close_reasons.KICKED_BY_OPERATOR),
             b"purge": self._purge,
+            b"leased": self._leases.receive,
             b"ask": self._rpc.handle_ask,
             b"answer": self._rpc.handle_answer,
         }
@@ -166,6 +169,7 @@ class ClusterCoordinator(Coordinator):
             max_sessions=lambda: self._config.limits.max_sessions,
             on_fenced=self._on_fenced,
         )
+        self._leases = Leases(plane, self._link, self.journal)
         self._subscribing = Subscribing(plane, self.journal, self._claims, self._routes)
 
     def _build_membership(self, plane: DataPlane) -> None:
@@ -205,6 +209,7 @@ class ClusterCoordinator(Coordinator):
             claims=self._claims,
             takeover=self._takeover,
             reclaim=Reclaim(self._link, self._claims, self._wills, self._takeover),
+            leases=self._leases,
             on_fenced=self._on_fenced,
         )
 
@@ -235,6 +240,7 @@ class ClusterCoordinator(Coordinator):
         finally:
             if not link.joined:
                 link.close()
+        self._leases.configure(self._config)
         await self._inspect_redis()
         log.info(
             "joined the cluster",
@@ -267,6 +273,7 @@ class ClusterCoordinator(Coordinator):
     def configure(self, config: Config) -> None:
         self._config = config
         self._logged.configure()
+        self._leases.configure(config)
 
     def tick(self) -> None:
         now, link = time.monotonic(), self._link
@@ -278,6 +285,7 @@ class ClusterCoordinator(Coordinator):
         if self._lease.suspended or now > self._lease.valid_until:
             self._on_lease_expired()
             return
+        self._leases.tick()
         self.data_plane.turn.seal()  # acknowledgements of clients, which no packet waits for
         if link.silent_for > min(self._config.cluster.timeout, self._lease.seconds / 2):
             log.error("Redis does not answer", seconds=f"{link.silent_for:.1f}")
@@ -373,7 +381,7 @@ class ClusterCoordinator(Coordinator):
 
     @property
     def shares(self) -> bool:
-        return False
+        return self.journal.layout >= 2
 
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         self._takeover.claim(admission, connection, packet)

@@ -470,6 +470,10 @@ cdef class ClusterJournal(Journal):
         self.moves += [b"back", group, place, b"", 0]
         return self.note(QUEUED)
 
+    def return_lease(self, bytes group not None, uint64_t place):
+        """Record that this node has no use for a leased message."""
+        self.lease_back(group, place)
+
     cdef int lease_done(self, bytes group, uint64_t place) except -1:
         """Record that a leased message is done."""
         self.done += [group, place]

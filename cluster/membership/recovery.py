@@ -16,6 +16,7 @@ from cluster.redis.store import RedisStore
 from cluster.replication.replica import Replica
 from cluster.replication.snapshot import Behind
 from cluster.sessions.claim import Claims
+from cluster.sessions.leases import Leases
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.takeover import TakeOver
 
@@ -40,6 +41,7 @@ class Recovery:
         claims: of the node.
         takeover: of the node.
         reclaim: of the node.
+        leases: of the node.
         on_fenced: called with the reason when the node can't continue, and has to rejoin.
     """
 
@@ -56,6 +58,7 @@ class Recovery:
         claims: Claims,
         takeover: TakeOver,
         reclaim: Reclaim,
+        leases: Leases,
         on_fenced: Callable[[str], object],
     ) -> None:
         self._plane = plane
@@ -68,6 +71,7 @@ class Recovery:
         self._claims = claims
         self._takeover = takeover
         self._reclaim = reclaim
+        self._leases = leases
         self._on_fenced = on_fenced
         self._task: asyncio.Task[None] | None = None
         self._away_since = 0.0  # when the link was lost, monotonic; 0 = connected
@@ -142,6 +146,7 @@ class Recovery:
         for member in (*replica.members.departed, *replica.members):
             await replica.reader.read_log(member)
         await replica.reader.read_queues(self._claims.shared_sessions())
+        await self._leases.recover()
         results = await replica.reader.ask_hash("HGETALL", link.keys.analytics_results)
         if link.closed:
             return

@@ -66,6 +66,7 @@ class RedisStore(Store):
         on_dropped: called with the number of messages dropped at full queues, and that number by client id; the
             latter is empty if the function library in Redis is of an earlier version.
         unnumbered: called with sessions whose queues may have messages that this node does not have.
+        on_leased: called with messages leased to this node: group, place, message, in turn.
         on_fenced: called with the reason when this node is no longer a member of the cluster.
     """
 
@@ -82,6 +83,7 @@ class RedisStore(Store):
         on_changed: Callable[[int, list[tuple[Any, ...]]], object],
         on_dropped: Callable[[int, dict[bytes, int]], object],
         unnumbered: Callable[[list[Session]], object],
+        on_leased: Callable[[list[Any]], object],
         on_fenced: Callable[[str], object],
     ) -> None:
         self._keys = keys
@@ -95,6 +97,7 @@ class RedisStore(Store):
         self._on_changed = on_changed
         self._on_dropped = on_dropped
         self._unnumbered = unnumbered
+        self._on_leased = on_leased
         self._on_fenced = on_fenced
         self._confirm: Callable[[int], None] = lambda blocks: None
         self._waiting: deque[Unconfirmed] = deque()
@@ -237,6 +240,7 @@ class RedisStore(Store):
                 partial(self._taken, waiting, current),
                 *self._call_acks,
                 block.acks,
+                *((block.settled,) if block.settled else ()),
             )
         if block is not None and block.commit and not waiting.kept:
             messages, size, drop_oldest = self._limits()
@@ -305,6 +309,8 @@ class RedisStore(Store):
                 self._unnumbered(block.unnumbered())
         else:
             change, dropped, *numbers = reply
+            if block.shares:
+                self._on_leased(numbers.pop())
             by_client: list[Any] = numbers.pop() if numbers and isinstance(numbers[-1], list) else []
             if change:
                 self._on_changed(change, block.changes)
@@ -325,6 +331,8 @@ class RedisStore(Store):
     def _taken(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if self._fits(current, reply):
             waiting.acked = True
+            if len(reply) > 1:
+                self._on_leased(reply[1])
             self._advance(current)
 
     def _advance(self, current: int) -> None:

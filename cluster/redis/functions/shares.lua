@@ -151,11 +151,12 @@ local function settle(prefix, node, list, told)
   end
   for i = 1, #rooms, 3 do
     local group, room = rooms[i], rooms[i + 1]
-    if redis.call('SISMEMBER', prefix .. 'gn:' .. node, group) == 1 then
+    if room <= 0 then
+      redis.call('ZREM', prefix .. 'gr:' .. group, node)
+      redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node)
+    else
       redis.call('HSET', prefix .. 'go:' .. group, node, room, 'w:' .. node, rooms[i + 2])
-      if room <= 0 then
-        redis.call('ZREM', prefix .. 'gr:' .. group, node)
-      elseif not redis.call('ZSCORE', prefix .. 'gr:' .. group, node) then
+      if not redis.call('ZSCORE', prefix .. 'gr:' .. group, node) then
         redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, node)
       end
       dispatch(prefix, group, told)

@@ -1,0 +1,63 @@
+"""Leases: the messages of shared subscriptions that Redis has leased to this node, for its clients to take."""
+
+from typing import Any
+
+from _speedups.cluster.group import ClusterGroup
+from _speedups.cluster.journal import ClusterJournal, leased
+from broker.config.schema import Config
+from broker.core.data_plane import DataPlane
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import ignore
+
+REDISPATCH = b"redispatch"  # key of the milliseconds after which an absent session loses what it was sent
+
+
+class Leases:
+    """Passes leased messages to the groups of this node.
+
+    Args:
+        plane: of this node.
+        link: of this node.
+        journal: of this node.
+    """
+
+    def __init__(self, plane: DataPlane, link: NodeLink, journal: ClusterJournal) -> None:
+        self._filters = plane.router.filters
+        self._filters.set_group_type(ClusterGroup)
+        self._link = link
+        self._journal = journal
+
+    def configure(self, config: Config) -> None:
+        """Apply the limits of a configuration."""
+        shared = config.shared
+        drops_oldest = config.limits.queue_policy == "drop-old"
+        self._journal.limit_shares(shared.max_queued_messages, shared.max_queued_bytes, drops_oldest)
+        self._link.call(ignore, "SET", self._link.keys.prefix + REDISPATCH, round(shared.redispatch * 1000))
+
+    def receive(self, items: list[Any]) -> None:
+        """Redis has leased messages to this node: group, place, message, in turn."""
+        groups = self._filters.groups
+        for name, place, message in zip(items[::3], items[1::3], items[2::3], strict=True):
+            group = groups.get(name)
+            if group is None:  # its last member here has just left
+                self._journal.return_lease(name, place)
+            else:
+                leased(group, place, message)
+
+    async def recover(self) -> None:
+        """The link was lost: ask for leases that were not received, and announce the room again."""
+        items = await self._link.ask_function("leased")
+        known = {name: group.places for name, group in self._groups().items()}
+        for name, place, message in zip(items[::3], items[1::3], items[2::3], strict=True):
+            if place not in known.get(name, ()):
+                self.receive([name, place, message])
+        for group in self._groups().values():
+            group.forget_room()
+
+    def tick(self) -> None:
+        """A quarter of a second has passed."""
+        for group in self._groups().values():
+            group.tick()
+
+    def _groups(self) -> dict[bytes, ClusterGroup]:
+        return self._filters.groups  # type: ignore[return-value]
