@@ -45,6 +45,7 @@ cdef class Group(Subscriber):
 
     cdef Member choose(self, const Publication* publication)
     cdef bint waits(self) noexcept
+    cdef bint has_persistent(self) noexcept
     cdef int join(self, Member member) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
