@@ -36,10 +36,8 @@ cdef class ClusterGroup(Group):
         self.peers = []
         self.kept = True
 
-    @property
-    def qos(self):
-        """The highest QoS granted to a member, at any node."""
-        return max(Group.qos.__get__(self), max([qos for _, qos in self.peers], default=0))
+    cdef int highest_qos(self) except -1:
+        return max(Group.highest_qos(self), max([qos for _, qos in self.peers], default=0))
 
     # ---- members ----
 

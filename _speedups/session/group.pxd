@@ -46,6 +46,7 @@ cdef class Group(Subscriber):
     cdef bint pass_on(self, Publication* publication) except -1
     cdef Member choose(self, const Publication* publication)
     cdef bint waits(self) noexcept
+    cdef bint has_persistent(self) noexcept
     cdef int join(self, Member member) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
@@ -63,6 +64,7 @@ cdef class Group(Subscriber):
     cdef Waiting take_first(self) noexcept
     cdef int count_waiting(self, int n, const Message* message) except -1
     cdef int take_lease(self, uint64_t place, Message* message) except -1
+    cdef int highest_qos(self) except -1
     cdef int stop_keeping(self, bint records) except -1
     cdef bint is_empty(self) noexcept
     cdef int room_changed(self) except -1

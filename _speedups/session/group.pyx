@@ -212,7 +212,25 @@ cdef class Group(Subscriber):
     @property
     def qos(self):
         """The highest QoS granted to a member."""
-        return max([(<Member>member).options & MAXIMUM_QOS for member in self.members], default=0)
+        return self.highest_qos()
+
+    cdef int highest_qos(self) except -1:
+        """The highest QoS granted to a member, at this node or another."""
+        cdef Member member
+        cdef int highest = 0
+        for member in self.members:
+            highest = max(highest, member.options & MAXIMUM_QOS)
+            if highest == 2:
+                break
+        return highest
+
+    cdef bint has_persistent(self) noexcept:
+        """Whether a member has a persistent session."""
+        cdef Member member
+        for member in self.members:
+            if member.session.persistent:
+                return True
+        return False
 
     cdef bint recorded(self) noexcept:
         return self.kept and self.turn.journal.epoch != 0
@@ -266,7 +284,7 @@ cdef class Group(Subscriber):
         member.group = None
         if self.aside:
             self.recall()                         # perhaps for this member only
-        if self.kept and not any([(<Member>other).session.persistent for other in self.members]):
+        if self.kept and not self.has_persistent():
             self.stop_keeping(not session.restoring)
         return 0
 
