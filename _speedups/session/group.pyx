@@ -636,7 +636,7 @@ cdef class Group(Subscriber):
             self.recall()
         if self.waits():
             self.turn.schedule_send(self)
-        return 0
+        return self.room_changed()
 
     cdef int make_unready(self, Member member) except -1:
         """Give the member no more messages."""
