@@ -1,0 +1,220 @@
+"""Shared subscriptions over nodes: each message goes to one member, and to another if that one ends (G13)."""
+
+import random
+import signal
+from collections import Counter, defaultdict
+
+import pytest
+
+from _speedups.codec.packets import Disconnect, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
+from tests.conftest import StartCluster
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.socket_client import SocketClient
+
+JOBS = "$share/workers/jobs/#"
+NEVER = {"session_expiry_interval": 0xFFFFFFFF}
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> ClusterProcess:
+    return start_cluster({"cluster.lease": 1.5, "cluster.timeout": 0.7, "shared.redispatch": 1, "shared.window": 4})
+
+
+class Worker:
+    """A member: it takes messages, and acknowledges them when told."""
+
+    def __init__(self, port: int, name: str, qos: int = 1, *, persistent: bool = False) -> None:
+        more = {"clean_start": False, "properties": NEVER} if persistent else {}
+        self.client = SocketClient(port, name, level=5, **more)
+        self.held: list[Publish | Pubrel] = []
+        self.seen: list[bytes] = []
+        if not self.client.connack.session_present:
+            self.client.send(Subscribe(1, [(JOBS, qos)]))
+            while not isinstance(packet := self.client.receive(), Suback):  # messages may come before it
+                self.take(packet)
+
+    def take(self, packet: Packet | None) -> None:
+        if isinstance(packet, Publish):
+            self.seen.append(packet.payload)
+        if isinstance(packet, Pubrel) or (isinstance(packet, Publish) and packet.qos):
+            self.held.append(packet)
+
+    def look(self) -> "Worker":
+        for packet in self.client.ping():
+            self.take(packet)
+        return self
+
+    def answer(self) -> list[bytes]:
+        """Acknowledge all that is there; the payloads that are done."""
+        done = []
+        for packet in self.held:
+            if isinstance(packet, Pubrel):
+                self.client.send(Pubcomp(packet.packet_id))
+            else:
+                done.append(packet.payload)
+                self.client.send((Puback if packet.qos == 1 else Pubrec)(packet.packet_id))
+        self.held.clear()
+        return done
+
+
+def publish(client: SocketClient, *payloads: bytes, qos: int = 1) -> None:
+    for payload in payloads:
+        client.send(Publish("jobs/x", payload, qos, packet_id=qos))
+        if qos == 1:
+            assert client.receive() == Puback(1)
+        elif qos == 2:
+            assert client.receive() == Pubrec(2)
+            client.send(Pubrel(2))
+            assert client.receive() == Pubcomp(2)
+
+
+def gathered(workers: list[Worker], wanted: int) -> list[bytes]:
+    """All that the workers have seen, once there is so much; acknowledged."""
+    found: list[bytes] = []
+
+    def enough() -> bool:
+        for worker in workers:
+            found.extend(worker.look().answer())
+        return len(found) >= wanted
+
+    until(enough)
+    return found
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_members_at_all_nodes_take_turns(cluster: ClusterProcess, qos: int) -> None:
+    workers = [Worker(cluster[name].port, f"w-{name}", qos) for name in "abc"]
+    with SocketClient(cluster["a"].port, "p", level=5) as publisher:
+        for number in range(30):
+            publish(publisher, b"%d" % number, qos=qos)
+            if number % 3 == 2 and qos:
+                cluster.settle()
+                for worker in workers:
+                    worker.look().answer()
+        cluster.settle()
+
+        def all_there() -> bool:
+            for worker in workers:
+                worker.look().answer()
+            return sum(len(worker.seen) for worker in workers) == 30
+
+        until(all_there)
+    assert sorted(int(payload) for worker in workers for payload in worker.seen) == list(range(30))
+    assert [len(worker.seen) for worker in workers] == [10, 10, 10]
+
+
+def test_messages_wait_in_redis_and_come_in_order(cluster: ClusterProcess) -> None:
+    Worker(cluster["a"].port, "away", persistent=True).client.close()
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, *(b"%d" % number for number in range(50)))
+    worker = Worker(cluster["c"].port, "w")
+    assert gathered([worker], 50) == [b"%d" % number for number in range(50)]
+    cluster.settle()
+    until(lambda: not cluster.redis.client().keys("mq:gl:*") or not cluster.redis.client().hlen("mq:gm:" + JOBS))
+
+
+@pytest.mark.parametrize("end", ["closes", "killed", "stopped"])
+def test_what_a_member_has_not_acknowledged_goes_to_another_node(cluster: ClusterProcess, end: str) -> None:
+    first = Worker(cluster["a"].port, "first")
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, *(b"%d" % number for number in range(10)))
+    until(lambda: len(first.look().held) == 4)  # its window
+    second = Worker(cluster["b"].port, "second")
+    assert gathered([second], 6) == [b"%d" % number for number in range(4, 10)]
+    if end == "closes":
+        first.client.close()
+    elif end == "killed":
+        cluster["a"].kill()
+    else:
+        cluster["a"].signal(signal.SIGTERM)
+    assert sorted(gathered([second], 4)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_persistent_member_that_stays_away_loses_what_it_has(cluster: ClusterProcess) -> None:
+    first = Worker(cluster["a"].port, "first", 2, persistent=True)
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, b"one")
+        publish(publisher, b"two", qos=2)
+        until(lambda: len(first.look().held) == 2)
+        second = Worker(cluster["b"].port, "second", 2)
+        first.client.close()
+        publish(publisher, b"three")
+    assert sorted(gathered([second], 2)) == [b"one", b"three"]
+    first = Worker(cluster["c"].port, "first", 2, persistent=True)
+    until(lambda: [packet.payload for packet in first.look().held if isinstance(packet, Publish)] == [b"two"])
+    first.answer()
+    until(lambda: bool(first.look().held))
+    assert [type(packet) for packet in first.held] == [Pubrel]
+
+
+def test_it_gets_them_again_if_it_is_back_in_time(cluster: ClusterProcess) -> None:
+    first = Worker(cluster["a"].port, "first", persistent=True)
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, b"one")
+    until(lambda: len(first.look().held) == 1)
+    first.client.close()
+    first = Worker(cluster["b"].port, "first", persistent=True)
+    until(lambda: len(first.look().held) == 1)
+    (packet,) = first.held
+    assert isinstance(packet, Publish) and packet.dup
+    first.answer()
+    cluster.settle()
+    until(lambda: cluster.redis.client().llen("mq:q:first") == 0)
+
+
+def test_nothing_stays_when_the_last_member_has_left(cluster: ClusterProcess) -> None:
+    redis = cluster.redis.client()
+    worker = Worker(cluster["a"].port, "w")
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, *(b"%d" % number for number in range(10)))
+    until(lambda: len(worker.look().held) == 4)
+    worker.client.send(Disconnect())
+    until(lambda: not [key for key in redis.scan_iter("mq:g*") if redis.type(key) != "none"])
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_members_and_nodes_come_and_go(cluster: ClusterProcess, qos: int) -> None:
+    """Nothing is lost; QoS 2 for persistent members is never doubled."""
+    rng = random.Random(new_seed())
+    persistent = qos == 2
+
+    def make(node: str, name: str) -> Worker:
+        return Worker(cluster[node].port, name, qos, persistent=persistent)
+
+    workers = {f"w{number}": make("abc"[number], f"w{number}") for number in range(3)}
+    publisher = SocketClient(cluster["a"].port, "p", level=5)
+    seen: dict[bytes, set[str]] = defaultdict(set)
+    taken: Counter[bytes] = Counter()
+    ids: dict[str, set[int]] = defaultdict(set)  # QoS 2 packet identifiers that are under way, as the client knows them
+
+    def look(name: str) -> None:
+        worker = workers[name].look()
+        for packet in worker.held:
+            if isinstance(packet, Publish):
+                seen[packet.payload].add(name)
+                if packet.qos < 2 or packet.packet_id not in ids[name]:
+                    taken[packet.payload] += 1
+                if packet.qos == 2:
+                    ids[name].add(packet.packet_id)
+            else:
+                ids[name].discard(packet.packet_id)
+        worker.answer()
+
+    for number in range(120):
+        publish(publisher, b"%d" % number, qos=qos)
+        if rng.random() < 0.5:
+            look(rng.choice(list(workers)))
+        if rng.random() < 0.15:
+            name = rng.choice(list(workers))
+            look(name)
+            workers[name].client.close()
+            workers[name] = make(rng.choice("abc"), name)
+    until(lambda: [look(name) for name in workers] != [] and len(taken) == 120)
+    cluster.settle()
+    for name in workers:
+        look(name)
+    assert len(taken) == 120
+    if qos == 2:
+        assert max(taken.values()) == 1
+        assert all(len(names) == 1 for names in seen.values())
