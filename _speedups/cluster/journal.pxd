@@ -45,6 +45,8 @@ cdef class Block:
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
 
+    cdef int not_given(self, Session session, uint64_t number) except -1
+
 
 cdef class ClusterJournal(Journal):
     cdef Pool packing

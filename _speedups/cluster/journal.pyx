@@ -29,7 +29,7 @@ from _speedups.codec.publish cimport (
     write_publish,
 )
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
-from _speedups.session.group cimport Group, note_given
+from _speedups.session.group cimport Group, forget_given, note_given
 from _speedups.session.message cimport (
     Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
     publication_of, seconds_left,
@@ -264,17 +264,30 @@ cdef class Block:
                         of_group = self.of_groups.get(self.pushes.items[j].number)
                         if of_group is not None:
                             note_given(session, first + (j - i), of_group[0], of_group[1], False)
+                else:
+                    self.not_given(session, self.pushes.items[j].number)
                 session.pending -= session.pending > 0
                 j += 1
             i = j
 
+    cdef int not_given(self, Session session, uint64_t number) except -1:
+        """A message of a group is not in the session's queue, or is counted again when the queue is read."""
+        of_group = self.of_groups.get(number) if self.of_groups else None
+        if of_group is not None:
+            forget_given(session, of_group[0])
+        return 0
+
     def unnumbered(self):
         """Redis has the block, but its reply was lost: the caller must read the queues. Returns the sessions."""
         cdef Session session
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i = 0, first
         for item in self.sessions:
             session = item
             session.pending = 0
+            first = i
+            while i < self.pushes.count and self.pushes.items[i].session == self.pushes.items[first].session:
+                self.not_given(session, self.pushes.items[i].number)
+                i += 1
         return self.sessions
 
 

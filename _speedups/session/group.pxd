@@ -86,5 +86,6 @@ cdef class Begun(Held):
 
 cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message* message, uint8_t flags) except 0
 cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts) except -1
+cdef int forget_given(Session session, bytes name) except -1
 cdef int give_back(Session session, uint64_t n, Entry* e) except -1
 cdef int give_back_unsent(Member member) except -1

@@ -867,3 +867,13 @@ cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bin
             session.shares.put(session.queue.head, n, place)
             member.given += counts
     return 0
+
+
+cdef int forget_given(Session session, bytes name) except -1:
+    """A message that was given to the session did not arrive in its queue."""
+    cdef Member member
+    if session.shares is not None:
+        for member in session.shares.items:
+            if member is not None and member.group.client_id == name and member.given:
+                member.given -= 1
+    return 0

@@ -146,7 +146,6 @@ class Recovery:
         for member in (*replica.members.departed, *replica.members):
             await replica.reader.read_log(member)
         await replica.reader.read_queues(self._claims.shared_sessions())
-        await self._leases.recover()
         results = await replica.reader.ask_hash("HGETALL", link.keys.analytics_results)
         if link.closed:
             return
@@ -166,6 +165,7 @@ class Recovery:
             member.confirm(member.sent)
         link.publish(link.keys.all, wire.back(link.node_id, replica.changes.last))
         link.release()
+        self._leases.recover()
         replica.members.forget_departed()
         log.info("Redis is back", seconds=f"{away:.1f}")
         self._plane.end_turn()

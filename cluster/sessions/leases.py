@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import hiredis
+
 from _speedups.cluster.group import ClusterGroup
 from _speedups.cluster.journal import ClusterJournal, leased
 from broker.config.schema import Config
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import ignore
+from cluster.redis.link import LinkLost, Reply, ignore
 
 REDISPATCH = b"redispatch"  # key of the milliseconds after which an absent session loses what it was sent
 
@@ -44,15 +46,22 @@ class Leases:
             else:
                 leased(group, place, message)
 
-    async def recover(self) -> None:
-        """The link was lost: ask for leases that were not received, and announce the room again."""
-        items = await self._link.ask_function("leased")
+    def recover(self) -> None:
+        """The link is back: ask for leases that were not received, and announce the room again.
+
+        To be called when the pushes that were held are processed, and all blocks are sent again.
+        """
+        self._link.function(self._recovered, "leased")
+        for group in self._groups().values():
+            group.forget_room()
+
+    def _recovered(self, items: Reply) -> None:
+        if isinstance(items, (LinkLost, hiredis.ReplyError)):
+            return
         known = {name: group.places for name, group in self._groups().items()}
         for name, place, message in zip(items[::3], items[1::3], items[2::3], strict=True):
             if place not in known.get(name, ()):
                 self.receive([name, place, message])
-        for group in self._groups().values():
-            group.forget_room()
 
     def tick(self) -> None:
         """A quarter of a second has passed."""

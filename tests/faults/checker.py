@@ -2,7 +2,8 @@
 
 I1 nothing acknowledged is lost for a session that was subscribed; I2 QoS 2 exactly once; I3 order per publisher,
 topic and QoS, and DUP on what is sent again; I6 wills once per abnormal end and never after DISCONNECT; I7 the last
-retained value; I8 Session Present is truthful. Of a cluster also G12, the log of messages.
+retained value; I8 Session Present is truthful. Of a cluster also I9, messages of a shared subscription, and G12, the
+log of messages.
 """
 
 from collections import Counter, defaultdict
@@ -114,8 +115,9 @@ def out_of_order(history: History) -> list[str]:
     newest: dict[tuple[str, tuple[str, str, int]], int] = {}
     seen: set[tuple[str, bytes]] = set()
     found = []
+    members = {event.client for event in history.of(Subscribed) if event.topic_filter.startswith("$share/")}
     for event in history.of(Taken):
-        if event.payload not in sent or (event.client, event.payload) in seen:
+        if event.payload not in sent or (event.client, event.payload) in seen or event.client in members:
             continue
         seen.add((event.client, event.payload))
         stream, at = sent[event.payload]
@@ -212,6 +214,28 @@ def retained(history: History, values: dict[str, bytes]) -> list[str]:
         f"I7 {topic} is {values.get(topic, b'')!r}, should be one of {sorted(wanted)}"
         for topic, wanted in possible.items()
         if (values.get(topic, b"") or b"") not in wanted
+    ]
+
+
+def undelivered(history: History, workers: set[str], since: int) -> list[str]:
+    """I9: messages to the group of these clients, from an event on, that are acknowledged and that none of them got."""
+    taken = {event.payload for event in history.of(Taken) if event.client in workers}
+    finished = {event.payload for event in history.of(Acknowledged) if event.by in ("PUBACK", "PUBCOMP")}
+    return [
+        f"I9 {shown(payload)} went to no member"
+        for payload, (at, message) in published_first(history).items()
+        if at >= since and message.topic.startswith("t/") and payload in finished and payload not in taken
+    ]
+
+
+def doubled(history: History, workers: set[str]) -> list[str]:
+    """I9: messages of QoS 2 that members with persistent sessions got more than once, over all of them."""
+    counts = Counter(event.payload for event in history.of(Taken) if event.client in workers)
+    first = published_first(history)
+    return [
+        f"I9 {shown(payload)} went to members {count} times"
+        for payload, count in counts.items()
+        if count > 1 and payload in first and first[payload][1].qos == 2
     ]
 
 

@@ -13,6 +13,7 @@ from tests.harness.cluster_process import ClusterNode, ClusterProcess
 from tests.harness.logs import logged_rows
 
 LEASE = 1.5  # seconds
+GROUP = "$share/workers/t/#"
 CLUSTER_SETTINGS: dict[str, object] = {
     **SETTINGS,
     "mqtt.sys_interval": 0,
@@ -34,7 +35,21 @@ class ClusterLoad(Load):
     def __init__(self, cluster: ClusterProcess, seed: int) -> None:
         super().__init__(cluster, seed)
         self.cluster = cluster
+        self.workers = [FaultClient(self.history, f"worker {number}", level=(4, 5, 5)[number]) for number in range(3)]
+        self.fleet.clients += self.workers
         self.twins = [FaultClient(self.history, "twin", clean=True) for _ in range(2)]
+
+    def start(self) -> None:
+        super().start()
+        for worker in self.workers:
+            worker.subscribe((GROUP, 2))
+        self.until(lambda: not any(worker.subscriptions for worker in self.workers), "SUBACK of the group")
+        self.shared_from = len(self.history.events)
+
+    def act(self) -> None:
+        super().act()
+        if self.rng.random() < 0.03:
+            self.rng.choice(self.workers).lose()
 
     def during(self, fault: Callable[[], None], pause: float = 0) -> None:
         """Act as long as the fault lasts, with so many seconds between two acts."""
@@ -80,6 +95,11 @@ class ClusterLoad(Load):
         self.until(
             lambda: all(b"after" in client.taken and not client.unreleased for client in self.subscribers), "the rest"
         )
+        workers = {worker.client_id for worker in self.workers}
+        self.until(lambda: not checker.undelivered(self.history, workers, self.shared_from), "the group has all")
+        self.until(lambda: not any(worker.unreleased for worker in self.workers), "PUBREL for the group")
+        findings = checker.doubled(self.history, workers)
+        assert findings == [], "\n".join(findings[:20]) + "\n" + self.cluster.log_text()
         findings = checker.logged(self.history, Counter(row.payload for row in logged_rows(self.cluster)))
         assert findings == [], "\n".join(findings[:20]) + "\n" + self.cluster.log_text()
 
