@@ -7,6 +7,8 @@ SOURCES := setup.py pyproject.toml constraints.txt $(shell find _speedups loadte
 # setuptools warns of what an editable installation may meet in general.
 QUIET := PYTHONWARNINGS="ignore:Editable installation"
 SECONDS ?= 600
+# Without it every process that tests start would compile all modules that it imports, and each worker all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883, its web page on http://127.0.0.1:8080"
