@@ -27,7 +27,12 @@ class BuildExt(build_ext):
     def run(self) -> None:
         # On copies: setuptools has prepared its own objects, also when it only asks for the names of files.
         copies = [Extension(module.name, list(module.sources)) for module in self.extensions]
-        translated = cythonize(copies, compiler_directives=DIRECTIVES, nthreads=os.cpu_count() or 1)
+        translated = cythonize(
+            copies,
+            compiler_directives=DIRECTIVES,
+            nthreads=os.cpu_count() or 1,
+            cache=os.environ.get("CYTHON_CACHE_DIR", False),
+        )
         for module, done in zip(self.extensions, translated, strict=True):
             module.sources, module.depends, module.libraries = done.sources, done.depends, done.libraries
         super().run()

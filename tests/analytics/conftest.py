@@ -9,10 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cluster.analytics.source import register
-from tests.analytics.job_process import QUICK_SPARK
+from tests.analytics.quick_spark import quick_spark
 from tests.analytics.standalone import StandaloneSpark
 
-os.environ.update(QUICK_SPARK)
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_start() -> None:
+    """All that tests start inherits it."""
+    os.environ.update(quick_spark())
 
 
 @pytest.fixture(scope="session")
