@@ -296,6 +296,8 @@ def become(request: dict[str, object], files: list[int]) -> list[str]:
     os.chdir(str(request["cwd"]))
     os.environ.clear()
     os.environ.update(request["env"])  # type: ignore[call-overload]
+    search = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:1] = [place for place in search if place not in sys.path[1:]]  # the first was our own directory
     time.tzset()
     return list(request["command"])  # type: ignore[call-overload]
 
