@@ -7,11 +7,13 @@ SOURCES := setup.py pyproject.toml constraints.txt $(shell find _speedups loadte
 # setuptools warns of what an editable installation may meet in general.
 QUIET := PYTHONWARNINGS="ignore:Editable installation"
 SECONDS ?= 600
+# Without it every process that tests start would compile all modules that it imports, and each worker all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883, its web page on http://127.0.0.1:8080"
 	@echo "make check    what each change must pass: ruff, mypy, unit and architecture tests (below two minutes)"
-	@echo "make test     build, install what tests need, run every check and test (about 20 minutes on two cores)"
+	@echo "make test     build, install what tests need, run every check and test (below 15 minutes on two cores)"
 	@echo "make tidy     a report: what is too large, badly named or hard to read; it fails nothing"
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 8 minutes)"
 	@echo "              and a cluster (ONLY=cluster, about 25), and Spark on its log of messages (ONLY=analytics, 3)"
@@ -63,7 +65,7 @@ test: $(VENV)/.installed-test
 	$(call beside,fuzz,nice $(PY) tests/fuzz/fuzz_packets.py --seconds 10 && \
 	    nice $(PY) tests/fuzz/fuzz_connection.py --seconds 20 && nice $(PY) tests/fuzz/fuzz_websocket.py --seconds 5 && \
 	    nice $(PY) tests/fuzz/fuzz_nodes.py --seconds 5) \
-	$(PYTEST) -n 4 --dist loadgroup --no-loadscope-reorder -m 'not soak' || touch build/tests.failed; \
+	$(PYTEST) -n 5 --dist loadgroup --no-loadscope-reorder -m 'not soak' || touch build/tests.failed; \
 	$(ended)
 
 tidy: | $(PY)

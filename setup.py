@@ -24,11 +24,18 @@ FLAGS = ["-O1", "-g", f"-fsanitize={SANITIZE}"] if SANITIZE else ["-O3", "-g0"]
 class BuildExt(build_ext):
     """Translates the modules to C when they are compiled: an sdist needs no C."""
 
-    def finalize_options(self) -> None:
-        self.distribution.ext_modules[:] = cythonize(
-            self.distribution.ext_modules, compiler_directives=DIRECTIVES, nthreads=os.cpu_count() or 1
+    def run(self) -> None:
+        # On copies: setuptools has prepared its own objects, also when it only asks for the names of files.
+        copies = [Extension(module.name, list(module.sources)) for module in self.extensions]
+        translated = cythonize(
+            copies,
+            compiler_directives=DIRECTIVES,
+            nthreads=os.cpu_count() or 1,
+            cache=os.environ.get("CYTHON_CACHE_DIR", False),
         )
-        super().finalize_options()
+        for module, done in zip(self.extensions, translated, strict=True):
+            module.sources, module.depends, module.libraries = done.sources, done.depends, done.libraries
+        super().run()
 
 
 setup(

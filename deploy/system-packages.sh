@@ -51,6 +51,7 @@ else
     need libssl-dev
 fi
 if [ "$what" = test ]; then
+    has ccache || need ccache
     has mosquitto || need mosquitto
     { has mosquitto_pub && has mosquitto_sub; } || need mosquitto-clients
     has node || need nodejs

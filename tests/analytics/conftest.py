@@ -9,10 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cluster.analytics.source import register
-from tests.analytics.job_process import QUICK_SPARK
+from tests.analytics.quick_spark import quick_spark
 from tests.analytics.standalone import StandaloneSpark
 
-os.environ.update(QUICK_SPARK)
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_start() -> None:
+    """All that tests start inherits it."""
+    os.environ.update(quick_spark())
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +33,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.default.parallelism", "2")
+        .config("spark.sql.adaptive.enabled", "false")  # planning again costs more than these queries
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", str(place / "warehouse"))
         .config("spark.local.dir", str(place / "local"))
         .getOrCreate()

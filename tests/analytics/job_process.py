@@ -10,12 +10,6 @@ from pathlib import Path
 
 from tests.harness.deadline import DEADLINE
 
-# Environment of every JVM and every Spark that a test starts: none lives long.
-QUICK_SPARK = {
-    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "SPARK_CONF_DIR": str(Path(__file__).parent),  # of spark-defaults.conf
-}
-
 
 class JobProcess:
     """The job.

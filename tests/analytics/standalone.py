@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-import pyspark
-
+from tests.analytics.quick_spark import quick_spark
 from tests.harness.deadline import DEADLINE
 
-SPARK_HOME = Path(pyspark.__path__[0])
 LIBRARIES = ("pyarrow",)  # what is installed beside Spark on its machines
 STARTED = re.compile(r"Starting Spark master at (spark://\S+)|Successfully registered with master")
 
@@ -37,8 +35,9 @@ class StandaloneSpark:
             (libraries / name).symlink_to(next(iter(spec.submodule_search_locations)))
         # The interpreter below our virtual environment, whose packages it does not see.
         python = getattr(sys, "_base_executable", sys.executable)
+        self._home = Path(quick_spark()["SPARK_HOME"])
         self.environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")} | {
-            "SPARK_HOME": str(SPARK_HOME),
+            **quick_spark(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": python,
@@ -76,7 +75,7 @@ class StandaloneSpark:
     def submit(self, script: Path, arguments: Sequence[str], package: Path) -> subprocess.CompletedProcess[str]:
         """spark-submit, with the package on the path of driver and executors."""
         command = [
-            str(SPARK_HOME / "bin" / "spark-submit"),
+            str(self._home / "bin" / "spark-submit"),
             "--master",
             self.url,
             "--py-files",
@@ -116,7 +115,7 @@ class StandaloneSpark:
         log = self.directory / f"{name}.log"
         with open(log, "ab") as output:
             process = subprocess.Popen(
-                [str(SPARK_HOME / "bin" / "spark-class"), java_class, *arguments],
+                [str(self._home / "bin" / "spark-class"), java_class, *arguments],
                 cwd=self.directory,
                 env=self.environment,
                 stdout=output,

@@ -71,7 +71,7 @@ def test_what_clients_publish_is_in_the_files_once(jobs: Jobs) -> None:
         job.kill()
         cluster["a"].proxy.cut()
 
-    load.during(faults, pause=0.05)  # Spark needs the processor more
+    load.during(faults, pause=0.2)  # Spark needs the processor more
     load.finish()
     assert jobs.start("--results", "rates", "--no-live", "--once").wait() == 0
     expected = Counter(

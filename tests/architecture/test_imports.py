@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.imports import ROOT, circles, named, read
+from tests.architecture.imports import ROOT, Imports, circles, named, read
 from tests.harness.deadline import DEADLINE
 
 # A package imports itself and these.
@@ -67,7 +68,11 @@ TESTS = ["cases model", "harness"]  # all the rest stands on these
 EXCEPTIONS: set[str] = set()
 CIRCLES: list[list[str]] = []
 
-IMPORTS = read(tuple(PACKAGES))
+
+@cache
+def all_imports() -> Imports:
+    """Of the tree; read by the first test, not by each worker that collects the tests."""
+    return read(tuple(PACKAGES))
 
 
 def rank(module: str) -> int | None:
@@ -82,7 +87,7 @@ def rank(module: str) -> int | None:
 def upward() -> set[str]:
     """Imports within a package from a lower layer to a higher one."""
     found = set()
-    for module, imported in IMPORTS.items():
+    for module, imported in all_imports().items():
         for other in imported:
             here, there = rank(module), rank(other)
             if module.split(".")[0] != other.split(".")[0] or here is None or there is None:
@@ -96,7 +101,7 @@ def upward() -> set[str]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_import_those_below_them(package: str) -> None:
     may = {package, *PACKAGES[package]}
-    for module, imported in IMPORTS.items():
+    for module, imported in all_imports().items():
         if module.split(".")[0] == package:
             wrong = {other for other in imported if other.split(".")[0] not in may}
             assert not wrong, f"{module} imports {wrong}"
@@ -104,7 +109,7 @@ def test_packages_import_those_below_them(package: str) -> None:
 
 @pytest.mark.parametrize("package", LAYERS)
 def test_every_module_has_a_layer(package: str) -> None:
-    missing = {module for module in IMPORTS if module.startswith(f"{package}.") and rank(module) is None}
+    missing = {module for module in all_imports() if module.startswith(f"{package}.") and rank(module) is None}
     assert not missing
 
 
@@ -115,7 +120,7 @@ def test_layers_import_those_below_them() -> None:
 
 def test_there_is_no_circle() -> None:
     allowed = [set(circle) for circle in CIRCLES]
-    found = [circle for circle in circles(IMPORTS) if not any(set(circle) <= known for known in allowed)]
+    found = [circle for circle in circles(all_imports()) if not any(set(circle) <= known for known in allowed)]
     assert not found, "\n".join(" ".join(circle) for circle in found)
 
 
@@ -123,7 +128,7 @@ def test_folders_of_the_analytics_import_what_they_stand_on() -> None:
     """Reading the log, computing, writing and showing are folders; the modules beside them are what all use."""
     order = {name: number for number, name in enumerate(ANALYTICS)}
     prefix = "cluster.analytics."
-    for module, imported in IMPORTS.items():
+    for module, imported in all_imports().items():
         folder = module.removeprefix(prefix).split(".")[0] if module.startswith(prefix) else ""
         for other in imported:
             if folder in order and other.startswith(prefix):
@@ -133,7 +138,7 @@ def test_folders_of_the_analytics_import_what_they_stand_on() -> None:
 
 def test_tests_stand_on_the_harness() -> None:
     lower = {name: number for number, names in enumerate(TESTS) for name in names.split()}
-    for module, imported in IMPORTS.items():
+    for module, imported in all_imports().items():
         parts = module.split(".")
         if parts[0] != "tests" or len(parts) < 2 or parts[1] not in lower or parts[-1].startswith("test_"):
             continue

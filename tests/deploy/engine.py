@@ -173,8 +173,21 @@ class Engine:
         return self._run("docker-compose", *files, *arguments)
 
     def containers(self, service: str = "") -> list[dict[str, Any]]:
-        """What the engine knows of the project's containers, running or not."""
-        return self.inspect(*self.compose("ps", "--all", "--quiet", *([service] if service else [])).split())
+        """What the engine knows of the project's containers, running or not.
+
+        The engine is asked itself: docker-compose is Python, and takes a second to begin.
+        """
+        labels = ["project=flockmq", "oneoff=False", *([f"service={service}"] if service else [])]
+        filters = [f"--filter=label=com.docker.compose.{label}" for label in labels]
+        return self.inspect(*self.docker("ps", "--all", "--quiet", "--no-trunc", *filters).split())
+
+    def log(self, container: str) -> str:
+        """What a container has written, to both of its outputs."""
+        done = subprocess.run(
+            ["docker", "logs", container], env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout.decode()
 
     def inspect(self, *names: str) -> list[dict[str, Any]]:
         """What the engine knows of containers."""

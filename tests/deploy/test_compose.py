@@ -22,6 +22,7 @@ from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient
 
 USER = "10001:10001"
+PAUSE = 0.3  # s: what asks an engine costs more than the answer is worth sooner
 SERVICES = ("credentials", "redis", "node", "haproxy")
 
 
@@ -88,18 +89,23 @@ class Story:
     def node_of(self, client_id: str, client: SocketClient | None = None) -> str:
         """The container of the node that has a client, by the node's log: it sees the client's own address."""
         port = client.socket.getsockname()[1] if client else r"\d+"
-        pattern = rf"^node([-_])(\d+) .*client connected .*client_id={client_id} address={self.engine.gateway}:{port} "
-        found = until(lambda: re.search(pattern, self.engine.compose("logs", "--no-color", "node"), re.M), client_id)
-        return f"flockmq{found[1]}node{found[1]}{found[2]}"
+        pattern = rf"client connected .*client_id={client_id} address={self.engine.gateway}:{port} "
+
+        def name() -> str:
+            names = [str(found["Name"]).removeprefix("/") for found in self.engine.containers("node")]
+            return next((name for name in names if re.search(pattern, self.engine.log(name))), "")
+
+        return str(until(name, client_id, pause=PAUSE))
 
     def up(self, *arguments: str) -> None:
         """Start what is missing, and wait until all is healthy."""
         self.engine.compose("up", "--detach", *arguments)
-        until(lambda: set(map(health, self.running())) == {"healthy"}, "all containers are healthy")
+        until(lambda: set(map(health, self.running())) == {"healthy"}, "all containers are healthy", pause=PAUSE)
 
     def running(self) -> list[dict[str, Any]]:
         """The containers that should go on."""
-        return [found for service in SERVICES[1:] for found in self.engine.containers(service)]
+        found = self.engine.containers()
+        return [one for one in found if one["Config"]["Labels"]["com.docker.compose.service"] in SERVICES[1:]]
 
 
 def health(container: dict[str, Any]) -> str:

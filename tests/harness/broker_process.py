@@ -271,12 +271,12 @@ class BrokerProcess:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
-def until(condition: Callable[[], Any], what: str = "", deadline: float = DEADLINE) -> Any:
-    """Wait for something that can only be asked for; returns what it was."""
+def until(condition: Callable[[], Any], what: str = "", deadline: float = DEADLINE, pause: float = 0.01) -> Any:
+    """Wait for something that can only be asked for, every `pause` seconds; returns what it was."""
     end = time.monotonic() + deadline
     while True:
         found = condition()
         if found:
             return found
         assert time.monotonic() < end, f"it did not happen in {deadline} s: {what or condition}"
-        time.sleep(0.01)
+        time.sleep(pause)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.compare.spark import RUNS, main
-from tests.analytics.job_process import QUICK_SPARK
+from tests.analytics.quick_spark import quick_spark
 
 COUNT = 5_000
 
@@ -19,7 +19,7 @@ COUNT = 5_000
 def test_every_run_reads_every_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in QUICK_SPARK.items():
+    for name, value in quick_spark().items():
         monkeypatch.setenv(name, value)
     figures = tmp_path / "figures.json"
     assert main(["--messages", str(COUNT), "--rounds", "1", "--json", str(figures)]) == 0

@@ -381,7 +381,8 @@ def test_everybody_can_use_it(browser: Chromium, node: BrokerProcess, url: str, 
         for view in VIEWS:
             visit(browser, url, view)
             browser.until("return !document.querySelector('main').innerText.includes('Loading')")
-            browser.run(axe)
+            if not browser.run("return Boolean(window.axe)"):  # the page stays from view to view
+                browser.run(axe)
             found = browser.run(
                 "return axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations.map((v) =>"
                 " `${v.id}: ${v.nodes.map((n) => n.html + ' ' + n.failureSummary).join(' | ')}`))"
