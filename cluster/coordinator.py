@@ -421,6 +421,17 @@ class ClusterCoordinator(Coordinator):
     async def cancel_will(self, client_id: bytes) -> bool:
         return await self._delayed_wills.cancel(client_id)
 
+    async def stored_waiting(self, groups: list[bytes]) -> dict[bytes, tuple[int, int]]:
+        if not groups:
+            return {}
+        with _away_is_not_now():
+            found = await self._link.ask_function("waiting", *groups, as_node=False)
+        return dict(zip(groups, zip(found[::2], found[1::2], strict=True), strict=True))
+
+    async def purge_group(self, name: bytes) -> int:
+        with _away_is_not_now():
+            return int(await self._link.ask_function("purge_group", name, as_node=False))
+
     async def call_all(self, method: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, RpcReply]:
         return await self._rpc.call_all(method, arguments, seconds)
 

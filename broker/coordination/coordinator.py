@@ -153,6 +153,20 @@ class Coordinator(ABC):
         """The queue of a session that is stored elsewhere: `queued_messages`, `queued_bytes`; None if there is none."""
         return None
 
+    async def stored_waiting(self, groups: list[bytes]) -> dict[bytes, tuple[int, int]]:
+        """Messages and bytes that wait in shared subscriptions and are stored elsewhere, by their names."""
+        return {}
+
+    async def purge_group(self, name: bytes) -> int:
+        """Drop the messages that wait in a shared subscription; returns their number.
+
+        Raises:
+            NotNow: the store of the group does not reply.
+        """
+        dropped = self.data_plane.router.filters.groups[name].purge()
+        self.data_plane.end_turn()
+        return dropped
+
     def session_deadline(self, client_id: bytes) -> int | None:
         """Seconds until a session without a connection expires; None: never, or this node has no deadline for it."""
         return None

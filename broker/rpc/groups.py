@@ -3,6 +3,7 @@
 from typing import Any
 
 from _speedups.session.group import Group
+from broker.coordination.coordinator import Coordinator
 from broker.core.calls import Arguments
 from broker.core.data_plane import DataPlane
 from broker.rpc.paging import first
@@ -10,25 +11,27 @@ from broker.rpc.paging import first
 PREVIEW = 20  # oldest messages that `one` describes
 
 
-def describe(group: Group) -> dict[str, Any]:
-    """A group in a list."""
+def describe(group: Group, stored: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+    """A group as this node has it, with the messages and bytes that wait elsewhere."""
     share_name, _, topic_filter = group.name.decode().removeprefix("$share/").partition("/")
+    persistent = sum(member.session.persistent for member in group.members)
     return {
         "group": group.name.decode(),
         "name": share_name,
         "filter": topic_filter,
         "qos": group.qos,
-        "members": len(group.members),
+        "persistent": persistent,
+        "clean": len(group.members) - persistent,
         "connected": sum(member.is_connected for member in group.members),
-        "waiting": group.waiting,
-        "waiting_bytes": group.waiting_size,
+        "waiting": group.waiting + stored[0],
+        "waiting_bytes": group.waiting_size + stored[1],
         "unacknowledged": sum(member.given_now for member in group.members),
         "given": group.given,
         "returned": group.returned,
     }
 
 
-async def find(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
+async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
     """Groups in the order of their names: those that contain `search`, after `after`, `limit` of them."""
     wanted = arguments["search"].encode()
     found = await first(
@@ -38,11 +41,13 @@ async def find(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
         arguments["after"].encode(),
         arguments["limit"],
     )
-    return {"items": [describe(group) for group in found.items], "total": found.total}
+    stored = await coordinator.stored_waiting([group.name for group in found.items])
+    items = [describe(group, stored.get(group.name, (0, 0))) for group in found.items]
+    return {"items": items, "total": found.total}
 
 
-def one(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any] | None:
-    """The group `group`, with its members and its oldest messages."""
+async def one(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any] | None:
+    """The group `group`, with its members and its oldest messages here."""
     group = data_plane.router.filters.groups.get(arguments["group"].encode())
     if group is None:
         return None
@@ -61,14 +66,6 @@ def one(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any] | None:
         {"place": place, "topic": topic.decode(), "bytes": len(payload)}
         for place, topic, payload in group.messages(PREVIEW)
     ]
-    return {**describe(group), "of": members[: arguments["limit"]], "oldest": oldest}
-
-
-def purge(data_plane: DataPlane, arguments: Arguments) -> int | None:
-    """Drop the messages that wait in the group `group`; returns their number, None: there is no such group."""
-    group = data_plane.router.filters.groups.get(arguments["group"].encode())
-    if group is None:
-        return None
-    dropped = group.purge()
-    data_plane.end_turn()
-    return dropped
+    stored = await coordinator.stored_waiting([group.name])
+    described = describe(group, stored.get(group.name, (0, 0)))
+    return {**described, "of": members[: arguments["limit"]], "oldest": oldest}

@@ -11,6 +11,7 @@ from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed
 from tests.harness.socket_client import SocketClient
+from tests.web.http_client import HttpClient
 
 JOBS = "$share/workers/jobs/#"
 NEVER = {"session_expiry_interval": 0xFFFFFFFF}
@@ -218,3 +219,25 @@ def test_members_and_nodes_come_and_go(cluster: ClusterProcess, qos: int) -> Non
     if qos == 2:
         assert max(taken.values()) == 1
         assert all(len(names) == 1 for names in seen.values())
+
+
+def test_the_api_has_groups_of_all_nodes(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"http.listen": "127.0.0.1:0", "shared.window": 4}, nodes="ab")
+    Worker(cluster["a"].port, "away", persistent=True).client.close()
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, *(b"%d" % number for number in range(10)))
+        worker = Worker(cluster["b"].port, "w")
+        until(lambda: len(worker.look().held) == 4)
+        for name in "ab":
+            api = HttpClient(cluster[name])
+            until(lambda api=api: api.get("/groups")["items"][0]["connected"] == 1)  # type: ignore[misc]
+            (found,) = api.get("/groups")["items"]
+            assert (found["members"], found["waiting"], found["unacknowledged"], found["given"]) == (2, 6, 4, 4)
+            one = api.get("/group", group=JOBS)
+            assert [(member["client_id"], member["connected"]) for member in one["of"]] == [
+                ("away", False),
+                ("w", True),
+            ]
+        assert api.ask("DELETE", "/group/messages", group=JOBS).json == {"dropped": 6}
+        worker.answer()
+        assert worker.look().held == []

@@ -294,7 +294,36 @@ local function begin_grace(prefix, cid)
   end
 end
 
--- args: prefix, node, groups. The leases of a node as Redis has them; a node reads them when its link is back.
+-- args: prefix, group. Drops the messages that wait in a group; those that are leased stay. Returns how many.
+register('flockmq_purge_group', function(args)
+  local prefix, group = args[1], args[2]
+  local queue, dropped = prefix .. 'gq:' .. group, 0
+  while true do
+    local places = redis.call('ZRANGE', queue, 0, AT_ONCE - 1)
+    if #places == 0 then
+      break
+    end
+    redis.call('HDEL', prefix .. 'gm:' .. group, unpack(places))
+    redis.call('ZREM', queue, unpack(places))
+    dropped = dropped + #places
+  end
+  if dropped > 0 then
+    redis.call('HSET', prefix .. 'g:' .. group, 'b', 0)
+  end
+  return dropped
+end)
+
+-- args: prefix, groups. Returns the messages that wait in each, and their bytes, in turn.
+register({function_name = 'flockmq_waiting', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+  local prefix, result = args[1], {}
+  for i = 2, #args do
+    result[#result + 1] = redis.call('ZCARD', prefix .. 'gq:' .. args[i])
+    result[#result + 1] = tonumber(redis.call('HGET', prefix .. 'g:' .. args[i], 'b') or 0)
+  end
+  return result
+end})
+
+-- args: prefix, node. The leases of a node as Redis has them; a node reads them when its link is back.
 -- Returns {group, place, message, ...}.
 register({function_name = 'flockmq_leased', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, result = args[1], {}

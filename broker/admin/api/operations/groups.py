@@ -1,10 +1,11 @@
 """Shared subscriptions: the groups, their members, and the messages that wait."""
 
+from collections import defaultdict
 from http import HTTPStatus
+from operator import itemgetter
 from typing import Any
 
-from broker.admin.api import aggregate
-from broker.admin.api.aggregate import call, values
+from broker.admin.api.aggregate import call, failures, values
 from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, Operation, Request, listed
 from broker.admin.api.schema import array, boolean, integer, nullable, record, text
 from broker.admin.http.problems import missing
@@ -22,7 +23,6 @@ FIELDS = {
     "unacknowledged": integer("messages that members have and have not acknowledged"),
     "given": integer("messages of QoS 1 and 2 so far; those that came back count again"),
     "returned": integer("messages that came back"),
-    "node": text("id of the node that lists it"),
 }
 MEMBER = record(
     {
@@ -37,31 +37,55 @@ MEMBER = record(
 OLDEST = record({"place": integer("in the order of arrival"), "topic": text(), "bytes": integer("of the payload")})
 
 
+def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One group out of the nodes' parts. All nodes know persistent members, and what waits in Redis."""
+    found = dict(parts[0])
+    for name in ("connected", "unacknowledged", "given", "returned"):
+        found[name] = sum(part[name] for part in parts)
+    for name in ("qos", "waiting", "waiting_bytes"):
+        found[name] = max(part[name] for part in parts)
+    found["members"] = max(part["persistent"] for part in parts) + sum(part["clean"] for part in parts)
+    del found["persistent"], found["clean"]
+    return found
+
+
 async def groups(request: Request) -> dict[str, Any]:
     """A page of groups."""
     answers = await call(request.node, "groups", **request.arguments)
-    found = aggregate.page(answers, request.arguments["limit"], "group")
-    found["next"] = found["next"] and found["next"]["group"]
-    found["total"] = sum(answer["total"] for answer in values(answers).values())
-    return found
+    limit, parts = request.arguments["limit"], defaultdict(list)
+    for answer in values(answers).values():
+        for item in answer["items"]:
+            parts[item["group"]].append(item)
+    names = sorted(parts)
+    more = len(names) > limit or any(len(answer["items"]) == limit for answer in values(answers).values())
+    items = [merged(parts[name]) for name in names[:limit]]
+    total = max((answer["total"] for answer in values(answers).values()), default=0)
+    next_page = items[-1]["group"] if more and items else None
+    return {"items": items, "next": next_page, "total": max(total, len(items)), "failures": failures(answers)}
 
 
 async def group(request: Request) -> dict[str, Any]:
     """One group."""
     answers = values(await call(request.node, "group", **request.arguments))
-    for node, found in answers.items():
-        if found is not None:
-            return {**found, "node": node}
-    raise missing("there is no such shared subscription")
+    parts = [found for found in answers.values() if found is not None]
+    if not parts:
+        raise missing("there is no such shared subscription")
+    members: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for member in part.pop("of"):
+            if member["connected"] or member["client_id"] not in members:
+                members[member["client_id"]] = member
+    oldest = sorted((message for part in parts for message in part.pop("oldest")), key=itemgetter("place"))
+    return {**merged(parts), "of": [members[name] for name in sorted(members)], "oldest": oldest}
 
 
 async def purge(request: Request) -> dict[str, Any]:
     """Drop the messages that wait."""
-    answers = values(await call(request.node, "purge_group", **request.arguments)).values()
-    found = [dropped for dropped in answers if dropped is not None]
-    if not found:
+    broker = request.node.broker
+    name = request.arguments["group"].encode()
+    if name not in broker.data_plane.router.filters.groups:
         raise missing("there is no such shared subscription")
-    return {"dropped": sum(found)}
+    return {"dropped": await broker.coordinator.purge_group(name)}
 
 
 OPERATIONS = (
@@ -84,7 +108,13 @@ OPERATIONS = (
         "group",
         "A shared subscription, with its members and its oldest messages.",
         group,
-        record({**FIELDS, "of": array(MEMBER), "oldest": array(OLDEST)}),
+        record(
+            {
+                **FIELDS,
+                "of": array(MEMBER),
+                "oldest": array(OLDEST, "of those that wait at nodes; a cluster keeps most in Redis"),
+            }
+        ),
         arguments={"group": GROUP, "limit": LIMIT},
         required=("group",),
         problems=(HTTPStatus.NOT_FOUND,),
