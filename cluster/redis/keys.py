@@ -31,6 +31,7 @@ class Keys:
         self.clock = self.prefix + b"clock"
         self.delayed = self.prefix + b"delayed"
         self.delayed_wills = self.prefix + b"delayed:wills"
+        self.shared = self.prefix + b"shared"
         self.users = self.prefix + b"users"
         self.all = self.prefix + b"all"
         self.analytics_logs = self.prefix + b"analytics:logs"

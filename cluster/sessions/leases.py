@@ -11,8 +11,6 @@ from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply, ignore
 
-REDISPATCH = b"redispatch"  # key of the milliseconds after which an absent session loses what it was sent
-
 
 class Leases:
     """Passes leased messages to the groups of this node.
@@ -34,7 +32,7 @@ class Leases:
         shared = config.shared
         drops_oldest = config.limits.queue_policy == "drop-old"
         self._journal.limit_shares(shared.max_queued_messages, shared.max_queued_bytes, drops_oldest)
-        self._link.call(ignore, "SET", self._link.keys.prefix + REDISPATCH, round(shared.redispatch * 1000))
+        self._link.call(ignore, "HSET", self._link.keys.shared, "redispatch", round(shared.redispatch * 1000))
 
     def receive(self, items: list[Any]) -> None:
         """Redis has leased messages to this node: group, place, message, in turn."""

@@ -198,6 +198,7 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
       begin_expiry(prefix, cid, seconds)
       begin_grace(prefix, cid)
     else
+      redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))
       end_session(prefix, '', cid, state[6], state[3])
     end
     return

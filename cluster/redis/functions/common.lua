@@ -102,14 +102,11 @@ local give_back               -- in shares.lua: messages in a session's queue go
 local leave_groups            -- likewise: a session that ends leaves its groups
 
 local function forget(prefix, cid)
-  give_back(prefix, cid, true)
-  leave_groups(prefix, cid)
   local delayed = redis.call('HGET', prefix .. 's:' .. cid, 'd')
   if delayed and delayed ~= '' then
     redis.call('ZADD', prefix .. 'delayed', 0, delayed)    -- the session ends: its will is due
   end
   redis.call('ZREM', prefix .. 'expiring', cid)
-  redis.call('ZREM', prefix .. 'grace', cid)
   redis.call('DEL', prefix .. 's:' .. cid, prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, prefix .. 'in:' .. cid,
     prefix .. 'subs:' .. cid)
   redis.call('ZREM', prefix .. 'sessions', cid)
@@ -117,6 +114,11 @@ end
 
 -- End a session. Other nodes know the subscriptions of a persistent one, so its end is a change.
 local function end_session(prefix, origin, cid, incarnation, persistent)
+  if persistent == '1' then
+    give_back(prefix, cid, true)
+    leave_groups(prefix, cid)
+    redis.call('ZREM', prefix .. 'grace', cid)
+  end
   forget(prefix, cid)
   if persistent == '1' then
     return change(prefix, origin, cmsgpack.pack({{'ended', cid, tonumber(incarnation)}}))

@@ -289,7 +289,7 @@ end
 -- A session with messages of groups has no connection any more: what was not sent goes back, the rest after a while.
 local function begin_grace(prefix, cid)
   if give_back(prefix, cid, false) then
-    local time = clock(prefix) + tonumber(redis.call('GET', prefix .. 'redispatch') or REDISPATCH)
+    local time = clock(prefix) + tonumber(redis.call('HGET', prefix .. 'shared', 'redispatch') or REDISPATCH)
     redis.call('ZADD', prefix .. 'grace', string.format('%.0f', time), cid)
   end
 end
