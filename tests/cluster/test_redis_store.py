@@ -55,6 +55,8 @@ class Commit:
     """A block of the ledger, as far as the store looks at it."""
 
     acks = b""
+    settled = b""
+    shares = False
     log_size = 0
 
     def __init__(
@@ -104,6 +106,7 @@ def test_what_follows_a_refused_entry_waits_for_it(link: SlowLink, commit: bytes
             on_changed=lambda *_: None,
             on_dropped=lambda *_: None,
             unnumbered=lambda _: None,
+            on_leased=lambda _: None,
             on_fenced=fenced.append,
         )
         store.start(confirmed.append, lambda *_: None)
@@ -161,6 +164,7 @@ def test_a_commit_that_redis_reads_late_from_an_ended_connection(link: SlowLink,
         on_changed=lambda *_: None,
         on_dropped=lambda *_: None,
         unnumbered=lambda _: None,
+        on_leased=lambda _: None,
         on_fenced=fenced.append,
     )
     store.start(confirmed.append, lambda *_: None)

@@ -33,7 +33,7 @@ TOPICS = ["t/1", "t/2", "u/2", "t"]
 WILL_TOPICS = ["t/1", "kept/will"]
 DISCONNECT_WITH_WILL = 0x04
 PAYLOAD_FORMAT_INVALID = 0x99
-WALL = [0]  # milliseconds of the wall clock, which goes with the clock of the node
+WALL = [1_700_000_000_000]  # milliseconds of the wall clock, which goes with the clock of the node
 
 
 def queue_of(session: Session) -> list[tuple[Any, ...]]:
@@ -134,7 +134,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @initialize(window=st.sampled_from([1, 3, 100]))
     def begin(self, window: int) -> None:
-        WALL[0] = 0
+        WALL[0] = 1_700_000_000_000
         self.clock = 0
         self.limits = {"max_inflight": window}
         self.node = Node(smallest=0, **self.limits)

@@ -13,7 +13,7 @@ def test_a_batch_that_is_cut_short(batch: bytes) -> None:
         Node().router.deliver(batch)
 
 
-@pytest.mark.parametrize("first_byte", [0x36, 0x06, 0x10, 0xF0])
+@pytest.mark.parametrize("first_byte", [0x36, 0x06, 0x10, 0xE0])
 def test_a_batch_of_something_else(first_byte: int) -> None:
     """QoS 3, with properties and without; other types of packets."""
     with pytest.raises(ValueError, match="can't be read"):
