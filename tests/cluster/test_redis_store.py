@@ -87,6 +87,24 @@ def block(size: int, before: int) -> tuple[bytes, bytes]:
     return b"%d-%d" % (1000 + before, before + size), struct.pack("<24s", b"block") + bytes(size - 24)
 
 
+def made_store(confirmed: list[int], fenced: list[str]) -> RedisStore:
+    """A store that notes the blocks that are confirmed, and the reasons why it is fenced."""
+    store = RedisStore(
+        Keys("mq:"),
+        NODE,
+        limits=lambda: (10, 1000, False),
+        bounds=LogBounds(1 << 20, 60),
+        replicas=0,
+        on_changed=lambda *_: None,
+        on_dropped=lambda *_: None,
+        unnumbered=lambda _: None,
+        on_leased=lambda _: None,
+        on_fenced=fenced.append,
+    )
+    store.start(confirmed.append, lambda *_: None)
+    return store
+
+
 EMPTY_COMMIT = b"\x9a\x90\x90\xa0\xa0\x90\xa0\x90\x90\x90\x90"
 
 
@@ -96,20 +114,9 @@ def test_what_follows_a_refused_entry_waits_for_it(link: SlowLink, commit: bytes
     """Memory is there again between two commands of a pipeline: the first was refused, the second must not overtake."""
 
     async def scenario() -> None:
-        confirmed, fenced = [], []
-        store = RedisStore(
-            Keys("mq:"),
-            NODE,
-            limits=lambda: (10, 1000, False),
-            bounds=LogBounds(1 << 20, 60),
-            replicas=0,
-            on_changed=lambda *_: None,
-            on_dropped=lambda *_: None,
-            unnumbered=lambda _: None,
-            on_leased=lambda _: None,
-            on_fenced=fenced.append,
-        )
-        store.start(confirmed.append, lambda *_: None)
+        confirmed: list[int] = []
+        fenced: list[str] = []
+        store = made_store(confirmed, fenced)
         store.bound_log(1 << 20, 60, 1 << 20)
         store.flow(link, 0)  # type: ignore[arg-type]
         first, second = block(100, 0), block(60, 100)
@@ -155,19 +162,7 @@ def test_a_commit_that_redis_reads_late_from_an_ended_connection(link: SlowLink,
     """Queues are read again; a change would be applied here after later ones of other nodes, so the node rejoins."""
     fenced: list[str] = []
     confirmed: list[int] = []
-    store = RedisStore(
-        Keys("mq:"),
-        NODE,
-        limits=lambda: (10, 1000, False),
-        bounds=LogBounds(1 << 20, 60),
-        replicas=0,
-        on_changed=lambda *_: None,
-        on_dropped=lambda *_: None,
-        unnumbered=lambda _: None,
-        on_leased=lambda _: None,
-        on_fenced=fenced.append,
-    )
-    store.start(confirmed.append, lambda *_: None)
+    store = made_store(confirmed, fenced)
     ended = SlowLink(link.port)
     store.flow(ended, 0)  # type: ignore[arg-type]
     store.commit(Commit(None, EMPTY_COMMIT, changes))

@@ -348,17 +348,8 @@ register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = func
         for number = first, head - 1 do
           marks = marks - redis.call('HDEL', states, number)
         end
-        while marks > 0 and redis.call('HGET', states, head) == 'd' do
-          marks = marks - redis.call('HDEL', states, head)
-          head = head + 1
-        end
       end
-      if head > first then
-        for _, value in ipairs(redis.call('LPOP', prefix .. 'q:' .. cid, head - first) or {}) do
-          bytes = bytes - #value
-        end
-      end
-      redis.call('HSET', key, 'h', head, 'b', bytes, 'z', marks)
+      drop_done(prefix, cid, first, head, bytes, marks)
     end
   end
   if not args[4] then

@@ -132,6 +132,22 @@ local function all_sent(prefix, cid)
   redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + redis.call('LLEN', prefix .. 'q:' .. cid))
 end
 
+-- Remove the entries of a queue from its first one to `head`, and those after it that are marked as done. `bytes` and
+-- `marks` are those of the queue, without the marks of entries before `head`.
+local function drop_done(prefix, cid, first, head, bytes, marks)
+  local states = prefix .. 'st:' .. cid
+  while marks > 0 and redis.call('HGET', states, head) == 'd' do
+    marks = marks - redis.call('HDEL', states, head)
+    head = head + 1
+  end
+  if head > first then
+    for _, value in ipairs(redis.call('LPOP', prefix .. 'q:' .. cid, head - first) or {}) do
+      bytes = bytes - #value
+    end
+  end
+  redis.call('HSET', prefix .. 's:' .. cid, 'h', head, 'b', bytes, 'z', marks)
+end
+
 -- Why an entry can't be added to the log of messages: 'again', the log has it; 'gap', the log lacks the entry before it.
 -- nil if it can be added. An entry's id counts the bytes of all blocks up to its own.
 local function log_obstacle(prefix, node, id, block)

@@ -215,23 +215,13 @@ end
 
 -- Mark entries of a queue as done; `done` has their numbers.
 local function finish_entries(prefix, cid, done)
-  local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
-  local state = redis.call('HMGET', key, 'h', 'b', 'z')
+  local states = prefix .. 'st:' .. cid
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'b', 'z')
   local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
-  local first = head
   for i = 1, #done do
     marks = marks + redis.call('HSET', states, done[i], 'd')
   end
-  while marks > 0 and redis.call('HGET', states, head) == 'd' do
-    marks = marks - redis.call('HDEL', states, head)
-    head = head + 1
-  end
-  if head > first then
-    for _, value in ipairs(redis.call('LPOP', prefix .. 'q:' .. cid, head - first) or {}) do
-      bytes = bytes - #value
-    end
-  end
-  redis.call('HSET', key, 'h', head, 'b', bytes, 'z', marks)
+  drop_done(prefix, cid, head, head, bytes, marks)
 end
 
 -- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
