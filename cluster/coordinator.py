@@ -169,7 +169,7 @@ class ClusterCoordinator(Coordinator):
             max_sessions=lambda: self._config.limits.max_sessions,
             on_fenced=self._on_fenced,
         )
-        self._leases = Leases(plane, self._link, self.journal)
+        self._leases = Leases(plane, self._link, self.journal, self.store)
         self._subscribing = Subscribing(plane, self.journal, self._claims, self._routes)
 
     def _build_membership(self, plane: DataPlane) -> None:

@@ -9,17 +9,14 @@ from _speedups.session.message cimport Message
 
 cdef class ClusterGroup(Group):
     cdef ClusterJournal journal
-    cdef set leases                # places of messages that Redis has leased to this node
-    cdef dict leaving              # place -> whether it goes back: leases that end with a block that Redis has not confirmed ...
-    cdef uint64_t leaving_block    # ... the last of these blocks ...
-    cdef list leaving_now          # ... and those that end with it
+    cdef set leases                # places of messages that Redis has leased to this node, and that it has
     cdef list peers                # other nodes with members, and the QoS of each
     cdef uint64_t room_known       # messages that Redis may lease to this node, as far as this node knows
     cdef Py_ssize_t turn_of_all    # the next node or member here to get a message of QoS 0
     cdef int64_t aside_since       # time of the turn's clock at which a message was put aside; 0 = none is
 
     cdef uint64_t room(self) except? 0
-    cdef int end_lease(self, uint64_t place, bint back) except -1
+    cdef int end_lease(self, uint64_t place, Message* message) except -1
     cdef int announce(self) except -1
     cdef int give_to_others(self) except -1
     cdef int take_lease(self, uint64_t place, Message* message) except -1

@@ -7,8 +7,6 @@ the node dies, its leases go back to their places. So a message of QoS 2 for a c
 has ended: no other member may get it then.
 """
 
-from functools import partial
-
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.cluster.journal cimport ClusterJournal
@@ -35,7 +33,6 @@ cdef class ClusterGroup(Group):
         Group.__init__(self, turn, number, name, topic_filter)
         self.journal = turn.journal
         self.leases = set()
-        self.leaving = {}
         self.peers = []
         self.kept = True
 
@@ -90,8 +87,6 @@ cdef class ClusterGroup(Group):
 
     cdef int take_lease(self, uint64_t place, Message* message) except -1:
         """Redis has leased a message to this node."""
-        if place in self.leases or self.leaving.get(place) is False:
-            return 0                              # known: it was told twice
         self.leases.add(place)
         self.room_known -= self.room_known > 0
         if self.waits() or not self.give(place, message, True):
@@ -103,7 +98,7 @@ cdef class ClusterGroup(Group):
         if session.kind != SHARED:
             return Group.put(self, member, place, message, flags)
         session.pending += 1
-        self.end_lease(place, False)
+        self.leases.discard(place)
         self.journal.queue_given(session, message, flags, member.properties, self.client_id, place)
         return 0
 
@@ -120,22 +115,14 @@ cdef class ClusterGroup(Group):
     cdef int record_done(self, uint64_t place) except -1:
         if place in self.leases:
             self.journal.lease_done(self.client_id, place)
-            self.end_lease(place, False)
+            self.leases.discard(place)
         return 0
 
-    cdef int end_lease(self, uint64_t place, bint back) except -1:
-        """Forget a lease when Redis has the block that ends it; that block is being written.
-
-        `back`: the message goes back to Redis, which may lease it to this node again.
-        """
+    cdef int end_lease(self, uint64_t place, Message* message) except -1:
+        """Give a message back to Redis, which may lease it to this node again."""
+        self.count_waiting(-1, message)
+        self.journal.lease_back(self.client_id, place)
         self.leases.discard(place)
-        self.leaving[place] = back
-        if self.leaving_block != self.journal.block:
-            self.leaving_block = self.journal.block
-            self.leaving_now = []
-            self.journal.urgent = True
-            self.turn.after_commit(partial(forget, self.leaving, self.leaving_now))
-        self.leaving_now.append(place)
         return 0
 
     cdef int send_pending(self) except -1:
@@ -153,10 +140,8 @@ cdef class ClusterGroup(Group):
         cdef Waiting taken
         while self.waits():
             taken = self.take_first()
-            self.count_waiting(-1, taken.message)
+            self.end_lease(taken.place, taken.message)
             message_release(taken.message)
-            self.journal.lease_back(self.client_id, taken.place)
-            self.end_lease(taken.place, True)
         return 0
 
     cdef uint64_t room(self) except? 0:
@@ -184,9 +169,7 @@ cdef class ClusterGroup(Group):
         if self.aside_since and self.turn.clock - self.aside_since >= ASIDE_TICKS:
             self.aside_since = 0
             for held in self.aside:
-                self.count_waiting(-1, held.message)
-                self.journal.lease_back(self.client_id, held.place)
-                self.end_lease(held.place, True)
+                self.end_lease(held.place, held.message)
             self.aside.clear()
 
     def purge(self):
@@ -202,11 +185,5 @@ cdef class ClusterGroup(Group):
 
     @property
     def places(self):
-        """Places of the messages that Redis has leased to this node, as far as this node knows."""
-        return self.leases | self.leaving.keys()
-
-
-def forget(leaving, places):
-    """Redis has the block that ends these leases."""
-    for place in places:
-        leaving.pop(place, None)
+        """Places of the messages that Redis has leased to this node, and that it still has."""
+        return self.leases

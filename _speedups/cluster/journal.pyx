@@ -226,8 +226,17 @@ def leased(object group not None, uint64_t place, bytes data not None):
         message_release(m)
 
 
+cdef list ended_leases(list moves, list done):
+    return [*zip(moves[1::5], moves[2::5]), *zip(done[::2], done[1::2])]
+
+
 cdef class Block:
     """A turn's changes, to be sent to Redis."""
+
+    @property
+    def ended_leases(self):
+        """(group, place) of the leases that end with this block, as a list."""
+        return ended_leases(self.moves, self.done)
 
     def __len__(self):
         return len(self.commit) + len(self.acks) + (len(self.entry[1]) if self.entry is not None else 0)
@@ -490,7 +499,12 @@ cdef class ClusterJournal(Journal):
     cdef int lease_done(self, bytes group, uint64_t place) except -1:
         """Record that a leased message is done."""
         self.done += [group, place]
-        return self.note(DONE)
+        return self.note(QUEUED)
+
+    @property
+    def ended_leases(self):
+        """(group, place) of the leases that end with the block being written, as a list."""
+        return ended_leases(self.moves, self.done)
 
     cdef int announce(self, bytes group, uint64_t room, uint64_t weight) except -1:
         """Record how many messages the members of a group here have room for."""
@@ -512,6 +526,7 @@ cdef class ClusterJournal(Journal):
         block.acks = self.pack_acks() if self.acks.count else b""
         block.settled = self.pack_settled()
         block.shares = bool(self.shares or self.moves)
+        block.moves, block.done = self.moves, self.done
         if block.settled and not block.acks:
             block.acks = NO_ACKS
         block.commit = b""

@@ -168,6 +168,12 @@ class RedisStore(Store):
     def describe(self) -> str:
         return "Redis keeps the state"
 
+    def ended_leases(self) -> Iterator[tuple[bytes, int]]:
+        """Group and place of the leases that end with blocks that Redis may not have."""
+        for waiting in self._waiting:
+            if waiting.block is not None and not (waiting.kept and waiting.acked):
+                yield from waiting.block.ended_leases
+
     # ---- the log of messages ----
 
     def follow(self, log: MessageLog) -> None:

@@ -1,5 +1,6 @@
 """Leases: the messages of shared subscriptions that Redis has leased to this node, for its clients to take."""
 
+import time
 from typing import Any
 
 import hiredis
@@ -10,6 +11,9 @@ from broker.config.schema import Config
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply, ignore
+from cluster.redis.store import RedisStore
+
+LATE_SECONDS = 5.0  # after which Redis has executed every call of an ended connection
 
 
 class Leases:
@@ -19,13 +23,16 @@ class Leases:
         plane: of this node.
         link: of this node.
         journal: of this node.
+        store: of this node.
     """
 
-    def __init__(self, plane: DataPlane, link: NodeLink, journal: ClusterJournal) -> None:
+    def __init__(self, plane: DataPlane, link: NodeLink, journal: ClusterJournal, store: RedisStore) -> None:
         self._filters = plane.router.filters
         self._filters.set_group_type(ClusterGroup)
         self._link = link
         self._journal = journal
+        self._store = store
+        self._ask_again_at = 0.0  # monotonic; 0 = not
 
     def configure(self, config: Config) -> None:
         """Apply the limits of a configuration."""
@@ -49,20 +56,29 @@ class Leases:
 
         To be called when the pushes that were held are processed, and all blocks are sent again.
         """
-        self._link.function(self._recovered, "leased")
+        self._ask()
+        # Redis may still read a call from the ended connection, and lease messages in a reply that nothing reads.
+        self._ask_again_at = time.monotonic() + LATE_SECONDS
         for group in self._groups().values():
             group.forget_room()
+
+    def _ask(self) -> None:
+        self._link.function(self._recovered, "leased")
 
     def _recovered(self, items: Reply) -> None:
         if isinstance(items, (LinkLost, hiredis.ReplyError)):
             return
-        known = {name: group.places for name, group in self._groups().items()}
+        groups = self._groups()
+        ended = {*self._journal.ended_leases, *self._store.ended_leases()}
         for name, place, message in zip(items[::3], items[1::3], items[2::3], strict=True):
-            if place not in known.get(name, ()):
+            if (name, place) not in ended and (name not in groups or place not in groups[name].places):
                 self.receive([name, place, message])
 
     def tick(self) -> None:
         """A quarter of a second has passed."""
+        if self._ask_again_at and time.monotonic() > self._ask_again_at:
+            self._ask_again_at = 0.0
+            self._ask()
         for group in self._groups().values():
             group.tick()
 

@@ -2,11 +2,24 @@
 
 import random
 import signal
+import socket
 from collections import Counter, defaultdict
 
 import pytest
 
-from _speedups.codec.packets import Disconnect, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import (
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+)
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed
@@ -162,6 +175,33 @@ def test_it_gets_them_again_if_it_is_back_in_time(cluster: ClusterProcess) -> No
     first.answer()
     cluster.settle()
     until(lambda: cluster.redis.client().llen("mq:q:first") == 0)
+
+
+def test_a_connection_that_waited_for_an_earlier_one_gives_nothing_back(start_cluster: StartCluster) -> None:
+    """QoS 2: while the node of the earlier connection has no link, only that node knows how much was sent."""
+    settings = {"cluster.lease": 30, "cluster.timeout": 0.7, "shared.redispatch": 1, "shared.window": 4}
+    cluster = start_cluster(settings, proxies=True)
+    redis = cluster.redis.client()
+    first = Worker(cluster["a"].port, "first", 2, persistent=True)
+    publisher = SocketClient(cluster["b"].port, "p", level=5)
+    publish(publisher, b"once", qos=2)
+    until(lambda: len(first.look().held) == 1)
+    second = Worker(cluster["c"].port, "second", 2)
+    cluster["a"].proxy.partition()
+    first.client.close()
+    with socket.create_connection(("127.0.0.1", cluster["b"].port)) as again:
+        again.sendall(encode(Connect(client_id="first", protocol_level=5, clean_start=False, properties=NEVER), 5))
+        until(lambda: redis.hget("mq:s:first", "w") != "")
+        cluster["b"].proxy.cut()
+        while again.recv(100):  # the node, without its link, refuses it
+            pass
+    until(lambda: redis.hget("mq:s:first", "o") == "")
+    cluster["a"].proxy.resume()
+    until(lambda: redis.hget("mq:s:first", "w") == "")
+    publish(publisher, b"later", qos=2)
+    assert gathered([second], 1) == [b"later"]
+    first = Worker(cluster["b"].port, "first", 2, persistent=True)
+    until(lambda: first.look().seen == [b"once"])
 
 
 def test_nothing_stays_when_the_last_member_has_left(cluster: ClusterProcess) -> None:

@@ -212,6 +212,8 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
   redis.call('HSET', key, 'w', waits, 'n', math.max(sent, tonumber(state[5])))
   if state[1] ~= '' then
     tell(prefix, state[1], 'released', cid, epoch)
+  elseif waits == '' then
+    begin_grace(prefix, cid)                     -- the connection that waited for this has ended before
   end
 end
 

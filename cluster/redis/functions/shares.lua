@@ -227,13 +227,13 @@ end
 -- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
 -- QoS 1 that were. Returns whether others of groups stay.
 give_back = function(prefix, cid, sent)
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'g', 'o')
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'g', 'o', 'w')
   if (state[3] or '') == '' then
     return false
   end
   local head, unsent = tonumber(state[1]), tonumber(state[2])
-  if state[4] ~= '' then
-    unsent = math.huge                           -- its connection may have got everything
+  if state[4] ~= '' or state[5] ~= '' then
+    unsent = math.huge                           -- its connection, or one that still ends, may have got everything
   end
   local told, groups, done, stay = {}, {}, {}, false
   local number = head
