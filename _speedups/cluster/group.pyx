@@ -150,7 +150,7 @@ cdef class ClusterGroup(Group):
         cdef Member member
         for member in self.connected:
             if member.has_room():
-                window = min(self.turn.limits.shared_window, <uint32_t>member.session.outlet.receive_maximum)
+                window = min(self.settings.window, <uint32_t>member.session.outlet.receive_maximum)
                 room += window - member.given
         return room - min(room, <uint64_t>self.waiting)
 

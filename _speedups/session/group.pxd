@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport Message, Publication
 from _speedups.session.outgoing_queue cimport Entry
@@ -27,6 +28,7 @@ cdef class Member(Membership):
 
 cdef class Group(Subscriber):
     cdef readonly bytes topic_filter
+    cdef readonly GroupSettings settings
     cdef readonly list members     # in the order of joining
     cdef list connected            # those with a connection, in that order ...
     cdef Py_ssize_t turn_of        # ... and the next of them to get a message of QoS 0

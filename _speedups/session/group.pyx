@@ -74,7 +74,7 @@ cdef class Member(Membership):
         if self.options & MAXIMUM_QOS == 0 and buffer_size(&outlet.out) > SEND_BYTES:
             outlet.wants_room = True              # it acknowledges nothing: only its output shows how fast it reads
             return False
-        window = min(self.session.turn.limits.shared_window, <uint32_t>outlet.receive_maximum)
+        window = min(self.group.settings.window, <uint32_t>outlet.receive_maximum)
         return self.given < window and self.session.tail - self.session.queue.next < window
 
     cdef bint may_take(self, const Message* message) except -1:
@@ -155,6 +155,7 @@ cdef class Group(Subscriber):
 
     def __init__(self, Turn turn not None, uint64_t number, bytes name not None, bytes topic_filter not None):
         self.turn = turn
+        self.settings = turn.shared
         self.session_id = number
         self.client_id = name
         self.topic_filter = topic_filter
@@ -381,12 +382,12 @@ cdef class Group(Subscriber):
         cdef Waiting* grown
         cdef uint64_t i, size
         while (self.waits() or self.aside) and (
-                self.tail - self.head + self.back_count + len(self.aside) >= self.turn.limits.shared_max_messages
-                or self.waiting_bytes + message_size(message) > self.turn.limits.shared_max_bytes):
+                self.tail - self.head + self.back_count + len(self.aside) >= self.settings.max_messages
+                or self.waiting_bytes + message_size(message) > self.settings.max_bytes):
             if self.drop_oldest(True):
                 continue
             self.turn.queue_is_full(self.client_id)
-            if not self.turn.limits.drop_oldest or not self.drop_oldest(False):
+            if not self.settings.drop_oldest or not self.drop_oldest(False):
                 if self.turn.tracer is not None:
                     self.turn.tracer.note_message("dropped", self.client_id, message, message.qos, "the queue is full")
                 if recorded:

@@ -117,11 +117,12 @@ cdef inline int64_t message_size(const Message* m) noexcept nogil:
 
 
 cdef inline uint32_t seconds_left(int64_t expires, int64_t clock) noexcept nogil:
-    """The Message Expiry Interval to send: the interval received, less the whole seconds waited [5: MQTT-3.3.2-6].
+    """The Message Expiry Interval to send: the interval received, less the time waited [5: MQTT-3.3.2-6].
 
+    A deadline has one tick more than the interval, and another after a restart: neither may be passed on.
     At least 1: a message whose delivery has begun does not expire at its receiver.
     """
-    return <uint32_t>((expires - clock + 2) // 4) if expires > clock + 1 else 1
+    return <uint32_t>((expires - clock + 1) // 4) if expires > clock + 2 else 1
 
 
 cdef inline int64_t expiry_after(uint32_t seconds, int64_t clock) noexcept nogil:

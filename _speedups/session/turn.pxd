@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pointers, Pool
 from _speedups.session.counters cimport COUNTER_COUNT
+from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.journal cimport Journal
 from _speedups.session.topic_aliases cimport TopicAliases
 from _speedups.session.trace cimport Tracer
@@ -34,9 +35,6 @@ cdef struct Limits:
     bint validate_payload             # a payload that is declared to be UTF-8 is checked
     uint32_t receive_maximum          # unacknowledged messages of QoS 1 and 2 from a client of level 5
     uint32_t topic_alias_maximum      # of the aliases of a client, at most ALIASES_MAX
-    uint32_t shared_window            # messages that a member of a shared subscription has not acknowledged
-    uint64_t shared_max_messages      # that wait in a shared subscription
-    uint64_t shared_max_bytes
     Py_ssize_t max_uncommitted_bytes  # of blocks that the store has not confirmed; above it publishers are not read
 
 # An acknowledgement that is sent when the store has the block it depends on.
@@ -113,6 +111,7 @@ cdef class Turn:
     cdef readonly int64_t clock       # quarters of a second since the node began, the machine's sleep included
     cdef uint64_t counters[COUNTER_COUNT]
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
+    cdef readonly GroupSettings shared # of shared subscriptions that have none of their own
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
     cdef readonly int64_t queued_bytes  # ... bytes of them ...
     cdef readonly int64_t inflight      # ... and how many of them were sent and are not acknowledged

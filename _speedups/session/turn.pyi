@@ -2,6 +2,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
+from _speedups.session.group_settings import GroupSettings
 from _speedups.session.journal import Journal
 from _speedups.session.trace import Tracer
 
@@ -27,6 +28,7 @@ class Outlet:
 class Sender: ...
 
 class Turn:
+    shared: GroupSettings
     journal: Journal
     sealed: int
     committed: int
@@ -61,9 +63,6 @@ class Turn:
         validate_payload: bool = False,
         receive_maximum: int = 65535,
         topic_alias_maximum: int = 0,
-        shared_window: int = 32,
-        shared_max_messages: int = 100_000,
-        shared_max_bytes: int = 1 << 28,
     ) -> None: ...
     def set_hooks(
         self, has_publish_hook: bool, deliver_hook: Callable[[Any, bytes, bytes, int, bool, bytes], bool] | None

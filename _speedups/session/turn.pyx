@@ -20,6 +20,7 @@ from _speedups.base.buffers cimport (Pointers, buffer_free, buffer_reserve, buff
 from _speedups.base.cursor cimport write_u16
 from _speedups.codec.tables cimport CODE_UNSPECIFIED, PUBACK, PUBCOMP, PUBREC
 from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
+from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.journal cimport Journal
 from _speedups.session.topic_aliases cimport aliases_free
 from _speedups.session.trace cimport Tracer
@@ -169,6 +170,7 @@ cdef class Turn:
         self.store = store
         self.commits = deque()
         self.full_queues = {}
+        self.shared = GroupSettings()
         self.writing = Commit()
         self.clock = journal.now = 1               # 0 stands for "never" in deadlines
 
@@ -192,14 +194,12 @@ cdef class Turn:
                    uint32_t max_queued_messages, uint64_t max_queued_bytes, bint drop_oldest,
                    uint32_t max_awaiting_release, Py_ssize_t max_outgoing_bytes, Py_ssize_t max_uncommitted_bytes,
                    bint control_characters=False, bint validate_payload=False, uint32_t receive_maximum=65535,
-                   uint32_t topic_alias_maximum=0, uint32_t shared_window=32, uint64_t shared_max_messages=100000,
-                   uint64_t shared_max_bytes=1 << 28):
+                   uint32_t topic_alias_maximum=0):
         """Set the limits, in bytes and counts; the configuration describes them."""
         self.limits = Limits(
             max_packet_size, max_topic_levels, min(max_inflight, 65535), max_queued_messages, max_queued_bytes,
             drop_oldest, max_awaiting_release, max_outgoing_bytes, control_characters, validate_payload,
-            receive_maximum, min(topic_alias_maximum, <uint32_t>ALIASES_MAX), shared_window, shared_max_messages,
-            shared_max_bytes, max_uncommitted_bytes)
+            receive_maximum, min(topic_alias_maximum, <uint32_t>ALIASES_MAX), max_uncommitted_bytes)
 
     def set_hooks(self, bint has_publish_hook, deliver_hook):
         """The hooks on the data path.

@@ -61,9 +61,12 @@ class DataPlane:
             receive_maximum=limits.receive_maximum,
             topic_alias_maximum=config.mqtt.topic_alias_maximum,
             max_uncommitted_bytes=limits.max_uncommitted_bytes,
-            shared_window=config.shared.window,
-            shared_max_messages=config.shared.max_queued_messages,
-            shared_max_bytes=config.shared.max_queued_bytes,
+        )
+        self.turn.shared.set(
+            window=config.shared.window,
+            max_messages=config.shared.max_queued_messages,
+            max_bytes=config.shared.max_queued_bytes,
+            drop_oldest=limits.queue_policy == "drop-old",
         )
         self.router.retained.set_limits(limits.max_retained_messages, limits.max_retained_bytes)
         self.reactor.set_limits(
