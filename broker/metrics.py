@@ -177,6 +177,11 @@ METRICS: tuple[Metric, ...] = (
         "publish/messages/shared/discarded",
         "Those that no subscriber could get, or that had begun with QoS 2 when the session of their subscriber ended.",
     ),
+    counter(
+        "dead_letters",
+        "publish/messages/shared/dead letters",
+        "Those that were sent `shared.max_deliveries` times without success; they went to `shared.dead_letter_topic`.",
+    ),
     counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),
     counter("publish_bytes_sent", "publish/bytes/sent", "Payload bytes to clients."),
