@@ -11,7 +11,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.cluster.journal cimport ClusterJournal
 from _speedups.cluster.peer cimport Peer
-from _speedups.session.counters cimport SHARED_RETURNED
+from _speedups.session.counters cimport SHARED_ACCEPTED, SHARED_RETURNED
 from _speedups.session.group cimport Group, Held, Member, Waiting, take_entry
 from _speedups.session.message cimport Message, Publication, message_hold, message_release
 from _speedups.session.outgoing_queue cimport OF_GROUP, queue_entry
@@ -50,6 +50,11 @@ cdef class ClusterGroup(Group):
             self.peers.append((peer, qos))
         return bool(known)
 
+    @property
+    def is_attended(self):
+        """Whether a member has a connection, at this node or another."""
+        return len(self.connected) > 0 or len(self.peers) > 0
+
     cdef bint is_empty(self) noexcept:
         return len(self.members) == 0 and len(self.peers) == 0
 
@@ -67,6 +72,7 @@ cdef class ClusterGroup(Group):
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
         if publication.forwarded:
             return 1                              # the node that accepted the message has passed it to Redis
+        self.turn.counters[SHARED_ACCEPTED] += 1
         self.journal.share(self.client_id, publication.message,
                            publication.qos if publication.qos < receiver.qos else receiver.qos)
         if self.turn.tracer is not None:

@@ -44,6 +44,7 @@ SHARED_GIVEN: int
 SHARED_RETURNED: int
 SHARED_DISCARDED: int
 DEAD_LETTERS: int
+SHARED_ACCEPTED: int
 COUNTER_COUNT: int
 
 def counter_names() -> tuple[str, ...]: ...

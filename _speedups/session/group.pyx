@@ -31,7 +31,9 @@ from _speedups.codec.publish cimport (
     FLAG_RETAIN, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size,
 )
 from _speedups.session cimport journal as j
-from _speedups.session.counters cimport DEAD_LETTERS, EXPIRED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED
+from _speedups.session.counters cimport (
+    DEAD_LETTERS, EXPIRED, SHARED_ACCEPTED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED,
+)
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport (
     Message, Publication, message_hold, message_payload, message_properties, message_release, message_size,
@@ -201,6 +203,11 @@ cdef class Group(Subscriber):
         return self.client_id
 
     @property
+    def is_attended(self):
+        """Whether a member has a connection, at this node or another."""
+        return len(self.connected) > 0
+
+    @property
     def waiting(self):
         """Messages that no member has."""
         return self.tail - self.head + self.back_count + len(self.aside)
@@ -352,6 +359,7 @@ cdef class Group(Subscriber):
         if publication.forwarded:
             return 1                              # the node that accepted the message has given it to a member
         self.next_place += 1
+        self.turn.counters[SHARED_ACCEPTED] += 1
         if self.waits() or not self.give(place, publication.message, False):
             self.wait(place, message_hold(publication.message), False)
         return 1
