@@ -162,6 +162,11 @@ def test_a_node_dies_while_it_buries_one_that_has_leases(
     flow.members.append(third)
     flow.workers.add("third")
     flow.fleet.clients.append(third)
+    keeper = FaultClient(flow.history, "keeper")  # all nodes die: a group of clean sessions would end with them
+    flow.fleet.clients.append(keeper)
+    assert keeper.connect(cluster["c"].port)
+    flow.join(keeper)
+    keeper.lose()
     third.silent = {Puback, Pubrec}
     assert third.connect(cluster["c"].port)
     flow.join(third)
