@@ -38,6 +38,7 @@ cdef enum RecordKind:
     GROUP_QUEUED = 24
     GROUP_DONE = 25
     GIVEN = 26
+    GROUP_DECLARED = 27
 
 
 cdef class Journal:

@@ -38,6 +38,7 @@ GROUP_QUEUED            group u64, place u64, message u64: no session has it, or
 GROUP_DONE              group u64, place u64: acknowledged, dropped, or sent to a clean session with QoS 2
 GIVEN                   group u64, place u64, session u64, queue number u64: the entry of the session, in a QUEUED before
                         this, is this message of the group. If it goes back, DONE and GROUP_QUEUED follow
+GROUP_DECLARED          group u64, 0 u8, length u32, the settings that it is declared with; empty = it is not declared
 ======================  ==============================================================================================
 
 Records from MESSAGE_5 on have what level 5 adds; a block without them has LAYOUT 1, which older versions read. A deadline
@@ -471,8 +472,9 @@ NAMES = {
     UNSUBSCRIBED: "UNSUBSCRIBED", RETAINED: "RETAINED", RETAINED_GONE: "RETAINED_GONE", WILL: "WILL",
     WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER", WILL_DELAY: "WILL_DELAY", CLOCK: "CLOCK",
     GROUP: "GROUP", GROUP_GONE: "GROUP_GONE", GROUP_QUEUED: "GROUP_QUEUED", GROUP_DONE: "GROUP_DONE", GIVEN: "GIVEN",
+    GROUP_DECLARED: "GROUP_DECLARED",
 }
 TEXTS = {
     SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,
-    SESSION_EXPIRY, WILL_DELAY, GROUP,
+    SESSION_EXPIRY, WILL_DELAY, GROUP, GROUP_DECLARED,
 }

@@ -16,6 +16,7 @@ from _speedups.session.session import Session
 from _speedups.session.turn import Turn
 from broker import logs
 from broker.config.schema import Config
+from broker.core.group_settings import refresh
 from broker.core.sessions import Sessions
 
 TICKS_PER_SECOND = 4
@@ -68,6 +69,7 @@ class DataPlane:
             max_bytes=config.shared.max_queued_bytes,
             drop_oldest=limits.queue_policy == "drop-old",
         )
+        refresh(self.router, self.turn.shared)
         self.router.retained.set_limits(limits.max_retained_messages, limits.max_retained_bytes)
         self.reactor.set_limits(
             max_pending=limits.max_pending_connects,
