@@ -123,6 +123,9 @@ cdef class ClusterGroup(Group):
             self.leases.discard(place)
         return 0
 
+    cdef bint is_full(self, const Message* message) except -1:
+        return False                              # Redis has applied the limits
+
     cdef bint supersede(self, uint64_t place, Message* message, bint is_new) except -1:
         return False                              # Redis replaces messages; those that are leased stay
 

@@ -52,6 +52,7 @@ cdef class Group(Subscriber):
     cdef bint has_persistent(self) noexcept
     cdef int join(self, Member member) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
+    cdef bint is_full(self, const Message* message) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
     cdef bint drop_oldest(self, bint expired_only) except -1
     cdef int drop(self, Waiting dropped, bint expired) except -1

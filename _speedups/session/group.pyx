@@ -432,13 +432,17 @@ cdef class Group(Subscriber):
             return member
         return None
 
+    cdef bint is_full(self, const Message* message) except -1:
+        """Whether the message is one too many for those that wait; one alone never is."""
+        return (self.waits() or len(self.aside) != 0) and (
+            self.tail - self.head + self.back_count + len(self.aside) >= self.settings.max_messages
+            or self.waiting_bytes + message_size(message) > self.settings.max_bytes)
+
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1:
         """Put a message behind all others; takes over the reference. At the limits the policy selects one to drop."""
         cdef Waiting* grown
         cdef uint64_t i, size
-        while (self.waits() or self.aside) and (
-                self.tail - self.head + self.back_count + len(self.aside) >= self.settings.max_messages
-                or self.waiting_bytes + message_size(message) > self.settings.max_bytes):
+        while self.is_full(message):
             if self.drop_oldest(True):
                 continue
             self.turn.queue_is_full(self.client_id)

@@ -119,7 +119,7 @@ def test_the_expiry_of_the_group_holds(cluster: ClusterProcess) -> None:
     publish(cluster, "a", b"old")
     declare(cluster, expiry=0)
     publish(cluster, "a", b"new")
-    redis = cluster.redis.client()
+    redis = cluster.redis.client(decode_responses=False)
     until(lambda: cluster_time(redis) > deadline(redis))
     worker = Worker(cluster["b"].port)
     assert worker.wait_for(1) == [b"new"]
