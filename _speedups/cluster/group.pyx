@@ -56,7 +56,7 @@ cdef class ClusterGroup(Group):
         return len(self.connected) > 0 or len(self.peers) > 0
 
     cdef bint is_empty(self) noexcept:
-        return len(self.members) == 0 and len(self.peers) == 0
+        return len(self.members) == 0 and len(self.peers) == 0 and not self.settings.declared
 
     cdef bint recorded(self) noexcept:
         return False                              # Redis has it
@@ -70,11 +70,16 @@ cdef class ClusterGroup(Group):
     # ---- messages ----
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
+        cdef Message* message
         if publication.forwarded:
             return 1                              # the node that accepted the message has passed it to Redis
         self.turn.counters[SHARED_ACCEPTED] += 1
-        self.journal.share(self.client_id, publication.message,
-                           publication.qos if publication.qos < receiver.qos else receiver.qos)
+        message = self.lower_expiry(publication.message)
+        try:
+            self.journal.share(self.client_id, message,
+                               publication.qos if publication.qos < receiver.qos else receiver.qos)
+        finally:
+            message_release(message)
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("queued", self.client_id, publication.message, publication.qos, "in Redis")
         return 1
@@ -159,6 +164,12 @@ cdef class ClusterGroup(Group):
             self.leases.discard(place)
         return 0
 
+    cdef bint is_full(self, const Message* message) except -1:
+        return False                              # Redis has applied the limits
+
+    cdef bint supersede(self, uint64_t place, Message* message, bint is_new) except -1:
+        return False                              # Redis replaces messages; those that are leased stay
+
     cdef int end_lease(self, uint64_t place, Message* message) except -1:
         """Give a message back to Redis, which may lease it to this node again."""
         self.count_waiting(-1, message)
@@ -193,7 +204,7 @@ cdef class ClusterGroup(Group):
             if member.has_room():
                 window = min(self.settings.window, <uint32_t>member.session.outlet.receive_maximum)
                 room += window - member.given
-        return room - min(room, <uint64_t>self.waiting)
+        return room - min(room, self.tail - self.head + <uint64_t>self.back_count)
 
     cdef int announce(self) except -1:
         """Tell Redis how much room there is, if it knows much less, or more."""
@@ -213,7 +224,7 @@ cdef class ClusterGroup(Group):
                 self.end_lease(held.place, held.message)
             self.aside.clear()
 
-    def purge(self):
+    def abandon(self):
         """The last member has left this node: give what waits back."""
         self.recall()
         self.give_to_others()

@@ -42,7 +42,8 @@ cdef class Group(Subscriber):
     cdef object aside              # deque of Held: messages that no member with room may take
     cdef uint64_t waiting_bytes
     cdef readonly uint64_t given, returned    # so far
-    cdef readonly bint kept        # it has a persistent member, so its state is written to the journal
+    cdef readonly bint kept        # it is declared or has a persistent member, so its state is written to the journal
+    cdef dict newest               # topic -> (place, age) of the message that waits, with `last_value`; None: not noted
     cdef dict restored_places      # place -> Restored, while the store is read
     cdef dict failures             # place -> (deliveries, reason code of the last, client id); None = none has come back
     cdef object dead               # deque of Held: dead letters, to be published at the end of the turn
@@ -53,6 +54,7 @@ cdef class Group(Subscriber):
     cdef bint has_persistent(self) noexcept
     cdef int join(self, Member member) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
+    cdef bint is_full(self, const Message* message) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
     cdef bint drop_oldest(self, bint expired_only) except -1
     cdef int drop(self, Waiting dropped, bint expired) except -1
@@ -66,13 +68,20 @@ cdef class Group(Subscriber):
     cdef int make_unready(self, Member member) except -1
     cdef Waiting* first(self) noexcept
     cdef Waiting take_first(self) noexcept
-    cdef int count_waiting(self, int n, const Message* message) except -1
+    cdef int count_waiting(self, int n, Message* message) except -1
     cdef int take_lease(self, uint64_t place, Message* message) except -1
     cdef int highest_qos(self) except -1
     cdef int stop_keeping(self, bint records) except -1
     cdef bint is_empty(self) noexcept
     cdef int room_changed(self) except -1
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1
+    cdef int keep(self) except -1
+    cdef Message* lower_expiry(self, Message* message) except NULL
+    cdef int note_all(self) except -1
+    cdef int note(self, uint64_t place, Message* message) except -1
+    cdef int forget(self, Message* message) except -1
+    cdef Message** waiting_at(self, uint64_t place) except? NULL
+    cdef bint supersede(self, uint64_t place, Message* message, bint is_new) except -1
     cdef int put(self, Member member, uint64_t place, Message* message, uint8_t flags) except -1
     cdef int record_queued(self, uint64_t place, Message* message) except -1
     cdef int record_done(self, uint64_t place) except -1

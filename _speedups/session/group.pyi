@@ -1,3 +1,4 @@
+from _speedups.session.group_settings import GroupSettings
 from _speedups.session.membership import Membership
 from _speedups.session.session import Restored, Session
 from _speedups.session.subscriber import Subscriber
@@ -13,6 +14,7 @@ class Member(Membership):
 
 class Group(Subscriber):
     topic_filter: bytes
+    settings: GroupSettings
     members: list[Member]
     given: int
     returned: int
@@ -29,6 +31,7 @@ class Group(Subscriber):
     @property
     def qos(self) -> int: ...
     def messages(self, most: int = ...) -> list[tuple[int, bytes, bytes]]: ...
+    def configure(self, settings: GroupSettings | None) -> None: ...
     def purge(self) -> int: ...
     def record(self) -> None: ...
     def record_messages(self) -> None: ...

@@ -16,6 +16,9 @@ are in the queue of a persistent session (GIVEN), or done (GROUP_DONE). Else all
 With `max_deliveries` a message that came back after it was sent, or was refused, has an entry in `failures` until it
 is done. When the number is reached, it is a dead letter: the group publishes it to the topic of the settings, and ends
 it in the same block.
+
+A group that is declared has settings of its own. It exists without members, is kept, and subscribes with QoS 2, so that
+a message waits with the QoS of its publisher.
 """
 
 cimport cython
@@ -36,7 +39,8 @@ from _speedups.session.counters cimport (
 )
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport (
-    Message, Publication, message_hold, message_payload, message_properties, message_release, message_size,
+    Message, Publication, expiry_after, message_hold, message_new, message_payload, message_properties, message_release,
+    message_size, publication_of_message,
 )
 from _speedups.session.outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, RETAIN_AS_PUBLISHED, SENT, WAITING, Entry, queue_entry, queue_grow,
@@ -240,7 +244,7 @@ cdef class Group(Subscriber):
     cdef int highest_qos(self) except -1:
         """The highest QoS granted to a member, at this node or another."""
         cdef Member member
-        cdef int highest = 0
+        cdef int highest = 2 if self.settings.declared else 0
         for member in self.members:
             highest = max(highest, member.options & MAXIMUM_QOS)
             if highest == 2:
@@ -248,8 +252,10 @@ cdef class Group(Subscriber):
         return highest
 
     cdef bint has_persistent(self) noexcept:
-        """Whether a member has a persistent session."""
+        """Whether the group is declared, or a member has a persistent session."""
         cdef Member member
+        if self.settings.declared:
+            return True
         for member in self.members:
             if member.session.persistent:
                 return True
@@ -265,9 +271,7 @@ cdef class Group(Subscriber):
         cdef Session session = member.session
         self.members.append(member)
         if session.recorded() and not self.kept:
-            self.kept = True
-            self.record()
-            self.record_messages()
+            self.keep()
         elif session.persistent and session.restoring:
             self.kept = True
         if session.outlet is not None:
@@ -311,6 +315,28 @@ cdef class Group(Subscriber):
             self.stop_keeping(not session.restoring)
         return 0
 
+    def configure(self, GroupSettings settings):
+        """Use these settings from now on; None: those of the node, as a group that is not declared."""
+        cdef bint was_declared = self.settings.declared
+        cdef Member member
+        self.settings = settings if settings is not None else self.turn.shared
+        self.newest = None
+        if self.settings.declared and not self.kept:
+            self.keep()
+        elif self.settings.declared or was_declared:
+            self.record_declaration()
+        if self.kept and not self.has_persistent():
+            self.stop_keeping(True)
+        for member in self.connected:             # with another window they may have room
+            member.has_sent()
+
+    cdef int keep(self) except -1:
+        """Write the group and its messages to the journal from now on."""
+        self.kept = True
+        self.record()
+        self.record_messages()
+        return 0
+
     cdef int stop_keeping(self, bint records) except -1:
         """The last member with a persistent session has left."""
         if self.turn.journal.epoch and records:
@@ -327,8 +353,8 @@ cdef class Group(Subscriber):
         raise NotImplementedError
 
     cdef bint is_empty(self) noexcept:
-        """Whether it has no members."""
-        return len(self.members) == 0
+        """Whether it has no members, and is not declared."""
+        return len(self.members) == 0 and not self.settings.declared
 
     cdef int room_changed(self) except -1:
         """The room of a member has changed; for groups of a cluster."""
@@ -344,6 +370,10 @@ cdef class Group(Subscriber):
         """The client refuses the entry `n` of its queue: it comes back."""
         return give_back(member.session, n, queue_entry(&member.session.queue, n), code)
 
+    def abandon(self):
+        """The last member has left, or the group is not declared any more: drop what waits if nobody will get it."""
+        return self.purge() if self.is_empty() else 0
+
     def purge(self):
         """Drop all messages that wait; returns their number."""
         cdef int dropped = 0
@@ -358,11 +388,36 @@ cdef class Group(Subscriber):
         cdef uint64_t place = self.next_place
         if publication.forwarded:
             return 1                              # the node that accepted the message has given it to a member
+        cdef Message* message
         self.next_place += 1
         self.turn.counters[SHARED_ACCEPTED] += 1
-        if self.waits() or not self.give(place, publication.message, False):
-            self.wait(place, message_hold(publication.message), False)
+        if not self.settings.declared:
+            if self.waits() or not self.give(place, publication.message, False):
+                self.wait(place, message_hold(publication.message), False)
+            return 1
+        message = self.lower_expiry(publication.message)
+        try:
+            if self.settings.last_value and self.supersede(place, message, True):
+                return 1
+            if self.waits() or not self.give(place, message, False):
+                self.wait(place, message_hold(message), False)
+        finally:
+            message_release(message)
         return 1
+
+    cdef Message* lower_expiry(self, Message* message) except NULL:
+        """The message, with an expiry that the group allows; the caller gets a reference."""
+        cdef Publication publication
+        cdef Message* lowered
+        cdef int64_t latest = expiry_after(self.settings.max_expiry, self.turn.clock)
+        if not self.settings.max_expiry or message.expires and message.expires <= latest:
+            return message_hold(message)
+        publication = publication_of_message(message)
+        publication.expires = latest
+        lowered = message_new(&publication)
+        if lowered == NULL:
+            raise MemoryError
+        return lowered
 
     cdef bint waits(self) noexcept:
         """Whether messages wait that a member with room may take."""
@@ -404,13 +459,17 @@ cdef class Group(Subscriber):
             return member
         return None
 
+    cdef bint is_full(self, const Message* message) except -1:
+        """Whether the message is one too many for those that wait; one alone never is."""
+        return (self.waits() or len(self.aside) != 0) and (
+            self.tail - self.head + self.back_count + len(self.aside) >= self.settings.max_messages
+            or self.waiting_bytes + message_size(message) > self.settings.max_bytes)
+
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1:
         """Put a message behind all others; takes over the reference. At the limits the policy selects one to drop."""
         cdef Waiting* grown
         cdef uint64_t i, size
-        while (self.waits() or self.aside) and (
-                self.tail - self.head + self.back_count + len(self.aside) >= self.settings.max_messages
-                or self.waiting_bytes + message_size(message) > self.settings.max_bytes):
+        while self.is_full(message):
             if self.drop_oldest(True):
                 continue
             self.turn.queue_is_full(self.client_id)
@@ -435,6 +494,8 @@ cdef class Group(Subscriber):
         self.queue[self.tail & (self.capacity - 1)] = Waiting(place, message)
         self.tail += 1
         self.count_waiting(1, message)
+        if self.newest is not None:
+            self.note(place, message)
         if not recorded:
             self.record_queued(place, message)
         if self.turn.tracer is not None:
@@ -445,15 +506,22 @@ cdef class Group(Subscriber):
 
     cdef int come_back(self, uint64_t place, Message* message) except -1:
         """Take a message that a member had, to its old place; takes over the reference."""
-        if self.has_failed(place):
-            self.take_dead(place, message)
-        else:
-            self.put_back(Waiting(place, message))
-            self.count_waiting(1, message)
         self.returned += 1
         self.turn.counters[SHARED_RETURNED] += 1
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("returned", self.client_id, message, message.qos, "")
+        if self.has_failed(place):
+            self.take_dead(place, message)
+            return self.turn.schedule_send(self)
+        if self.settings.last_value and self.supersede(place, message, False):
+            self.forget_failures(place)
+            self.record_done(place)
+            message_release(message)
+            return 0
+        self.put_back(Waiting(place, message))
+        self.count_waiting(1, message)
+        if self.newest is not None:
+            self.note(place, message)
         return self.turn.schedule_send(self)
 
     cdef int put_back(self, Waiting waiting) except -1:
@@ -504,9 +572,89 @@ cdef class Group(Subscriber):
         self.back[i] = last
         return taken
 
-    cdef int count_waiting(self, int n, const Message* message) except -1:
+    # ---- last value ----
+
+    # A topic has one message that waits, at the place of the first: a topic with many messages is not put off by each.
+    # Its age is the place that the message would have. After a restart that is its place.
+
+    cdef int note(self, uint64_t place, Message* message) except -1:
+        """Note that the message waits."""
+        self.newest[message.data[:message.topic_length]] = (place, place)
+        return 0
+
+    cdef int note_all(self) except -1:
+        """Note all messages that wait, in their order."""
+        self.newest = {}
+        for place, topic, _ in self.messages():
+            self.newest[topic] = (place, place)
+        return 0
+
+    cdef int forget(self, Message* message) except -1:
+        """The message waits no more, or is about to be put elsewhere."""
+        cdef bytes topic = message.data[:message.topic_length]
+        found = self.newest.get(topic)
+        if found is not None and self.waiting_at(found[0]) == NULL:
+            del self.newest[topic]
+        return 0
+
+    cdef Message** waiting_at(self, uint64_t place) except? NULL:
+        """Where the message with this place waits; NULL: none does."""
+        cdef uint64_t low = self.head, high = self.tail, middle
+        cdef Py_ssize_t k
+        cdef Held held
+        while low < high:
+            middle = (low + high) // 2
+            if self.queue[middle & (self.capacity - 1)].place < place:
+                low = middle + 1
+            else:
+                high = middle
+        if low < self.tail and self.queue[low & (self.capacity - 1)].place == place:
+            return &self.queue[low & (self.capacity - 1)].message
+        for k in range(self.back_count):
+            if self.back[k].place == place:
+                return &self.back[k].message
+        for held in self.aside:
+            if held.place == place:
+                return &held.message
+        return NULL
+
+    cdef bint supersede(self, uint64_t place, Message* message, bint is_new) except -1:
+        """Keep only the newer of this message and the one to its topic that waits.
+
+        Returns:
+            Whether one waits. Then the caller's message must not wait; the other has its content if it is the newer.
+        """
+        cdef bytes topic = message.data[:message.topic_length]
+        cdef Message** at
+        if self.newest is None:
+            self.note_all()
+        found = self.newest.get(topic)
+        if found is None:
+            return False
+        at = self.waiting_at(found[0])
+        if at == NULL:
+            return False
+        if self.turn.tracer is not None:
+            self.turn.tracer.note_message("dropped", self.client_id, at[0] if is_new or found[1] < place else message,
+                                          message.qos, "a newer message to its topic waits")
+        if not is_new and found[1] > place:
+            return True
+        self.waiting_bytes += message_size(message) - message_size(at[0])
+        self.turn.queued_bytes += message_size(message) - message_size(at[0])
+        message_release(at[0])
+        at[0] = message_hold(message)
+        self.newest[topic] = (found[0], place)
+        self.forget_failures(found[0])
+        self.record_queued(found[0], message)
+        if self.aside and self.ready_count:       # those with room may take this one
+            self.recall()
+        return True
+
+    cdef int count_waiting(self, int n, Message* message) except -1:
         """Add to the messages that wait, here and in the node's totals."""
         cdef int64_t size = message_size(message)
+        if n < 0 and self.newest is not None:
+            self.forget(message)
         self.waiting_bytes += n * size
         self.turn.queued += n
         self.turn.queued_bytes += n * size
@@ -634,13 +782,15 @@ cdef class Group(Subscriber):
         """No member with room may take the message: keep it for others, or drop it if there are none."""
         cdef Held held
         cdef Member member
+        cdef bint is_kept = self.settings.declared     # for members that are yet to join
         for member in self.members:
-            if member.may_take(taken.message):
-                held = Held()
-                held.place = taken.place
-                held.message = taken.message
-                self.aside.append(held)
-                return 0
+            is_kept = is_kept or member.may_take(taken.message)
+        if is_kept:
+            held = Held()
+            held.place = taken.place
+            held.message = taken.message
+            self.aside.append(held)
+            return 0
         self.count_waiting(-1, taken.message)
         self.turn.counters[SHARED_DISCARDED] += 1
         if self.turn.tracer is not None:
@@ -808,6 +958,15 @@ cdef class Group(Subscriber):
         if self.recorded():
             self.turn.journal.note_level_5()
             self.turn.journal.text(j.GROUP, self.session_id, 0, self.client_id, len(self.client_id))
+            if self.settings.declared:
+                self.record_declaration()
+
+    def record_declaration(self):
+        """Write to the journal how the group is declared, or that it is not."""
+        cdef const uint8_t* text = self.settings.declaration
+        if self.recorded():
+            self.turn.journal.note_level_5()
+            self.turn.journal.text(j.GROUP_DECLARED, self.session_id, 0, text, len(self.settings.declaration))
 
     def record_messages(self):
         """Write the messages that wait to the journal again, and those that clean sessions have not acknowledged."""
@@ -902,7 +1061,7 @@ cdef class Begun(Held):
         cdef Member member = self.member
         cdef Group group = self.group
         member.given -= 1
-        if not group.members:                     # the group has ended
+        if group.is_empty():                      # the group has ended
             group.turn.counters[SHARED_DISCARDED] += 1
             return
         if member.group is None or member.session.outlet is None:

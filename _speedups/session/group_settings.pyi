@@ -11,10 +11,11 @@ class GroupSettings:
     max_deliveries: int
     dead_letter_topic: bytes
     declared: bool
+    declaration: bytes
     def __init__(
         self,
         *,
-        declared: bool = False,
+        declaration: bytes = b"",
         window: int = 32,
         max_messages: int = 100_000,
         max_bytes: int = 1 << 28,

@@ -7,12 +7,13 @@ cdef class GroupSettings:
     """Settings of one group, or of all that have none of their own.
 
     Args:
-        declared: the group exists without members.
+        declaration: the settings that the group was declared with, as they are stored; empty: it is not declared.
         values: as for `set`.
     """
 
-    def __init__(self, *, bint declared=False, **values):
-        self.declared = declared
+    def __init__(self, *, bytes declaration=b"", **values):
+        self.declaration = declaration
+        self.declared = declaration != b""
         self.set(**values)
 
     def set(self, *, uint32_t window=32, uint64_t max_messages=100000, uint64_t max_bytes=1 << 28,

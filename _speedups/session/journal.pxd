@@ -39,6 +39,7 @@ cdef enum RecordKind:
     GROUP_DONE = 25
     GIVEN = 26
     GROUP_FAILED = 27
+    GROUP_DECLARED = 28
 
 
 cdef class Journal:

@@ -39,6 +39,7 @@ GROUP_DONE              group u64, place u64: acknowledged, dropped, or sent to 
 GIVEN                   group u64, place u64, session u64, queue number u64: the entry of the session, in a QUEUED before
                         this, is this message of the group. If it goes back, DONE and GROUP_QUEUED follow
 GROUP_FAILED            group u64, place u64, deliveries without success << 8 | reason code of the last u64
+GROUP_DECLARED          group u64, 0 u8, length u32, the settings that it is declared with; empty = it is not declared
 ======================  ==============================================================================================
 
 Records from MESSAGE_5 on have what level 5 adds; a block without them has LAYOUT 1, which older versions read. A deadline
@@ -484,8 +485,9 @@ NAMES = {
     WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER", WILL_DELAY: "WILL_DELAY", CLOCK: "CLOCK",
     GROUP: "GROUP", GROUP_GONE: "GROUP_GONE", GROUP_QUEUED: "GROUP_QUEUED", GROUP_DONE: "GROUP_DONE", GIVEN: "GIVEN",
     GROUP_FAILED: "GROUP_FAILED",
+    GROUP_DECLARED: "GROUP_DECLARED",
 }
 TEXTS = {
     SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,
-    SESSION_EXPIRY, WILL_DELAY, GROUP,
+    SESSION_EXPIRY, WILL_DELAY, GROUP, GROUP_DECLARED,
 }

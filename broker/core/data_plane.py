@@ -17,6 +17,7 @@ from _speedups.session.turn import Turn
 from broker import logs
 from broker.config.schema import Config
 from broker.core.dead_letters import DeadLetters
+from broker.core.group_settings import refresh
 from broker.core.sessions import Sessions
 
 TICKS_PER_SECOND = 4
@@ -72,6 +73,7 @@ class DataPlane:
             max_deliveries=config.shared.max_deliveries,
             dead_letter_topic=config.shared.dead_letter_topic.encode(),
         )
+        refresh(self.router, self.turn.shared)
         self.router.retained.set_limits(limits.max_retained_messages, limits.max_retained_bytes)
         self.reactor.set_limits(
             max_pending=limits.max_pending_connects,
