@@ -5,6 +5,7 @@ import pytest
 from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
 from _speedups.codec.reason_codes import ReasonCode
 from broker.core import dead_letters
+from tests.cluster.test_declared_groups import declare
 from tests.cluster.test_shared_subscriptions import Worker, publish
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
@@ -16,6 +17,7 @@ SETTINGS = {
     "cluster.lease": 1.5,
     "cluster.timeout": 0.7,
     "shared.redispatch": 0.2,
+    "http.listen": "127.0.0.1:0",
     "shared.max_deliveries": 3,
     "shared.dead_letter_topic": DEAD,
 }
@@ -131,3 +133,42 @@ def test_a_node_that_dies_keeps_the_count(cluster: ClusterProcess, victim: str) 
     cluster["a"].start()
     cluster.settle("a", "c")
     assert watcher.letters() == []
+
+
+def test_a_declared_group_has_its_own_limit_and_may_keep_the_newest_message_only(cluster: ClusterProcess) -> None:
+    declare(cluster, last_value=True, window=1, max_deliveries=2)
+    watcher = Watcher(cluster["c"].port, "watcher", 2, persistent=True)
+    worker = Worker(cluster["a"].port, "w", persistent=True)
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, b"one")
+        until(lambda: bool(worker.look().held))
+        publish(publisher, b"two")
+    letters: list[Publish] = []
+
+    def is_dead() -> bool:  # the older one may be a dead letter too, or the newer one takes its place
+        refuse(worker)
+        letters.extend(watcher.letters())
+        return any(letter.payload == b"two" for letter in letters)
+
+    until(is_dead)
+    assert {dict(letter.properties["user_property"])[dead_letters.DELIVERIES] for letter in letters} == {"2"}
+    redis = cluster.redis.client()
+    until(lambda: not redis.hlen("mq:gm:$share/workers/jobs/#") and not redis.llen("mq:q:w"))
+
+
+def test_a_newer_message_takes_the_place_of_one_that_came_back(cluster: ClusterProcess) -> None:
+    declare(cluster, last_value=True, window=1, max_deliveries=5)
+    worker = Worker(cluster["a"].port, "w", persistent=True)
+    redis = cluster.redis.client()
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, b"one")
+        refused([worker], 1)
+        until(lambda: bool(worker.look().held))
+        worker.client.close()
+        until(lambda: redis.zcard("mq:gq:$share/workers/jobs/#") == 1)
+        publish(publisher, b"two")
+        cluster.settle()
+    assert redis.zcard("mq:gq:$share/workers/jobs/#") == 1
+    worker = Worker(cluster["a"].port, "w", persistent=True)
+    until(lambda: bool(worker.look().held))
+    assert worker.seen == [b"two"]

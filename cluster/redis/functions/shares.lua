@@ -15,8 +15,14 @@ local function lease_of(group, place)
   return string.format('%.0f', place) .. ' ' .. group
 end
 
+-- A message of a group may have failures before it: 0x40, deliveries without success u16, reason code of the last u8.
+local function without_failures(message)
+  return math.floor(message:byte(1) / 16) == 4 and message:sub(5) or message
+end
+
 -- The topic name of a message.
 local function topic_of(message)
+  message = without_failures(message)
   local head = 3
   if math.floor(message:byte(1) / 16) == 2 then
     head = math.floor(message:byte(1) / 8) % 2 == 1 and 15 or 7
@@ -197,11 +203,6 @@ local function part_of_group(value)
     rest = rest + 2 + struct.unpack('<H', value, rest)
   end
   return group, high * 4294967296 + low, value:sub(rest)
-end
-
--- A message of a group may have failures before it: 0x40, deliveries without success u16, reason code of the last u8.
-local function without_failures(message)
-  return math.floor(message:byte(1) / 16) == 4 and message:sub(5) or message
 end
 
 -- The message, with one more failure. `code`: reason code of its receiver, 0 = it was not acknowledged.
