@@ -58,6 +58,9 @@ cdef class ClusterGroup(Group):
     cdef bint is_empty(self) noexcept:
         return len(self.members) == 0 and len(self.peers) == 0 and not self.settings.declared
 
+    cdef bint has_others(self) noexcept:
+        return self.settings.declared or len(self.peers) > 0
+
     cdef bint recorded(self) noexcept:
         return False                              # Redis has it
 

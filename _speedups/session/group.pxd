@@ -63,6 +63,7 @@ cdef class Group(Subscriber):
     cdef int come_back(self, uint64_t place, Message* message) except -1
     cdef int put_back(self, Waiting waiting) except -1
     cdef int put_aside(self, Waiting taken) except -1
+    cdef bint has_others(self) noexcept
     cdef int recall(self) except -1
     cdef int make_ready(self, Member member) except -1
     cdef int make_unready(self, Member member) except -1

@@ -782,7 +782,7 @@ cdef class Group(Subscriber):
         """No member with room may take the message: keep it for others, or drop it if there are none."""
         cdef Held held
         cdef Member member
-        cdef bint is_kept = self.settings.declared     # for members that are yet to join
+        cdef bint is_kept = self.has_others()
         for member in self.members:
             is_kept = is_kept or member.may_take(taken.message)
         if is_kept:
@@ -800,6 +800,10 @@ cdef class Group(Subscriber):
         self.record_done(taken.place)
         message_release(taken.message)
         return 0
+
+    cdef bint has_others(self) noexcept:
+        """Whether members may be elsewhere, or are yet to join, that may take what no member here may take."""
+        return self.settings.declared
 
     cdef int recall(self) except -1:
         """Let the messages that were put aside wait again."""

@@ -1,0 +1,107 @@
+"""Traps of shared subscriptions that other brokers' users have met, each by name, over nodes.
+
+Others are in `test_shared_subscriptions.py` (here S) and in `tests/faults/test_shared_kill.py` (K).
+
+| trap | test |
+| --- | --- |
+| members that are away keep getting their share | `test_members_that_are_away_get_no_share` |
+| what a member has not acknowledged is lost | S `test_what_a_member_has_not_acknowledged_goes_to_another_node` |
+| QoS 2 is lost, or doubled, when a member goes | K; S `test_a_persistent_member_that_stays_away_loses_what_it_has` |
+| turns are counted per publisher: skew | `test_many_publishers_of_one_message_make_no_skew` |
+| only members at the publisher's node are served, or one of each node | S `test_members_at_all_nodes_take_turns` |
+| a node that returns gets nothing for its members | `test_a_node_that_returns_has_members_again` |
+| a node that died is selected again and again | `test_a_node_that_died_is_selected_no_more` |
+| nothing for persistent sessions | S `test_it_gets_them_again_if_it_is_back_in_time` |
+| too large for one member | `test_a_message_too_large_for_one_member_goes_to_another_node` |
+"""
+
+import pytest
+
+from _speedups.codec.packets import Publish, Suback, Subscribe
+from tests.cluster.test_shared_subscriptions import JOBS, Worker, gathered, publish
+from tests.conftest import StartCluster
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> ClusterProcess:
+    return start_cluster({"cluster.lease": 1.5, "cluster.timeout": 0.7, "shared.redispatch": 1, "shared.window": 4})
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_members_that_are_away_get_no_share(cluster: ClusterProcess, qos: int) -> None:
+    for number in range(3):
+        Worker(cluster["abc"[number]].port, f"away-{number}", qos, persistent=True).client.close()
+    worker = Worker(cluster["b"].port, "w", qos)
+    payloads = [b"%d" % number for number in range(20)]
+    with SocketClient(cluster["a"].port, "p", level=5) as publisher:
+        publish(publisher, *payloads, qos=qos)
+        found: list[bytes] = []
+
+        def all_there() -> bool:
+            found.extend(worker.look().answer())
+            return len(found) >= len(payloads)
+
+        until(all_there)
+    assert sorted(found, key=int) == payloads
+    assert not any(cluster.redis.client().llen(f"mq:q:away-{number}") for number in range(3))
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_many_publishers_of_one_message_make_no_skew(cluster: ClusterProcess, qos: int) -> None:
+    workers = [Worker(cluster[name].port, f"w-{name}", qos) for name in "abc"]
+    for number in range(30):
+        with SocketClient(cluster["a"].port, f"p{number}", level=5) as publisher:
+            publish(publisher, b"%d" % number, qos=qos)
+            cluster.settle("a")
+        for worker in workers:
+            worker.look().answer()
+        cluster.settle()
+
+    def all_there() -> bool:
+        for worker in workers:
+            worker.look().answer()
+        return sum(len(worker.seen) for worker in workers) == 30
+
+    until(all_there)
+    assert [len(worker.seen) for worker in workers] == [10, 10, 10]
+
+
+def test_a_node_that_returns_has_members_again(cluster: ClusterProcess) -> None:
+    worker = Worker(cluster["b"].port, "w")
+    cluster["b"].restart()
+    cluster.settle()
+    with SocketClient(cluster["a"].port, "p", level=5) as publisher:
+        worker = Worker(cluster["b"].port, "w")
+        publish(publisher, b"one")
+        assert gathered([worker], 1) == [b"one"]
+
+
+def test_a_node_that_died_is_selected_no_more(cluster: ClusterProcess) -> None:
+    Worker(cluster["b"].port, "dies")
+    worker = Worker(cluster["c"].port, "w")
+    cluster["b"].kill()
+    with SocketClient(cluster["a"].port, "p", level=5) as publisher:
+        publish(publisher, *(b"%d" % number for number in range(8)))
+        assert sorted(gathered([worker], 8)) == [b"%d" % number for number in range(8)]
+        cluster.settle("a", "c")
+        publish(publisher, b"9")
+        publish(publisher, b"10")
+        assert gathered([worker], 2) == [b"9", b"10"]
+
+
+def test_a_message_too_large_for_one_member_goes_to_another_node(cluster: ClusterProcess) -> None:
+    small = SocketClient(cluster["a"].port, "small", level=5, properties={"maximum_packet_size": 100})
+    small.send(Subscribe(1, [(JOBS, 1)]))
+    assert isinstance(small.receive(), Suback)
+    worker = Worker(cluster["c"].port, "w")
+    payloads = [b"%d" % number * 200 for number in range(4)]
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, *payloads)
+        assert sorted(gathered([worker], 4)) == payloads
+        publish(publisher, b"y")  # they do not hold up what the other member may have
+        publish(publisher, b"z")
+        packet = small.receive()
+    assert isinstance(packet, Publish) and packet.payload in (b"y", b"z")
