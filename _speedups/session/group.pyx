@@ -299,7 +299,7 @@ cdef class Group(Subscriber):
         cdef Member member
         self.settings = settings if settings is not None else self.turn.shared
         self.newest = None
-        if self.settings.declared and not self.kept:
+        if self.settings.declared and not self.kept and self.turn.journal.epoch:
             self.keep()
         elif self.settings.declared or was_declared:
             self.record_declaration()
@@ -892,6 +892,7 @@ cdef class Group(Subscriber):
     def restored(self):
         """End the restore: the messages that wait are in the order of their places."""
         cdef Restored message
+        self.kept = self.kept or self.settings.declared
         places, self.restored_places = self.restored_places or {}, None
         for place in sorted(places):
             message = places[place]

@@ -22,9 +22,9 @@ EXAMPLES = """\
   flockmq groups remove '$share/workers/jobs/#'
 
 list (the default): all groups. show: one, with its members and its oldest messages. purge: drop the messages that
-wait; members keep those that they have. add: declare a group, which exists without members, or replace the settings of
-one; settings that are not given are those of [shared] in the configuration. remove: declare it no more; without members
-it ends, and the messages that wait are dropped."""
+wait; members keep those that they have. add: declare a group, which exists without members, or replace the
+settings of one; settings that are not given are those of [shared] in the configuration. remove: declare it no
+more; without members it ends, and the messages that wait are dropped."""
 
 
 def run(arguments: list[str]) -> int:
