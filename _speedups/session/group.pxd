@@ -45,6 +45,8 @@ cdef class Group(Subscriber):
     cdef readonly bint kept        # it is declared or has a persistent member, so its state is written to the journal
     cdef dict newest               # topic -> (place, age) of the message that waits, with `last_value`; None: not noted
     cdef dict restored_places      # place -> Restored, while the store is read
+    cdef dict failures             # place -> (deliveries, reason code of the last, client id); None = none has come back
+    cdef object dead               # deque of Held: dead letters, to be published at the end of the turn
 
     cdef bint pass_on(self, Publication* publication) except -1
     cdef Member choose(self, const Publication* publication)
@@ -83,6 +85,17 @@ cdef class Group(Subscriber):
     cdef int put(self, Member member, uint64_t place, Message* message, uint8_t flags) except -1
     cdef int record_queued(self, uint64_t place, Message* message) except -1
     cdef int record_done(self, uint64_t place) except -1
+    cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1
+    cdef int note_failure(self, uint64_t place, uint8_t code, bytes client_id) except -1
+    cdef int forget_failures(self, uint64_t place) except -1
+    cdef uint32_t deliveries(self, uint64_t place) except? 0
+    cdef bytes last_of(self, uint64_t place)
+    cdef bint has_failed(self, uint64_t place) except -1
+    cdef int take_dead(self, uint64_t place, Message* message) except -1
+    cdef int publish_dead(self) except -1
+    cdef int end_dead(self, uint64_t place) except -1
+    cdef int prune_failures(self) except -1
+    cdef int record_failure(self, uint64_t place) except -1
 
 
 cdef class Held:
@@ -98,5 +111,6 @@ cdef class Begun(Held):
 cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message* message, uint8_t flags) except 0
 cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts) except -1
 cdef int forget_given(Session session, bytes name) except -1
-cdef int give_back(Session session, uint64_t n, Entry* e) except -1
+cdef int give_back(Session session, uint64_t n, Entry* e, uint8_t code=*) except -1
+cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL
 cdef int give_back_unsent(Member member) except -1

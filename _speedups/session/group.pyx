@@ -13,6 +13,10 @@ to a member goes to no other [5: MQTT-4.8.2-4, 5].
 While a persistent session is a member, the group is `kept`: its messages are in the journal (GROUP_QUEUED), until they
 are in the queue of a persistent session (GIVEN), or done (GROUP_DONE). Else all members end with the node.
 
+With `max_deliveries` a message that came back after it was sent, or was refused, has an entry in `failures` until it
+is done. When the number is reached, it is a dead letter: the group publishes it to the topic of the settings, and ends
+it in the same block.
+
 A group that is declared has settings of its own. It exists without members, is kept, and subscribes with QoS 2, so that
 a message waits with the QoS of its publisher.
 """
@@ -30,11 +34,13 @@ from _speedups.codec.publish cimport (
     FLAG_RETAIN, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size,
 )
 from _speedups.session cimport journal as j
-from _speedups.session.counters cimport EXPIRED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED
+from _speedups.session.counters cimport (
+    DEAD_LETTERS, EXPIRED, SHARED_ACCEPTED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED,
+)
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport (
-    Message, Publication, expiry_after, message_hold, message_new, message_payload, message_release, message_size,
-    publication_of_message,
+    Message, Publication, expiry_after, message_hold, message_new, message_payload, message_properties, message_release,
+    message_size, publication_of_message,
 )
 from _speedups.session.outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, RETAIN_AS_PUBLISHED, SENT, WAITING, Entry, queue_entry, queue_grow,
@@ -44,6 +50,8 @@ from _speedups.session.rights cimport MAY_READ
 from _speedups.session.session cimport Restored, Session, count_inflight, count_queued
 from _speedups.session.subscriber cimport FLUSH_EARLY, GROUP, SHARED, Plan, Receiver
 from _speedups.session.turn cimport Outlet, Turn
+
+from _speedups.session.dead_letter import DeadLetter
 
 cdef enum:
     MAXIMUM_QOS = 3            # of the options of a subscription
@@ -130,6 +138,8 @@ cdef class Member(Membership):
     cdef int finished(self, uint64_t place, uint8_t qos) except -1:
         cdef Group group = self.group
         self.given -= 1
+        if group.failures is not None:
+            group.forget_failures(place)
         if group.kept and qos == 1 and not self.session.recorded() and not self.session.restoring:
             group.record_done(place)
         group.room_changed()
@@ -139,6 +149,12 @@ cdef class Member(Membership):
         if self.session.recorded():
             self.session.turn.journal.given(self.group.session_id, place, self.session.session_id, n)
         return 0
+
+    cdef bint refused(self, uint64_t n, uint8_t code) except -1:
+        if self.group is None or self.group.settings.max_deliveries == 0:
+            return False                          # it is discarded [5: MQTT-4.8.2-6]
+        self.group.take_refused(self, n, code)
+        return True
 
     cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1:
         """The session gives the message back, with its reference; it was to be sent with this QoS."""
@@ -167,6 +183,7 @@ cdef class Group(Subscriber):
         self.members = []
         self.connected = []
         self.aside = deque()
+        self.dead = deque()
         self.next_place = 1
 
     def __dealloc__(self):
@@ -188,6 +205,11 @@ cdef class Group(Subscriber):
     def name(self):
         """Share name and topic filter, with `$share/`."""
         return self.client_id
+
+    @property
+    def is_attended(self):
+        """Whether a member has a connection, at this node or another."""
+        return len(self.connected) > 0
 
     @property
     def waiting(self):
@@ -344,6 +366,10 @@ cdef class Group(Subscriber):
             self.record_queued(place, message)
         return self.come_back(place, message)
 
+    cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
+        """The client refuses the entry `n` of its queue: it comes back."""
+        return give_back(member.session, n, queue_entry(&member.session.queue, n), code)
+
     def abandon(self):
         """The last member has left, or the group is not declared any more: drop what waits if nobody will get it."""
         return self.purge() if self.is_empty() else 0
@@ -364,6 +390,7 @@ cdef class Group(Subscriber):
             return 1                              # the node that accepted the message has given it to a member
         cdef Message* message
         self.next_place += 1
+        self.turn.counters[SHARED_ACCEPTED] += 1
         if not self.settings.declared:
             if self.waits() or not self.give(place, publication.message, False):
                 self.wait(place, message_hold(publication.message), False)
@@ -483,7 +510,11 @@ cdef class Group(Subscriber):
         self.turn.counters[SHARED_RETURNED] += 1
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("returned", self.client_id, message, message.qos, "")
+        if self.has_failed(place):
+            self.take_dead(place, message)
+            return self.turn.schedule_send(self)
         if self.settings.last_value and self.supersede(place, message, False):
+            self.forget_failures(place)
             self.record_done(place)
             message_release(message)
             return 0
@@ -613,6 +644,10 @@ cdef class Group(Subscriber):
         message_release(at[0])
         at[0] = message_hold(message)
         self.newest[topic] = (found[0], place)
+        if self.deliveries(found[0]):             # those of the older one
+            self.forget_failures(found[0])
+            if self.recorded():
+                self.turn.journal.group_failed(self.session_id, found[0], 0, 0)
         self.record_queued(found[0], message)
         if self.aside and self.ready_count:       # those with room may take this one
             self.recall()
@@ -654,6 +689,7 @@ cdef class Group(Subscriber):
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("dropped", self.client_id, dropped.message, dropped.message.qos,
                                           "it has expired" if expired else "the queue is full")
+        self.forget_failures(dropped.place)
         self.record_done(dropped.place)
         message_release(dropped.message)
         return 0
@@ -664,8 +700,14 @@ cdef class Group(Subscriber):
         """Give the message to the next member with room that may take it; False: there is none."""
         cdef uint32_t left = self.ready_count
         cdef Member member
+        cdef bytes last = self.last_of(place) if self.failures is not None else None
         while left:
             left -= 1
+            if last is not None and left and (<Member>self.first_ready).session.client_id == last:
+                last = None                       # another one first
+                left += 1
+                self.first_ready = (<Member>self.first_ready).after
+                continue
             member = <Member>self.first_ready
             if not member.has_room():
                 self.make_unready(member)
@@ -694,6 +736,7 @@ cdef class Group(Subscriber):
             if not session.may_not_read(message) and session.outlet is not None:     # a hook may end the connection
                 session.put_publish(message, PUBLISH_QOS_0 | (
                     FLAG_RETAIN if flags & RETAIN_AS_PUBLISHED and session.level == 5 else 0), 0, member.properties)
+            self.forget_failures(place)
             if recorded:
                 self.record_done(place)
             return 0
@@ -723,6 +766,8 @@ cdef class Group(Subscriber):
     cdef int send_pending(self) except -1:
         """Give the messages that wait to members with room."""
         cdef Waiting taken
+        if self.dead:
+            self.publish_dead()
         while self.ready_count and self.waits():
             taken = self.take_first()             # a hook may change the queue meanwhile
             if taken.message.expires and taken.message.expires <= self.turn.clock:
@@ -754,6 +799,7 @@ cdef class Group(Subscriber):
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("dropped", self.client_id, taken.message, taken.message.qos,
                                           "no member may read it, or takes a packet of its size")
+        self.forget_failures(taken.place)
         self.record_done(taken.place)
         message_release(taken.message)
         return 0
@@ -803,6 +849,101 @@ cdef class Group(Subscriber):
         member.before = member.after = NULL
         return 0
 
+    # ---- dead letters ----
+
+    cdef int note_failure(self, uint64_t place, uint8_t code, bytes client_id) except -1:
+        """A message comes back that was sent to this client; `code`: of its refusal, 0 = it was not acknowledged."""
+        if self.settings.max_deliveries == 0:
+            return 0
+        if self.failures is None:
+            self.failures = {}
+        self.failures[place] = (self.deliveries(place) + 1, code, client_id)
+        return 0
+
+    cdef int forget_failures(self, uint64_t place) except -1:
+        """The message is done, or another node's to give."""
+        if self.failures is not None:
+            self.failures.pop(place, None)
+            if not self.failures:
+                self.failures = None
+        return 0
+
+    cdef uint32_t deliveries(self, uint64_t place) except? 0:
+        """How often the message was sent without success."""
+        return self.failures[place][0] if self.failures is not None and place in self.failures else 0
+
+    cdef bytes last_of(self, uint64_t place):
+        """The client that did not acknowledge the message; None: it is not known, or there was none."""
+        return self.failures[place][2] if place in self.failures else None
+
+    cdef bint has_failed(self, uint64_t place) except -1:
+        """Whether the message was sent as often as the settings allow."""
+        return (self.failures is not None and self.settings.max_deliveries != 0
+                and self.deliveries(place) >= self.settings.max_deliveries)
+
+    cdef int take_dead(self, uint64_t place, Message* message) except -1:
+        """Publish the message as a dead letter at the end of the turn; takes over the reference."""
+        cdef Held held = Held()
+        held.place = place
+        held.message = message
+        self.dead.append(held)
+        return self.turn.schedule_send(self)
+
+    cdef int publish_dead(self) except -1:
+        """Publish the dead letters, and end them in the same block."""
+        cdef Held held
+        cdef Message* m
+        while self.dead:
+            held = self.dead.popleft()
+            m = held.message
+            deliveries, code, _ = self.failures[held.place]
+            self.forget_failures(held.place)
+            self.turn.counters[DEAD_LETTERS] += 1
+            if self.turn.tracer is not None:
+                self.turn.tracer.note_message("dropped", self.client_id, m, m.qos, "it is a dead letter")
+            self.end_dead(held.place)
+            if self.turn.dead_letters is not None:
+                self.turn.dead_letters(DeadLetter(
+                    self.client_id, self.settings.dead_letter_topic, m.data[:m.topic_length],
+                    message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos,
+                    message_properties(m)[:<Py_ssize_t>m.properties_length], deliveries, code))
+        return 0
+
+    cdef int end_dead(self, uint64_t place) except -1:
+        """The block being written has the dead letter: the message is done."""
+        return self.record_done(place)
+
+    cdef int record_failure(self, uint64_t place) except -1:
+        """Write how often the message was sent without success."""
+        if self.failures is not None and self.recorded() and place in self.failures:
+            self.turn.journal.group_failed(self.session_id, place, self.failures[place][0], self.failures[place][1])
+        return 0
+
+    def restore_failed(self, uint64_t place, uint64_t failures):
+        """Restore a GROUP_FAILED record."""
+        if self.failures is None:
+            self.failures = {}
+        self.failures[place] = (failures >> 8, failures & 255, None)
+
+    cdef int prune_failures(self) except -1:
+        """Forget what a compaction has written of messages that were done meanwhile."""
+        cdef Member member
+        cdef Session session
+        cdef uint64_t n
+        cdef Entry* e
+        cdef set live = set(self.restored_places or ())
+        for member in self.members:
+            session = member.session
+            n = session.queue.head
+            while n < session.tail:
+                e = queue_entry(&session.queue, n)
+                if e.flags & OF_GROUP and e.identifiers == member.index and e.state != ACKED:
+                    live.add(session.shares.places[n & session.shares.mask])
+                n += 1
+        for place in [place for place in self.failures if place not in live]:
+            self.forget_failures(place)
+        return 0
+
     # ---- store ----
 
     cdef int record_queued(self, uint64_t place, Message* message) except -1:
@@ -844,8 +985,10 @@ cdef class Group(Subscriber):
             self.record_queued(self.queue[i & (self.capacity - 1)].place, self.queue[i & (self.capacity - 1)].message)
         for k in range(self.back_count):
             self.record_queued(self.back[k].place, self.back[k].message)
-        for held in self.aside:
+        for held in (*self.aside, *self.dead):
             self.record_queued(held.place, held.message)
+        for place in self.failures or ():
+            self.record_failure(place)
         for member in self.members:
             session = member.session
             if session.recorded():
@@ -867,18 +1010,21 @@ cdef class Group(Subscriber):
 
     def restore_done(self, uint64_t place):
         """Restore a GROUP_DONE record."""
+        self.forget_failures(place)
         if self.restored_places is not None:
             self.restored_places.pop(place, None)
 
     def restore_gone(self):
         """Restore a GROUP_GONE record: no message of the group is kept. GROUP may follow again."""
         self.restored_places = None
+        self.failures = None
 
     def restore_given(self, uint64_t place, Session session not None, uint64_t n):
         """Restore a GIVEN record: the entry `n` of the session's queue is the message of this place."""
         cdef Member member
         cdef Entry* e
-        self.restore_done(place)
+        if self.restored_places is not None:
+            self.restored_places.pop(place, None)
         self.next_place = max(self.next_place, place + 1)
         for member in self.members:
             if member.session is session and session.queue.head <= n < session.tail:
@@ -893,9 +1039,14 @@ cdef class Group(Subscriber):
         """End the restore: the messages that wait are in the order of their places."""
         cdef Restored message
         self.kept = self.kept or self.settings.declared
+        if self.failures is not None:
+            self.prune_failures()
         places, self.restored_places = self.restored_places or {}, None
         for place in sorted(places):
             message = places[place]
+            if self.has_failed(place):
+                self.take_dead(place, message_hold(message.message))
+                continue
             self.wait(place, message_hold(message.message), True)
 
 
@@ -947,25 +1098,37 @@ cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message*
     return n
 
 
-cdef int give_back(Session session, uint64_t n, Entry* e) except -1:
-    """Give an entry back to its group: it leaves the session's queue as if it were done."""
-    cdef Member member = <Member>session.shares.items[e.identifiers]
-    cdef uint64_t place = session.shares.places[n & session.shares.mask]
+cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL:
+    """Take an entry out of the session's queue, as if it were done; its reference passes to the caller."""
     cdef Message* message = e.message
-    cdef uint8_t qos = e.flags & QOS
     if e.state == SENT:
         count_inflight(session, -<int64_t>session.in_flight(n, e))
     count_queued(session, -1, -message_size(message))
-    e[0] = Entry(NULL, 0, qos, ACKED, 0)
+    e[0] = Entry(NULL, 0, e.flags & QOS, ACKED, 0)
     queue_skip_acked(&session.queue, session.tail)
+    return message
+
+
+cdef int give_back(Session session, uint64_t n, Entry* e, uint8_t code=0) except -1:
+    """Give an entry back to its group. `code`: of the client's refusal, 0 = it has not refused it."""
+    cdef Member member = <Member>session.shares.items[e.identifiers]
+    cdef Group group = member.group
+    cdef uint64_t place = session.shares.places[n & session.shares.mask]
+    cdef uint8_t qos = e.flags & QOS
+    cdef bint was_sent = e.state != WAITING or e.flags & DUP
+    cdef Message* message = take_entry(session, n, e)
     if session.recorded():
         session.turn.journal.entry(j.DONE, session, session.session_id, n)
-    return member.returned(place, message, qos)
+    if was_sent:
+        group.note_failure(place, code, session.client_id)
+    member.returned(place, message, qos)
+    return group.record_failure(place) if was_sent else 0
 
 
 cdef int release_entry(Session session, Member member, uint64_t n, Entry* e) except -1:
     """The entry is the session's own from now on: it does not go back to the group."""
     cdef Py_ssize_t size = len(member.properties)
+    member.group.forget_failures(session.shares.places[n & session.shares.mask])
     if member.group.kept and e.flags & QOS == 1 and not session.recorded() and not session.restoring:
         member.group.record_done(session.shares.places[n & session.shares.mask])
     e.flags &= ~<uint8_t>OF_GROUP

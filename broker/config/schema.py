@@ -271,6 +271,19 @@ class SharedConfig:
         Duration(0, CENTURY),
         reloadable=True,
     )
+    max_deliveries: int = option(
+        0,
+        "Times that a QoS 1 or 2 message of a shared subscription is sent and refused, or not acknowledged, before it "
+        "is a dead letter. 0 = no limit, and a refused message is dropped, as MQTT 5.0 says.",
+        Integer(0, 65_535),
+        reloadable=True,
+    )
+    dead_letter_topic: str = option(
+        "",
+        "Topic that dead letters are published to; user properties have their history. Empty = they are dropped.",
+        Name(r"[^+#\x00-\x1f\x7f]{0,1000}", "a topic name without wildcards"),
+        reloadable=True,
+    )
     groups: tuple[DeclaredGroup, ...] = option(
         (),
         "Groups that exist without subscribers, so that messages wait for the first; one table [[shared.groups]] each: "

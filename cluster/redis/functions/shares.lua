@@ -15,9 +15,12 @@ local function lease_of(group, place)
   return string.format('%.0f', place) .. ' ' .. group
 end
 
--- The topic name of a message.
+-- The topic name of a message, which may have failures before it, see `failed`.
 local function topic_of(message)
   local head = 3
+  if math.floor(message:byte(1) / 16) == 4 then
+    message = message:sub(5)
+  end
   if math.floor(message:byte(1) / 16) == 2 then
     head = math.floor(message:byte(1) / 8) % 2 == 1 and 15 or 7
   end
@@ -184,9 +187,63 @@ local function share(prefix, messages, list, told)
   return dropped
 end
 
+-- An entry of a queue that is from a group: the group, its place in it, and the message with its failures; or nil.
+local function part_of_group(value)
+  local first = value:byte(1)
+  if not first or math.floor(first / 16) ~= 3 or first % 2 == 0 then
+    return nil
+  end
+  local low, high, length = struct.unpack('<I4I4H', value, 2)
+  local group = value:sub(12, 11 + length)
+  local rest = 12 + #group
+  if math.floor(first / 4) % 2 == 1 then
+    rest = rest + 2 + struct.unpack('<H', value, rest)
+  end
+  return group, high * 4294967296 + low, value:sub(rest)
+end
+
+-- A message of a group may have failures before it: 0x40, deliveries without success u16, reason code of the last u8.
+local function without_failures(message)
+  return math.floor(message:byte(1) / 16) == 4 and message:sub(5) or message
+end
+
+-- The message, with one more failure. `code`: reason code of its receiver, 0 = it was not acknowledged.
+local function failed(message, code)
+  local count = math.floor(message:byte(1) / 16) == 4 and struct.unpack('<H', message, 2) or 0
+  return struct.pack('<BHB', 64, math.min(count + 1, 65535), code) .. without_failures(message)
+end
+
+-- Mark entries of a queue as done; `done` has their numbers.
+local function finish_entries(prefix, cid, done)
+  local states = prefix .. 'st:' .. cid
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'b', 'z')
+  local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
+  for i = 1, #done do
+    marks = marks + redis.call('HSET', states, done[i], 'd')
+  end
+  drop_done(prefix, cid, head, head, bytes, marks)
+end
+
+-- A client has refused an entry of its session's queue: its message waits again, with one more failure. An entry that
+-- is not there any more, or has another message, has come back in another way.
+local function take_refused(prefix, cid, number, group, place, code)
+  local head = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
+  if number < head or redis.call('HGET', prefix .. 'st:' .. cid, number) == 'd' then
+    return
+  end
+  local value = redis.call('LINDEX', prefix .. 'q:' .. cid, number - head)
+  local of, at, message = part_of_group(value or '')
+  if of == group and at == place then
+    finish_entries(prefix, cid, {number})
+    put_back(prefix, group, place, failed(message, code))
+  end
+end
+
 -- Steps of messages between groups and nodes. `list`: kind, group, place, and more, in turn:
 -- 'given', client id, incarnation: the block's pushes put the message into the session's queue;
--- 'back', '', 0: the node has no use for it; 'put', '', place in `messages`: the message waits again.
+-- 'back', '', 0: the node has no use for it; 'put', failures or '', place in `messages`: the message waits again;
+-- 'failed', failures, 0: it was sent without success, and the node keeps it; 'dead', '', 0: this block has its dead
+-- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it.
 local function move(prefix, node, messages, list, told)
   for i = 1, #list, 5 do
     local kind, group, place, cid, number = list[i], list[i + 1], list[i + 2], list[i + 3], list[i + 4]
@@ -199,8 +256,18 @@ local function move(prefix, node, messages, list, told)
       end_lease(prefix, node, group, place, not lives)
     elseif kind == 'back' then
       end_lease(prefix, node, group, place, true)
+    elseif kind == 'dead' then
+      end_lease(prefix, node, group, place, false)
+    elseif kind == 'failed' then
+      local field = string.format('%.0f', place)
+      local message = redis.call('HGET', prefix .. 'gm:' .. group, field)
+      if message and redis.call('HEXISTS', prefix .. 'gl:' .. node, lease_of(group, place)) == 1 then
+        redis.call('HSET', prefix .. 'gm:' .. group, field, cid .. without_failures(message))
+      end
+    elseif kind == 'refused' then
+      take_refused(prefix, cid, math.floor(number / 256), group, place, number % 256)
     else
-      put_back(prefix, group, place, messages[number])
+      put_back(prefix, group, place, cid .. messages[number])
     end
     dispatch(prefix, group, told)
   end
@@ -307,17 +374,6 @@ local function end_node_leases(prefix, node)
   tell_leases(prefix, '', told)
 end
 
--- Mark entries of a queue as done; `done` has their numbers.
-local function finish_entries(prefix, cid, done)
-  local states = prefix .. 'st:' .. cid
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'b', 'z')
-  local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
-  for i = 1, #done do
-    marks = marks + redis.call('HSET', states, done[i], 'd')
-  end
-  drop_done(prefix, cid, head, head, bytes, marks)
-end
-
 -- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
 -- QoS 1 that were. Returns whether others of groups stay.
 give_back = function(prefix, cid, sent)
@@ -334,20 +390,11 @@ give_back = function(prefix, cid, sent)
   while true do
     local values = redis.call('LRANGE', prefix .. 'q:' .. cid, number - head, number - head + AT_ONCE - 1)
     for i = 1, #values do
-      local value = values[i]
-      local first = value:byte(1)
-      if first and math.floor(first / 16) == 3 and first % 2 == 1
-          and not redis.call('HGET', prefix .. 'st:' .. cid, number) then
-        local low, high, length = struct.unpack('<I4I4H', value, 2)
-        local place, group = high * 4294967296 + low, value:sub(12, 11 + length)
-        local rest = 12 + #group
-        if math.floor(first / 4) % 2 == 1 then
-          rest = rest + 2 + struct.unpack('<H', value, rest)
-        end
-        local message = value:sub(rest)
-        if number >= unsent or (sent and message:byte(1) % 4 == 1) then
+      local group, place, message = part_of_group(values[i])
+      if group and not redis.call('HGET', prefix .. 'st:' .. cid, number) then
+        if number >= unsent or (sent and without_failures(message):byte(1) % 4 == 1) then
           done[#done + 1] = number
-          put_back(prefix, group, place, message)
+          put_back(prefix, group, place, number >= unsent and message or failed(message, 0))
           groups[group] = true
         else
           stay = true

@@ -300,6 +300,20 @@ def test_the_newer_of_two_that_come_back_waits(first: int) -> None:
     assert waiting(restarted(node)) == [b"2"]
 
 
+def test_a_newer_message_does_not_inherit_failures() -> None:
+    node = node_with(last_value=True, max_deliveries=2, window=1)
+    publisher = Client(node, "publisher")
+    for payload in (b"1", b"2", b"3"):
+        publish(publisher, payload)
+        node = restarted(node)
+        publisher = Client(node, "publisher")
+        worker = member(node, "worker")
+        assert payloads(worker) == [payload]
+        worker.close()
+    assert waiting(node) == [b"3"]
+    assert node.counted("dead_letters") == 0
+
+
 def test_last_value_can_begin_while_messages_wait() -> None:
     node = node_with()
     publisher = Client(node, "publisher")
