@@ -81,7 +81,7 @@ cdef class Member(Membership):
         """Whether it takes another message now."""
         cdef Outlet outlet = self.session.outlet
         cdef uint32_t window
-        if self.group is None or outlet is None or outlet.closed:
+        if self.group is None or outlet is None or outlet.closed or self.group.settings.paused:
             return False
         if self.options & MAXIMUM_QOS == 0 and buffer_size(&outlet.out) > SEND_BYTES:
             outlet.wants_room = True              # it acknowledges nothing: only its output shows how fast it reads
@@ -429,7 +429,7 @@ cdef class Group(Subscriber):
 
     cdef Member choose(self, const Publication* publication):
         """The member that gets a message of QoS 0: the next that is connected, reads, and may have it; or None."""
-        cdef Py_ssize_t count = len(self.connected), i
+        cdef Py_ssize_t count = 0 if self.settings.paused else len(self.connected), i
         cdef Member member
         cdef Outlet outlet
         cdef Session session

@@ -180,6 +180,20 @@ def test_a_newer_message_replaces_one_that_was_sent_without_success(start_cluste
     assert Worker(cluster["c"].port).wait_for(1) == [b"2"]
 
 
+def test_members_of_a_paused_group_get_nothing_new(cluster: ClusterProcess) -> None:
+    declare(cluster, window=3)
+    worker = Worker(cluster["a"].port)
+    api = HttpClient(cluster["b"])
+    assert api.ask("PUT", "/group/paused", {"paused": True}, group=JOBS).status == 204
+    until(lambda: not cluster.redis.client().zcard("mq:gr:" + JOBS))
+    publish(cluster, "c", b"1")
+    assert waiting(cluster) == 1
+    assert worker.client.ping() == []
+    assert api.ask("PUT", "/group/paused", {"paused": False}, group=JOBS).status == 204
+    assert worker.wait_for(1) == [b"1"]
+    assert api.get("/group", group=JOBS)["settings"]["window"] == 3
+
+
 def test_a_group_that_is_removed_drops_what_waits(cluster: ClusterProcess) -> None:
     declare(cluster)
     publish(cluster, "b", b"1", b"2")

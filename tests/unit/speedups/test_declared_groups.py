@@ -314,6 +314,22 @@ def test_a_newer_message_does_not_inherit_failures() -> None:
     assert node.counted("dead_letters") == 0
 
 
+def test_members_of_a_paused_group_finish_and_get_nothing_new() -> None:
+    node = node_with(window=2)
+    publisher = Client(node, "publisher")
+    workers = [member(node, f"worker{number}", number) for number in range(2)]
+    publish(publisher, b"1", b"2")
+    assert [payloads(worker) for worker in workers] == [[b"1"], [b"2"]]
+    redeclare(node, window=2, paused=True)
+    workers[1].send(Puback(1))
+    publish(publisher, b"3", b"4")
+    publish(publisher, b"0", qos=0)
+    assert [payloads(worker) for worker in workers] == [[], []]
+    assert waiting(node) == [b"3", b"4"]
+    redeclare(node, window=2)
+    assert sorted(payload for worker in workers for payload in payloads(worker)) == [b"3", b"4"]
+
+
 def test_last_value_can_begin_while_messages_wait() -> None:
     node = node_with()
     publisher = Client(node, "publisher")
