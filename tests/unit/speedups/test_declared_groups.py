@@ -231,6 +231,15 @@ def test_settings_that_a_group_lacks_are_those_of_the_node() -> None:
     assert (settings.window, settings.max_messages) == (5, 7)
 
 
+def test_a_reload_declares_groups_and_keeps_those_that_are_no_longer_there() -> None:
+    node = Node()
+    for groups, window in (((declare(window=4),), 4), ((declare(window=5),), 5), ((), 5)):
+        config = Node(shared={"groups": groups}).broker.config
+        node.broker.configure(config)
+        node.broker.coordinator.configure(config)
+        assert group_of(node).settings.window == window
+
+
 @pytest.mark.parametrize(("own", "left"), [(None, 0), (3, 0), (1000, 0), (1000, 4)])
 def test_the_expiry_of_the_group_lowers_that_of_the_message(own: int | None, left: int) -> None:
     node = node_with(expiry=10)
