@@ -81,7 +81,7 @@ cdef class Member(Membership):
         """Whether it takes another message now."""
         cdef Outlet outlet = self.session.outlet
         cdef uint32_t window
-        if self.group is None or outlet is None or outlet.closed:
+        if self.group is None or outlet is None or outlet.closed or self.group.settings.paused:
             return False
         if self.options & MAXIMUM_QOS == 0 and buffer_size(&outlet.out) > SEND_BYTES:
             outlet.wants_room = True              # it acknowledges nothing: only its output shows how fast it reads
@@ -321,7 +321,7 @@ cdef class Group(Subscriber):
         cdef Member member
         self.settings = settings if settings is not None else self.turn.shared
         self.newest = None
-        if self.settings.declared and not self.kept:
+        if self.settings.declared and not self.kept and self.turn.journal.epoch:
             self.keep()
         elif self.settings.declared or was_declared:
             self.record_declaration()
@@ -429,7 +429,7 @@ cdef class Group(Subscriber):
 
     cdef Member choose(self, const Publication* publication):
         """The member that gets a message of QoS 0: the next that is connected, reads, and may have it; or None."""
-        cdef Py_ssize_t count = len(self.connected), i
+        cdef Py_ssize_t count = 0 if self.settings.paused else len(self.connected), i
         cdef Member member
         cdef Outlet outlet
         cdef Session session
@@ -644,7 +644,10 @@ cdef class Group(Subscriber):
         message_release(at[0])
         at[0] = message_hold(message)
         self.newest[topic] = (found[0], place)
-        self.forget_failures(found[0])
+        if self.deliveries(found[0]):             # those of the older one
+            self.forget_failures(found[0])
+            if self.recorded():
+                self.turn.journal.group_failed(self.session_id, found[0], 0, 0)
         self.record_queued(found[0], message)
         if self.aside and self.ready_count:       # those with room may take this one
             self.recall()
@@ -1039,6 +1042,7 @@ cdef class Group(Subscriber):
     def restored(self):
         """End the restore: the messages that wait are in the order of their places."""
         cdef Restored message
+        self.kept = self.kept or self.settings.declared
         if self.failures is not None:
             self.prune_failures()
         places, self.restored_places = self.restored_places or {}, None

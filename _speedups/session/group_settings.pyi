@@ -10,6 +10,7 @@ class GroupSettings:
     last_value: bool
     max_deliveries: int
     dead_letter_topic: bytes
+    paused: bool
     declared: bool
     declaration: bytes
     def __init__(
@@ -25,6 +26,7 @@ class GroupSettings:
         last_value: bool = False,
         max_deliveries: int = 0,
         dead_letter_topic: bytes = b"",
+        paused: bool = False,
     ) -> None: ...
     def set(
         self,
@@ -38,4 +40,5 @@ class GroupSettings:
         last_value: bool = False,
         max_deliveries: int = 0,
         dead_letter_topic: bytes = b"",
+        paused: bool = False,
     ) -> None: ...

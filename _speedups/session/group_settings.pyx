@@ -18,7 +18,7 @@ cdef class GroupSettings:
 
     def set(self, *, uint32_t window=32, uint64_t max_messages=100000, uint64_t max_bytes=1 << 28,
             bint drop_oldest=False, str strategy="rotation", uint32_t max_expiry=0, bint last_value=False,
-            uint32_t max_deliveries=0, bytes dead_letter_topic=b""):
+            uint32_t max_deliveries=0, bytes dead_letter_topic=b"", bint paused=False):
         """Replace all settings; groups apply them to the messages that follow.
 
         Args:
@@ -30,6 +30,7 @@ cdef class GroupSettings:
             last_value: a new message replaces those to the same topic that wait.
             max_deliveries: a message that was given so many times without success is a dead letter; 0 = no limit.
             dead_letter_topic: the topic that dead letters are published to; empty: they are dropped.
+            paused: members get no new messages.
 
         Raises:
             ValueError: there is no such strategy.
@@ -43,6 +44,7 @@ cdef class GroupSettings:
         self.last_value = last_value
         self.max_deliveries = max_deliveries
         self.dead_letter_topic = dead_letter_topic
+        self.paused = paused
 
     @property
     def strategy(self):

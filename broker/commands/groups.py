@@ -22,9 +22,10 @@ EXAMPLES = """\
   flockmq groups remove '$share/workers/jobs/#'
 
 list (the default): all groups. show: one, with its members and its oldest messages. purge: drop the messages that
-wait; members keep those that they have. add: declare a group, which exists without members, or replace the settings of
-one; settings that are not given are those of [shared] in the configuration. remove: declare it no more; without members
-it ends, and the messages that wait are dropped."""
+wait; members keep those that they have. add: declare a group, which exists without members, or replace the
+settings of one; settings that are not given are those of [shared] in the configuration. remove: declare it no
+more; without members it ends, and the messages that wait are dropped. drain: members of a declared group get no new
+messages, and finish those that they have. resume: they get messages again."""
 
 
 def run(arguments: list[str]) -> int:
@@ -32,10 +33,18 @@ def run(arguments: list[str]) -> int:
     parser = Parser(
         "groups",
         "The shared subscriptions of a broker.",
-        "[list | show GROUP | purge GROUP | add GROUP | remove GROUP] [OPTION...]",
+        "[list | (show | purge | add | remove | drain | resume) GROUP] [OPTION...]",
         EXAMPLES,
     )
-    actions = {"list": list_all, "show": show, "purge": purge, "add": add, "remove": remove}
+    actions = {
+        "list": list_all,
+        "show": show,
+        "purge": purge,
+        "add": add,
+        "remove": remove,
+        "drain": drain,
+        "resume": drain,
+    }
     parser.add_argument("action", nargs="?", default="list", choices=tuple(actions), help="[list]")
     parser.add_argument("group", nargs="?", metavar="GROUP", help="$share/NAME/FILTER")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -121,6 +130,13 @@ def add(args: Namespace) -> None:
     path = f"/group?{urlencode({'group': group.name})}"
     with response(args, path, dict(group.options), method="PUT", timeout=SECONDS):
         print(json.dumps(dict(group.options)) if args.json else f"{logs.escaped(group.name)} is declared")
+
+
+def drain(args: Namespace) -> None:
+    """Let members get no new messages; or, for `resume`, let them get some again."""
+    body = {"paused": args.action == "drain"}
+    with response(args, f"/group/paused?{urlencode({'group': args.group})}", body, method="PUT", timeout=SECONDS):
+        print(json.dumps(body) if args.json else "paused" if body["paused"] else "resumed")
 
 
 def remove(args: Namespace) -> None:

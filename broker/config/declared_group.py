@@ -38,6 +38,7 @@ OPTIONS: dict[str, tuple[Kind, str]] = {
     "strategy": (Choice(("rotation", "topic", "publisher")), "the member that gets a message"),
     "max_deliveries": (Integer(0, 65_535), "attempts after which a message is a dead letter; 0 = no limit"),
     "dead_letter_topic": (DeadLetterTopic(), "the topic of dead letters; empty: they are dropped"),
+    "paused": (Boolean(), "members get no new messages"),
 }
 
 
@@ -52,6 +53,11 @@ class DeclaredGroup:
     def stored(self) -> bytes:
         """The settings as they are stored."""
         return json.dumps(dict(self.options), separators=(",", ":"), sort_keys=True).encode()
+
+
+def paused(name: str, stored: bytes, value: bool) -> DeclaredGroup:
+    """The declaration of a group that is stored so, paused or not."""
+    return DeclaredGroup(name, tuple(sorted({**json.loads(stored), "paused": value}.items())))
 
 
 def declared(name: object, options: Mapping[str, object], *, is_text: bool = False) -> DeclaredGroup:

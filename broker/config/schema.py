@@ -289,8 +289,8 @@ class SharedConfig:
         "Groups that exist without subscribers, so that messages wait for the first; one table [[shared.groups]] each: "
         "name ($share/NAME/FILTER), and settings of its own: window, max_queued_messages, max_queued_bytes, when_full "
         "(drop-old or drop-new), expiry (seconds that a message may wait), last_value (only the newest message of "
-        "each topic waits), strategy (rotation, topic or publisher), max_deliveries, dead_letter_topic. One that is no "
-        "longer here stays until `flockmq groups remove`.",
+        "each topic waits), strategy (rotation, topic or publisher), max_deliveries, dead_letter_topic, paused. One "
+        "that is no longer here stays until `flockmq groups remove`.",
         DeclaredGroups(),
         reloadable=True,
     )

@@ -43,5 +43,6 @@ def _values(declaration: bytes, node: GroupSettings) -> dict[str, Any]:
         "max_expiry": math.ceil(options["expiry"]) if "expiry" in options else node.max_expiry,
         "last_value": options.get("last_value", node.last_value),
         "max_deliveries": options.get("max_deliveries", node.max_deliveries),
+        "paused": options.get("paused", False),
         "dead_letter_topic": node.dead_letter_topic if dead_letters is None else dead_letters.encode(),
     }

@@ -46,6 +46,7 @@ def settings_of(group: Group) -> dict[str, Any]:
         "strategy": settings.strategy,
         "max_deliveries": settings.max_deliveries,
         "dead_letter_topic": settings.dead_letter_topic.decode(),
+        "paused": settings.paused,
     }
 
 

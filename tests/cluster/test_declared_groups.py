@@ -165,6 +165,35 @@ def test_a_message_that_comes_back_yields_to_a_newer_one(cluster: ClusterProcess
     assert Worker(cluster["c"].port).wait_for(1) == [b"3"]
 
 
+def test_a_newer_message_replaces_one_that_was_sent_without_success(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"shared.redispatch": 0, "http.listen": "127.0.0.1:0"})
+    declare(cluster, last_value=True)
+    away = SocketClient(cluster["a"].port, "away", clean_start=False)
+    away.subscribe((JOBS, 1))
+    publish(cluster, "b", b"1")
+    assert isinstance(away.receive(), Publish)
+    away.close()
+    redis = cluster.redis.client()
+    until(lambda: redis.zcard("mq:gq:" + JOBS) == 1)
+    publish(cluster, "b", b"2")
+    assert waiting(cluster) == 1
+    assert Worker(cluster["c"].port).wait_for(1) == [b"2"]
+
+
+def test_members_of_a_paused_group_get_nothing_new(cluster: ClusterProcess) -> None:
+    declare(cluster, window=3)
+    worker = Worker(cluster["a"].port)
+    api = HttpClient(cluster["b"])
+    assert api.ask("PUT", "/group/paused", {"paused": True}, group=JOBS).status == 204
+    until(lambda: not cluster.redis.client().zcard("mq:gr:" + JOBS))
+    publish(cluster, "c", b"1")
+    assert waiting(cluster) == 1
+    assert worker.client.ping() == []
+    assert api.ask("PUT", "/group/paused", {"paused": False}, group=JOBS).status == 204
+    assert worker.wait_for(1) == [b"1"]
+    assert api.get("/group", group=JOBS)["settings"]["window"] == 3
+
+
 def test_a_group_that_is_removed_drops_what_waits(cluster: ClusterProcess) -> None:
     declare(cluster)
     publish(cluster, "b", b"1", b"2")

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from broker.config.keys import KEYS
 from broker.core.data_plane import TICKS_PER_SECOND
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
@@ -128,7 +129,7 @@ def local_node(store: str, place: Path) -> Iterator[Callable[[dict[str, Any]], N
         groups: dict[str, dict[str, Any]] = {"limits": {}, "mqtt": {}, "shared": {}}
         for name, value in settings.items():
             group, _, key = name.partition(".")
-            groups[group][key] = value
+            groups[group][key] = KEYS[name].kind.read(value, is_text=True) if name == "shared.groups" else value
         return Node(
             stores[-1], mqtt={"retry_interval": 0.0, **groups["mqtt"]}, shared=groups["shared"], **groups["limits"]
         )

@@ -301,6 +301,10 @@ def test_declared_groups(start_broker: StartBroker) -> None:
     assert "a name of the form $share/NAME/FILTER" in command("add", "jobs/#", status=2)
     assert "a whole number from 1" in command("add", jobs, "--window", "0", status=2)
     assert "--window is of `groups add`" in command("show", jobs, "--window", "1", status=2)
+    assert command("drain", jobs) == "paused\n"
+    assert api.get("/group", group=jobs)["settings"]["paused"] is True
+    assert command("resume", jobs) == "resumed\n"
+    assert api.ask("PUT", "/group/paused", {"paused": True}, group="$share/no/such").status == 404
     assert command("remove", jobs) == "removed, 2 messages dropped\n"
     assert api.ask("DELETE", "/group", group=jobs).status == 404
     assert [item["group"] for item in api.get("/groups")["items"]] == [logs]

@@ -30,6 +30,7 @@ function settings(values) {
     ["Messages wait", values.expiry ? `at most ${count(values.expiry)} s` : "as long as they live"],
     ["Last value", values.last_value ? "only the newest message of each topic waits" : "no"],
     ["Strategy", values.strategy],
+    ["Paused", values.paused ? "yes: subscribers get no new messages" : "no"],
     ["Dead letters", values.max_deliveries ? `after ${count(values.max_deliveries)} attempts, to ${values.dead_letter_topic || "nowhere"}` : "none"],
   ];
 }

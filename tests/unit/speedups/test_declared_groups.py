@@ -231,6 +231,15 @@ def test_settings_that_a_group_lacks_are_those_of_the_node() -> None:
     assert (settings.window, settings.max_messages) == (5, 7)
 
 
+def test_a_reload_declares_groups_and_keeps_those_that_are_no_longer_there() -> None:
+    node = Node()
+    for groups, window in (((declare(window=4),), 4), ((declare(window=5),), 5), ((), 5)):
+        config = Node(shared={"groups": groups}).broker.config
+        node.broker.configure(config)
+        node.broker.coordinator.configure(config)
+        assert group_of(node).settings.window == window
+
+
 @pytest.mark.parametrize(("own", "left"), [(None, 0), (3, 0), (1000, 0), (1000, 4)])
 def test_the_expiry_of_the_group_lowers_that_of_the_message(own: int | None, left: int) -> None:
     node = node_with(expiry=10)
@@ -298,6 +307,36 @@ def test_the_newer_of_two_that_come_back_waits(first: int) -> None:
     workers[1 - first].close()
     assert waiting(node) == [b"2"]
     assert waiting(restarted(node)) == [b"2"]
+
+
+def test_a_newer_message_does_not_inherit_failures() -> None:
+    node = node_with(last_value=True, max_deliveries=2, window=1)
+    publisher = Client(node, "publisher")
+    for payload in (b"1", b"2", b"3"):
+        publish(publisher, payload)
+        node = restarted(node)
+        publisher = Client(node, "publisher")
+        worker = member(node, "worker")
+        assert payloads(worker) == [payload]
+        worker.close()
+    assert waiting(node) == [b"3"]
+    assert node.counted("dead_letters") == 0
+
+
+def test_members_of_a_paused_group_finish_and_get_nothing_new() -> None:
+    node = node_with(window=2)
+    publisher = Client(node, "publisher")
+    workers = [member(node, f"worker{number}", number) for number in range(2)]
+    publish(publisher, b"1", b"2")
+    assert [payloads(worker) for worker in workers] == [[b"1"], [b"2"]]
+    redeclare(node, window=2, paused=True)
+    workers[1].send(Puback(1))
+    publish(publisher, b"3", b"4")
+    publish(publisher, b"0", qos=0)
+    assert [payloads(worker) for worker in workers] == [[], []]
+    assert waiting(node) == [b"3", b"4"]
+    redeclare(node, window=2)
+    assert sorted(payload for worker in workers for payload in payloads(worker)) == [b"3", b"4"]
 
 
 def test_last_value_can_begin_while_messages_wait() -> None:

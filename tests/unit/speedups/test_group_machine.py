@@ -23,6 +23,8 @@ from _speedups.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
+from broker.config.declared_group import declared
+from broker.core.group_settings import settings_of
 from broker.storage import compaction
 from tests.harness.inprocess import Client, KeepingStore, Node
 
@@ -87,14 +89,22 @@ class GroupMachine(RuleBasedStateMachine):
         self.done: set[bytes] = set()
         self.got: dict[bytes, set[tuple[str, int, int]]] = {}  # who, which of its sessions, with which QoS
 
-    @initialize(durable=st.booleans(), window=st.sampled_from([1, 2, 32]), receive_maximum=st.sampled_from([0, 1, 2]))
-    def start(self, durable: bool, window: int, receive_maximum: int) -> None:
+    @initialize(
+        durable=st.booleans(),
+        window=st.sampled_from([1, 2, 32]),
+        receive_maximum=st.sampled_from([0, 1, 2]),
+        is_declared=st.booleans(),
+    )
+    def start(self, durable: bool, window: int, receive_maximum: int, is_declared: bool) -> None:
         self.receive_maximum = receive_maximum
         for name in ("p2", "c2"):
             self.workers[name].level = 5 if receive_maximum else 4
         self.shared = {"window": window, "redispatch": GRACE}
         self.durable = durable
         self.node = self.made(KeepingStore())
+        self.is_declared = False
+        if is_declared:
+            self.declare()
 
     def made(self, store: KeepingStore) -> Node:
         store.durable = self.durable
@@ -109,6 +119,8 @@ class GroupMachine(RuleBasedStateMachine):
         for name in self.workers:  # everybody is there, and reads all
             if self.workers[name].client is None:
                 self.connect(name, clean_start=False)
+        if self.is_declared and not any(worker.qos for worker in self.workers.values()):
+            self.come_or_subscribe("c1", 1, True)
         if any(worker.qos is not None for worker in self.workers.values()):
             self.node.advance(4 * GRACE + 2)
             self.pump()
@@ -182,9 +194,33 @@ class GroupMachine(RuleBasedStateMachine):
         self.group_may_have_ended()
 
     def group_may_have_ended(self) -> None:
-        if all(worker.qos is None for worker in self.workers.values()):
+        if all(worker.qos is None for worker in self.workers.values()) and not self.is_declared:
             left = self.places()
             self.done |= {payload for payload in self.accepted if payload not in left}
+
+    # ---- the declaration ----
+
+    @rule()
+    def declare(self) -> None:
+        self.is_declared = True
+        settings = settings_of(declared(FILTER, {}).stored, self.node.turn.shared)
+        self.node.router.filters.declare(self.node.turn, FILTER.encode(), settings)
+        self.node.end_turn()
+        self.node.run()
+        self.pump()
+
+    @rule()
+    @precondition(lambda self: self.is_declared)
+    def declare_no_more(self) -> None:
+        self.is_declared = False
+        waited = self.node.router.filters.groups[FILTER.encode()].waiting
+        dropped = self.node.router.filters.undeclare(FILTER.encode())
+        members = [worker for worker in self.workers.values() if worker.qos is not None]
+        assert dropped == (0 if members else waited)
+        self.node.end_turn()
+        self.node.run()
+        self.pump()
+        self.group_may_have_ended()
 
     # ---- clients ----
 
@@ -252,10 +288,9 @@ class GroupMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.count += 1
             payload = b"%d" % self.count
-            if any(worker.qos is not None for worker in self.workers.values()):
-                highest = max(worker.qos for worker in self.workers.values() if worker.qos is not None)
-                if highest:
-                    self.accepted[payload] = qos
+            granted = [worker.qos for worker in self.workers.values() if worker.qos is not None]
+            if self.is_declared or max(granted, default=0):
+                self.accepted[payload] = qos
             self.publisher.send(Publish("t", payload, qos, packet_id=1))
             if qos == 2:
                 self.publisher.send(Pubrel(1))
@@ -308,7 +343,7 @@ class GroupMachine(RuleBasedStateMachine):
         counts_are_right(copy)
         if not back:
             persistent = [name for name, worker in self.workers.items() if worker.persistent and worker.qos is not None]
-            for payload in self.accepted.keys() - self.done if persistent else ():
+            for payload in self.accepted.keys() - self.done if persistent or self.is_declared else ():
                 # QoS 2 of a clean session that has begun ends with it
                 begun = any(qos == 2 for _, _, qos in self.got.get(payload, ()))
                 own = any(payload in worker.own for worker in self.workers.values())

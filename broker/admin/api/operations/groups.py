@@ -9,7 +9,7 @@ from broker.admin.api.aggregate import call, failures, values
 from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, Operation, Request, listed
 from broker.admin.api.schema import Schema, array, boolean, integer, nullable, number, record, text
 from broker.admin.http.problems import missing, unfit
-from broker.config.declared_group import OPTIONS, declared
+from broker.config.declared_group import OPTIONS, declared, paused
 from broker.config.kinds import Boolean, Choice, Duration, Integer, Kind, Size
 
 GROUP = text("`$share/NAME/FILTER`", minLength=1, maxLength=MAX_NAME)
@@ -115,6 +115,15 @@ async def declare(request: Request) -> None:
     await request.node.broker.coordinator.declare_group(group)
 
 
+async def pause(request: Request) -> None:
+    """Let the members of a declared group get no new messages, or let them get some again."""
+    broker, name = request.node.broker, request.arguments["group"]
+    group = broker.data_plane.router.filters.groups.get(name.encode())
+    if group is None or not group.settings.declared:
+        raise missing("there is no such declared group")
+    await broker.coordinator.declare_group(paused(name, group.settings.declaration, request.body["paused"]))
+
+
 async def remove(request: Request) -> dict[str, Any]:
     """Declare a group no more."""
     dropped = await request.node.broker.coordinator.remove_group(request.arguments["group"].encode())
@@ -166,6 +175,19 @@ OPERATIONS = (
         required=("group",),
         body=record({}, SETTINGS),
         problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
+    ),
+    Operation(
+        "PUT",
+        "/group/paused",
+        "pause_group",
+        "Let the members of a declared shared subscription get no new messages, so that they finish those that they "
+        "have; or let them get messages again.",
+        pause,
+        role="admin",
+        arguments={"group": GROUP},
+        required=("group",),
+        body=record({"paused": boolean()}),
+        problems=(HTTPStatus.NOT_FOUND,),
     ),
     Operation(
         "DELETE",
