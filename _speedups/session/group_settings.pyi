@@ -1,5 +1,7 @@
 STRATEGIES: tuple[str, ...]
 
+def check_cluster_settings(strategy: str) -> None: ...
+
 class GroupSettings:
     window: int
     max_messages: int

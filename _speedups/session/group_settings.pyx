@@ -3,6 +3,17 @@
 STRATEGIES = ("rotation", "topic", "publisher")
 
 
+def check_cluster_settings(str strategy not None):
+    """Refuse settings of groups that a cluster does not have, wherever settings are accepted.
+
+    Raises:
+        ValueError: the strategy is not "rotation".
+    """
+    if strategy != STRATEGIES[ROTATION]:
+        raise ValueError(f"the strategy {strategy!r} of a shared subscription is for one node; a cluster has "
+                         f"{STRATEGIES[ROTATION]!r} only")
+
+
 cdef class GroupSettings:
     """Settings of one group, or of all that have none of their own.
 

@@ -38,6 +38,7 @@ cdef enum RecordKind:
     GROUP_QUEUED = 24
     GROUP_DONE = 25
     GIVEN = 26
+    GROUP_KEY = 30
 
 
 cdef class Journal:
@@ -70,6 +71,7 @@ cdef class Journal:
     cdef int subscribed(self, uint64_t number, uint8_t options, uint32_t identifier, const uint8_t* topic_filter,
                         Py_ssize_t n) except -1
     cdef int group_queued(self, uint64_t group, uint64_t place, Message* m) except -1
+    cdef int group_key(self, uint64_t group, uint64_t place, uint64_t hash) except -1
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1
