@@ -18,6 +18,7 @@ cdef struct Waiting:
 cdef class Member(Membership):
     cdef readonly Group group      # None: it has left
     cdef readonly Session session
+    cdef bint listed               # in Group.connected
     cdef void* before              # Members of the ring of those with room ...
     cdef void* after               # ... not owned
 
@@ -66,6 +67,7 @@ cdef class Group(Subscriber):
     cdef bint waits(self) noexcept
     cdef bint has_persistent(self) noexcept
     cdef int join(self, Member member) except -1
+    cdef int unlist(self, Member member) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
     cdef bint drop_oldest(self, bint expired_only) except -1

@@ -101,7 +101,8 @@ cdef class Member(Membership):
 
     cdef int attached(self) except -1:
         cdef Group group = self.group
-        if self not in group.connected:
+        if not self.listed:
+            self.listed = True
             group.connected.append(self)
         if group.aside or group.keys is not None:
             group.recall()
@@ -109,8 +110,7 @@ cdef class Member(Membership):
 
     cdef int detached(self) except -1:
         cdef Group group = self.group
-        if self in group.connected:
-            group.connected.remove(self)
+        group.unlist(self)
         group.make_unready(self)
         group.room_changed()
         if self.session.kind == SHARED:           # Redis gives back what is in its queue
@@ -278,8 +278,7 @@ cdef class Group(Subscriber):
         cdef Session session = member.session
         cdef uint64_t n = session.queue.head
         cdef Entry* e
-        if member in self.connected:
-            self.connected.remove(member)
+        self.unlist(member)
         self.make_unready(member)
         self.members.remove(member)
         while n < session.tail:
@@ -304,6 +303,16 @@ cdef class Group(Subscriber):
             self.recall()                         # perhaps for this member only
         if self.kept and not self.has_persistent():
             self.stop_keeping(not session.restoring)
+        return 0
+
+    cdef int unlist(self, Member member) except -1:
+        """The member has no connection any more; the turn of the others stays."""
+        cdef Py_ssize_t at
+        if member.listed:
+            member.listed = False
+            at = self.connected.index(member)
+            del self.connected[at]
+            self.turn_of -= at < self.turn_of
         return 0
 
     cdef int stop_keeping(self, bint records) except -1:

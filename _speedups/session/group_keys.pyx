@@ -137,13 +137,17 @@ cdef class KeyTable:
     cdef int offer(self, Key key) except -1:
         """The first parked message of the key, or its member, is another than before."""
         cdef tuple entry
+        cdef Key other
         if not key.parked:
             if key.blocked:
                 self.unblock(key)
             return 0
         entry = (key.parked[0][0], key)
         if len(self.oldest) > 2 * len(self.keys) + OUTDATED:
-            self.oldest = [(other.parked[0][0], other) for other in self.keys.values() if (<Key>other).parked]
+            self.oldest = []
+            for other in self.keys.values():
+                if other.parked:
+                    self.oldest.append((other.parked[0][0], other))
             heapify(self.oldest)
         heappush(self.oldest, entry)
         if key.blocked:
@@ -218,4 +222,8 @@ cdef class KeyTable:
     cdef list all_parked(self):
         """All parked messages, in no order."""
         cdef Key key
-        return [held for key in self.keys.values() for _, held in key.parked]
+        cdef list found = []
+        for key in self.keys.values():
+            for entry in key.parked:
+                found.append(entry[1])
+        return found
