@@ -162,6 +162,23 @@ METRICS: tuple[Metric, ...] = (
         "Messages that receivers refused in PUBACK or PUBREC.",
         "refused_by_receiver",
     ),
+    gauge(
+        "shared_groups",
+        "shared subscriptions/count",
+        "Shared subscriptions that the node knows.",
+        lambda d: len(d.router.filters.groups),
+    ),
+    gauge(
+        "shared_groups_unattended",
+        "shared subscriptions/unattended",
+        "Those without a connected subscriber, at this node or another: their messages of QoS 1 and 2 wait.",
+        lambda d: sum(not group.is_attended for group in d.router.filters.groups.values()),
+    ),
+    counter(
+        "shared_accepted",
+        "publish/messages/shared/accepted",
+        "Messages of QoS 1 and 2 to shared subscriptions, counted where they were published.",
+    ),
     counter(
         "shared_given",
         "publish/messages/shared/given",
@@ -176,6 +193,11 @@ METRICS: tuple[Metric, ...] = (
         "shared_discarded",
         "publish/messages/shared/discarded",
         "Those that no subscriber could get, or that had begun with QoS 2 when the session of their subscriber ended.",
+    ),
+    counter(
+        "dead_letters",
+        "publish/messages/shared/dead letters",
+        "Those that were sent `shared.max_deliveries` times without success; they went to `shared.dead_letter_topic`.",
     ),
     counter("publish_unrouted", "publish/messages/unrouted", "Messages without a subscriber."),
     counter("publish_bytes_received", "publish/bytes/received", "Payload bytes from clients."),

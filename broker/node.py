@@ -245,11 +245,12 @@ class Node:
         )
 
     def _report_full_queues(self) -> None:
-        """Log the messages that were dropped at full queues: they may have been acknowledged to their publishers."""
+        """Log dead letters and drops at full queues: publishers may have got acknowledgements of these messages."""
         dropped = self.broker.data_plane.turn.take_full_queues()
         if dropped:
             self._full_queues.dropped(dropped)
         self._full_queues.tick(time.monotonic())
+        self.broker.data_plane.dead_letters.tick(time.monotonic())
 
     def _queue_limits(self) -> tuple[int, int, bool]:
         limits = self.config.limits
@@ -327,6 +328,7 @@ class Node:
         await self.coordinator.stop()
         self._report_full_queues()
         self._full_queues.close()
+        self.broker.data_plane.dead_letters.close()
         if self.http is not None:
             await self.http.close()
         self._access.close()

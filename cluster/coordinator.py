@@ -17,10 +17,12 @@ from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
+from _speedups.session.group_settings import DEFAULT_STRATEGY, check_cluster_settings
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS
 from broker import logs
+from broker.config.declared_group import DeclaredGroup
 from broker.config.schema import Config
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator, Done
@@ -51,6 +53,7 @@ from cluster.redis.store import RedisStore
 from cluster.replication.analytics_results import AnalyticsResults
 from cluster.replication.barrier import Barrier
 from cluster.replication.changes import Changes
+from cluster.replication.declared_groups import DeclaredGroups
 from cluster.replication.replica import Replica
 from cluster.replication.routes import Routes
 from cluster.replication.snapshot import SnapshotReader, read_tail
@@ -170,6 +173,7 @@ class ClusterCoordinator(Coordinator):
             on_fenced=self._on_fenced,
         )
         self._leases = Leases(plane, self._link, self.journal, self.store)
+        self._groups = DeclaredGroups(plane, self._link, self._replica.barrier, self._on_changed)
         self._subscribing = Subscribing(plane, self.journal, self._claims, self._routes)
 
     def _build_membership(self, plane: DataPlane) -> None:
@@ -241,6 +245,8 @@ class ClusterCoordinator(Coordinator):
             if not link.joined:
                 link.close()
         self._leases.configure(self._config)
+        if self.shares:
+            await self._groups.declare_all(self._config.shared.groups)
         await self._inspect_redis()
         log.info(
             "joined the cluster",
@@ -274,6 +280,8 @@ class ClusterCoordinator(Coordinator):
         self._config = config
         self._logged.configure()
         self._leases.configure(config)
+        if self.shares:
+            self.data_plane.run(self._groups.declare_all(config.shared.groups))
 
     def tick(self) -> None:
         now, link = time.monotonic(), self._link
@@ -431,6 +439,17 @@ class ClusterCoordinator(Coordinator):
     async def purge_group(self, name: bytes) -> int:
         with _away_is_not_now():
             return int(await self._link.ask_function("purge_group", name, as_node=False))
+
+    async def declare_group(self, group: DeclaredGroup) -> None:
+        if not self.shares:
+            raise NotNow("nodes of the cluster are of a version without shared subscriptions")
+        check_cluster_settings(str(dict(group.options).get("strategy", DEFAULT_STRATEGY)))
+        with _away_is_not_now():
+            await self._groups.declare(group)
+
+    async def remove_group(self, name: bytes) -> int | None:
+        with _away_is_not_now():
+            return await self._groups.remove(name)
 
     async def call_all(self, method: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, RpcReply]:
         return await self._rpc.call_all(method, arguments, seconds)

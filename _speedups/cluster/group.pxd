@@ -26,6 +26,7 @@ cdef class ClusterGroup(Group):
     cdef int set_members(self, PeerMembers there, int announced) except -1
     cdef uint64_t room(self) except? 0
     cdef int end_lease(self, uint64_t place, Message* message) except -1
+    cdef tuple failures_of(self, uint64_t place)
     cdef int announce(self) except -1
     cdef int give_to_others(self) except -1
     cdef int take_lease(self, uint64_t place, Message* message) except -1

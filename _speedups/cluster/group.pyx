@@ -11,15 +11,13 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.cluster.journal cimport ClusterJournal
 from _speedups.cluster.peer cimport Peer
-from _speedups.session.group cimport Group, Held, Member, Waiting
-from _speedups.session.group_settings cimport GroupSettings
+from _speedups.session.counters cimport SHARED_ACCEPTED, SHARED_RETURNED
+from _speedups.session.group cimport Group, Held, Member, Waiting, take_entry
 from _speedups.session.message cimport Message, Publication, message_hold, message_release
-from _speedups.session.outgoing_queue cimport OF_GROUP
+from _speedups.session.outgoing_queue cimport OF_GROUP, queue_entry
 from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport SHARED, Plan, Receiver, Subscriber
 from _speedups.session.turn cimport Turn
-
-from _speedups.session.group_settings import check_cluster_settings
 
 cdef enum:
     MAXIMUM_QOS = 3            # of what a node announces ...
@@ -46,9 +44,8 @@ cdef class ClusterGroup(Group):
         self.peers = []
         self.kept = True
 
-    def configure(self, GroupSettings settings not None):
-        check_cluster_settings(settings.strategy)
-        Group.configure(self, settings)
+    cdef int set_strategy(self) except -1:
+        return 0                                  # rotation: `check_cluster_settings` refuses others
 
     cdef int highest_qos(self) except -1:
         return max(Group.highest_qos(self), max([(<PeerMembers>there).qos for there in self.peers], default=0))
@@ -86,8 +83,13 @@ cdef class ClusterGroup(Group):
         there.weight = max(1, there.weight)                  # nodes of a version before announce none
         return 0
 
+    @property
+    def is_attended(self):
+        """Whether a member has a connection, at this node or another."""
+        return len(self.connected) > 0 or len(self.peers) > 0
+
     cdef bint is_empty(self) noexcept:
-        return len(self.members) == 0 and len(self.peers) == 0
+        return len(self.members) == 0 and len(self.peers) == 0 and not self.settings.declared
 
     cdef bint recorded(self) noexcept:
         return False                              # Redis has it
@@ -101,10 +103,16 @@ cdef class ClusterGroup(Group):
     # ---- messages ----
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
+        cdef Message* message
         if publication.forwarded:
             return 1                              # the node that accepted the message has passed it to Redis
-        self.journal.share(self.client_id, publication.message,
-                           publication.qos if publication.qos < receiver.qos else receiver.qos)
+        self.turn.counters[SHARED_ACCEPTED] += 1
+        message = self.lower_expiry(publication.message)
+        try:
+            self.journal.share(self.client_id, message,
+                               publication.qos if publication.qos < receiver.qos else receiver.qos)
+        finally:
+            message_release(message)
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("queued", self.client_id, publication.message, publication.qos, "in Redis")
         return 1
@@ -133,6 +141,8 @@ cdef class ClusterGroup(Group):
         """Redis has leased a message to this node."""
         self.leases.add(place)
         self.room_known -= self.room_known > 0
+        if self.has_failed(place):
+            return self.take_dead(place, message_hold(message))
         if self.waits() or not self.give(place, message, True):
             self.wait(place, message_hold(message), True)
         return self.turn.schedule_send(self)
@@ -143,15 +153,47 @@ cdef class ClusterGroup(Group):
             return Group.put(self, member, place, message, flags)
         session.pending += 1
         self.leases.discard(place)
-        self.journal.queue_given(session, message, flags, member.properties, self.client_id, place)
-        return 0
+        self.journal.queue_given(session, message, flags, member.properties, self.client_id, place,
+                                 self.failures_of(place))
+        return self.forget_failures(place)
 
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
         if not record:
             return self.come_back(place, message)
-        self.journal.put_back(self.client_id, place, message)
+        self.journal.put_back(self.client_id, place, message, self.failures_of(place))
         message_release(message)
+        return self.forget_failures(place)
+
+    cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
+        cdef Session session = member.session
+        cdef uint64_t place
+        if session.kind != SHARED:
+            return Group.take_refused(self, member, n, code)
+        place = session.shares.places[n & session.shares.mask]
+        message_release(take_entry(session, n, queue_entry(&session.queue, n)))
+        member.given -= 1
+        self.returned += 1
+        self.turn.counters[SHARED_RETURNED] += 1
+        self.journal.refused(self.client_id, place, session.client_id, n, code)
+        return self.room_changed()
+
+    # ---- dead letters ----
+
+    cdef tuple failures_of(self, uint64_t place):
+        """Deliveries, reason code and client id of a message that came back; None: it has not."""
+        return self.failures.get(place) if self.failures is not None else None
+
+    cdef int record_failure(self, uint64_t place) except -1:
+        if place in self.leases and self.failures_of(place) is not None:
+            self.journal.lease_failed(self.client_id, place, self.failures_of(place))
         return 0
+
+    cdef int end_dead(self, uint64_t place) except -1:
+        self.journal.lease_dead(self.client_id, place)
+        self.leases.discard(place)
+        return 0
+
+    # ---- leases ----
 
     cdef int record_queued(self, uint64_t place, Message* message) except -1:
         return 0                                  # it is leased
@@ -162,12 +204,18 @@ cdef class ClusterGroup(Group):
             self.leases.discard(place)
         return 0
 
+    cdef bint is_full(self, const Message* message) except -1:
+        return False                              # Redis has applied the limits
+
+    cdef bint supersede(self, uint64_t place, Message* message, bint is_new) except -1:
+        return False                              # Redis replaces messages; those that are leased stay
+
     cdef int end_lease(self, uint64_t place, Message* message) except -1:
         """Give a message back to Redis, which may lease it to this node again."""
         self.count_waiting(-1, message)
         self.journal.lease_back(self.client_id, place)
         self.leases.discard(place)
-        return 0
+        return self.forget_failures(place)
 
     cdef int send_pending(self) except -1:
         Group.send_pending(self)
@@ -196,7 +244,7 @@ cdef class ClusterGroup(Group):
             if member.has_room():
                 window = min(self.settings.window, <uint32_t>member.session.outlet.receive_maximum)
                 room += window - member.given
-        return room - min(room, <uint64_t>self.waiting)
+        return room - min(room, self.tail - self.head + <uint64_t>self.back_count)
 
     cdef int announce(self) except -1:
         """Tell Redis how much room there is, if it knows much less, or more."""
@@ -216,10 +264,12 @@ cdef class ClusterGroup(Group):
                 self.end_lease(held.place, held.message)
             self.aside.clear()
 
-    def purge(self):
+    def abandon(self):
         """The last member has left this node: give what waits back."""
         self.recall()
         self.give_to_others()
+        if self.dead:
+            self.publish_dead()
         return 0
 
     def forget_room(self):

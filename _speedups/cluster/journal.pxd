@@ -41,7 +41,7 @@ cdef class Block:
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry
     cdef list sessions                 # Sessions that get messages, in the order of the reply
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it)
+    cdef dict of_groups                # place of a message -> (group, place in it, failures)
     cdef Queued* messages
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
@@ -53,7 +53,7 @@ cdef class ClusterJournal(Journal):
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it)
+    cdef dict of_groups                # place of a message -> (group, place in it, failures)
     cdef list shares                   # group, place of a message, in turn
     cdef list moves                    # kind, group, place, and two more, in turn
     cdef list done                     # group, place, in turn: leases that have ended
@@ -76,8 +76,11 @@ cdef class ClusterJournal(Journal):
     cdef object begin(self)
     cdef int share(self, bytes group, Message* m, uint8_t qos) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                         uint64_t place) except -1
-    cdef int put_back(self, bytes group, uint64_t place, Message* m) except -1
+                         uint64_t place, tuple failures) except -1
+    cdef int put_back(self, bytes group, uint64_t place, Message* m, tuple failures) except -1
+    cdef int lease_failed(self, bytes group, uint64_t place, tuple failures) except -1
+    cdef int lease_dead(self, bytes group, uint64_t place) except -1
+    cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1
     cdef int lease_done(self, bytes group, uint64_t place) except -1
     cdef int lease_back(self, bytes group, uint64_t place) except -1
     cdef int announce(self, bytes group, uint64_t room, uint64_t weight) except -1

@@ -11,7 +11,8 @@ A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, littl
 properties or an expiry has LAYOUT 2: one byte (QoS | RETAIN << 2 | HAS_DEADLINE | LAYOUT << 4), topic length u16,
 properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name, properties, payload. In a queue
 there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64, length u16, group],
-[length u16, identifiers as properties] before it.
+[length u16, identifiers as properties] before it. One of a group that was sent without success has failures before
+it: one byte (4 << 4), deliveries u16, reason code of the last u8.
 
 A batch is a sequence of packets: PUBLISH as MQTT 3.1.1 encodes it, with packet identifier 0; or, for a message with
 properties or an expiry, PUBLISH as MQTT 5.0 encodes it, with packet type 0.
@@ -54,6 +55,8 @@ cdef enum:
     OF_SHARE = 1               # in its first byte: it is from a shared subscription
     AS_PUBLISHED = 2           # RETAIN is sent at level 5
     HAS_IDENTIFIERS = 4
+    FAILED_LAYOUT = 4          # of the failures before a message of a group
+    FAILED_SIZE = 4
 
 
 cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number) except -1:
@@ -196,6 +199,9 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
             identifiers = p[2:2 + length]
             p += 2 + length
             size -= 2 + length
+    if size >= FAILED_SIZE and p[0] >> 4 == FAILED_LAYOUT:
+        p += FAILED_SIZE
+        size -= FAILED_SIZE
     publication = read_message(p, size, &deadline)
     publication.expires = session.turn.journal.clock_of(deadline)
     m = message_new(&publication)
@@ -213,9 +219,18 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
 def leased(object group not None, uint64_t place, bytes data not None):
     """Redis has leased a message to this node: pass it to the group."""
     cdef int64_t deadline
-    cdef Publication publication = read_message(data, len(data), &deadline)
+    cdef Publication publication
     cdef Message* m
     cdef Group known = group
+    cdef const uint8_t* p = data
+    cdef Py_ssize_t size = len(data)
+    cdef uint16_t deliveries
+    if size >= FAILED_SIZE and p[0] >> 4 == FAILED_LAYOUT:
+        memcpy(&deliveries, p + 1, 2)
+        known.restore_failed(place, <uint64_t>deliveries << 8 | p[3])
+        p += FAILED_SIZE
+        size -= FAILED_SIZE
+    publication = read_message(p, size, &deadline)
     publication.expires = known.turn.journal.clock_of(deadline)
     m = message_new(&publication)
     if m == NULL:
@@ -224,6 +239,13 @@ def leased(object group not None, uint64_t place, bytes data not None):
         known.take_lease(place, m)
     finally:
         message_release(m)
+
+
+cdef bytes pack_failures(tuple failures):
+    """The failures of a message, to stand before it. None: there are none."""
+    if failures is None:
+        return b""
+    return struct.pack("<BHB", FAILED_LAYOUT << 4, min(failures[0], 65535), failures[1])
 
 
 cdef list ended_leases(list moves, list done):
@@ -473,23 +495,38 @@ cdef class ClusterJournal(Journal):
         return self.note(QUEUED)
 
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                         uint64_t place) except -1:
+                         uint64_t place, tuple failures) except -1:
         """Record that a leased message goes into the queue of a persistent session."""
         cdef uint64_t number
         self.moves += [b"given", group, place, session.client_id, session.session_id]
         number = self.new_place(m, flags, identifiers)
-        self.of_groups[number] = (group, place)
+        self.of_groups[number] = (group, place, pack_failures(failures))
         add(&self.pushes, self.index(session), QUEUED, number)
         return self.note(QUEUED)
 
-    cdef int put_back(self, bytes group, uint64_t place, Message* m) except -1:
+    cdef int put_back(self, bytes group, uint64_t place, Message* m, tuple failures) except -1:
         """Record that a message whose lease has ended waits again."""
-        self.moves += [b"put", group, place, b"", self.place(m, m.qos | m.retain << 2, b"") + 1]
+        self.moves += [b"put", group, place, pack_failures(failures), self.place(m, m.qos | m.retain << 2, b"") + 1]
         return self.note(QUEUED)
 
     cdef int lease_back(self, bytes group, uint64_t place) except -1:
         """Record that this node has no use for a leased message."""
         self.moves += [b"back", group, place, b"", 0]
+        return self.note(QUEUED)
+
+    cdef int lease_failed(self, bytes group, uint64_t place, tuple failures) except -1:
+        """Record that a leased message was sent without success: the node keeps it."""
+        self.moves += [b"failed", group, place, pack_failures(failures), 0]
+        return self.note(QUEUED)
+
+    cdef int lease_dead(self, bytes group, uint64_t place) except -1:
+        """Record that a leased message is done, in the block that has its dead letter."""
+        self.moves += [b"dead", group, place, b"", 0]
+        return self.note(QUEUED)
+
+    cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1:
+        """Record that a client refuses the entry `n` of its session's queue, which goes back to its group."""
+        self.moves += [b"refused", group, place, client_id, n << 8 | code]
         return self.note(QUEUED)
 
     def return_lease(self, bytes group not None, uint64_t place):
@@ -573,7 +610,7 @@ cdef class ClusterJournal(Journal):
     cdef int pack_messages(self, Buffer* b) except -1:
         cdef Py_ssize_t i, size, head
         cdef Queued* queued
-        cdef bytes identifiers, share
+        cdef bytes identifiers, share, failures
         cdef uint16_t length
         cdef uint8_t* p
         put_array(b, &self.packing, self.message_count)
@@ -582,13 +619,13 @@ cdef class ClusterJournal(Journal):
             identifiers = self.identifiers.get(i, b"") if self.identifiers else b""
             length = <uint16_t>len(identifiers)
             head = 0
-            share = b""
+            share = failures = b""
             if self.of_groups and i in self.of_groups:
-                group, place = self.of_groups[i]
+                group, place, failures = self.of_groups[i]
                 share = struct.pack("<QH", place, len(group)) + group
             if queued.flags & RETAIN_AS_PUBLISHED or length or share:
                 head = 1 + len(share) + (2 + length if length else 0)
-            size = head + stored_size(queued.message)
+            size = head + len(failures) + stored_size(queued.message)
             put_text_head(b, &self.packing, size)
             p = put(b, &self.packing, size)
             if head:
@@ -598,7 +635,8 @@ cdef class ClusterJournal(Journal):
                 if length:
                     memcpy(p + 1 + len(share), &length, 2)
                     memcpy(p + 3 + len(share), <const uint8_t*>identifiers, length)
-            write_message(p + head, queued.message, queued.flags & (QOS | RETAINED_MESSAGE),
+            memcpy(p + head, <const uint8_t*>failures, len(failures))
+            write_message(p + head + len(failures), queued.message, queued.flags & (QOS | RETAINED_MESSAGE),
                           self.deadline(queued.message.expires))
         return 0
 

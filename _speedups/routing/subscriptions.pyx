@@ -22,6 +22,7 @@ from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, po
 from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport SUBSCRIPTION_IDENTIFIER
 from _speedups.session.group cimport Group, Member
+from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.membership cimport Memberships
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.session cimport Session
@@ -320,8 +321,8 @@ cdef class SubscriptionTree:
         return self.set_qos(group) if group.members else self.end_if_empty(group)
 
     cdef int end_if_empty(self, Group group) except -1:
-        """End a group without members; one whose members are at other nodes goes on."""
-        group.purge()
+        """End a group without members; one that is declared or has members at other nodes goes on."""
+        group.abandon()
         if not group.is_empty():
             return self.set_qos(group)
         self.unsubscribe_all(group)
@@ -346,6 +347,27 @@ cdef class SubscriptionTree:
             self.end_if_empty(group)
         return True
 
+    def declare(self, Turn turn not None, bytes name not None, GroupSettings settings not None):
+        """Let a group exist without members, with these settings."""
+        cdef Group group = self.group(turn, name)
+        group.configure(settings)
+        self.set_qos(group)
+        turn.schedule_send(group)
+
+    def undeclare(self, bytes name not None):
+        """Let a group exist by its members only. Returns the number of dropped messages; None: it is not declared."""
+        cdef Group group = self.by_name.get(name)
+        if group is None or not group.settings.declared:
+            return None
+        group.configure(None)
+        if group.members:
+            self.set_qos(group)
+            group.turn.schedule_send(group)
+            return 0
+        dropped = group.abandon()
+        self.end_if_empty(group)
+        return dropped
+
     def set_group_type(self, group_type):
         """Make groups of this type from now on, derived from Group."""
         self.group_type = group_type
@@ -367,7 +389,8 @@ cdef class SubscriptionTree:
         cdef Group group
         cdef Member member
         for group in list(self.by_name.values()):
-            if not group.members:
+            if group.is_empty():
+                self.unsubscribe_all(group)       # it was declared once
                 del self.by_name[group.client_id]
                 continue
             group.restored()

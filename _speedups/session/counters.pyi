@@ -43,6 +43,8 @@ REFUSED_BY_RECEIVER: int
 SHARED_GIVEN: int
 SHARED_RETURNED: int
 SHARED_DISCARDED: int
+DEAD_LETTERS: int
+SHARED_ACCEPTED: int
 COUNTER_COUNT: int
 
 def counter_names() -> tuple[str, ...]: ...

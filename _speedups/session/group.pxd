@@ -46,8 +46,11 @@ cdef class Group(Subscriber):
     cdef object aside              # deque of Held: messages that no member with room may take
     cdef uint64_t waiting_bytes
     cdef readonly uint64_t given, returned    # so far
-    cdef readonly bint kept        # it has a persistent member, so its state is written to the journal
+    cdef readonly bint kept        # it is declared or has a persistent member, so its state is written to the journal
+    cdef dict newest               # topic -> (place, age) of the message that waits, with `last_value`; None: not noted
     cdef dict restored_places      # place -> Restored, while the store is read
+    cdef dict failures             # place -> (deliveries, reason code of the last, client id); None = none has come back
+    cdef object dead               # deque of Held: dead letters, to be published at the end of the turn
 
     cdef bint pass_on(self, Publication* publication) except -1
     cdef uint64_t waiting_count(self)
@@ -55,7 +58,8 @@ cdef class Group(Subscriber):
     cdef int forget_key(self, uint64_t place) except -1
     cdef int find_keys(self) except -1
     cdef int note_key(self, uint64_t place, const Message* message) except -1
-    cdef int accept_keyed(self, uint64_t place, Publication* publication) except -1
+    cdef int accept_message(self, uint64_t place, const Publication* publication, Message* message) except -1
+    cdef int set_strategy(self) except -1
     cdef int give_keyed(self, Key key, uint64_t place, Message* message, bint recorded) except -1
     cdef bint send_keyed(self, Key key, Waiting taken) except -1
     cdef int send_all_keyed(self) except -1
@@ -69,6 +73,7 @@ cdef class Group(Subscriber):
     cdef int join(self, Member member) except -1
     cdef int unlist(self, Member member) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
+    cdef bint is_full(self, const Message* message) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
     cdef bint drop_oldest(self, bint expired_only) except -1
     cdef int drop(self, Waiting dropped, bint expired) except -1
@@ -82,16 +87,34 @@ cdef class Group(Subscriber):
     cdef int make_unready(self, Member member) except -1
     cdef Waiting* first(self) noexcept
     cdef Waiting take_first(self) noexcept
-    cdef int count_waiting(self, int n, const Message* message) except -1
+    cdef int count_waiting(self, int n, Message* message) except -1
     cdef int take_lease(self, uint64_t place, Message* message) except -1
     cdef int highest_qos(self) except -1
     cdef int stop_keeping(self, bint records) except -1
     cdef bint is_empty(self) noexcept
     cdef int room_changed(self) except -1
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1
+    cdef int keep(self) except -1
+    cdef Message* lower_expiry(self, Message* message) except NULL
+    cdef int note_all(self) except -1
+    cdef int note(self, uint64_t place, Message* message) except -1
+    cdef int forget(self, Message* message) except -1
+    cdef Message** waiting_at(self, uint64_t place) except? NULL
+    cdef bint supersede(self, uint64_t place, Message* message, bint is_new) except -1
     cdef int put(self, Member member, uint64_t place, Message* message, uint8_t flags) except -1
     cdef int record_queued(self, uint64_t place, Message* message) except -1
     cdef int record_done(self, uint64_t place) except -1
+    cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1
+    cdef int note_failure(self, uint64_t place, uint8_t code, bytes client_id) except -1
+    cdef int forget_failures(self, uint64_t place) except -1
+    cdef uint32_t deliveries(self, uint64_t place) except? 0
+    cdef bytes last_of(self, uint64_t place)
+    cdef bint has_failed(self, uint64_t place) except -1
+    cdef int take_dead(self, uint64_t place, Message* message) except -1
+    cdef int publish_dead(self) except -1
+    cdef int end_dead(self, uint64_t place) except -1
+    cdef int prune_failures(self) except -1
+    cdef int record_failure(self, uint64_t place) except -1
 
 
 cdef class Held:
@@ -107,5 +130,6 @@ cdef class Begun(Held):
 cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message* message, uint8_t flags) except 0
 cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts) except -1
 cdef int forget_given(Session session, bytes name) except -1
-cdef int give_back(Session session, uint64_t n, Entry* e) except -1
+cdef int give_back(Session session, uint64_t n, Entry* e, uint8_t code=*) except -1
+cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL
 cdef int give_back_unsent(Member member) except -1

@@ -12,6 +12,13 @@ to a member goes to no other [5: MQTT-4.8.2-4, 5].
 
 While a persistent session is a member, the group is `kept`: its messages are in the journal (GROUP_QUEUED), until they
 are in the queue of a persistent session (GIVEN), or done (GROUP_DONE). Else all members end with the node.
+
+With `max_deliveries` a message that came back after it was sent, or was refused, has an entry in `failures` until it
+is done. When the number is reached, it is a dead letter: the group publishes it to the topic of the settings, and ends
+it in the same block.
+
+A group that is declared has settings of its own. It exists without members, is kept, and subscribes with QoS 2, so that
+a message waits with the QoS of its publisher.
 """
 
 cimport cython
@@ -27,12 +34,15 @@ from _speedups.codec.publish cimport (
     FLAG_RETAIN, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size,
 )
 from _speedups.session cimport journal as j
-from _speedups.session.counters cimport EXPIRED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED
+from _speedups.session.counters cimport (
+    DEAD_LETTERS, EXPIRED, SHARED_ACCEPTED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED,
+)
 from _speedups.session.group_keys cimport Key, KeyTable, hash_of
 from _speedups.session.group_settings cimport BY_PUBLISHER, BY_TOPIC, ROTATION, GroupSettings
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport (
-    Message, Publication, message_hold, message_payload, message_release, message_size,
+    Message, Publication, expiry_after, message_hold, message_new, message_payload, message_properties, message_release,
+    message_size, publication_of_message,
 )
 from _speedups.session.outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, RETAIN_AS_PUBLISHED, SENT, WAITING, Entry, queue_entry, queue_grow,
@@ -42,6 +52,8 @@ from _speedups.session.rights cimport MAY_READ
 from _speedups.session.session cimport Restored, Session, count_inflight, count_queued
 from _speedups.session.subscriber cimport FLUSH_EARLY, GROUP, SHARED, Plan, Receiver, Subscriber
 from _speedups.session.turn cimport Outlet, Turn
+
+from _speedups.session.dead_letter import DeadLetter
 
 cdef enum:
     MAXIMUM_QOS = 3            # of the options of a subscription
@@ -131,6 +143,8 @@ cdef class Member(Membership):
     cdef int finished(self, uint64_t place, uint8_t qos) except -1:
         cdef Group group = self.group
         self.given -= 1
+        if group.failures is not None:
+            group.forget_failures(place)
         if group.kept and qos == 1 and not self.session.recorded() and not self.session.restoring:
             group.record_done(place)
         group.key_done(place)
@@ -142,6 +156,12 @@ cdef class Member(Membership):
             self.group.record_key(place)
             self.session.turn.journal.given(self.group.session_id, place, self.session.session_id, n)
         return 0
+
+    cdef bint refused(self, uint64_t n, uint8_t code) except -1:
+        if self.group is None or self.group.settings.max_deliveries == 0:
+            return False                          # it is discarded [5: MQTT-4.8.2-6]
+        self.group.take_refused(self, n, code)
+        return True
 
     cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1:
         """The session gives the message back, with its reference; it was to be sent with this QoS."""
@@ -170,6 +190,7 @@ cdef class Group(Subscriber):
         self.members = []
         self.connected = []
         self.aside = deque()
+        self.dead = deque()
         self.next_place = 1
 
     def __dealloc__(self):
@@ -195,6 +216,11 @@ cdef class Group(Subscriber):
     def name(self):
         """Share name and topic filter, with `$share/`."""
         return self.client_id
+
+    @property
+    def is_attended(self):
+        """Whether a member has a connection, at this node or another."""
+        return len(self.connected) > 0
 
     @property
     def waiting(self):
@@ -235,7 +261,7 @@ cdef class Group(Subscriber):
     cdef int highest_qos(self) except -1:
         """The highest QoS granted to a member, at this node or another."""
         cdef Member member
-        cdef int highest = 0
+        cdef int highest = 2 if self.settings.declared else 0
         for member in self.members:
             highest = max(highest, member.options & MAXIMUM_QOS)
             if highest == 2:
@@ -243,8 +269,10 @@ cdef class Group(Subscriber):
         return highest
 
     cdef bint has_persistent(self) noexcept:
-        """Whether a member has a persistent session."""
+        """Whether the group is declared, or a member has a persistent session."""
         cdef Member member
+        if self.settings.declared:
+            return True
         for member in self.members:
             if member.session.persistent:
                 return True
@@ -260,9 +288,7 @@ cdef class Group(Subscriber):
         cdef Session session = member.session
         self.members.append(member)
         if session.recorded() and not self.kept:
-            self.kept = True
-            self.record()
-            self.record_messages()
+            self.keep()
         elif session.persistent and session.restoring:
             self.kept = True
         if session.outlet is not None:
@@ -315,6 +341,29 @@ cdef class Group(Subscriber):
             self.turn_of -= at < self.turn_of
         return 0
 
+    def configure(self, GroupSettings settings):
+        """Use these settings from now on; None: those of the node, as a group that is not declared."""
+        cdef bint was_declared = self.settings.declared
+        cdef Member member
+        self.settings = settings if settings is not None else self.turn.shared
+        self.newest = None
+        self.set_strategy()
+        if self.settings.declared and not self.kept:
+            self.keep()
+        elif self.settings.declared or was_declared:
+            self.record_declaration()
+        if self.kept and not self.has_persistent():
+            self.stop_keeping(True)
+        for member in self.connected:             # with another window they may have room
+            member.has_sent()
+
+    cdef int keep(self) except -1:
+        """Write the group and its messages to the journal from now on."""
+        self.kept = True
+        self.record()
+        self.record_messages()
+        return 0
+
     cdef int stop_keeping(self, bint records) except -1:
         """The last member with a persistent session has left."""
         if self.turn.journal.epoch and records:
@@ -331,8 +380,8 @@ cdef class Group(Subscriber):
         raise NotImplementedError
 
     cdef bint is_empty(self) noexcept:
-        """Whether it has no members."""
-        return len(self.members) == 0
+        """Whether it has no members, and is not declared."""
+        return len(self.members) == 0 and not self.settings.declared
 
     cdef int room_changed(self) except -1:
         """The room of a member has changed; for groups of a cluster."""
@@ -343,6 +392,14 @@ cdef class Group(Subscriber):
         if record and self.kept:
             self.record_queued(place, message)
         return self.come_back(place, message)
+
+    cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
+        """The client refuses the entry `n` of its queue: it comes back."""
+        return give_back(member.session, n, queue_entry(&member.session.queue, n), code)
+
+    def abandon(self):
+        """The last member has left, or the group is not declared any more: drop what waits if nobody will get it."""
+        return self.purge() if self.is_empty() else 0
 
     def purge(self):
         """Drop all messages that wait; returns their number."""
@@ -358,12 +415,33 @@ cdef class Group(Subscriber):
         cdef uint64_t place = self.next_place
         if publication.forwarded:
             return 1                              # the node that accepted the message has given it to a member
+        cdef Message* message
         self.next_place += 1
-        if self.settings.strategy_number != ROTATION:
-            self.accept_keyed(place, publication)
-        elif self.waits() or not self.give(place, publication.message, False):
-            self.wait(place, message_hold(publication.message), False)
+        self.turn.counters[SHARED_ACCEPTED] += 1
+        if not self.settings.declared:
+            self.accept_message(place, publication, publication.message)
+            return 1
+        message = self.lower_expiry(publication.message)
+        try:
+            if not self.settings.last_value or not self.supersede(place, message, True):
+                self.accept_message(place, publication, message)
+        finally:
+            message_release(message)
         return 1
+
+    cdef Message* lower_expiry(self, Message* message) except NULL:
+        """The message, with an expiry that the group allows; the caller gets a reference."""
+        cdef Publication publication
+        cdef Message* lowered
+        cdef int64_t latest = expiry_after(self.settings.max_expiry, self.turn.clock)
+        if not self.settings.max_expiry or message.expires and message.expires <= latest:
+            return message_hold(message)
+        publication = publication_of_message(message)
+        publication.expires = latest
+        lowered = message_new(&publication)
+        if lowered == NULL:
+            raise MemoryError
+        return lowered
 
     cdef bint waits(self) noexcept:
         """Whether messages wait that a member with room may take."""
@@ -407,13 +485,17 @@ cdef class Group(Subscriber):
             return member
         return None
 
+    cdef bint is_full(self, const Message* message) except -1:
+        """Whether the message is one too many for those that wait; one alone never is."""
+        return self.waiting_count() != 0 and (
+            self.waiting_count() >= self.settings.max_messages
+            or self.waiting_bytes + message_size(message) > self.settings.max_bytes)
+
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1:
         """Put a message behind all others; takes over the reference. At the limits the policy selects one to drop."""
         cdef Waiting* grown
         cdef uint64_t i, size
-        while self.waiting_count() and (
-                self.waiting_count() >= self.settings.max_messages
-                or self.waiting_bytes + message_size(message) > self.settings.max_bytes):
+        while self.is_full(message):
             if self.drop_oldest(True):
                 continue
             self.turn.queue_is_full(self.client_id)
@@ -439,6 +521,8 @@ cdef class Group(Subscriber):
         self.queue[self.tail & (self.capacity - 1)] = Waiting(place, message)
         self.tail += 1
         self.count_waiting(1, message)
+        if self.newest is not None:
+            self.note(place, message)
         if not recorded:
             self.record_queued(place, message)
         if self.turn.tracer is not None:
@@ -449,17 +533,30 @@ cdef class Group(Subscriber):
 
     cdef int come_back(self, uint64_t place, Message* message) except -1:
         """Take a message that a member had, to its old place; takes over the reference."""
-        cdef Key key = None if self.keys is None else self.keys.of(place)
+        cdef Key key
+        self.returned += 1
+        self.turn.counters[SHARED_RETURNED] += 1
+        if self.turn.tracer is not None:
+            self.turn.tracer.note_message("returned", self.client_id, message, message.qos, "")
+        if self.has_failed(place):
+            self.key_done(place)
+            self.take_dead(place, message)
+            return self.turn.schedule_send(self)
+        if self.settings.last_value and self.supersede(place, message, False):
+            self.forget_failures(place)
+            self.record_done(place)
+            self.key_done(place)
+            message_release(message)
+            return 0
+        key = None if self.keys is None else self.keys.of(place)
         if key is None:
             self.put_back(Waiting(place, message))
         else:
             self.park(key, Waiting(place, message))
             self.keys.release(place)
         self.count_waiting(1, message)
-        self.returned += 1
-        self.turn.counters[SHARED_RETURNED] += 1
-        if self.turn.tracer is not None:
-            self.turn.tracer.note_message("returned", self.client_id, message, message.qos, "")
+        if self.newest is not None:
+            self.note(place, message)
         return self.turn.schedule_send(self)
 
     cdef int put_back(self, Waiting waiting) except -1:
@@ -510,9 +607,95 @@ cdef class Group(Subscriber):
         self.back[i] = last
         return taken
 
-    cdef int count_waiting(self, int n, const Message* message) except -1:
+    # ---- last value ----
+
+    # A topic has one message that waits, at the place of the first: a topic with many messages is not put off by each.
+    # Its age is the place that the message would have. After a restart that is its place.
+
+    cdef int note(self, uint64_t place, Message* message) except -1:
+        """Note that the message waits."""
+        self.newest[message.data[:message.topic_length]] = (place, place)
+        return 0
+
+    cdef int note_all(self) except -1:
+        """Note all messages that wait, in their order."""
+        self.newest = {}
+        for place, topic, _ in self.messages():
+            self.newest[topic] = (place, place)
+        return 0
+
+    cdef int forget(self, Message* message) except -1:
+        """The message waits no more, or is about to be put elsewhere."""
+        cdef bytes topic = message.data[:message.topic_length]
+        found = self.newest.get(topic)
+        if found is not None and self.waiting_at(found[0]) == NULL:
+            del self.newest[topic]
+        return 0
+
+    cdef Message** waiting_at(self, uint64_t place) except? NULL:
+        """Where the message with this place waits; NULL: none does."""
+        cdef uint64_t low = self.head, high = self.tail, middle
+        cdef Py_ssize_t k
+        cdef Held held
+        cdef Key key
+        while low < high:
+            middle = (low + high) // 2
+            if self.queue[middle & (self.capacity - 1)].place < place:
+                low = middle + 1
+            else:
+                high = middle
+        if low < self.tail and self.queue[low & (self.capacity - 1)].place == place:
+            return &self.queue[low & (self.capacity - 1)].message
+        for k in range(self.back_count):
+            if self.back[k].place == place:
+                return &self.back[k].message
+        for held in self.aside:
+            if held.place == place:
+                return &held.message
+        key = None if self.keys is None else self.keys.of(place)
+        for entry in () if key is None else key.parked:
+            if entry[0] == place:
+                held = entry[1]
+                return &held.message
+        return NULL
+
+    cdef bint supersede(self, uint64_t place, Message* message, bint is_new) except -1:
+        """Keep only the newer of this message and the one to its topic that waits.
+
+        Returns:
+            Whether one waits. Then the caller's message must not wait; the other has its content if it is the newer.
+        """
+        cdef bytes topic = message.data[:message.topic_length]
+        cdef Message** at
+        if self.newest is None:
+            self.note_all()
+        found = self.newest.get(topic)
+        if found is None:
+            return False
+        at = self.waiting_at(found[0])
+        if at == NULL:
+            return False
+        if self.turn.tracer is not None:
+            self.turn.tracer.note_message("dropped", self.client_id, at[0] if is_new or found[1] < place else message,
+                                          message.qos, "a newer message to its topic waits")
+        if not is_new and found[1] > place:
+            return True
+        self.waiting_bytes += message_size(message) - message_size(at[0])
+        self.turn.queued_bytes += message_size(message) - message_size(at[0])
+        message_release(at[0])
+        at[0] = message_hold(message)
+        self.newest[topic] = (found[0], place)
+        self.forget_failures(found[0])
+        self.record_queued(found[0], message)
+        if (self.aside or self.keys is not None) and self.ready_count:       # those with room may take this one
+            self.recall()
+        return True
+
+    cdef int count_waiting(self, int n, Message* message) except -1:
         """Add to the messages that wait, here and in the node's totals."""
         cdef int64_t size = message_size(message)
+        if n < 0 and self.newest is not None:
+            self.forget(message)
         self.waiting_bytes += n * size
         self.turn.queued += n
         self.turn.queued_bytes += n * size
@@ -554,6 +737,7 @@ cdef class Group(Subscriber):
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("dropped", self.client_id, dropped.message, dropped.message.qos,
                                           "it has expired" if expired else "the queue is full")
+        self.forget_failures(dropped.place)
         self.record_done(dropped.place)
         self.forget_key(dropped.place)
         message_release(dropped.message)
@@ -565,8 +749,14 @@ cdef class Group(Subscriber):
         """Give the message to the next member with room that may take it; False: there is none."""
         cdef uint32_t left = self.ready_count
         cdef Member member
+        cdef bytes last = self.last_of(place) if self.failures is not None else None
         while left:
             left -= 1
+            if last is not None and left and (<Member>self.first_ready).session.client_id == last:
+                last = None                       # another one first
+                left += 1
+                self.first_ready = (<Member>self.first_ready).after
+                continue
             member = <Member>self.first_ready
             if not member.has_room():
                 self.make_unready(member)
@@ -596,6 +786,7 @@ cdef class Group(Subscriber):
             if not session.may_not_read(message) and session.outlet is not None:     # a hook may end the connection
                 session.put_publish(message, PUBLISH_QOS_0 | (
                     FLAG_RETAIN if flags & RETAIN_AS_PUBLISHED and session.level == 5 else 0), 0, member.properties)
+            self.forget_failures(place)
             if recorded:
                 self.record_done(place)
             return 0
@@ -629,6 +820,8 @@ cdef class Group(Subscriber):
     cdef int send_pending(self) except -1:
         """Give the messages that wait to members with room."""
         cdef Waiting taken
+        if self.dead:
+            self.publish_dead()
         if self.keys is not None:
             return self.send_all_keyed()
         while self.ready_count and self.waits():
@@ -647,7 +840,7 @@ cdef class Group(Subscriber):
     cdef int put_aside(self, Waiting taken) except -1:
         """No member with room may take the message: keep it for others, or drop it if there are none."""
         cdef Held held
-        if self.someone_takes(taken.message):
+        if self.settings.declared or self.someone_takes(taken.message):
             held = Held()
             held.place = taken.place
             held.message = taken.message
@@ -658,6 +851,7 @@ cdef class Group(Subscriber):
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("dropped", self.client_id, taken.message, taken.message.qos,
                                           "no member may read it, or takes a packet of its size")
+        self.forget_failures(taken.place)
         self.record_done(taken.place)
         self.forget_key(taken.place)
         message_release(taken.message)
@@ -715,26 +909,18 @@ cdef class Group(Subscriber):
 
     # ---- order by key ----
 
-    def configure(self, GroupSettings settings not None):
-        """Set the settings. Another strategy holds for the messages that follow, and by topic for those that are here.
-
-        Args:
-            settings: the node's, or of this group only. To change them later, call this with a new object.
-        """
+    cdef int set_strategy(self) except -1:
+        """Apply the strategy. It holds for the messages that follow, and by topic for those that are here too."""
         cdef Held held
-        cdef Member member
         cdef uint8_t before = ROTATION if self.keys is None else self.keys.strategy
-        self.settings = settings
-        for member in self.connected:
-            member.has_sent()                     # its window may be larger
-        if settings.strategy_number == before:
-            return
+        if self.settings.strategy_number == before:
+            return 0
         if self.keys is not None:
             for held in self.keys.all_parked():
                 self.put_back(Waiting(held.place, message_hold(held.message)))
-        self.keys = KeyTable(settings.strategy_number) if settings.strategy_number != ROTATION else None
+        self.keys = KeyTable(self.settings.strategy_number) if self.settings.strategy_number != ROTATION else None
         self.find_keys()
-        self.turn.schedule_send(self)
+        return self.turn.schedule_send(self)
 
     cdef int find_keys(self) except -1:
         """Note the keys of the messages that are here, as far as they are known."""
@@ -762,7 +948,6 @@ cdef class Group(Subscriber):
                     self.note_key(place, e.message)
                     self.keys.bind(place, member)
                 n += 1
-        self.restored_keys = None
         return 0
 
     cdef int note_key(self, uint64_t place, const Message* message) except -1:
@@ -784,12 +969,16 @@ cdef class Group(Subscriber):
         """A message that no member has is dropped, or given with QoS 0."""
         return 0 if self.keys is None else self.keys.forget(place)
 
-    cdef int accept_keyed(self, uint64_t place, Publication* publication) except -1:
-        """Give a new message to the member that its key is bound to, or to the next with room; else it waits."""
-        cdef Key key = self.keys.note(place, key_of(self.settings, publication))
-        if self.waits() or self.give_keyed(key, place, publication.message, False) != GIVEN_TO_ONE:
-            self.wait(place, message_hold(publication.message), False)
-        return 0
+    cdef int accept_message(self, uint64_t place, const Publication* publication, Message* message) except -1:
+        """Give a new message to the next member with room, or to that of its key; else it waits."""
+        cdef Key key
+        cdef bint given
+        if self.keys is None or self.settings.strategy_number == ROTATION:
+            given = not self.waits() and self.give(place, message, False)
+        else:
+            key = self.keys.note(place, key_of(self.settings, publication))
+            given = not self.waits() and self.give_keyed(key, place, message, False) == GIVEN_TO_ONE
+        return 0 if given else self.wait(place, message_hold(message), False)
 
     cdef int give_keyed(self, Key key, uint64_t place, Message* message, bint recorded) except -1:
         """Give the message to a member; returns GIVEN_TO_ONE, NO_ROOM, or NOT_TAKEN."""
@@ -838,7 +1027,8 @@ cdef class Group(Subscriber):
             else:
                 self.put_back(taken)
             return False
-        if result == NOT_TAKEN and key.member is None and not self.someone_takes(taken.message):
+        if result == NOT_TAKEN and key.member is None and not (
+                self.settings.declared or self.someone_takes(taken.message)):
             self.put_aside(taken)                 # which drops it
             return True
         self.park(key, taken)
@@ -894,6 +1084,100 @@ cdef class Group(Subscriber):
             if member.may_take(message):
                 return True
         return False
+    # ---- dead letters ----
+
+    cdef int note_failure(self, uint64_t place, uint8_t code, bytes client_id) except -1:
+        """A message comes back that was sent to this client; `code`: of its refusal, 0 = it was not acknowledged."""
+        if self.settings.max_deliveries == 0:
+            return 0
+        if self.failures is None:
+            self.failures = {}
+        self.failures[place] = (self.deliveries(place) + 1, code, client_id)
+        return 0
+
+    cdef int forget_failures(self, uint64_t place) except -1:
+        """The message is done, or another node's to give."""
+        if self.failures is not None:
+            self.failures.pop(place, None)
+            if not self.failures:
+                self.failures = None
+        return 0
+
+    cdef uint32_t deliveries(self, uint64_t place) except? 0:
+        """How often the message was sent without success."""
+        return self.failures[place][0] if self.failures is not None and place in self.failures else 0
+
+    cdef bytes last_of(self, uint64_t place):
+        """The client that did not acknowledge the message; None: it is not known, or there was none."""
+        return self.failures[place][2] if place in self.failures else None
+
+    cdef bint has_failed(self, uint64_t place) except -1:
+        """Whether the message was sent as often as the settings allow."""
+        return (self.failures is not None and self.settings.max_deliveries != 0
+                and self.deliveries(place) >= self.settings.max_deliveries)
+
+    cdef int take_dead(self, uint64_t place, Message* message) except -1:
+        """Publish the message as a dead letter at the end of the turn; takes over the reference."""
+        cdef Held held = Held()
+        held.place = place
+        held.message = message
+        self.dead.append(held)
+        return self.turn.schedule_send(self)
+
+    cdef int publish_dead(self) except -1:
+        """Publish the dead letters, and end them in the same block."""
+        cdef Held held
+        cdef Message* m
+        while self.dead:
+            held = self.dead.popleft()
+            m = held.message
+            deliveries, code, _ = self.failures[held.place]
+            self.forget_failures(held.place)
+            self.turn.counters[DEAD_LETTERS] += 1
+            if self.turn.tracer is not None:
+                self.turn.tracer.note_message("dropped", self.client_id, m, m.qos, "it is a dead letter")
+            self.end_dead(held.place)
+            if self.turn.dead_letters is not None:
+                self.turn.dead_letters(DeadLetter(
+                    self.client_id, self.settings.dead_letter_topic, m.data[:m.topic_length],
+                    message_payload(m)[:<Py_ssize_t>m.payload_length], m.qos,
+                    message_properties(m)[:<Py_ssize_t>m.properties_length], deliveries, code))
+        return 0
+
+    cdef int end_dead(self, uint64_t place) except -1:
+        """The block being written has the dead letter: the message is done."""
+        return self.record_done(place)
+
+    cdef int record_failure(self, uint64_t place) except -1:
+        """Write how often the message was sent without success."""
+        if self.failures is not None and self.recorded() and place in self.failures:
+            self.turn.journal.group_failed(self.session_id, place, self.failures[place][0], self.failures[place][1])
+        return 0
+
+    def restore_failed(self, uint64_t place, uint64_t failures):
+        """Restore a GROUP_FAILED record."""
+        if self.failures is None:
+            self.failures = {}
+        self.failures[place] = (failures >> 8, failures & 255, None)
+
+    cdef int prune_failures(self) except -1:
+        """Forget what a compaction has written of messages that were done meanwhile."""
+        cdef Member member
+        cdef Session session
+        cdef uint64_t n
+        cdef Entry* e
+        cdef set live = set(self.restored_places or ())
+        for member in self.members:
+            session = member.session
+            n = session.queue.head
+            while n < session.tail:
+                e = queue_entry(&session.queue, n)
+                if e.flags & OF_GROUP and e.identifiers == member.index and e.state != ACKED:
+                    live.add(session.shares.places[n & session.shares.mask])
+                n += 1
+        for place in [place for place in self.failures if place not in live]:
+            self.forget_failures(place)
+        return 0
 
     # ---- store ----
 
@@ -910,6 +1194,8 @@ cdef class Group(Subscriber):
             key = self.keys.of(place)
             if key is not None:
                 self.turn.journal.group_key(self.session_id, place, key.hash)
+        elif self.restored_keys is not None and place in self.restored_keys:
+            self.turn.journal.group_key(self.session_id, place, self.restored_keys[place])
         return 0
 
     cdef int record_done(self, uint64_t place) except -1:
@@ -922,6 +1208,15 @@ cdef class Group(Subscriber):
         if self.recorded():
             self.turn.journal.note_level_5()
             self.turn.journal.text(j.GROUP, self.session_id, 0, self.client_id, len(self.client_id))
+            if self.settings.declared:
+                self.record_declaration()
+
+    def record_declaration(self):
+        """Write to the journal how the group is declared, or that it is not."""
+        cdef const uint8_t* text = self.settings.declaration
+        if self.recorded():
+            self.turn.journal.note_level_5()
+            self.turn.journal.text(j.GROUP_DECLARED, self.session_id, 0, text, len(self.settings.declaration))
 
     def record_messages(self):
         """Write the messages that wait to the journal again, and those that clean sessions have not acknowledged."""
@@ -937,11 +1232,13 @@ cdef class Group(Subscriber):
             self.record_queued(self.queue[i & (self.capacity - 1)].place, self.queue[i & (self.capacity - 1)].message)
         for k in range(self.back_count):
             self.record_queued(self.back[k].place, self.back[k].message)
-        for held in self.aside:
+        for held in (*self.aside, *self.dead):
             self.record_queued(held.place, held.message)
         if self.keys is not None:
             for held in self.keys.all_parked():
                 self.record_queued(held.place, held.message)
+        for place in self.failures or ():
+            self.record_failure(place)
         for member in self.members:
             session = member.session
             if session.recorded():
@@ -963,6 +1260,7 @@ cdef class Group(Subscriber):
 
     def restore_done(self, uint64_t place):
         """Restore a GROUP_DONE record."""
+        self.forget_failures(place)
         if self.restored_places is not None:
             self.restored_places.pop(place, None)
 
@@ -975,12 +1273,14 @@ cdef class Group(Subscriber):
     def restore_gone(self):
         """Restore a GROUP_GONE record: no message of the group is kept. GROUP may follow again."""
         self.restored_places = None
+        self.failures = None
 
     def restore_given(self, uint64_t place, Session session not None, uint64_t n):
         """Restore a GIVEN record: the entry `n` of the session's queue is the message of this place."""
         cdef Member member
         cdef Entry* e
-        self.restore_done(place)
+        if self.restored_places is not None:
+            self.restored_places.pop(place, None)
         self.next_place = max(self.next_place, place + 1)
         for member in self.members:
             if member.session is session and session.queue.head <= n < session.tail:
@@ -994,11 +1294,18 @@ cdef class Group(Subscriber):
     def restored(self):
         """End the restore: the messages that wait are in the order of their places."""
         cdef Restored message
+        if self.failures is not None:
+            self.prune_failures()
         places, self.restored_places = self.restored_places or {}, None
         for place in sorted(places):
             message = places[place]
+            if self.has_failed(place):
+                self.take_dead(place, message_hold(message.message))
+                continue
             self.wait(place, message_hold(message.message), True)
         self.find_keys()
+        if self.keys is not None:
+            self.restored_keys = None
 
 
 cdef class Held:
@@ -1019,7 +1326,7 @@ cdef class Begun(Held):
         if group.keys is not None:
             group.keys.begin_ended(self.place)
             group.turn.schedule_send(group)
-        if not group.members:                     # the group has ended
+        if group.is_empty():                      # the group has ended
             group.turn.counters[SHARED_DISCARDED] += 1
             return
         if member.group is None or member.session.outlet is None:
@@ -1064,25 +1371,37 @@ cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message*
     return n
 
 
-cdef int give_back(Session session, uint64_t n, Entry* e) except -1:
-    """Give an entry back to its group: it leaves the session's queue as if it were done."""
-    cdef Member member = <Member>session.shares.items[e.identifiers]
-    cdef uint64_t place = session.shares.places[n & session.shares.mask]
+cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL:
+    """Take an entry out of the session's queue, as if it were done; its reference passes to the caller."""
     cdef Message* message = e.message
-    cdef uint8_t qos = e.flags & QOS
     if e.state == SENT:
         count_inflight(session, -<int64_t>session.in_flight(n, e))
     count_queued(session, -1, -message_size(message))
-    e[0] = Entry(NULL, 0, qos, ACKED, 0)
+    e[0] = Entry(NULL, 0, e.flags & QOS, ACKED, 0)
     queue_skip_acked(&session.queue, session.tail)
+    return message
+
+
+cdef int give_back(Session session, uint64_t n, Entry* e, uint8_t code=0) except -1:
+    """Give an entry back to its group. `code`: of the client's refusal, 0 = it has not refused it."""
+    cdef Member member = <Member>session.shares.items[e.identifiers]
+    cdef Group group = member.group
+    cdef uint64_t place = session.shares.places[n & session.shares.mask]
+    cdef uint8_t qos = e.flags & QOS
+    cdef bint was_sent = e.state != WAITING or e.flags & DUP
+    cdef Message* message = take_entry(session, n, e)
     if session.recorded():
         session.turn.journal.entry(j.DONE, session, session.session_id, n)
-    return member.returned(place, message, qos)
+    if was_sent:
+        group.note_failure(place, code, session.client_id)
+    member.returned(place, message, qos)
+    return group.record_failure(place) if was_sent else 0
 
 
 cdef int release_entry(Session session, Member member, uint64_t n, Entry* e) except -1:
     """The entry is the session's own from now on: it does not go back to the group."""
     cdef Py_ssize_t size = len(member.properties)
+    member.group.forget_failures(session.shares.places[n & session.shares.mask])
     if member.group.kept and e.flags & QOS == 1 and not session.recorded() and not session.restoring:
         member.group.record_done(session.shares.places[n & session.shares.mask])
     member.group.key_done(session.shares.places[n & session.shares.mask])

@@ -19,3 +19,4 @@ cdef class GroupSettings:
     cdef readonly uint32_t max_deliveries    # attempts, after which a message is a dead letter; 0 = no limit
     cdef readonly bytes dead_letter_topic    # b"": dead letters are dropped
     cdef readonly bint declared              # the group exists without members
+    cdef readonly bytes declaration          # the settings that it was declared with, as a text; b"": not declared

@@ -1,4 +1,5 @@
 STRATEGIES: tuple[str, ...]
+DEFAULT_STRATEGY: str
 
 def check_cluster_settings(strategy: str) -> None: ...
 
@@ -13,10 +14,11 @@ class GroupSettings:
     max_deliveries: int
     dead_letter_topic: bytes
     declared: bool
+    declaration: bytes
     def __init__(
         self,
         *,
-        declared: bool = False,
+        declaration: bytes = b"",
         window: int = 32,
         max_messages: int = 100_000,
         max_bytes: int = 1 << 28,

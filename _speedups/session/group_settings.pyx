@@ -1,6 +1,7 @@
 """The settings of a shared subscription: those of the node (`[shared]`), or its own if it is declared."""
 
 STRATEGIES = ("rotation", "topic", "publisher")
+DEFAULT_STRATEGY = STRATEGIES[ROTATION]
 
 
 def check_cluster_settings(str strategy not None):
@@ -9,21 +10,22 @@ def check_cluster_settings(str strategy not None):
     Raises:
         ValueError: the strategy is not "rotation".
     """
-    if strategy != STRATEGIES[ROTATION]:
+    if strategy != DEFAULT_STRATEGY:
         raise ValueError(f"the strategy {strategy!r} of a shared subscription is for one node; a cluster has "
-                         f"{STRATEGIES[ROTATION]!r} only")
+                         f"{DEFAULT_STRATEGY!r} only")
 
 
 cdef class GroupSettings:
     """Settings of one group, or of all that have none of their own.
 
     Args:
-        declared: the group exists without members.
+        declaration: the settings that the group was declared with, as they are stored; empty: it is not declared.
         values: as for `set`.
     """
 
-    def __init__(self, *, bint declared=False, **values):
-        self.declared = declared
+    def __init__(self, *, bytes declaration=b"", **values):
+        self.declaration = declaration
+        self.declared = declaration != b""
         self.set(**values)
 
     def set(self, *, uint32_t window=32, uint64_t max_messages=100000, uint64_t max_bytes=1 << 28,

@@ -38,6 +38,8 @@ GROUP_QUEUED            group u64, place u64, message u64: no session has it, or
 GROUP_DONE              group u64, place u64: acknowledged, dropped, or sent to a clean session with QoS 2
 GIVEN                   group u64, place u64, session u64, queue number u64: the entry of the session, in a QUEUED before
                         this, is this message of the group. If it goes back, DONE and GROUP_QUEUED follow
+GROUP_FAILED            group u64, place u64, deliveries without success << 8 | reason code of the last u64
+GROUP_DECLARED          group u64, 0 u8, length u32, the settings that it is declared with; empty = it is not declared
 GROUP_KEY               group u64, place u64, hash u64: of the publisher, whose messages keep their order in the group
 ======================  ==============================================================================================
 
@@ -314,6 +316,17 @@ cdef class Journal:
         memcpy(p + 16, &hash, 8)
         return 0
 
+    cdef int group_failed(self, uint64_t group, uint64_t place, uint64_t deliveries, uint8_t code) except -1:
+        """Write how often a message of a group was sent without success."""
+        cdef uint64_t failures = deliveries << 8 | code
+        cdef uint8_t* p
+        self.note_level_5()
+        p = self.room(GROUP_FAILED, 24)
+        memcpy(p, &group, 8)
+        memcpy(p + 8, &place, 8)
+        memcpy(p + 16, &failures, 8)
+        return 0
+
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1:
         """Write that the entry `n` of the session `number` is a group's message."""
         cdef uint8_t* p
@@ -420,7 +433,7 @@ def records(bytes block not None):
             memcpy(&c, p + 16, 8)
             found.append(("QUEUED", a, b, c, p[24], b""))
             p += 25
-        elif kind in (AWAITING, GROUP_QUEUED, GROUP_KEY):
+        elif kind in (AWAITING, GROUP_QUEUED, GROUP_FAILED, GROUP_KEY):
             need(p, end, 24)
             memcpy(&b, p + 8, 8)
             memcpy(&c, p + 16, 8)
@@ -482,9 +495,11 @@ NAMES = {
     UNSUBSCRIBED: "UNSUBSCRIBED", RETAINED: "RETAINED", RETAINED_GONE: "RETAINED_GONE", WILL: "WILL",
     WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER", WILL_DELAY: "WILL_DELAY", CLOCK: "CLOCK",
     GROUP: "GROUP", GROUP_GONE: "GROUP_GONE", GROUP_QUEUED: "GROUP_QUEUED", GROUP_DONE: "GROUP_DONE", GIVEN: "GIVEN",
+    GROUP_FAILED: "GROUP_FAILED",
+    GROUP_DECLARED: "GROUP_DECLARED",
     GROUP_KEY: "GROUP_KEY",
 }
 TEXTS = {
     SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,
-    SESSION_EXPIRY, WILL_DELAY, GROUP,
+    SESSION_EXPIRY, WILL_DELAY, GROUP, GROUP_DECLARED,
 }

@@ -17,6 +17,7 @@ cdef class Membership:
     cdef int has_sent(self) except -1
     cdef int record_given(self, uint64_t place, uint64_t n) except -1
     cdef int finished(self, uint64_t place, uint8_t qos) except -1
+    cdef bint refused(self, uint64_t n, uint8_t code) except -1
 
 
 cdef class Memberships:

@@ -47,6 +47,10 @@ cdef class Membership:
         """The message with this place in the group is acknowledged, or dropped."""
         return 0
 
+    cdef bint refused(self, uint64_t n, uint8_t code) except -1:
+        """The client has refused the entry `n` of its queue. Whether the group takes it back."""
+        return False
+
     cdef int record_given(self, uint64_t place, uint64_t n) except -1:
         """Write to the journal that the entry `n` of the session's queue is the group's message with this place."""
         return 0

@@ -43,6 +43,7 @@ cdef class Session(Subscriber):
     cdef bint put_publish(self, const Message* m, uint8_t first_byte, uint16_t packet_id, bytes identifiers) except -1
     cdef bint puback(self, uint16_t packet_id, uint8_t code) except -1
     cdef bint pubrec(self, uint16_t packet_id, uint8_t code) except -1
+    cdef bint gave_back(self, uint64_t n, Entry* e, uint8_t code) except -1
     cdef bint pubcomp(self, uint16_t packet_id) except -1
     cdef bint awaits(self, uint16_t packet_id) noexcept
     cdef int await_release(self, uint16_t packet_id, Message* message) except -1

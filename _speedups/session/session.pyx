@@ -503,6 +503,8 @@ cdef class Session(Subscriber):
         if e.flags & QOS != 1:
             return False
         if code >= CODE_UNSPECIFIED:
+            if self.gave_back(n, e, code):
+                return True
             self.turn.counters[REFUSED_BY_RECEIVER] += 1
         self.trace("acknowledged", e.message, 1, "PUBACK" if code < CODE_UNSPECIFIED else "PUBACK with a failure")
         count_inflight(self, -<int64_t>self.in_flight(n, e))
@@ -522,6 +524,8 @@ cdef class Session(Subscriber):
             return False
         if code >= CODE_UNSPECIFIED:
             if e != NULL:
+                if fresh and self.gave_back(n, e, code):
+                    return True
                 self.turn.counters[REFUSED_BY_RECEIVER] += 1
                 if fresh:
                     self.trace("acknowledged", e.message, 2, "PUBREC with a failure")
@@ -543,6 +547,13 @@ cdef class Session(Subscriber):
         # An unknown identifier is answered too, so that the client can complete its half [MQTT-4.3.3-1].
         self.outlet.acknowledge(PUBREL, packet_id, fresh and self.recorded(),
                                 CODE_PACKET_IDENTIFIER_NOT_FOUND if e == NULL else 0, 0)
+        return True
+
+    cdef bint gave_back(self, uint64_t n, Entry* e, uint8_t code) except -1:
+        """The client has refused an entry. Whether it was a shared subscription's, which has taken it back."""
+        if not e.flags & OF_GROUP or not (<Membership>self.shares.items[e.identifiers]).refused(n, code):
+            return False
+        self.turn.schedule_send(self)
         return True
 
     cdef bint pubcomp(self, uint16_t packet_id) except -1:

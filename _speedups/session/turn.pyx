@@ -212,6 +212,10 @@ cdef class Turn:
         self.has_publish_hook = has_publish_hook
         self.deliver_hook = deliver_hook
 
+    def set_dead_letters(self, publish):
+        """Set the function that is called with each DeadLetter, while the turn ends, before its block is sealed."""
+        self.dead_letters = publish
+
     def follow(self, Tracer tracer):
         """Note the steps of messages in this tracer; None: in none."""
         self.tracer = tracer

@@ -1,4 +1,4 @@
-"""`flockmq groups`: the shared subscriptions, their members, and the messages that wait."""
+"""`flockmq groups`: the shared subscriptions, their members, the messages that wait; and groups that are declared."""
 
 import json
 from argparse import Namespace
@@ -8,6 +8,8 @@ from urllib.parse import urlencode
 from broker import logs
 from broker.commands.http_api import add_api_options, check_url, response
 from broker.commands.parser import Parser
+from broker.config.declared_group import OPTIONS, declared
+from broker.config.kinds import Boolean
 from broker.errors import UsageError
 
 SECONDS = 30.0  # for a response
@@ -16,26 +18,44 @@ EXAMPLES = """\
   flockmq groups
   flockmq groups show '$share/workers/jobs/#' --url https://broker.example.org:8080 --token-file token
   flockmq groups purge '$share/workers/jobs/#'
+  flockmq groups add '$share/workers/jobs/#' --max-queued-messages 1000000 --when-full drop-new --expiry 1h
+  flockmq groups remove '$share/workers/jobs/#'
 
 list (the default): all groups. show: one, with its members and its oldest messages. purge: drop the messages that
-wait; members keep those that they have."""
+wait; members keep those that they have. add: declare a group, which exists without members, or replace the settings of
+one; settings that are not given are those of [shared] in the configuration. remove: declare it no more; without members
+it ends, and the messages that wait are dropped."""
 
 
 def run(arguments: list[str]) -> int:
-    """List, show or purge groups; returns the exit status."""
+    """List, show, purge, declare or remove groups; returns the exit status."""
     parser = Parser(
-        "groups", "The shared subscriptions of a broker.", "[list | show GROUP | purge GROUP] [OPTION...]", EXAMPLES
+        "groups",
+        "The shared subscriptions of a broker.",
+        "[list | show GROUP | purge GROUP | add GROUP | remove GROUP] [OPTION...]",
+        EXAMPLES,
     )
-    parser.add_argument("action", nargs="?", default="list", choices=("list", "show", "purge"), help="[list]")
+    actions = {"list": list_all, "show": show, "purge": purge, "add": add, "remove": remove}
+    parser.add_argument("action", nargs="?", default="list", choices=tuple(actions), help="[list]")
     parser.add_argument("group", nargs="?", metavar="GROUP", help="$share/NAME/FILTER")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_api_options(parser)
+    settings = parser.add_argument_group("settings of `add`")
+    for name, (kind, description) in OPTIONS.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(kind, Boolean):
+            settings.add_argument(flag, action="store_const", const="true", help=description)
+        else:
+            settings.add_argument(flag, metavar="VALUE", help=description)
     parser.add_general_help(parser.add_argument_group("general"))
     args = parser.parse(arguments)
     check_url(args)
     if (args.group is None) != (args.action == "list"):
         raise UsageError(f"`groups {args.action}` takes {'no' if args.group else 'a'} group", "$share/NAME/FILTER")
-    {"list": list_all, "show": show, "purge": purge}[args.action](args)
+    given = [name for name in OPTIONS if getattr(args, name) is not None]
+    if given and args.action != "add":
+        raise UsageError(f"--{given[0].replace('_', '-')} is of `groups add`")
+    actions[args.action](args)
     return 0
 
 
@@ -57,7 +77,7 @@ def list_all(args: Namespace) -> None:
     for item in items:
         print(
             f"{item['connected']:>9} {item['members']:>7} {item['waiting']:>9} {item['unacknowledged']:>14} "
-            f"{item['given']:>10}  {logs.escaped(item['group'])}"
+            f"{item['given']:>10}  {logs.escaped(item['group'])}{' (declared)' if item['declared'] else ''}"
         )
 
 
@@ -68,6 +88,9 @@ def show(args: Namespace) -> None:
         print(json.dumps(found))
         return
     print(f"{logs.escaped(found['group'])}: {found['waiting']} messages wait ({found['waiting_bytes']} bytes)")
+    if found["declared"]:
+        settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in found["settings"].items() if value != "")
+        print(f"  declared: {logs.escaped(settings)}")
     for member in found["of"]:
         state = "connected" if member["connected"] else "away"
         kind = "persistent" if member["persistent"] else "clean"
@@ -86,6 +109,25 @@ def purge(args: Namespace) -> None:
     ) as found:
         dropped = json.load(found)["dropped"]
     print(json.dumps({"dropped": dropped}) if args.json else f"{dropped} messages dropped")
+
+
+def add(args: Namespace) -> None:
+    """Declare a group."""
+    given = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
+    try:
+        group = declared(args.group, given, is_text=True)
+    except ValueError as fault:
+        raise UsageError(f"expected {fault}") from None
+    path = f"/group?{urlencode({'group': group.name})}"
+    with response(args, path, dict(group.options), method="PUT", timeout=SECONDS):
+        print(json.dumps(dict(group.options)) if args.json else f"{logs.escaped(group.name)} is declared")
+
+
+def remove(args: Namespace) -> None:
+    """Declare a group no more."""
+    with response(args, f"/group?{urlencode({'group': args.group})}", method="DELETE", timeout=SECONDS) as found:
+        dropped = json.load(found)["dropped"]
+    print(json.dumps({"dropped": dropped}) if args.json else f"removed, {dropped} messages dropped")
 
 
 def ask(args: Namespace, path: str, **query: object) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
+from broker.config.declared_group import DeclaredGroup, DeclaredGroups
 from broker.config.kinds import (
     Addresses,
     Boolean,
@@ -268,6 +269,29 @@ class SharedConfig:
         "Seconds after which the unacknowledged QoS 1 messages of a disconnected subscriber with a persistent session "
         "go to others. 0 = at once.",
         Duration(0, CENTURY),
+        reloadable=True,
+    )
+    max_deliveries: int = option(
+        0,
+        "Times that a QoS 1 or 2 message of a shared subscription is sent and refused, or not acknowledged, before it "
+        "is a dead letter. 0 = no limit, and a refused message is dropped, as MQTT 5.0 says.",
+        Integer(0, 65_535),
+        reloadable=True,
+    )
+    dead_letter_topic: str = option(
+        "",
+        "Topic that dead letters are published to; user properties have their history. Empty = they are dropped.",
+        Name(r"[^+#\x00-\x1f\x7f]{0,1000}", "a topic name without wildcards"),
+        reloadable=True,
+    )
+    groups: tuple[DeclaredGroup, ...] = option(
+        (),
+        "Groups that exist without subscribers, so that messages wait for the first; one table [[shared.groups]] each: "
+        "name ($share/NAME/FILTER), and settings of its own: window, max_queued_messages, max_queued_bytes, when_full "
+        "(drop-old or drop-new), expiry (seconds that a message may wait), last_value (only the newest message of "
+        "each topic waits), strategy (rotation, topic or publisher), max_deliveries, dead_letter_topic. One that is no "
+        "longer here stays until `flockmq groups remove`.",
+        DeclaredGroups(),
         reloadable=True,
     )
 

@@ -13,6 +13,7 @@ from _speedups.net.connection import Connection
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from broker.auth.cluster_users import Source
+from broker.config.declared_group import DeclaredGroup
 from broker.config.schema import Config
 from broker.coordination.admission import Admission
 from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply, call, gather
@@ -166,6 +167,26 @@ class Coordinator(ABC):
         dropped = self.data_plane.router.filters.groups[name].purge()
         self.data_plane.end_turn()
         return dropped
+
+    @abstractmethod
+    async def declare_group(self, group: DeclaredGroup) -> None:
+        """Let a shared subscription exist without members, or replace its settings.
+
+        Raises:
+            NotNow: the store of the group does not reply, or the cluster has no shared subscriptions yet.
+            ValueError: a cluster does not have the strategy.
+        """
+
+    @abstractmethod
+    async def remove_group(self, name: bytes) -> int | None:
+        """Let a shared subscription exist by its members only; without members it ends, and what waits is dropped.
+
+        Returns:
+            The number of dropped messages; None: it is not declared.
+
+        Raises:
+            NotNow: the store of the group does not reply.
+        """
 
     def session_deadline(self, client_id: bytes) -> int | None:
         """Seconds until a session without a connection expires; None: never, or this node has no deadline for it."""

@@ -12,6 +12,7 @@ from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from broker import logs
 from broker.auth.authenticator import ReasonCode
+from broker.config.declared_group import DeclaredGroup
 from broker.config.schema import Config
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator, Done
@@ -19,6 +20,7 @@ from broker.coordination.expiry import Expiry
 from broker.core import will
 from broker.core.calls import RpcMethods
 from broker.core.data_plane import DataPlane
+from broker.core.group_settings import settings_of
 from broker.core.session_expiry import interval_of
 from broker.storage.compaction import MIN_BYTES, Compaction
 from broker.storage.restore import Restorer
@@ -80,6 +82,7 @@ class StandaloneCoordinator(Coordinator):
                 wills=len(restorer.wills),
                 seconds=f"{time.monotonic() - began:.2f}",
             )
+        self._declare_configured(plane.config)
         plane.end_turn()
 
     def _confirm(self, blocks: int) -> None:
@@ -90,6 +93,27 @@ class StandaloneCoordinator(Coordinator):
 
     def configure(self, config: Config) -> None:
         self._expiry.configure()
+        self._declare_configured(config)
+        self.data_plane.end_turn()
+
+    def _declare_configured(self, config: Config) -> None:
+        for group in config.shared.groups:
+            self._declare(group)
+
+    def _declare(self, group: DeclaredGroup) -> None:
+        filters, turn, name = self.data_plane.router.filters, self.data_plane.turn, group.name.encode()
+        known = filters.groups.get(name)
+        if known is None or known.settings.declaration != group.stored:
+            filters.declare(turn, name, settings_of(group.stored, turn.shared))
+
+    async def declare_group(self, group: DeclaredGroup) -> None:
+        self._declare(group)
+        await self._recorded()
+
+    async def remove_group(self, name: bytes) -> int | None:
+        dropped = self.data_plane.router.filters.undeclare(name)
+        await self._recorded()
+        return dropped
 
     def tick(self) -> None:
         self._expiry.tick()

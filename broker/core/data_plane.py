@@ -16,6 +16,8 @@ from _speedups.session.session import Session
 from _speedups.session.turn import Turn
 from broker import logs
 from broker.config.schema import Config
+from broker.core.dead_letters import DeadLetters
+from broker.core.group_settings import refresh
 from broker.core.sessions import Sessions
 
 TICKS_PER_SECOND = 4
@@ -38,6 +40,7 @@ class DataPlane:
     ) -> None:
         self.turn = Turn(journal, commit, report)
         self.router = Router(self.turn)
+        self.dead_letters = DeadLetters(self.router)
         self.sessions = Sessions(self.turn, self.router.filters)
         self.reactor = Reactor(self.router, None, wake)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,7 +70,10 @@ class DataPlane:
             max_messages=config.shared.max_queued_messages,
             max_bytes=config.shared.max_queued_bytes,
             drop_oldest=limits.queue_policy == "drop-old",
+            max_deliveries=config.shared.max_deliveries,
+            dead_letter_topic=config.shared.dead_letter_topic.encode(),
         )
+        refresh(self.router, self.turn.shared)
         self.router.retained.set_limits(limits.max_retained_messages, limits.max_retained_bytes)
         self.reactor.set_limits(
             max_pending=limits.max_pending_connects,

@@ -28,6 +28,24 @@ def describe(group: Group, stored: tuple[int, int] = (0, 0)) -> dict[str, Any]:
         "unacknowledged": sum(member.given_now for member in group.members),
         "given": group.given,
         "returned": group.returned,
+        "declared": group.settings.declared,
+        "settings": settings_of(group),
+    }
+
+
+def settings_of(group: Group) -> dict[str, Any]:
+    """The settings that hold for the group, by the names that they have in a declaration."""
+    settings = group.settings
+    return {
+        "window": settings.window,
+        "max_queued_messages": settings.max_messages,
+        "max_queued_bytes": settings.max_bytes,
+        "when_full": "drop-old" if settings.drop_oldest else "drop-new",
+        "expiry": settings.max_expiry,
+        "last_value": settings.last_value,
+        "strategy": settings.strategy,
+        "max_deliveries": settings.max_deliveries,
+        "dead_letter_topic": settings.dead_letter_topic.decode(),
     }
 
 

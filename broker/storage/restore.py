@@ -7,6 +7,7 @@ from _speedups.routing.router import Router
 from _speedups.session.group import Group
 from _speedups.session.journal import DamagedBlock, records
 from _speedups.session.session import Restored, Session
+from broker.core.group_settings import settings_of
 from broker.core.sessions import Sessions
 from broker.core.will import Will
 from broker.errors import StoreError
@@ -50,9 +51,11 @@ class Restorer:
             "SESSION_EXPIRY": self._session_expiry,
             "CLOCK": self._clock,
             "GROUP": self._group,
+            "GROUP_DECLARED": self._group_declared,
             "GROUP_GONE": lambda g: self._groups[g].restore_gone(),
             "GROUP_QUEUED": lambda g, place, m: self._groups[g].restore_queued(place, self._messages[m]),
             "GROUP_DONE": lambda g, place: self._groups[g].restore_done(place),
+            "GROUP_FAILED": lambda g, place, failures: self._groups[g].restore_failed(place, failures),
             "GROUP_KEY": lambda g, place, key: self._groups[g].restore_key(place, key),
             "GIVEN": lambda g, place, s, n: self._groups[g].restore_given(place, self._by_number[s], n),
         }
@@ -67,7 +70,7 @@ class Restorer:
             try:
                 for kind, *fields in records(block):
                     self._apply[kind](*fields)
-            except (DamagedBlock, KeyError, OverflowError) as error:
+            except (DamagedBlock, KeyError, OverflowError, ValueError) as error:
                 raise StoreError(
                     f"the store can't be read: {error!r}",
                     "use the version of FlockMQ that wrote it, or restore a backup",
@@ -115,6 +118,13 @@ class Restorer:
 
     def _group(self, number: int, _: Any, name: bytes) -> None:
         self._groups[number] = self._filters.restore_group(self._turn, number, name)
+
+    def _group_declared(self, number: int, _: Any, text: bytes) -> None:
+        group = self._groups[number]
+        if text:
+            self._filters.declare(self._turn, group.name, settings_of(text, self._turn.shared))
+        else:  # `restored` ends it, unless it has members by then
+            group.configure(None)
 
     def _session_gone(self, number: int) -> None:
         session = self._by_number.pop(number)

@@ -75,6 +75,7 @@ class Joining:
         replica.changes.last, layout, clock = reply
         self._clock.set(clock)
         self._on_layout(layout)
+        await replica.reader.read_groups()
         await replica.reader.read_sessions()
         await replica.reader.read_retained()
         await self._read_members()

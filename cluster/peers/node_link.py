@@ -132,9 +132,9 @@ class NodeLink:
         """Call a function and wait for its reply. Raises as `ask`."""
         return await self.connection.ask(*self._command(name, as_node, arguments))
 
-    async def ask_function_first(self, first: Callable[[Reply], object], name: str, *arguments: Any) -> None:
+    async def ask_function_first(self, first: Callable[[Reply], object], name: str, *arguments: Any) -> Any:
         """Call a function and wait until `first` has its reply, before anything that arrives later. Raises as `ask`."""
-        await self.connection.ask(*self._command(name, True, arguments), first=first)
+        return await self.connection.ask(*self._command(name, True, arguments), first=first)
 
     def publish(self, channel: bytes, message: bytes) -> None:
         """Send a message to other nodes."""

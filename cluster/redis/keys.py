@@ -32,6 +32,7 @@ class Keys:
         self.delayed = self.prefix + b"delayed"
         self.delayed_wills = self.prefix + b"delayed:wills"
         self.shared = self.prefix + b"shared"
+        self.declared_groups = self.prefix + b"groups"
         self.users = self.prefix + b"users"
         self.all = self.prefix + b"all"
         self.analytics_logs = self.prefix + b"analytics:logs"

@@ -12,6 +12,7 @@ retained        topic name, message (empty = cleared); without the message: read
 ready           node: it has joined
 left            node: it has left, or was declared dead
 expired         topic name: its retained message has expired; for Redis only, nodes drop it by themselves
+group           name, settings as JSON (empty = no more): a shared subscription is declared
 layout          the cluster has this layout from now on
 ==============  ====================================================================================================
 """
@@ -23,6 +24,7 @@ from typing import Any
 from _speedups.cluster.journal import decode_message
 from _speedups.session.subscriber import SessionKind
 from broker.core.data_plane import DataPlane
+from broker.core.group_settings import settings_of
 from cluster.peers.members import Members
 
 
@@ -80,6 +82,8 @@ class Changes:
                     self._on_ready(fields[0], number)
             elif name == "left":
                 self._on_left(fields[0])
+            elif name == "group":
+                self.apply_group(*fields)
             elif name == "layout":
                 self._on_layout(fields[0])
         self.last = max(self.last, number)
@@ -121,6 +125,14 @@ class Changes:
         member = self._members.get(node)
         if member is not None:
             self._plane.router.filters.subscribe(member.peer, topic_filter, qos)
+
+    def apply_group(self, name: bytes, settings: bytes) -> None:
+        """A shared subscription is declared, or is it no more."""
+        filters, turn = self._plane.router.filters, self._plane.turn
+        if settings:
+            filters.declare(turn, name, settings_of(settings, turn.shared))
+        else:
+            filters.undeclare(name)
 
     def apply_retained(self, topic: bytes, message: bytes | None = None) -> None:
         """The retained message of a topic name has changed; None: it is yet to be read from Redis."""

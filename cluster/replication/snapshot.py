@@ -52,6 +52,12 @@ class SnapshotReader:
                     options, _, identifier = stored.partition(b";")
                     self._changes.apply_subscribed(client_id, incarnation, name, int(options), int(identifier or 0))
 
+    async def read_groups(self) -> None:
+        """The declared groups."""
+        async for items in self._pieces("declared_groups", AT_ONCE):
+            for name, settings in pairs(items[0]):
+                self._changes.apply_group(name, settings)
+
     async def read_retained(self) -> None:
         """All retained messages."""
         async for values in self._pieces("retained", AT_ONCE):

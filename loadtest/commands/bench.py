@@ -27,6 +27,7 @@ from loadtest.generator.runs import (
     publish_load,
     take_over_load,
 )
+from loadtest.generator.settings import ALIASES
 from loadtest.generator.target import IdleLoad, Load, ReconnectLoad, TakeOverLoad, Target, Workload
 
 T = TypeVar("T", int, float)
@@ -72,6 +73,7 @@ MESSAGES = (
     "payload",
     "properties",
     "ids",
+    "alias",
     "batch",
     "window",
     "backlog",
@@ -251,6 +253,7 @@ def make_parser() -> Parser:
     add("--payload", type=_number(32), metavar="BYTES", help="of each message, at least 32 [64]")
     add("--properties", type=_number(9), metavar="BYTES", help="level 5: property block of each message [none]")
     add("--ids", action="store_true", default=None, help="level 5: subscription identifiers")
+    add("--alias", choices=ALIASES[1:], help="level 5: topic aliases of publishers (in), to subscribers (out), or both")
     add("--rate", type=_real(0), help="messages or take-overs per second and process [as many as possible; 300]")
     add("--count", type=_number(1), metavar="N", help="stop after N messages in each process [no limit]")
     add("--batch", type=_number(1), metavar="N", help="messages per write [1]")

@@ -79,6 +79,7 @@ def _title(asked: argparse.Namespace, options: dict[str, Any]) -> str:
     more = ", MQTT 5.0" if options["level"] == 5 else ""
     more += f", {options['properties']} bytes of properties" if options.get("properties") else ""
     more += ", subscription identifiers" if options.get("ids") else ""
+    more += f", topic aliases {options['alias']}" if options.get("alias") else ""
     return f"{asked.shape}: {clients}{copies}, QoS {options['qos']}, {options['payload']} bytes{more}"
 
 

@@ -26,7 +26,8 @@ from loadtest.compare.cluster_scenarios import CLUSTER, LOGS
 from loadtest.compare.scenarios import SINGLE, Goal, Row, Scenario, Table
 from loadtest.generator.cost import Figures
 from loadtest.generator.runs import LoadError, connect_load, find_faults, hold_connections, publish_load, take_over_load
-from loadtest.generator.target import IdleLoad, Load, ReconnectLoad, TakeOverLoad, Target, Workload
+from loadtest.generator.target import IdleLoad, Load, ReconnectLoad, TakeOverLoad, Target, WillsLoad, Workload
+from loadtest.generator.wills import delayed_wills_load
 
 SCENARIOS = (*SINGLE, *CLUSTER, *LOGS)
 RUNS: dict[str, tuple[Callable[[Target, Any], Figures], type[Load]]] = {
@@ -34,6 +35,7 @@ RUNS: dict[str, tuple[Callable[[Target, Any], Figures], type[Load]]] = {
     "hold": (hold_connections, IdleLoad),
     "connect": (connect_load, ReconnectLoad),
     "take-over": (take_over_load, TakeOverLoad),
+    "wills": (delayed_wills_load, WillsLoad),
 }
 CORES = {"one": False, "each": True}  # --cores: the value of Scenario.apart
 ALIASES = {
@@ -94,7 +96,7 @@ def _run(scenario: Scenario, broker: str, seconds: float) -> Figures:
         figures = run(scenario, broker, seconds, broker_cores)
     except BrokerError as error:
         return {"failure": str(error), "missing": True}
-    except LoadError as error:
+    except (LoadError, ConnectionError, TimeoutError) as error:
         return {"failure": str(error)}
     finally:
         os.sched_setaffinity(0, allowed)

@@ -163,6 +163,19 @@ def _mosquitto(port: int, store: str, directory: Path) -> list[str]:
     return [program, "-c", str(config)]
 
 
+def _flashmq(port: int, store: str, directory: Path) -> list[str]:
+    if (program := shutil.which("flashmq")) is None:
+        raise BrokerError("flashmq is not installed")
+    config = directory / "flashmq.conf"
+    config.write_text(
+        "allow_anonymous true\n"
+        "thread_count 1\n"
+        "log_level error\n"
+        f"listen {{\n  protocol mqtt\n  inet4_bind_address 127.0.0.1\n  port {port}\n}}\n"
+    )
+    return [program, "--config-file", str(config)]
+
+
 def _baseline(port: int, store: str, directory: Path) -> list[str]:
     return [sys.executable, "-m", "loadtest.compare.baseline", str(port)]
 
@@ -170,6 +183,7 @@ def _baseline(port: int, store: str, directory: Path) -> list[str]:
 COMMANDS: dict[str, Callable[[int, str, Path], list[str]]] = {
     "FlockMQ": _flockmq,
     "Mosquitto": _mosquitto,
+    "FlashMQ": _flashmq,
     "baseline": _baseline,
 }
 

@@ -9,6 +9,7 @@ from loadtest.compare.scenarios import PAIRS, Goal, Row, Scenario, Table
 ACROSS, WITHIN, AEDES = "A to B", "within A", "Aedes A to B"
 IDLE, LOGGED = "at 1 msg/s", "logged"
 REDIS_TARGET = 40_000  # messages per second at one core of Redis
+PLACES_OF_FLOCKMQ = (ACROSS, WITHIN)
 AEDES_SHARE = 20  # times Aedes' messages per core
 
 CLUSTER_TABLE = Table(
@@ -61,6 +62,7 @@ def _publishing(
     redis: tuple[Goal, ...] = (),
     time: tuple[Goal, ...] = (),
     full: bool = True,
+    brokers: tuple[str, ...] = CLUSTER_TABLE.columns,
 ) -> Scenario:
     together = (Goal(1 / AEDES_SHARE, AEDES, f"≤ 1/{AEDES_SHARE} Aedes"),)
     rows = (
@@ -75,22 +77,22 @@ def _publishing(
         label,
         rows,
         parameters=parameters,
-        brokers=CLUSTER_TABLE.columns,
+        brokers=brokers,
         table=CLUSTER_TABLE,
         saturated=full,
     )
 
 
-def _latency(qos: int) -> Scenario:
+def _latency(qos: int, shared: bool = False) -> Scenario:
     rows = (
         Row("latency_p50_us", "µs", label=", p50", goals=(Goal(1000, text="< 1 ms"),)),
         Row("latency_p99_us", "µs", label=", p99", goals=(Goal(5000, text="< 5 ms"),)),
     )
     return Scenario(
-        f"cluster-latency-qos{qos}",
-        f"latency at 1000 msg/s, QoS {qos}",
+        f"cluster-latency-{'shared-' if shared else ''}qos{qos}",
+        f"latency at 1000 msg/s, QoS {qos}{', shared subscription' if shared else ''}",
         rows,
-        parameters={**PAIRS, "rate": 1000, "qos": qos},
+        parameters={**PAIRS, "rate": 1000, "qos": qos, "shape": "shared" if shared else "pairs"},
         brokers=(ACROSS, WITHIN),
         apart=True,
         table=CLUSTER_TABLE,
@@ -170,8 +172,32 @@ CLUSTER = (
         "cluster-persistent", "pairs 10:10, QoS 1, persistent", {**_QOS1, "persistent": True}, redis=_REDIS_PERSISTENT
     ),
     _publishing("cluster-persistent-100", "pairs 100:100, QoS 1, persistent", _MANY, redis=_REDIS_PERSISTENT),
+    _publishing(
+        "cluster-persistent-woken",
+        "pairs 10:10, QoS 1, persistent",
+        {**_QOS1, "persistent": True},
+        full=False,
+        brokers=PLACES_OF_FLOCKMQ,
+    ),
+    *(
+        _publishing(
+            f"cluster-shared{'' if full else '-woken'}",
+            "shared subscription of 10 persistent sessions, 10 publishers, QoS 1",
+            {**_QOS1, "persistent": True, "shape": "shared"},
+            full=full,
+            brokers=PLACES_OF_FLOCKMQ,
+        )
+        for full in (True, False)
+    ),
+    _publishing(
+        "cluster-shared-clean",
+        "shared subscription of 10 clean sessions, 10 publishers, QoS 1",
+        {**_QOS1, "shape": "shared"},
+        brokers=PLACES_OF_FLOCKMQ,
+    ),
     _latency(0),
     _latency(1),
+    _latency(1, shared=True),
     _take_over("clean", False),
     _take_over("persistent", True),
     _connects("clean", False),

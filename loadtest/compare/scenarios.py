@@ -46,8 +46,8 @@ class Table:
 
 
 BROKERS = Table(
-    columns=("FlockMQ", "Mosquitto", "baseline"),
-    ratios=("Mosquitto", "baseline"),
+    columns=("FlockMQ", "Mosquitto", "FlashMQ", "baseline"),
+    ratios=("Mosquitto", "FlashMQ", "baseline"),
     per_second="FlockMQ/s at one core",
 )
 
@@ -66,7 +66,7 @@ class Scenario:
     name: str  # for --only
     label: str
     rows: tuple[Row, ...]
-    run: str = "publish"  # "publish", "hold", "connect", "take-over": a key of `benchmark.RUNS`
+    run: str = "publish"  # "publish", "hold", "connect", "take-over", "wills": a key of `benchmark.RUNS`
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the load
     quick: Mapping[str, Any] = field(default_factory=dict)  # parameters that --quick changes
     brokers: tuple[str, ...] = ("FlockMQ", "Mosquitto")
@@ -215,9 +215,9 @@ def at_level_5(scenario: Scenario, name: str = "-5", label: str = "", **more: An
         scenario,
         name=f"{scenario.name}{name}",
         label=f"{scenario.label}, MQTT 5.0{label}",
-        rows=_cpu(),
+        rows=_cpu() if scenario.run == "publish" else scenario.rows,
         parameters={**scenario.parameters, **more},
-        brokers=("FlockMQ", "Mosquitto"),
+        brokers=("FlockMQ", "Mosquitto", "FlashMQ"),
         level=5,
     )
 
@@ -229,5 +229,27 @@ LEVEL_5 = (
     at_level_5(_MESSAGES["pairs-qos1"], "-5-properties", ", 60 bytes of properties", properties=60),
     at_level_5(_MESSAGES["fanout"], "-5-properties", ", 60 bytes of properties", properties=60),
     at_level_5(_MESSAGES["fanout"], "-5-ids", ", subscription identifiers", ids=True),
+    at_level_5(_MESSAGES["pairs"], "-5-alias-in", ", topic aliases of publishers", alias="in"),
+    at_level_5(_MESSAGES["pairs"], "-5-alias-out", ", topic aliases to subscribers", alias="out"),
+    at_level_5(next(scenario for scenario in SINGLE if scenario.name == "idle")),
+    Scenario(
+        "wills-5",
+        "100 000 delayed wills due within a second, MQTT 5.0",
+        (
+            Row("wills_s", "s", label=", from the first to the last", goals=(Goal(5, text="≤ 5 s"),)),
+            Row(
+                "others_latency_max_us",
+                "ms",
+                1e-3,
+                label=", longest latency of another client",
+                goals=(Goal(50, text="≤ 50 ms"),),
+            ),
+        ),
+        run="wills",
+        quick={"wills": 2000, "delay": 5.0},
+        brokers=("FlockMQ", "Mosquitto", "FlashMQ"),
+        apart=True,
+        level=5,
+    ),
 )
 SINGLE += LEVEL_5

@@ -16,6 +16,10 @@ cdef enum:
     RECEIVE_MAXIMUM_DEFAULT = 65535
     USER_PROPERTY = 0x26
     SUBSCRIPTION_IDENTIFIER = 0x0B
+    TOPIC_ALIAS_MAXIMUM = 0x22
+    TOPIC_ALIAS = 0x23
+    ALIAS_SIZE = 3              # bytes of a topic alias as a property
+    SUBSCRIBER_ALIASES = 10     # that a subscriber takes
     LOGIN_SIZE = 260            # bytes of user name and password, each after its length
     CONNECT_SIZE = 64 + LOGIN_SIZE
     FILTERS_PER_PACKET = 32     # in one SUBSCRIBE
@@ -25,6 +29,7 @@ cdef enum:
 cdef struct ConnectFields:
     uint8_t level               # of the protocol
     bint clean_session
+    uint8_t aliases             # Topic Alias Maximum of subscribers, level 5; 0 = none
     uint32_t keep_alive         # seconds
     char[17] prefix             # of the client identifier
     uint32_t prefix_size
@@ -80,6 +85,7 @@ cdef inline uint8_t* put_connect(uint8_t* p, const ConnectFields* fields, const 
     cdef uint8_t[CONNECT_SIZE] body
     cdef uint8_t* end
     cdef uint8_t* client_id
+    cdef uint8_t* properties
     cdef const char* letters = "psitr"
     end = put_bytes(body, b"\x00\x04MQTT", 6)
     end[0] = fields.level
@@ -87,12 +93,15 @@ cdef inline uint8_t* put_connect(uint8_t* p, const ConnectFields* fields, const 
     end[0] = <uint8_t>((2 if fields.clean_session else 0) | fields.login_flags)
     client_id = put_uint16(end + 1, fields.keep_alive)
     if fields.level == 5:
-        if fields.clean_session:
-            client_id = put_bytes(client_id, b"\x00", 1)
-        else:
-            client_id[1] = SESSION_EXPIRY_INTERVAL
-            client_id[0] = 5
-            client_id = put_bytes(client_id + 2, b"\xff\xff\xff\xff", 4)  # for ever
+        properties = client_id
+        client_id += 1
+        if not fields.clean_session:
+            client_id[0] = SESSION_EXPIRY_INTERVAL
+            client_id = put_bytes(client_id + 1, b"\xff\xff\xff\xff", 4)  # for ever
+        if fields.aliases and connection.role == SUBSCRIBER:
+            client_id[0] = TOPIC_ALIAS_MAXIMUM
+            client_id = put_uint16(client_id + 1, fields.aliases)
+        properties[0] = <uint8_t>(client_id - properties - 1)
     end = put_bytes(client_id + 2, fields.prefix, fields.prefix_size)
     end[0] = <uint8_t>letters[connection.role]
     end = put_decimal(end + 1, connection.index)
@@ -136,11 +145,16 @@ cdef inline uint8_t* put_subscribe(
 
 cdef inline uint8_t* put_message(
     uint8_t* p, const Shape* shape, const PayloadHeader* header, int qos, uint16_t packet_id, const uint8_t* filler,
-    uint32_t payload, const uint8_t* properties, uint32_t properties_size
+    uint32_t payload, const uint8_t* properties, uint32_t properties_size, bint has_alias
 ) noexcept nogil:
-    """A PUBLISH whose payload is `filler` behind the header; `properties` is a block with its length, at level 5."""
+    """A PUBLISH whose payload is `filler` behind the header; `properties` is a block with its length, at level 5.
+
+    `has_alias`: it has the topic's alias, so that only a publisher's first message has the topic name.
+    """
     cdef uint8_t[TOPIC_SIZE] topic
-    cdef Py_ssize_t size = put_topic(shape, header.topic, topic) - topic
+    cdef Py_ssize_t size = 0
+    if not has_alias or header.sequence == 1:
+        size = put_topic(shape, header.topic, topic) - topic
     p = write_publish(
         p, <uint8_t>(PUBLISH_QOS_0 | qos << 1), publish_remaining(size, payload, qos) + properties_size, topic, size,
         packet_id, filler, payload)

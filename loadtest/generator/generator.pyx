@@ -35,10 +35,13 @@ from _speedups.net.openssl cimport (
 )
 from loadtest.generator.checker cimport Stream
 from loadtest.generator.client_packets cimport (
+    ALIAS_SIZE,
     CONNECT_SIZE,
     FILTERS_PER_PACKET,
     PUBLISH_OVERHEAD,
     SUBSCRIBE_SIZE,
+    SUBSCRIBER_ALIASES,
+    TOPIC_ALIAS,
     ConnectFields,
     connack_receive_maximum,
     put_connect,
@@ -173,6 +176,7 @@ cdef object set_fields(ConnectFields* fields, object settings):
     cdef uint8_t* end
     target = settings.target
     fields.level = target.level
+    fields.aliases = SUBSCRIBER_ALIASES if settings.workload.alias in ("out", "both") else 0
     fields.clean_session = not settings.workload.persistent
     fields.keep_alive = settings.keep_alive
     fields.prefix_size = <uint32_t>len(prefix)
@@ -212,21 +216,26 @@ cdef object set_publishing(Publishing* publishing, const Shape* shape, object lo
 
 
 cdef object set_properties(Publishing* publishing, Receiving* receiving, object settings):
-    """The properties of level 5: one user property that fills the block, or none."""
+    """The properties of level 5: one user property that fills the block, or none; and perhaps a topic alias."""
     cdef uint32_t bytes_ = settings.workload.properties
     cdef uint8_t* p
     receiving.level, receiving.with_identifiers = settings.target.level, settings.workload.ids
+    receiving.with_aliases = settings.workload.alias in ("out", "both")
+    publishing.has_alias = settings.workload.alias in ("in", "both")
     receiving.properties = bytes_
     if settings.target.level < 5:
         return None
-    publishing.properties = <uint8_t*>malloc(4 + bytes_)
+    publishing.properties = <uint8_t*>malloc(4 + bytes_ + ALIAS_SIZE)
     if publishing.properties == NULL:
         raise MemoryError
-    p = put_length(publishing.properties, bytes_)
+    p = put_length(publishing.properties, bytes_ + (ALIAS_SIZE if publishing.has_alias else 0))
     if bytes_:
         p = put_uint16(put_bytes(p, b"\x26\x00\x04load", 7), bytes_ - 9)
         memset(p, c"x", bytes_ - 9)
         p += bytes_ - 9
+    if publishing.has_alias:
+        p[0] = TOPIC_ALIAS
+        p = put_uint16(p + 1, 1)
     publishing.properties_size = <uint32_t>(p - publishing.properties)
     return None
 

@@ -32,6 +32,7 @@ cdef struct Publishing:
     uint8_t* filler             # payload bytes; owned by the generator
     uint8_t* properties         # property block with its length; NULL below level 5; owned by the generator
     uint32_t properties_size    # bytes of both
+    bint has_alias              # the block ends with a topic alias
 
 
 cdef inline int prepare_publisher(const Publishing* load, Connection* connection) noexcept nogil:
@@ -103,7 +104,7 @@ cdef inline uint8_t* put_next_message(
         packet_id = connection.free_ids[connection.free_count]
         connection.in_flight[packet_id] = now
     return put_message(p, load.shape, &header, load.qos, packet_id, load.filler, load.payload,
-                       load.properties, load.properties_size)
+                       load.properties, load.properties_size, load.has_alias)
 
 
 cdef inline uint32_t send_messages(

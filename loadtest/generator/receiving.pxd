@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 from _speedups.base.cursor cimport Cursor, read_varint, varint_size
 from _speedups.codec.tables cimport PUBACK, PUBREC, PUBREL
 from loadtest.generator.checker cimport DUPLICATE, IN_ORDER, Stream, observe
-from loadtest.generator.client_packets cimport PayloadHeader
+from loadtest.generator.client_packets cimport ALIAS_SIZE, PayloadHeader
 from loadtest.generator.connection cimport Connection, Network
 from loadtest.generator.shapes cimport Shape, is_subscribed
 from loadtest.generator.wire cimport get_uint16, put_uint16
@@ -24,6 +24,7 @@ cdef struct Receiving:
     uint32_t payload            # bytes
     uint8_t level               # of the protocol
     bint with_identifiers       # of the subscriptions
+    bint with_aliases           # messages may have topic aliases
     uint32_t properties         # bytes of the property block that a publisher sends, level 5
     uint32_t window             # unacknowledged messages per publisher
     uint32_t stream_count       # per subscriber
@@ -63,7 +64,9 @@ cdef inline uint32_t properties_end(
         expected += 1 + varint_size(connection.index + 1)
     c.p = body + at
     c.end = body + size
-    if at >= size or read_varint(&c, &length) == -1 or length != expected or <uint32_t>(c.end - c.p) < length:
+    if at >= size or read_varint(&c, &length) == -1 or <uint32_t>(c.end - c.p) < length:
+        return 0
+    if length != expected and not (load.with_aliases and length == expected + ALIAS_SIZE):
         return 0
     return <uint32_t>(c.p - body) + length
 

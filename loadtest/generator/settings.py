@@ -8,6 +8,7 @@ from ipaddress import AddressValueError, IPv4Address
 from loadtest.generator.target import NO_MESSAGES, Target, Workload
 
 SHAPES = ("pairs", "fanout", "fanin", "wild", "shared")  # in the order of the constants in shapes.pxd
+ALIASES = ("", "in", "out", "both")
 TRANSPORTS = ("mqtt", "mqtts", "ws", "wss")
 MAX_CONNECTIONS = 1_000_000
 MIN_PAYLOAD = 32  # bytes; the header of generated payloads
@@ -61,8 +62,12 @@ class Settings:
             raise ValueError(f"username and password are longer than {MAX_LOGIN} bytes")
         if target.level not in (4, 5):
             raise ValueError("level is 4 or 5")
-        if target.level == 4 and (workload.properties or workload.ids):
-            raise ValueError("properties and ids need level 5")
+        if target.level == 4 and (workload.properties or workload.ids or workload.alias):
+            raise ValueError("properties, ids and alias need level 5")
+        if workload.alias not in ALIASES:
+            raise ValueError(f"unknown alias {workload.alias!r}")
+        if workload.alias in ("in", "both") and workload.shape == "wild":
+            raise ValueError("a publisher of wild has more topics than aliases")
         if workload.properties and not MIN_PROPERTIES <= workload.properties <= MAX_PROPERTIES:
             raise ValueError(f"properties are 0, or {MIN_PROPERTIES} to {MAX_PROPERTIES} bytes")
         if target.password and not target.username:

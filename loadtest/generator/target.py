@@ -43,6 +43,7 @@ class Workload:
     payload: int = 64  # bytes, at least 32
     properties: int = 0  # bytes of the property block of each message, level 5; 0 = no properties
     ids: bool = False  # each subscriber has a subscription identifier, level 5
+    alias: str = ""  # topic aliases, level 5: publishers set one ("in"), subscribers take them ("out"), or "both"
     persistent: bool = False  # sessions are not clean and stay in the broker afterwards
     batch: int = 1  # messages per write
     window: int = 20  # unacknowledged messages per publisher (QoS 1 and 2)
@@ -93,5 +94,15 @@ class TakeOverLoad:
     connect_limit: float = 60.0  # seconds for the first connections
 
 
-Load = Workload | IdleLoad | ReconnectLoad | TakeOverLoad
+@dataclass(frozen=True, kw_only=True)
+class WillsLoad:
+    """Sessions whose clients are gone, and whose delayed wills are due within one second. Level 5."""
+
+    wills: int = 100_000
+    delay: float = 120.0  # seconds from the first connection until the wills are due; all clients connect before
+    limit: float = 60.0  # seconds for all wills to arrive after that
+    seconds: float = 0.0  # of other runs; this one lasts as long as it takes
+
+
+Load = Workload | IdleLoad | ReconnectLoad | TakeOverLoad | WillsLoad
 NO_MESSAGES = Workload(publishers=0, subscribers=0)

@@ -38,13 +38,15 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 class Worker:
     """A member: it takes messages, and acknowledges them when told."""
 
+    topic_filter = JOBS
+
     def __init__(self, port: int, name: str, qos: int = 1, *, persistent: bool = False) -> None:
         more = {"clean_start": False, "properties": NEVER} if persistent else {}
         self.client = SocketClient(port, name, level=5, **more)
         self.held: list[Publish | Pubrel] = []
         self.seen: list[bytes] = []
         if not self.client.connack.session_present:
-            self.client.send(Subscribe(1, [(JOBS, qos)]))
+            self.client.send(Subscribe(1, [(self.topic_filter, qos)]))
             while not isinstance(packet := self.client.receive(), Suback):  # messages may come before it
                 self.take(packet)
 

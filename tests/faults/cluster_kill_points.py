@@ -16,9 +16,20 @@ due-taken         Redis has ended expired sessions and handed over due wills; no
 due-published     they are published, and nothing of it is committed
 raise-sent        the node has asked for a higher layout of the cluster
 layout-raised     Redis has raised the layout; the node knows it, and has not acted on it
+leased            Redis has leased messages of a group to the node, which has done nothing with them
+lease-given       the node has given them to members, and has recorded nothing of it
+before-given      a block in which leases end is about to go to the store
+given             Redis has that block: the messages are in queues of sessions, or waiting again, or dead letters
+settled           Redis has that leases ended with acknowledgements, and nobody has been told
+returned          Redis has the release of a session, with which messages went back to their groups
+grace-asked       the node has asked for what is due, messages of absent members among it
+grace-due         they went back; the node knows it, and no more
+buried-leases     a dead node's leases went back to their groups; those of this node are in its hands
+leases-asked      after a gap of its link, the node has got its leases again
+leases-recovered  they are given to members
 ================  ==================================================================================================
 
-The last two count from the start.
+`raise-sent` and `layout-raised` count from the start.
 """
 
 import asyncio
@@ -34,6 +45,7 @@ from cluster.membership.cleanup import Cleanup
 from cluster.membership.heartbeat import Heartbeat
 from cluster.peers.node_link import NodeLink
 from cluster.redis.store import RedisStore
+from cluster.sessions.leases import Leases
 from cluster.sessions.loading import Loading
 from cluster.sessions.takeover import TakeOver
 from tests.faults.kill_points import ARM
@@ -41,6 +53,8 @@ from tests.faults.kill_points import ARM
 COMMIT_POINTS = ("before-commit", "commit-sent", "commit-answered", "acknowledged")
 CLAIM_POINTS = ("claimed", "loaded", "released")
 DUE_POINTS = ("due-taken", "due-published")
+SHARED_POINTS = ("leased", "lease-given", "before-given", "given", "settled", "commit-sent", "acknowledged")
+RETURN_POINTS = ("returned", "grace-asked", "grace-due", "buried-leases", "leases-asked", "leases-recovered")
 LAYOUT_POINTS = ("raise-sent", "layout-raised")
 
 
@@ -109,6 +123,46 @@ def install(point: str, count: int) -> None:
         if name == "raise":
             asyncio.get_running_loop().call_soon(killer.here, "raise-sent")
 
+    def soon(name: str) -> Callable[..., None]:
+        return lambda *_: asyncio.get_running_loop().call_soon(killer.here, name)
+
+    def given(name: str) -> Callable[..., None]:
+        def ends_leases(block: Any, *_: Any) -> None:
+            if block.commit and block.shares and block.ended_leases:
+                killer.here(name)
+
+        return ends_leases
+
+    def settled(waiting: Any, *_: Any) -> None:
+        if waiting.block is not None and waiting.block.ended_leases:
+            killer.here("settled")
+
+    releasing = False
+
+    def releases(*_: Any) -> None:
+        nonlocal releasing
+        releasing = True
+
+    def released(*_: Any) -> None:
+        if releasing:
+            killer.here("returned")
+
+    def receives(items: list[Any]) -> None:
+        if items:
+            killer.here("leased")
+
+    def received(items: list[Any]) -> None:
+        if items:
+            killer.here("lease-given")
+
+    around(Leases, "receive", receives, received)
+    around(Leases, "_recovered", here("leases-asked"), here("leases-recovered"))
+    around(RedisStore, "_number", given("given"), nothing)
+    around(RedisStore, "_taken", settled, nothing)
+    around(Cleanup, "take_due", nothing, soon("grace-asked"))
+    around(Cleanup, "_due_taken", here("grace-due"), nothing)
+    around(Heartbeat, "_declared_dead", here("buried-leases"), nothing)
+    around(RedisStore, "commit", given("before-given"), nothing)
     around(RedisStore, "commit", here("before-commit"), arm)
     around(RedisStore, "_send", nothing, sent)
     around(RedisStore, "_committed", here("commit-answered"), nothing)
@@ -116,6 +170,8 @@ def install(point: str, count: int) -> None:
     around(TakeOver, "_granted", here("claimed"), nothing)
     around(Loading, "_loaded", nothing, here("loaded"))
     around(TakeOver, "ended", nothing, here("released"))
+    around(TakeOver, "ended", nothing, releases)
+    around(RedisStore, "_number", released, nothing)
     around(Heartbeat, "_declared_dead", handed_over, nothing)
     around(Cleanup, "_due_taken", due("due-taken"), due("due-published"))
     around(NodeLink, "function", nothing, asked)

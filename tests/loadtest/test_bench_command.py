@@ -223,7 +223,7 @@ def test_what_is_wrong_is_found(node: BrokerProcess, twice: bool, words: str) ->
         (["--host", "localhost:http"], 1, "'localhost:http' is not HOST or HOST:PORT"),
         (["--host", "nowhere.invalid"], 1, "nowhere.invalid"),
         (["--pid", "99999999"], 1, "no process 99999999"),
-        (["--properties", "60"], 1, "properties and ids need level 5"),
+        (["--properties", "60"], 1, "properties, ids and alias need level 5"),
         (["--level", "3"], 2, "invalid choice: 3"),
         (["connects", "--ids"], 1, "--ids does not apply to connects"),
     ],

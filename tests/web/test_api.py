@@ -258,6 +258,55 @@ def test_shared_subscriptions(start_broker: StartBroker) -> None:
 
 
 @one_store
+def test_declared_groups(start_broker: StartBroker) -> None:
+    """By the API and by `flockmq groups`."""
+    broker = start_broker({**HTTP, "shared.groups": '[{"name": "$share/a/logs", "window": 7}]', "shared.window": 9})
+    api = HttpClient(broker)
+    jobs, logs = "$share/workers/jobs/#", "$share/a/logs"
+
+    def command(*arguments: str, status: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "broker.cli", "groups", *arguments, "--url", f"http://127.0.0.1:{api.port}"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            env=environment(),
+        )
+        assert done.returncode == status, done.stderr
+        return done.stderr if status else done.stdout
+
+    assert api.get("/group", group=logs)["settings"]["window"] == 7
+    options = ("--max-queued-bytes", "2 KiB", "--when-full", "drop-new", "--expiry", "1h", "--last-value")
+    assert command("add", jobs, *options) == f"{jobs} is declared\n"
+    found = api.get("/group", group=jobs)
+    settings = {"max_queued_bytes": 2048, "when_full": "drop-new", "expiry": 3600, "last_value": True, "window": 9}
+    assert (found["declared"], found["qos"], found["members"]) == (True, 2, 0)
+    assert found["settings"].items() >= settings.items()
+    with SocketClient(broker.port, "publisher") as publisher:
+        for topic in ("jobs/1", "jobs/1", "jobs/2"):
+            publisher.send(Publish(topic, b"1", 1, packet_id=1))
+            publisher.receive()
+    broker.restart()
+    api = HttpClient(broker)
+    assert api.get("/group", group=jobs)["waiting"] == 2
+    assert f"{jobs} (declared)" in command()
+    assert '  declared: window 9, max_queued_messages 100000, max_queued_bytes 2048, when_full "drop-new"' in command(
+        "show", jobs
+    )
+    assert api.ask("PUT", "/group", {}, group=jobs).status == 204
+    assert api.get("/group", group=jobs)["settings"]["last_value"] is False
+    assert api.ask("PUT", "/group", {"window": 0}, group=jobs).status == 400
+    assert api.ask("PUT", "/group", {"dead_letter_topic": "#"}, group=jobs).status == 422
+    assert api.ask("PUT", "/group", {}, group="jobs/#").status == 422
+    assert "a name of the form $share/NAME/FILTER" in command("add", "jobs/#", status=2)
+    assert "a whole number from 1" in command("add", jobs, "--window", "0", status=2)
+    assert "--window is of `groups add`" in command("show", jobs, "--window", "1", status=2)
+    assert command("remove", jobs) == "removed, 2 messages dropped\n"
+    assert api.ask("DELETE", "/group", group=jobs).status == 404
+    assert [item["group"] for item in api.get("/groups")["items"]] == [logs]
+
+
+@one_store
 @pytest.mark.parametrize("kind", ["client_id", "username", "address"])
 def test_a_ban_closes_refuses_and_outlives_the_node(start_broker: StartBroker, kind: str) -> None:
     broker = start_broker(HTTP)

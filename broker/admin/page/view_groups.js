@@ -7,7 +7,7 @@ import { List, table } from "./list.js";
 import { bytes, count } from "./words.js";
 
 const COLUMNS = [
-  ["Group", (group) => group.group],
+  ["Group", (group) => (group.declared ? [group.group, " ", h("span", { class: "pill" }, "declared")] : group.group)],
   ["Connected", (group) => `${count(group.connected)} of ${count(group.members)}`, "number"],
   ["Waiting", (group) => count(group.waiting), "number"],
   ["Unacknowledged", (group) => count(group.unacknowledged), "number"],
@@ -22,6 +22,17 @@ const MEMBERS = [
   ["Unacknowledged", (member) => count(member.unacknowledged), "number"],
 ];
 const OLDEST = [["Place", (message) => message.place, "number"], ["Topic", (message) => message.topic], ["Size", (message) => bytes(message.bytes), "number"]];
+
+function settings(values) {
+  return [
+    ["Window", count(values.window)],
+    ["Limits", `${count(values.max_queued_messages)} messages, ${bytes(values.max_queued_bytes)}; ${values.when_full}`],
+    ["Messages wait", values.expiry ? `at most ${count(values.expiry)} s` : "as long as they live"],
+    ["Last value", values.last_value ? "only the newest message of each topic waits" : "no"],
+    ["Strategy", values.strategy],
+    ["Dead letters", values.max_deliveries ? `after ${count(values.max_deliveries)} attempts, to ${values.dead_letter_topic || "nowhere"}` : "none"],
+  ];
+}
 
 export function show(host, query) {
   const search = h("input", { type: "search", name: "search", value: query.get("search") ?? "", autocomplete: "off", spellcheck: "false" });
@@ -42,7 +53,8 @@ export function show(host, query) {
     try {
       const group = await get("/group", { group: name });
       put(detail, h("h2", {}, group.group),
-        facts([["Share name", group.name], ["Topic filter", group.filter], ["Waiting", `${count(group.waiting)}, ${bytes(group.waiting_bytes)}`]]),
+        facts([["Share name", group.name], ["Topic filter", group.filter], ["Waiting", `${count(group.waiting)}, ${bytes(group.waiting_bytes)}`],
+          ["Declared", group.declared ? "yes: messages wait without subscribers" : "no"], ...settings(group.settings)]),
         table("Members", MEMBERS, group.of),
         group.oldest.length ? table("Oldest messages", OLDEST, group.oldest) : null,
         group.waiting ? h("div", { class: "bar" }, h("button", { type: "button", class: "danger", onclick: () => purge(group) }, "Drop what waits")) : null);

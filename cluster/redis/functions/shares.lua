@@ -2,6 +2,9 @@
 -- A message waits in the group, or is leased to a node, which gives it to a member of its own; or it is in the queue of
 -- a member with a persistent session. It is at one of these places after every function.
 
+-- A group that is declared has the member `d:`, so that it exists without others. Its settings are in the hash `groups`,
+-- and one by one in the group's own hash, as `o:` and the name.
+local DECLARED = 'd:'
 local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured otherwise
 
 local function is_group(name)
@@ -10,6 +13,34 @@ end
 
 local function lease_of(group, place)
   return string.format('%.0f', place) .. ' ' .. group
+end
+
+-- The topic name of a message.
+local function topic_of(message)
+  local head = 3
+  if math.floor(message:byte(1) / 16) == 2 then
+    head = math.floor(message:byte(1) / 8) % 2 == 1 and 15 or 7
+  end
+  return message:sub(head + 1, head + struct.unpack('<H', message, 2))
+end
+
+-- For groups that keep only the newest message of each topic: `gv:` has the place of the one that waits, and its age,
+-- which is the place that its content would have by itself. A topic with many messages is not put off by each.
+-- Returns whether one waits. It has the content of `message` then if that is the newer; else `message` is noted.
+local function supersede(prefix, group, place, message)
+  local topic, messages = topic_of(message), prefix .. 'gm:' .. group
+  local at, age = (redis.call('HGET', prefix .. 'gv:' .. group, topic) or ''):match('^(%d+) (%d+)$')
+  local field = string.format('%.0f', place)
+  if not at or not redis.call('ZSCORE', prefix .. 'gq:' .. group, at) then
+    redis.call('HSET', prefix .. 'gv:' .. group, topic, field .. ' ' .. field)
+    return false
+  end
+  if tonumber(age) < place then
+    redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', #message - redis.call('HSTRLEN', messages, at))
+    redis.call('HSET', messages, at, message)
+    redis.call('HSET', prefix .. 'gv:' .. group, topic, at .. ' ' .. field)
+  end
+  return true
 end
 
 -- Lease a message to the node with room whose turn it is. `told`: node -> {group, place, message, ...}.
@@ -41,6 +72,7 @@ end
 
 -- Lease what waits to nodes with room.
 local function dispatch(prefix, group, told)
+  local notes = nil
   while redis.call('ZCARD', prefix .. 'gr:' .. group) > 0 do
     local found = redis.call('ZPOPMIN', prefix .. 'gq:' .. group)
     if not found[1] then
@@ -49,15 +81,26 @@ local function dispatch(prefix, group, told)
     local message = redis.call('HGET', prefix .. 'gm:' .. group, found[1])
     if message then
       redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', -#message)
+      if notes == nil then
+        notes = redis.call('EXISTS', prefix .. 'gv:' .. group) == 1
+      end
+      if notes then
+        redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
+      end
       lease(prefix, group, tonumber(found[1]), message, told)
     end
   end
 end
 
--- Put a message back to its place, where it waits.
-local function put_back(prefix, group, place, message)
+-- Put a message back to its place, where it waits. `is_new`: it comes from its publisher, and `supersede` has noted it.
+local function put_back(prefix, group, place, message, is_new)
   local field = string.format('%.0f', place)
   if redis.call('EXISTS', prefix .. 'gs:' .. group) == 1 then
+    if not is_new and redis.call('HGET', prefix .. 'g:' .. group, 'o:last_value') == '1'
+        and supersede(prefix, group, place, message) then
+      redis.call('HDEL', prefix .. 'gm:' .. group, field)
+      return
+    end
     redis.call('HSET', prefix .. 'gm:' .. group, field, message)
     redis.call('ZADD', prefix .. 'gq:' .. group, field, field)
     redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', #message)
@@ -88,32 +131,52 @@ local function tell_leases(prefix, node, told)
   return told[node] or {}
 end
 
+-- The limits of a group: its own if it is declared with some, else those of `list`, see `share`.
+local function limits_of(prefix, group, list)
+  local own = redis.call('HMGET', prefix .. 'g:' .. group, 'o:max_queued_messages', 'o:max_queued_bytes',
+    'o:when_full', 'o:last_value')
+  local drop_old = list[3] == 1
+  if own[3] then
+    drop_old = own[3] == 'drop-old'
+  end
+  return {tonumber(own[1] or list[1]), tonumber(own[2] or list[2]), drop_old, own[4] == '1'}
+end
+
 -- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and place in `messages`, in turn.
 -- Returns the number of dropped messages.
 local function share(prefix, messages, list, told)
-  local most, most_bytes, drop_old, dropped = list[1], list[2], list[3] == 1, 0
+  local dropped, limits = 0, {}
   for i = 4, #list, 2 do
     local group, message = list[i], messages[list[i + 1]]
     if redis.call('EXISTS', prefix .. 'gs:' .. group) == 1 then
       local key, queue = prefix .. 'g:' .. group, prefix .. 'gq:' .. group
       local place = redis.call('HINCRBY', key, 'n', 1)
       local field = string.format('%.0f', place)
-      if redis.call('ZCARD', queue) == 0 and lease(prefix, group, place, message, told) then
+      limits[group] = limits[group] or limits_of(prefix, group, list)
+      local most, most_bytes, drop_old, last_value = unpack(limits[group])
+      local waiting = redis.call('ZCARD', queue)
+      if waiting == 0 and lease(prefix, group, place, message, told) then
         redis.call('HSET', prefix .. 'gm:' .. group, field, message)
-      else
-        local waiting = redis.call('ZCARD', queue)
+      elseif not last_value or not supersede(prefix, group, place, message) then
         local bytes = tonumber(redis.call('HGET', key, 'b') or 0) + #message
         while drop_old and waiting > 0 and (waiting >= most or bytes > most_bytes) do
           local oldest = redis.call('ZPOPMIN', queue)[1]
-          local size = #(redis.call('HGET', prefix .. 'gm:' .. group, oldest) or '')
+          local old = redis.call('HGET', prefix .. 'gm:' .. group, oldest) or ''
+          local size = #old
           redis.call('HDEL', prefix .. 'gm:' .. group, oldest)
+          if last_value and size > 0 then
+            redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(old))
+          end
           redis.call('HINCRBY', key, 'b', -size)
           waiting, bytes, dropped = waiting - 1, bytes - size, dropped + 1
         end
         if waiting > 0 and (waiting >= most or bytes > most_bytes) then
           dropped = dropped + 1
+          if last_value then
+            redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
+          end
         else
-          put_back(prefix, group, place, message)
+          put_back(prefix, group, place, message, true)
         end
       end
     end
@@ -121,9 +184,63 @@ local function share(prefix, messages, list, told)
   return dropped
 end
 
+-- An entry of a queue that is from a group: the group, its place in it, and the message with its failures; or nil.
+local function part_of_group(value)
+  local first = value:byte(1)
+  if not first or math.floor(first / 16) ~= 3 or first % 2 == 0 then
+    return nil
+  end
+  local low, high, length = struct.unpack('<I4I4H', value, 2)
+  local group = value:sub(12, 11 + length)
+  local rest = 12 + #group
+  if math.floor(first / 4) % 2 == 1 then
+    rest = rest + 2 + struct.unpack('<H', value, rest)
+  end
+  return group, high * 4294967296 + low, value:sub(rest)
+end
+
+-- A message of a group may have failures before it: 0x40, deliveries without success u16, reason code of the last u8.
+local function without_failures(message)
+  return math.floor(message:byte(1) / 16) == 4 and message:sub(5) or message
+end
+
+-- The message, with one more failure. `code`: reason code of its receiver, 0 = it was not acknowledged.
+local function failed(message, code)
+  local count = math.floor(message:byte(1) / 16) == 4 and struct.unpack('<H', message, 2) or 0
+  return struct.pack('<BHB', 64, math.min(count + 1, 65535), code) .. without_failures(message)
+end
+
+-- Mark entries of a queue as done; `done` has their numbers.
+local function finish_entries(prefix, cid, done)
+  local states = prefix .. 'st:' .. cid
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'b', 'z')
+  local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
+  for i = 1, #done do
+    marks = marks + redis.call('HSET', states, done[i], 'd')
+  end
+  drop_done(prefix, cid, head, head, bytes, marks)
+end
+
+-- A client has refused an entry of its session's queue: its message waits again, with one more failure. An entry that
+-- is not there any more, or has another message, has come back in another way.
+local function take_refused(prefix, cid, number, group, place, code)
+  local head = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
+  if number < head or redis.call('HGET', prefix .. 'st:' .. cid, number) == 'd' then
+    return
+  end
+  local value = redis.call('LINDEX', prefix .. 'q:' .. cid, number - head)
+  local of, at, message = part_of_group(value or '')
+  if of == group and at == place then
+    finish_entries(prefix, cid, {number})
+    put_back(prefix, group, place, failed(message, code))
+  end
+end
+
 -- Steps of messages between groups and nodes. `list`: kind, group, place, and more, in turn:
 -- 'given', client id, incarnation: the block's pushes put the message into the session's queue;
--- 'back', '', 0: the node has no use for it; 'put', '', place in `messages`: the message waits again.
+-- 'back', '', 0: the node has no use for it; 'put', failures or '', place in `messages`: the message waits again;
+-- 'failed', failures, 0: it was sent without success, and the node keeps it; 'dead', '', 0: this block has its dead
+-- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it.
 local function move(prefix, node, messages, list, told)
   for i = 1, #list, 5 do
     local kind, group, place, cid, number = list[i], list[i + 1], list[i + 2], list[i + 3], list[i + 4]
@@ -136,8 +253,18 @@ local function move(prefix, node, messages, list, told)
       end_lease(prefix, node, group, place, not lives)
     elseif kind == 'back' then
       end_lease(prefix, node, group, place, true)
+    elseif kind == 'dead' then
+      end_lease(prefix, node, group, place, false)
+    elseif kind == 'failed' then
+      local field = string.format('%.0f', place)
+      local message = redis.call('HGET', prefix .. 'gm:' .. group, field)
+      if message and redis.call('HEXISTS', prefix .. 'gl:' .. node, lease_of(group, place)) == 1 then
+        redis.call('HSET', prefix .. 'gm:' .. group, field, cid .. without_failures(message))
+      end
+    elseif kind == 'refused' then
+      take_refused(prefix, cid, math.floor(number / 256), group, place, number % 256)
     else
-      put_back(prefix, group, place, messages[number])
+      put_back(prefix, group, place, cid .. messages[number])
     end
     dispatch(prefix, group, told)
   end
@@ -182,8 +309,39 @@ local function leave_group(prefix, group, member, node)
   end
   if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
     redis.call('DEL', prefix .. 'g:' .. group, prefix .. 'gm:' .. group, prefix .. 'gq:' .. group,
-      prefix .. 'gr:' .. group, prefix .. 'go:' .. group)
+      prefix .. 'gr:' .. group, prefix .. 'go:' .. group, prefix .. 'gv:' .. group)
   end
+end
+
+-- Declare a group with these settings, a JSON object; '' = no more. Returns the number of dropped messages.
+local function declare(prefix, group, settings)
+  local key, queue = prefix .. 'g:' .. group, prefix .. 'gq:' .. group
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    if field:sub(1, 2) == 'o:' then
+      redis.call('HDEL', key, field)
+    end
+  end
+  if settings == '' then
+    local waiting = redis.call('ZCARD', queue)
+    redis.call('HDEL', prefix .. 'groups', group)
+    redis.call('DEL', prefix .. 'gv:' .. group)
+    leave_group(prefix, group, DECLARED)
+    return waiting - redis.call('ZCARD', queue)
+  end
+  redis.call('HSET', prefix .. 'groups', group, settings)
+  join_group(prefix, group, DECLARED)
+  for name, value in pairs(cjson.decode(settings)) do
+    if type(value) == 'boolean' then
+      value = value and '1' or '0'
+    elseif type(value) == 'number' then
+      value = string.format('%.14g', value)
+    end
+    redis.call('HSET', key, 'o:' .. name, value)
+  end
+  if redis.call('HGET', key, 'o:last_value') ~= '1' then
+    redis.call('DEL', prefix .. 'gv:' .. group)
+  end
+  return 0
 end
 
 leave_groups = function(prefix, cid)
@@ -213,17 +371,6 @@ local function end_node_leases(prefix, node)
   tell_leases(prefix, '', told)
 end
 
--- Mark entries of a queue as done; `done` has their numbers.
-local function finish_entries(prefix, cid, done)
-  local states = prefix .. 'st:' .. cid
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'b', 'z')
-  local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
-  for i = 1, #done do
-    marks = marks + redis.call('HSET', states, done[i], 'd')
-  end
-  drop_done(prefix, cid, head, head, bytes, marks)
-end
-
 -- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
 -- QoS 1 that were. Returns whether others of groups stay.
 give_back = function(prefix, cid, sent)
@@ -240,20 +387,11 @@ give_back = function(prefix, cid, sent)
   while true do
     local values = redis.call('LRANGE', prefix .. 'q:' .. cid, number - head, number - head + AT_ONCE - 1)
     for i = 1, #values do
-      local value = values[i]
-      local first = value:byte(1)
-      if first and math.floor(first / 16) == 3 and first % 2 == 1
-          and not redis.call('HGET', prefix .. 'st:' .. cid, number) then
-        local low, high, length = struct.unpack('<I4I4H', value, 2)
-        local place, group = high * 4294967296 + low, value:sub(12, 11 + length)
-        local rest = 12 + #group
-        if math.floor(first / 4) % 2 == 1 then
-          rest = rest + 2 + struct.unpack('<H', value, rest)
-        end
-        local message = value:sub(rest)
-        if number >= unsent or (sent and message:byte(1) % 4 == 1) then
+      local group, place, message = part_of_group(values[i])
+      if group and not redis.call('HGET', prefix .. 'st:' .. cid, number) then
+        if number >= unsent or (sent and without_failures(message):byte(1) % 4 == 1) then
           done[#done + 1] = number
-          put_back(prefix, group, place, message)
+          put_back(prefix, group, place, number >= unsent and message or failed(message, 0))
           groups[group] = true
         else
           stay = true
@@ -284,6 +422,25 @@ local function begin_grace(prefix, cid)
   end
 end
 
+-- args: prefix, node, group, settings as JSON; '' = it is declared no more. Returns {number of the change, or 0 if nothing
+-- changes, dropped messages}, or {'gone'}: the node is dead.
+register('flockmq_declare_group', function(args)
+  local prefix, node, group, settings = args[1], args[2], args[3], args[4]
+  if not live(prefix, node) then
+    return {'gone'}
+  end
+  if (redis.call('HGET', prefix .. 'groups', group) or '') == settings then
+    return {0, 0}
+  end
+  local dropped = declare(prefix, group, settings)
+  return {change(prefix, node, cmsgpack.pack({{'group', group, settings}})), dropped}
+end)
+
+-- args: prefix, cursor, count. A piece of the declared groups: {next cursor, {group, settings, ...}}.
+register({function_name = 'flockmq_declared_groups', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+  return redis.call('HSCAN', args[1] .. 'groups', args[2], 'COUNT', args[3])
+end})
+
 -- args: prefix, group. Drops the messages that wait in a group; those that are leased stay. Returns how many.
 register('flockmq_purge_group', function(args)
   local prefix, group = args[1], args[2]
@@ -299,6 +456,7 @@ register('flockmq_purge_group', function(args)
   end
   if dropped > 0 then
     redis.call('HSET', prefix .. 'g:' .. group, 'b', 0)
+    redis.call('DEL', prefix .. 'gv:' .. group)
   end
   return dropped
 end)

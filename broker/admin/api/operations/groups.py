@@ -7,10 +7,26 @@ from typing import Any
 
 from broker.admin.api.aggregate import call, failures, values
 from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, Operation, Request, listed
-from broker.admin.api.schema import array, boolean, integer, nullable, record, text
-from broker.admin.http.problems import missing
+from broker.admin.api.schema import Schema, array, boolean, integer, nullable, number, record, text
+from broker.admin.http.problems import missing, unfit
+from broker.config.declared_group import OPTIONS, declared
+from broker.config.kinds import Boolean, Choice, Duration, Integer, Kind, Size
 
 GROUP = text("`$share/NAME/FILTER`", minLength=1, maxLength=MAX_NAME)
+
+
+def schema_of(kind: Kind, description: str) -> Schema:
+    """The schema of a setting of this kind."""
+    if isinstance(kind, (Integer, Size)):
+        return integer(description, minimum=kind.low, maximum=kind.high)
+    if isinstance(kind, Duration):
+        return number(description, minimum=kind.low, maximum=kind.high)
+    if isinstance(kind, Choice):
+        return text(description, enum=list(kind.words))
+    return boolean(description) if isinstance(kind, Boolean) else text(description)
+
+
+SETTINGS = {name: schema_of(*option) for name, option in OPTIONS.items()}
 FIELDS = {
     "group": text("`$share/NAME/FILTER`"),
     "name": text("the share name"),
@@ -23,6 +39,8 @@ FIELDS = {
     "unacknowledged": integer("messages that members have and have not acknowledged"),
     "given": integer("messages of QoS 1 and 2 so far; those that came back count again"),
     "returned": integer("messages that came back"),
+    "declared": boolean("whether it exists without members"),
+    "settings": record(SETTINGS, description="those that hold: its own if it is declared, else those of `[shared]`"),
 }
 MEMBER = record(
     {
@@ -88,6 +106,26 @@ async def purge(request: Request) -> dict[str, Any]:
     return {"dropped": await broker.coordinator.purge_group(name)}
 
 
+async def declare(request: Request) -> None:
+    """Declare a group, or replace the settings of one."""
+    try:
+        group = declared(request.arguments["group"], request.body)
+    except ValueError as fault:
+        raise unfit(f"expected {fault}") from None
+    try:
+        await request.node.broker.coordinator.declare_group(group)
+    except ValueError as fault:
+        raise unfit(str(fault)) from None
+
+
+async def remove(request: Request) -> dict[str, Any]:
+    """Declare a group no more."""
+    dropped = await request.node.broker.coordinator.remove_group(request.arguments["group"].encode())
+    if dropped is None:
+        raise missing("there is no such declared group")
+    return {"dropped": dropped}
+
+
 OPERATIONS = (
     Operation(
         "GET",
@@ -116,6 +154,31 @@ OPERATIONS = (
             }
         ),
         arguments={"group": GROUP, "limit": LIMIT},
+        required=("group",),
+        problems=(HTTPStatus.NOT_FOUND,),
+    ),
+    Operation(
+        "PUT",
+        "/group",
+        "declare_group",
+        "Declare a shared subscription: it exists without members, with the settings of the body, and those of "
+        "`[shared]` for the rest. Replaces the settings of one that is declared.",
+        declare,
+        role="admin",
+        arguments={"group": GROUP},
+        required=("group",),
+        body=record({}, SETTINGS),
+        problems=(HTTPStatus.UNPROCESSABLE_ENTITY,),
+    ),
+    Operation(
+        "DELETE",
+        "/group",
+        "remove_group",
+        "Declare a shared subscription no more: without members it ends, and the messages that wait are dropped.",
+        remove,
+        record({"dropped": integer("messages")}),
+        role="admin",
+        arguments={"group": GROUP},
         required=("group",),
         problems=(HTTPStatus.NOT_FOUND,),
     ),

@@ -1,0 +1,89 @@
+"""Declared groups in a cluster: Redis keeps the declarations, and each is a change that all nodes apply."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import hiredis
+
+from _speedups.session.turn import COUNTERS
+from broker import logs
+from broker.config.declared_group import DeclaredGroup
+from broker.core.data_plane import DataPlane
+from broker.errors import NotNow
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import LinkError, LinkLost, Reply
+from cluster.replication.barrier import Barrier
+
+SHARED_DISCARDED = COUNTERS.index("shared_discarded")
+
+log = logs.get("flockmq.cluster")
+
+
+class DeclaredGroups:
+    """Declares groups, and removes them.
+
+    Args:
+        plane: of this node.
+        link: of this node.
+        barrier: of this node.
+        on_changed: called with the number of a change that this node has made, and its records.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        link: NodeLink,
+        barrier: Barrier,
+        on_changed: Callable[[int, list[tuple[Any, ...]]], object],
+    ) -> None:
+        self._plane = plane
+        self._link = link
+        self._barrier = barrier
+        self._on_changed = on_changed
+
+    async def declare(self, group: DeclaredGroup) -> None:
+        """Declare a group at all nodes. Raises LinkLost, LinkError."""
+        await self._change(group.name.encode(), group.stored)
+        await self._applied()
+
+    async def remove(self, name: bytes) -> int | None:
+        """Declare a group no more; returns the number of dropped messages, None: it is not declared.
+
+        Raises:
+            LinkLost, LinkError: as `NodeLink.ask`.
+        """
+        if not await self._link.ask("HEXISTS", self._link.keys.declared_groups, name):
+            return None
+        dropped = await self._change(name, b"")
+        self._plane.turn.count(SHARED_DISCARDED, dropped)
+        await self._applied()
+        return dropped
+
+    async def declare_all(self, groups: Iterable[DeclaredGroup]) -> None:
+        """Declare the groups of the configuration, as far as Redis answers."""
+        for group in groups:
+            try:
+                await self._change(group.name.encode(), group.stored)
+            except (LinkLost, LinkError, NotNow) as error:
+                log.error("a group of the configuration is not declared; reload it", group=group.name, reason=error)
+        self._plane.end_turn()
+
+    async def _change(self, name: bytes, settings: bytes) -> int:
+        """Declare the group in Redis and here, at once with the reply; returns the number of dropped messages."""
+
+        def replied(reply: Reply) -> None:
+            if not isinstance(reply, (LinkLost, hiredis.ReplyError)) and reply[0] != b"gone" and reply[0]:
+                self._on_changed(reply[0], [("group", name, settings)])
+
+        reply = await self._link.ask_function_first(replied, "declare_group", name, settings)
+        if reply[0] == b"gone":
+            raise NotNow("another node declared this one dead")
+        return int(reply[1])
+
+    async def _applied(self) -> None:
+        """Wait until all nodes have applied the changes of this node."""
+        applied = asyncio.Event()
+        self._barrier.when_applied(applied.set)
+        self._plane.end_turn()
+        await applied.wait()

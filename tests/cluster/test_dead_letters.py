@@ -1,0 +1,133 @@
+"""Dead letters of a cluster: the number of deliveries goes with the message, and each dead letter is published once."""
+
+import pytest
+
+from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
+from _speedups.codec.reason_codes import ReasonCode
+from broker.core import dead_letters
+from tests.cluster.test_shared_subscriptions import Worker, publish
+from tests.conftest import StartCluster
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
+
+DEAD = "dead/jobs"
+SETTINGS = {
+    "cluster.lease": 1.5,
+    "cluster.timeout": 0.7,
+    "shared.redispatch": 0.2,
+    "shared.max_deliveries": 3,
+    "shared.dead_letter_topic": DEAD,
+}
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> ClusterProcess:
+    return start_cluster(SETTINGS)
+
+
+class Watcher(Worker):
+    """A persistent subscriber of the dead letters."""
+
+    topic_filter = DEAD
+
+    def letters(self) -> list[Publish]:
+        """The dead letters that have not been asked for."""
+        found = [packet for packet in self.look().held if isinstance(packet, Publish)]
+        self.answer()
+        return found
+
+
+def refuse(worker: Worker) -> int:
+    """Refuse all that is there; how many."""
+    count = 0
+    for packet in worker.look().held:
+        assert not isinstance(packet, Pubrel)
+        answer = Puback if packet.qos == 1 else Pubrec
+        worker.client.send(answer(packet.packet_id, ReasonCode.QUOTA_EXCEEDED))
+        count += 1
+    worker.held.clear()
+    return count
+
+
+def refused(workers: list[Worker], wanted: int) -> None:
+    """Wait until the workers have got so many messages, and refused them."""
+    count = 0
+
+    def enough() -> bool:
+        nonlocal count
+        count += sum(refuse(worker) for worker in workers)
+        return count >= wanted
+
+    until(enough)
+    assert count == wanted
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["clean", "persistent"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_the_number_of_deliveries_goes_over_nodes(cluster: ClusterProcess, qos: int, persistent: bool) -> None:
+    watcher = Watcher(cluster["c"].port, "watcher", 2, persistent=True)
+    workers = [Worker(cluster[name].port, f"w-{name}", qos, persistent=persistent) for name in "ab"]
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, b"one", qos=qos)
+    refused(workers, 3)
+    letters: list[Publish] = []
+    until(lambda: bool(letters.extend(watcher.letters()) or letters))
+    (letter,) = letters
+    assert (letter.topic_name, letter.payload, letter.qos) == (DEAD, b"one", qos)
+    assert letter.properties["user_property"] == [
+        (dead_letters.GROUP, "$share/workers/jobs/#"),
+        (dead_letters.TOPIC, "jobs/x"),
+        (dead_letters.DELIVERIES, "3"),
+        (dead_letters.REASON, "refused: 0x97 quota exceeded"),
+    ]
+    cluster.settle()
+    assert not any(refuse(worker) for worker in workers)
+    redis = cluster.redis.client()
+    until(lambda: not redis.hlen("mq:gm:$share/workers/jobs/#"))
+    until(lambda: not any(redis.llen(f"mq:q:w-{name}") for name in "ab"))
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["clean", "persistent"])
+def test_members_that_end_with_a_message(cluster: ClusterProcess, persistent: bool) -> None:
+    watcher = Watcher(cluster["c"].port, "watcher", 2, persistent=True)
+    stays = Worker(cluster["c"].port, "away", persistent=True)
+    stays.client.close()
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, b"one")
+    for turn, name in enumerate("aba"):
+        worker = Worker(cluster[name].port, f"w{turn}", persistent=persistent)
+        until(lambda worker=worker: bool(worker.look().held))  # type: ignore[misc]
+        worker.client.close()
+    letters: list[Publish] = []
+    last = Worker(cluster["b"].port, "last")
+    until(lambda: bool(letters.extend(watcher.letters()) or letters))
+    (letter,) = letters
+    history = dict(letter.properties["user_property"])
+    assert (history[dead_letters.DELIVERIES], history[dead_letters.REASON]) == ("3", "not acknowledged")
+    cluster.settle()
+    assert last.look().seen == []
+
+
+@pytest.mark.parametrize("victim", ["member", "both"])
+def test_a_node_that_dies_keeps_the_count(cluster: ClusterProcess, victim: str) -> None:
+    """Clean members: what a node has told Redis of failures holds when it dies."""
+    watcher = Watcher(cluster["c"].port, "watcher", 2, persistent=True)
+    worker = Worker(cluster["a"].port, "w", qos=1)
+    Worker(cluster["c"].port, "away", persistent=True).client.close()
+    with SocketClient(cluster["b"].port, "p", level=5) as publisher:
+        publish(publisher, b"one")
+    refused([worker], 2)
+    until(lambda: bool(worker.look().held))
+    cluster.settle()
+    cluster["a"].kill()
+    if victim == "both":
+        cluster["b"].kill()
+    other = Worker(cluster["c"].port, "other")
+    refused([other], 1)
+    letters: list[Publish] = []
+    until(lambda: bool(letters.extend(watcher.letters()) or letters))
+    assert [dict(letter.properties["user_property"])[dead_letters.DELIVERIES] for letter in letters] == ["3"]
+    cluster["a"].start()
+    cluster.settle("a", "c")
+    assert watcher.letters() == []

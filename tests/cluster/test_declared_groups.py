@@ -1,0 +1,197 @@
+"""Declared groups over nodes: work waits in Redis for the first worker, with limits of the group's own."""
+
+from typing import Any
+
+import pytest
+
+from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
+from tests.conftest import StartCluster
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.socket_client import SocketClient
+from tests.web.http_client import HttpClient
+
+JOBS = "$share/workers/jobs/#"
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> ClusterProcess:
+    return start_cluster({"cluster.lease": 1.5, "cluster.timeout": 0.7, "http.listen": "127.0.0.1:0"})
+
+
+def declare(cluster: ClusterProcess, node: str = "a", **options: Any) -> None:
+    assert HttpClient(cluster[node]).ask("PUT", "/group", options, group=JOBS).status == 204
+
+
+def publish(cluster: ClusterProcess, node: str, *payloads: bytes, topic: str = "jobs/x", qos: int = 1) -> None:
+    with SocketClient(cluster[node].port, "publisher", level=5) as publisher:
+        for payload in payloads:
+            publisher.send(Publish(topic, payload, qos, packet_id=1))
+            if qos == 1:
+                assert publisher.receive() == Puback(1)
+            else:
+                assert publisher.receive() == Pubrec(1)
+                publisher.send(Pubrel(1))
+                publisher.receive()
+
+
+def waiting(cluster: ClusterProcess, node: str = "c") -> int:
+    return int(HttpClient(cluster[node]).get("/group", group=JOBS)["waiting"])
+
+
+class Worker:
+    """A member that acknowledges all it gets."""
+
+    def __init__(self, port: int, name: str = "worker", level: int = 5) -> None:
+        self.client = SocketClient(port, name, level=level)
+        self.got: list[bytes] = []
+        self.client.send(Subscribe(1, [(JOBS, 1)]))
+        while not isinstance(packet := self.client.receive(), Suback):
+            self.take(packet)
+
+    def take(self, packet: object, *, acknowledge: bool = True) -> None:
+        if isinstance(packet, Publish):
+            self.got.append(packet.payload)
+            if acknowledge:
+                self.client.send(Puback(packet.packet_id))
+
+    def wait_for(self, count: int) -> list[bytes]:
+        def enough() -> bool:
+            for packet in self.client.ping():
+                self.take(packet)
+            return len(self.got) >= count
+
+        until(enough)
+        return self.got
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_work_of_all_nodes_waits_for_the_first_worker(cluster: ClusterProcess, level: int) -> None:
+    declare(cluster, "b")
+    for number, node in enumerate("abc"):
+        publish(cluster, node, b"%d" % number, qos=1 + number % 2)
+    assert waiting(cluster) == 3
+    worker = Worker(cluster["c"].port, level=level)
+    assert worker.wait_for(3) == [b"0", b"1", b"2"]
+    worker.client.close()
+    publish(cluster, "a", b"3")  # the last worker has left: work waits again
+    until(lambda: waiting(cluster) == 1)
+    assert Worker(cluster["b"].port).wait_for(1) == [b"3"]
+
+
+def test_a_group_and_its_messages_outlive_all_nodes(cluster: ClusterProcess) -> None:
+    declare(cluster, window=2, expiry=1000)
+    publish(cluster, "a", b"1", b"2", b"3")
+    cluster.kill()
+    cluster.start()
+    found = HttpClient(cluster["b"]).get("/group", group=JOBS)
+    assert (found["declared"], found["waiting"]) == (True, 3)
+    assert (found["settings"]["window"], found["settings"]["expiry"]) == (2, 1000)
+    publish(cluster, "c", b"4")
+    assert Worker(cluster["a"].port).wait_for(4) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_node_that_joins_knows_the_group(cluster: ClusterProcess) -> None:
+    cluster["c"].kill()
+    declare(cluster)
+    cluster.start()
+    publish(cluster, "c", b"1")
+    assert waiting(cluster) == 1
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("drop-old", [b"3", b"4"]), ("drop-new", [b"1", b"2"])])
+def test_the_limits_of_the_group_hold(cluster: ClusterProcess, policy: str, kept: list[bytes]) -> None:
+    declare(cluster, max_queued_messages=2, when_full=policy)
+    publish(cluster, "a", b"1", b"2")
+    publish(cluster, "b", b"3", b"4")
+    assert waiting(cluster) == 2
+    assert Worker(cluster["c"].port).wait_for(2) == kept
+
+
+def test_the_limit_of_bytes_holds(cluster: ClusterProcess) -> None:
+    declare(cluster, max_queued_bytes=1024, when_full="drop-new")
+    publish(cluster, "a", b"1" * 400, b"2" * 400, b"3" * 400)
+    assert waiting(cluster) == 2
+
+
+def test_the_expiry_of_the_group_holds(cluster: ClusterProcess) -> None:
+    declare(cluster, expiry=1)
+    publish(cluster, "a", b"old")
+    declare(cluster, expiry=0)
+    publish(cluster, "a", b"new")
+    redis = cluster.redis.client(decode_responses=False)
+    until(lambda: cluster_time(redis) > deadline(redis))
+    worker = Worker(cluster["b"].port)
+    assert worker.wait_for(1) == [b"new"]
+
+
+def cluster_time(redis: Any) -> int:
+    return int(redis.hget("mq:clock", "t"))
+
+
+def deadline(redis: Any) -> int:
+    """Of the first message that waits."""
+    message = redis.hget("mq:gm:" + JOBS, "1")
+    assert message[0] >> 4 == 2
+    assert message[0] & 8
+    return int.from_bytes(message[7:15], "little")
+
+
+def test_only_the_newest_message_of_each_topic_waits(cluster: ClusterProcess) -> None:
+    declare(cluster, last_value=True)
+    for number in range(3):
+        for topic in "yz":
+            publish(cluster, "abc"[number], topic.encode() * number + b"!", topic=f"jobs/{topic}")
+    assert waiting(cluster) == 2
+    redis = cluster.redis.client()
+    assert int(redis.hget("mq:g:" + JOBS, "b")) == sum(map(len, redis.hvals("mq:gm:" + JOBS)))
+    assert Worker(cluster["b"].port).wait_for(2) == [b"yy!", b"zz!"]
+    until(lambda: not redis.exists("mq:gv:" + JOBS, "mq:gm:" + JOBS))
+
+
+def test_a_message_that_comes_back_yields_to_a_newer_one(cluster: ClusterProcess) -> None:
+    declare(cluster, last_value=True, window=1)
+    first = SocketClient(cluster["a"].port, "first", level=5)
+    first.subscribe((JOBS, 1))
+    publish(cluster, "b", b"1", b"2", b"3")
+    got = first.receive()
+    assert isinstance(got, Publish)
+    assert got.payload == b"1"
+    assert waiting(cluster) == 1
+    first.close()
+    redis = cluster.redis.client()
+    until(lambda: not any(redis.hlen(key) for key in redis.keys("mq:gl:*")))
+    assert waiting(cluster) == 1
+    assert Worker(cluster["c"].port).wait_for(1) == [b"3"]
+
+
+def test_a_group_that_is_removed_drops_what_waits(cluster: ClusterProcess) -> None:
+    declare(cluster)
+    publish(cluster, "b", b"1", b"2")
+    api = HttpClient(cluster["c"])
+    removed = api.ask("DELETE", "/group", group=JOBS)
+    assert (removed.status, removed.json) == (200, {"dropped": 2})
+    for name in "abc":
+        assert HttpClient(cluster[name]).ask("GET", "/group", group=JOBS).status == 404
+    assert cluster.redis.client().keys("mq:g[a-z]*:*") == []
+    assert not cluster.redis.client().exists("mq:groups")
+    assert api.ask("DELETE", "/group", group=JOBS).status == 404
+
+
+def test_a_group_with_members_is_an_ordinary_one_when_it_is_removed(cluster: ClusterProcess) -> None:
+    declare(cluster)
+    worker = Worker(cluster["a"].port)
+    assert HttpClient(cluster["b"]).ask("DELETE", "/group", group=JOBS).json == {"dropped": 0}
+    publish(cluster, "c", b"1")
+    assert worker.wait_for(1) == [b"1"]
+    assert HttpClient(cluster["b"]).get("/group", group=JOBS)["declared"] is False
+    worker.client.close()
+    until(lambda: HttpClient(cluster["b"]).ask("GET", "/group", group=JOBS).status == 404)
+
+
+def test_groups_of_the_configuration_are_declared(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"shared.groups": f'[{{"name": "{JOBS}", "window": 3}}]', "http.listen": "127.0.0.1:0"})
+    publish(cluster, "a", b"1")
+    assert waiting(cluster) == 1
+    assert HttpClient(cluster["b"]).get("/group", group=JOBS)["settings"]["window"] == 3
+    assert int(cluster.redis.client().get("mq:change")) < 20  # the second and third node have changed nothing

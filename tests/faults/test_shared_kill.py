@@ -1,0 +1,191 @@
+"""kill -9 of a node at each hand-over between a group and a session: I9, F25, G13.
+
+Node `a` is killed, in all tests but one while it has a member. Its members go on at `b`, where another one is.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from _speedups.codec.packets import Puback, Pubrec
+from tests.conftest import StartCluster
+from tests.faults import checker
+from tests.faults.client import FaultClient, Fleet
+from tests.faults.cluster_kill_points import RETURN_POINTS, SHARED_POINTS
+from tests.faults.cluster_load import CLUSTER_SETTINGS
+from tests.faults.history import History
+from tests.faults.kill_points import ARM
+from tests.harness.cluster_process import ClusterProcess
+
+GROUP = "$share/g/t/#"
+SETTINGS = {**CLUSTER_SETTINGS, "shared.window": 4, "shared.redispatch": 0.3}
+ROUNDS = 40  # after which a node should have come to its point
+MEMBERS = pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "clean"])
+QOS = pytest.mark.parametrize("qos", [1, 2])
+
+
+class Flow:
+    """A publisher at `b`, a member at `a`, which dies at the point, and one at `b`. `dying`: nodes with the point."""
+
+    def __init__(self, cluster: ClusterProcess, kill_at: str, qos: int, persistent: bool, dying: str = "a") -> None:
+        self.cluster = cluster
+        self.qos = qos
+        self.persistent = persistent
+        self.history = History()
+        self.published = 0
+        self.node = cluster["a"]
+        self.dying = [cluster[name] for name in dying]
+        for node in self.dying:
+            node.module = ["tests.faults.cluster_kill_points", kill_at]
+        cluster.start()
+        self.publisher = FaultClient(self.history, "publisher")
+        self.members = [FaultClient(self.history, name, clean=not persistent) for name in ("first", "second")]
+        self.workers = {member.client_id for member in self.members}
+        self.fleet = Fleet(self.publisher, *self.members)
+        assert self.publisher.connect(cluster["b"].port)
+        for member, name in zip(self.members, "ab", strict=True):
+            assert member.connect(cluster[name].port)
+            self.join(member)
+        self.since = len(self.history.events)
+        for node in self.dying:
+            arming = FaultClient(self.history, "arming")
+            assert arming.connect(node.port)
+            arming.publish("armed", ARM, 1, retain=True)
+            Fleet(arming).run(lambda: not arming.outgoing or self.node.died(), "PUBACK")  # noqa: B023
+            arming.lose()
+
+    def join(self, member: FaultClient) -> None:
+        """Subscribe, if the session is new."""
+        member.subscribe((GROUP, self.qos))
+        self.fleet.run(lambda: not member.subscriptions or member.socket is None, "SUBACK")
+
+    def publish(self, count: int) -> None:
+        """Publish messages; they are acknowledged afterwards."""
+        for _ in range(count):
+            self.publisher.publish(f"t/{self.published % 3}", b"message %d" % self.published, self.qos)
+            self.published += 1
+        self.fleet.run(lambda: not self.publisher.outgoing or self.publisher.socket is None, "acknowledgements")
+
+    def until_dead(self, provoke: Callable[[], None]) -> None:
+        """Do this until the node has come to its point."""
+        for _ in range(ROUNDS):
+            if self.node.died():
+                return
+            provoke()
+        assert self.node.died(5), "it did not come to that point"
+
+    def steady(self) -> None:
+        """Messages come, and are acknowledged."""
+        self.publish(3)
+        self.fleet.run_for(0.02)
+
+    def absent(self) -> None:
+        """A member keeps its messages to itself, and goes away for longer than the grace time."""
+        first = self.members[0]
+        first.silent = {Puback, Pubrec}
+        self.publish(8)
+        self.fleet.run_for(0.1)
+        first.lose()
+        self.fleet.run_for(0.6)
+        first.silent.clear()
+        if not self.node.died() and first.connect(self.node.port) and not self.persistent:
+            self.join(first)
+
+    def finish(self) -> None:
+        """All go on at the other node. Every message has reached a member, and QoS 2 no more than one of them."""
+        for node in self.dying:
+            node.module = ["broker.cli"]
+        if len(self.dying) > 1:
+            self.cluster.start()
+        for client in (*self.members, self.publisher):
+            client.silent.clear()
+            client.lose()
+            assert client.connect(self.cluster["b"].port)
+            if client is not self.publisher and not self.persistent:
+                self.join(client)
+        self.publish(4)
+        self.cluster.start()
+        self.cluster.settle()
+        last = b"message %d" % (self.published - 1)
+        self.fleet.run(lambda: any(last in member.taken for member in self.members), "the last")
+        if self.persistent or self.qos == 1:
+            self.fleet.run(lambda: not checker.undelivered(self.history, self.workers, self.since), "the group has all")
+        else:  # what was begun with the clean member that ended is discarded: no more than its windows
+            self.fleet.run_for(1)
+            most = 4 * (1 + sum(1 for event in self.history.events if type(event).__name__ == "Ended"))
+            assert len(checker.undelivered(self.history, self.workers, self.since)) <= most
+        self.fleet.run(lambda: not any(member.unreleased for member in self.members), "PUBREL")
+        findings = [*checker.doubled(self.history, self.workers), *checker.check(self.history)]
+        assert findings == [], "\n".join(findings[:20]) + "\n" + self.cluster.log_text()
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> ClusterProcess:
+    return start_cluster(SETTINGS, running=False, nodes="ab")
+
+
+@QOS
+@MEMBERS
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("point", SHARED_POINTS)
+def test_a_node_dies_while_it_gives_messages(
+    cluster: ClusterProcess, point: str, count: int, persistent: bool, qos: int
+) -> None:
+    if point == "settled" and (persistent or qos == 2):
+        pytest.skip("no lease ends with an acknowledgement")
+    if point in ("before-given", "given") and not persistent:
+        pytest.skip("no lease ends in a commit")
+    flow = Flow(cluster, f"{point}:{count}", qos, persistent)
+    flow.until_dead(flow.steady)
+    flow.finish()
+
+
+@QOS
+@MEMBERS
+@pytest.mark.parametrize("point", RETURN_POINTS[:3])
+def test_a_node_dies_while_messages_come_back(cluster: ClusterProcess, point: str, persistent: bool, qos: int) -> None:
+    if point.startswith("grace") and not persistent:
+        pytest.skip("a clean session has no grace time")
+    flow = Flow(cluster, f"{point}:1", qos, persistent)
+    flow.until_dead(flow.absent)
+    flow.finish()
+
+
+@QOS
+@MEMBERS
+def test_a_node_dies_while_it_buries_one_that_has_leases(
+    start_cluster: StartCluster, persistent: bool, qos: int
+) -> None:
+    cluster = start_cluster(SETTINGS, running=False, nodes="abc")
+    flow = Flow(cluster, "buried-leases:1", qos, persistent, "ab")  # one buries the third, the other one both
+    third = FaultClient(flow.history, "third", clean=not persistent)
+    flow.members.append(third)
+    flow.workers.add("third")
+    flow.fleet.clients.append(third)
+    third.silent = {Puback, Pubrec}
+    assert third.connect(cluster["c"].port)
+    flow.join(third)
+    flow.publish(20)
+    flow.fleet.run(lambda: bool(third.taken), "a message")
+    cluster["c"].kill()
+    assert all(node.died(20) for node in flow.dying), "they did not come to that point"
+    flow.finish()
+
+
+@QOS
+@MEMBERS
+@pytest.mark.parametrize("point", RETURN_POINTS[4:])
+def test_a_node_dies_while_it_asks_for_its_leases(
+    start_cluster: StartCluster, point: str, persistent: bool, qos: int
+) -> None:
+    cluster = start_cluster(SETTINGS, running=False, nodes="ab", proxies=True)
+    flow = Flow(cluster, f"{point}:1", qos, persistent)
+
+    def gap() -> None:
+        flow.publish(4)
+        flow.node.proxy.cut()
+        flow.publish(4)
+        flow.fleet.run_for(0.3)
+
+    flow.until_dead(gap)
+    flow.finish()
