@@ -1,9 +1,10 @@
-"""Shared subscriptions over nodes: how messages of QoS 0 are divided among members."""
+"""Shared subscriptions over nodes: how messages of QoS 0 are divided among members; order by key is refused."""
 
 from _speedups.codec.packets import Publish, Suback, Subscribe
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient
+from tests.web.http_client import HttpClient
 
 JOBS = "$share/workers/jobs"
 MESSAGES = 10_000
@@ -32,3 +33,12 @@ def test_equal_members_over_three_nodes_get_equal_parts(start_cluster: StartClus
     until(lambda: received() == MESSAGES)
     mean = MESSAGES / len(members)
     assert all(abs(count - mean) < 0.05 * mean for count in counts), counts
+
+
+def test_order_by_key_is_refused(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"http.listen": "127.0.0.1:0"})
+    client = HttpClient(cluster["b"])
+    reply = client.ask("PUT", "/group", {"strategy": "topic"}, group=JOBS)
+    assert reply.status == 422
+    assert "for one node" in str(reply.json)
+    assert client.ask("PUT", "/group", {"strategy": "rotation"}, group=JOBS).status == 204

@@ -379,3 +379,34 @@ def test_pubrec_keeps_the_key() -> None:
     assert payloads(other) == []
     one.send(Pubcomp(held.packet_id))
     assert payloads(one) + payloads(other) == [b"2"]
+
+
+def test_a_message_that_becomes_a_dead_letter_gives_its_key_free() -> None:
+    node = Node(shared={"redispatch": 0, "max_deliveries": 1})
+    one = member(node, "one", level=5)
+    other = member(node, "other", level=5)
+    configure(node, window=1, max_deliveries=1)
+    publisher = Client(node, "publisher")
+    publish(publisher, "t/a", b"1", b"2")
+    (held,) = published(one)
+    one.send(Puback(held.packet_id, 0x80))
+    node.end_turn()
+    node.run()
+    assert payloads(one) + payloads(other) == [b"2"]
+    assert only_group(node).waiting == 0
+
+
+def test_the_last_value_replaces_one_that_waits_for_its_member() -> None:
+    node = Node()
+    one, other = member(node, "one"), member(node, "other")
+    only_group(node).configure(
+        GroupSettings(declaration=b'{"strategy":"topic"}', strategy="topic", window=1, last_value=True)
+    )
+    publisher = Client(node, "publisher")
+    publish(publisher, "t/a", b"1", b"2", b"3", b"4")
+    (held,) = published(one)
+    assert held.payload == b"1"
+    assert [payload for _, _, payload in only_group(node).messages()] == [b"4"]
+    ack(one, held)
+    assert payloads(one) + payloads(other) == [b"4"]
+    assert node.turn.queued == 1
