@@ -14,6 +14,7 @@ from _speedups.session.turn import Turn
 from broker.config.checks import check
 from broker.config.declared_group import declared
 from broker.config.schema import Config
+from broker.core.group_settings import settings_of
 from broker.errors import ConfigError
 from tests.harness.inprocess import Client, KeepingStore, Node
 
@@ -410,3 +411,26 @@ def test_the_last_value_replaces_one_that_waits_for_its_member() -> None:
     ack(one, held)
     assert payloads(one) + payloads(other) == [b"4"]
     assert node.turn.queued == 1
+
+
+def test_a_declared_group_keeps_its_keys_over_restarts() -> None:
+    node = Node(KeepingStore(), smallest=0)
+    settings = settings_of(declared(FILTER, {"strategy": "publisher"}).stored, node.turn.shared)
+    node.router.filters.declare(node.turn, FILTER.encode(), settings)
+    one = member(node, "one", clean_start=False)
+    first, second = Client(node, "first"), Client(node, "second")
+    publish(first, "t/a", b"1")
+    assert payloads(one) == [b"1"]
+    one.close()
+    publish(first, "t/b", b"2")
+    publish(second, "t/c", b"3")
+    for _ in range(2):
+        node.turn.seal()
+        node.run()
+        store = node.store
+        node.close()
+        node = Node(KeepingStore(store.after(len(store.told))), smallest=0)
+    assert only_group(node).settings.strategy == "publisher"
+    other = Client(node, "other")
+    other.send(Subscribe(1, [(FILTER, 1)]))
+    assert payloads(other) == [b"3"]  # `first` has a message with `one`
