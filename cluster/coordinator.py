@@ -17,6 +17,7 @@ from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
+from _speedups.session.group_settings import DEFAULT_STRATEGY, check_cluster_settings
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS
@@ -442,6 +443,7 @@ class ClusterCoordinator(Coordinator):
     async def declare_group(self, group: DeclaredGroup) -> None:
         if not self.shares:
             raise NotNow("nodes of the cluster are of a version without shared subscriptions")
+        check_cluster_settings(str(dict(group.options).get("strategy", DEFAULT_STRATEGY)))
         with _away_is_not_now():
             await self._groups.declare(group)
 

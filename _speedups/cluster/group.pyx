@@ -7,7 +7,7 @@ the node dies, its leases go back to their places. So a message of QoS 2 for a c
 has ended: no other member may get it then.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.cluster.journal cimport ClusterJournal
 from _speedups.cluster.peer cimport Peer
@@ -20,7 +20,14 @@ from _speedups.session.subscriber cimport SHARED, Plan, Receiver, Subscriber
 from _speedups.session.turn cimport Turn
 
 cdef enum:
+    MAXIMUM_QOS = 3            # of what a node announces ...
+    QOS_BITS = 2               # ... the number of its members is above ...
+    EXACT_MEMBERS = 8          # ... itself, up to this one
     ASIDE_TICKS = 4            # after which messages that no member here may take go to other nodes
+
+
+cdef class PeerMembers:
+    """The members of a group at another node."""
 
 
 cdef class ClusterGroup(Group):
@@ -37,18 +44,44 @@ cdef class ClusterGroup(Group):
         self.peers = []
         self.kept = True
 
+    cdef int set_strategy(self) except -1:
+        return 0                                  # rotation: `check_cluster_settings` refuses others
+
     cdef int highest_qos(self) except -1:
-        return max(Group.highest_qos(self), max([qos for _, qos in self.peers], default=0))
+        return max(Group.highest_qos(self), max([(<PeerMembers>there).qos for there in self.peers], default=0))
 
     # ---- members ----
 
-    def set_peer(self, Subscriber peer not None, int qos):
-        """Another node has members with this QoS; -1: it has none. Returns whether it had some."""
-        known = [(node, old) for node, old in self.peers if node is peer]
-        self.peers = [(node, old) for node, old in self.peers if node is not peer]
-        if qos >= 0:
-            self.peers.append((peer, qos))
-        return bool(known)
+    def set_peer(self, Subscriber peer not None, int announced):
+        """Another node has members, with this QoS and number as `Routes` announces them; -1: it has none.
+
+        Returns whether it had some.
+        """
+        cdef PeerMembers there
+        for there in self.peers:
+            if there.peer is peer:
+                break
+        else:
+            if announced < 0:
+                return False
+            there = PeerMembers()
+            there.peer = peer
+            self.peers.append(there)
+            self.set_members(there, announced)
+            return False
+        if announced < 0:
+            self.peers.remove(there)
+        else:
+            self.set_members(there, announced)
+        return True
+
+    cdef int set_members(self, PeerMembers there, int announced) except -1:
+        there.qos = announced & MAXIMUM_QOS
+        there.weight = announced >> QOS_BITS
+        if there.weight > EXACT_MEMBERS:
+            there.weight = <int64_t>1 << (there.weight - 5)      # powers of two follow, from 16
+        there.weight = max(1, there.weight)                  # nodes of a version before announce none
+        return 0
 
     @property
     def is_attended(self):
@@ -88,16 +121,23 @@ cdef class ClusterGroup(Group):
         return 1
 
     cdef bint pass_on(self, Publication* publication) except -1:
-        cdef Py_ssize_t here = len(self.connected), there = len(self.peers)
-        if publication.forwarded or there == 0:
+        """Smooth rotation by weight: each gets its weight as credit, and the one with most pays for the turn of all."""
+        cdef int64_t here = len(self.connected), total
+        cdef PeerMembers there, chosen = None
+        if publication.forwarded or not self.peers:
             return False
-        if self.turn_of_all >= here + there:
-            self.turn_of_all = 0
-        self.turn_of_all += 1
-        if self.turn_of_all <= here:
+        total = here
+        self.credit += here
+        for there in self.peers:
+            there.credit += there.weight
+            total += there.weight
+            if chosen is None or there.credit > chosen.credit:
+                chosen = there
+        if here and self.credit >= chosen.credit:
+            self.credit -= total
             return False
-        peer = self.peers[self.turn_of_all - 1 - here][0]
-        (<Peer>peer).accept_for(publication, self.client_id)
+        chosen.credit -= total
+        (<Peer>chosen.peer).accept_for(publication, self.client_id)
         return True
 
     cdef int take_lease(self, uint64_t place, Message* message) except -1:

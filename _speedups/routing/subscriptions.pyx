@@ -135,11 +135,12 @@ cdef class SubscriptionTree:
         cdef Node* node
         cdef uint32_t i
         cdef Py_ssize_t at
+        cdef uint8_t announced = options          # by a node, for a group
         options &= STORED_OPTIONS
         if subscriber.kind <= SHARED and shared_filter_at(path, n):
             return self.join(subscriber, topic_filter, options, identifier)
         if subscriber.kind == PEER and shared_filter_at(path, n):
-            return self.join_peer(subscriber, topic_filter, options & MAXIMUM_QOS)
+            return self.join_peer(subscriber, topic_filter, announced)
         node = node_at(self.root, path, n, True)
         if node == NULL:
             raise MemoryError
@@ -328,10 +329,10 @@ cdef class SubscriptionTree:
         del self.by_name[group.client_id]
         return 0
 
-    def join_peer(self, Subscriber peer not None, bytes name not None, int qos):
-        """Another node has members of a group, with this QoS; True if it had none."""
+    def join_peer(self, Subscriber peer not None, bytes name not None, int announced):
+        """Another node has members of a group, with this QoS and number (see `Routes`); True if it had none."""
         cdef Group group = self.group(peer.turn, name)
-        known = group.set_peer(peer, qos)
+        known = group.set_peer(peer, announced)
         self.set_qos(group)
         return not known
 

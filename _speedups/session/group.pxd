@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from _speedups.session.group_keys cimport Key, KeyTable
 from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport Message, Publication
@@ -17,6 +18,7 @@ cdef struct Waiting:
 cdef class Member(Membership):
     cdef readonly Group group      # None: it has left
     cdef readonly Session session
+    cdef bint listed               # in Group.connected
     cdef void* before              # Members of the ring of those with room ...
     cdef void* after               # ... not owned
 
@@ -39,6 +41,8 @@ cdef class Group(Subscriber):
     cdef uint64_t head, tail, capacity
     cdef Waiting* back             # messages that came back: a heap by place
     cdef Py_ssize_t back_count, back_capacity
+    cdef KeyTable keys             # None: no order by key
+    cdef dict restored_keys        # place -> hash of the publisher, until `configure` asks for it; or None
     cdef object aside              # deque of Held: messages that no member with room may take
     cdef uint64_t waiting_bytes
     cdef readonly uint64_t given, returned    # so far
@@ -49,10 +53,25 @@ cdef class Group(Subscriber):
     cdef object dead               # deque of Held: dead letters, to be published at the end of the turn
 
     cdef bint pass_on(self, Publication* publication) except -1
+    cdef uint64_t waiting_count(self)
+    cdef int key_done(self, uint64_t place) except -1
+    cdef int forget_key(self, uint64_t place) except -1
+    cdef int find_keys(self) except -1
+    cdef int note_key(self, uint64_t place, const Message* message) except -1
+    cdef int accept_message(self, uint64_t place, const Publication* publication, Message* message) except -1
+    cdef int set_strategy(self) except -1
+    cdef int give_keyed(self, Key key, uint64_t place, Message* message, bint recorded) except -1
+    cdef bint send_keyed(self, Key key, Waiting taken) except -1
+    cdef int send_all_keyed(self) except -1
+    cdef bint someone_takes(self, const Message* message) except -1
+    cdef int record_key(self, uint64_t place) except -1
+    cdef int park(self, Key key, Waiting waiting) except -1
+    cdef Waiting take_parked(self, Key key) except *
     cdef Member choose(self, const Publication* publication)
     cdef bint waits(self) noexcept
     cdef bint has_persistent(self) noexcept
     cdef int join(self, Member member) except -1
+    cdef int unlist(self, Member member) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
     cdef bint is_full(self, const Message* message) except -1
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1

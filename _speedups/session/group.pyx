@@ -37,6 +37,8 @@ from _speedups.session cimport journal as j
 from _speedups.session.counters cimport (
     DEAD_LETTERS, EXPIRED, SHARED_ACCEPTED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED,
 )
+from _speedups.session.group_keys cimport Key, KeyTable, hash_of
+from _speedups.session.group_settings cimport BY_PUBLISHER, BY_TOPIC, ROTATION, GroupSettings
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport (
     Message, Publication, expiry_after, message_hold, message_new, message_payload, message_properties, message_release,
@@ -48,7 +50,7 @@ from _speedups.session.outgoing_queue cimport (
 )
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.session cimport Restored, Session, count_inflight, count_queued
-from _speedups.session.subscriber cimport FLUSH_EARLY, GROUP, SHARED, Plan, Receiver
+from _speedups.session.subscriber cimport FLUSH_EARLY, GROUP, SHARED, Plan, Receiver, Subscriber
 from _speedups.session.turn cimport Outlet, Turn
 
 from _speedups.session.dead_letter import DeadLetter
@@ -57,6 +59,9 @@ cdef enum:
     MAXIMUM_QOS = 3            # of the options of a subscription
     KEEPS_RETAIN = 8           # Retain As Published
     FIRST_WAITING = 16
+    GIVEN_TO_ONE = 1           # results of `give_keyed`: a member has it ...
+    NO_ROOM = 2                # ... it waits until its member, or any, has room ...
+    NOT_TAKEN = 3              # ... nobody with room may take it now
     SEND_BYTES = 131072        # bytes of output up to which a member gets messages with QoS 0
 
 
@@ -108,16 +113,16 @@ cdef class Member(Membership):
 
     cdef int attached(self) except -1:
         cdef Group group = self.group
-        if self not in group.connected:
+        if not self.listed:
+            self.listed = True
             group.connected.append(self)
-        if group.aside:
+        if group.aside or group.keys is not None:
             group.recall()
         return self.has_sent()
 
     cdef int detached(self) except -1:
         cdef Group group = self.group
-        if self in group.connected:
-            group.connected.remove(self)
+        group.unlist(self)
         group.make_unready(self)
         group.room_changed()
         if self.session.kind == SHARED:           # Redis gives back what is in its queue
@@ -131,7 +136,7 @@ cdef class Member(Membership):
         return 0
 
     cdef int rights_changed(self) except -1:
-        if self.group.aside:
+        if self.group.aside or self.group.keys is not None:
             self.group.recall()
         return 0 if self.session.kind == SHARED else give_back_unsent(self)
 
@@ -142,11 +147,13 @@ cdef class Member(Membership):
             group.forget_failures(place)
         if group.kept and qos == 1 and not self.session.recorded() and not self.session.restoring:
             group.record_done(place)
+        group.key_done(place)
         group.room_changed()
         return self.has_sent()
 
     cdef int record_given(self, uint64_t place, uint64_t n) except -1:
         if self.session.recorded():
+            self.group.record_key(place)
             self.session.turn.journal.given(self.group.session_id, place, self.session.session_id, n)
         return 0
 
@@ -193,6 +200,10 @@ cdef class Group(Subscriber):
             for held in self.aside:
                 self.turn.queued -= 1
                 self.turn.queued_bytes -= message_size(held.message)
+            if self.keys is not None and self.keys.keys is not None:
+                for held in self.keys.all_parked():
+                    self.turn.queued -= 1
+                    self.turn.queued_bytes -= message_size(held.message)
             while self.head != self.tail or self.back_count:
                 taken = self.take_first()
                 self.turn.queued -= 1
@@ -214,7 +225,10 @@ cdef class Group(Subscriber):
     @property
     def waiting(self):
         """Messages that no member has."""
-        return self.tail - self.head + self.back_count + len(self.aside)
+        return self.waiting_count()
+
+    cdef uint64_t waiting_count(self):
+        return self.tail - self.head + self.back_count + len(self.aside) + (0 if self.keys is None else self.keys.count)
 
     @property
     def waiting_size(self):
@@ -231,6 +245,9 @@ cdef class Group(Subscriber):
             found.append(shown(self.back[k].place, self.back[k].message))
         for held in self.aside:
             found.append(shown(held.place, held.message))
+        if self.keys is not None:
+            for held in self.keys.all_parked():
+                found.append(shown(held.place, held.message))
         found.sort()
         for i in range(self.head, min(self.tail, self.head + <uint64_t>most)):
             found.append(shown(self.queue[i & (self.capacity - 1)].place, self.queue[i & (self.capacity - 1)].message))
@@ -287,8 +304,7 @@ cdef class Group(Subscriber):
         cdef Session session = member.session
         cdef uint64_t n = session.queue.head
         cdef Entry* e
-        if member in self.connected:
-            self.connected.remove(member)
+        self.unlist(member)
         self.make_unready(member)
         self.members.remove(member)
         while n < session.tail:
@@ -309,10 +325,20 @@ cdef class Group(Subscriber):
             n = max(n + 1, session.queue.head)
         session.shares.remove(member)
         member.group = None
-        if self.aside:
+        if self.aside or self.keys is not None:
             self.recall()                         # perhaps for this member only
         if self.kept and not self.has_persistent():
             self.stop_keeping(not session.restoring)
+        return 0
+
+    cdef int unlist(self, Member member) except -1:
+        """The member has no connection any more; the turn of the others stays."""
+        cdef Py_ssize_t at
+        if member.listed:
+            member.listed = False
+            at = self.connected.index(member)
+            del self.connected[at]
+            self.turn_of -= at < self.turn_of
         return 0
 
     def configure(self, GroupSettings settings):
@@ -321,6 +347,7 @@ cdef class Group(Subscriber):
         cdef Member member
         self.settings = settings if settings is not None else self.turn.shared
         self.newest = None
+        self.set_strategy()
         if self.settings.declared and not self.kept and self.turn.journal.epoch:
             self.keep()
         elif self.settings.declared or was_declared:
@@ -344,8 +371,8 @@ cdef class Group(Subscriber):
         self.kept = False
         return 0
 
-    def set_peer(self, peer, int qos):
-        """Another node has members with this QoS, or none; for groups of a cluster. Returns whether it had some."""
+    def set_peer(self, peer, int announced):
+        """Another node has members, or none; for groups of a cluster. Returns whether it had some."""
         raise NotImplementedError
 
     cdef int take_lease(self, uint64_t place, Message* message) except -1:
@@ -392,15 +419,12 @@ cdef class Group(Subscriber):
         self.next_place += 1
         self.turn.counters[SHARED_ACCEPTED] += 1
         if not self.settings.declared:
-            if self.waits() or not self.give(place, publication.message, False):
-                self.wait(place, message_hold(publication.message), False)
+            self.accept_message(place, publication, publication.message)
             return 1
         message = self.lower_expiry(publication.message)
         try:
-            if self.settings.last_value and self.supersede(place, message, True):
-                return 1
-            if self.waits() or not self.give(place, message, False):
-                self.wait(place, message_hold(message), False)
+            if not self.settings.last_value or not self.supersede(place, message, True):
+                self.accept_message(place, publication, message)
         finally:
             message_release(message)
         return 1
@@ -433,6 +457,8 @@ cdef class Group(Subscriber):
         cdef Member member
         cdef Outlet outlet
         cdef Session session
+        if self.settings.strategy_number != ROTATION and count:
+            self.turn_of = <Py_ssize_t>(key_of(self.settings, publication) % <uint64_t>count)
         for i in range(count):
             if self.turn_of >= count:
                 self.turn_of = 0
@@ -461,8 +487,8 @@ cdef class Group(Subscriber):
 
     cdef bint is_full(self, const Message* message) except -1:
         """Whether the message is one too many for those that wait; one alone never is."""
-        return (self.waits() or len(self.aside) != 0) and (
-            self.tail - self.head + self.back_count + len(self.aside) >= self.settings.max_messages
+        return self.waiting_count() != 0 and (
+            self.waiting_count() >= self.settings.max_messages
             or self.waiting_bytes + message_size(message) > self.settings.max_bytes)
 
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1:
@@ -478,6 +504,7 @@ cdef class Group(Subscriber):
                     self.turn.tracer.note_message("dropped", self.client_id, message, message.qos, "the queue is full")
                 if recorded:
                     self.record_done(place)
+                self.forget_key(place)
                 message_release(message)
                 return 0
         if self.tail - self.head == self.capacity:
@@ -506,19 +533,27 @@ cdef class Group(Subscriber):
 
     cdef int come_back(self, uint64_t place, Message* message) except -1:
         """Take a message that a member had, to its old place; takes over the reference."""
+        cdef Key key
         self.returned += 1
         self.turn.counters[SHARED_RETURNED] += 1
         if self.turn.tracer is not None:
             self.turn.tracer.note_message("returned", self.client_id, message, message.qos, "")
         if self.has_failed(place):
+            self.key_done(place)
             self.take_dead(place, message)
             return self.turn.schedule_send(self)
         if self.settings.last_value and self.supersede(place, message, False):
             self.forget_failures(place)
             self.record_done(place)
+            self.key_done(place)
             message_release(message)
             return 0
-        self.put_back(Waiting(place, message))
+        key = None if self.keys is None else self.keys.of(place)
+        if key is None:
+            self.put_back(Waiting(place, message))
+        else:
+            self.park(key, Waiting(place, message))
+            self.keys.release(place)
         self.count_waiting(1, message)
         if self.newest is not None:
             self.note(place, message)
@@ -602,6 +637,7 @@ cdef class Group(Subscriber):
         cdef uint64_t low = self.head, high = self.tail, middle
         cdef Py_ssize_t k
         cdef Held held
+        cdef Key key
         while low < high:
             middle = (low + high) // 2
             if self.queue[middle & (self.capacity - 1)].place < place:
@@ -615,6 +651,11 @@ cdef class Group(Subscriber):
                 return &self.back[k].message
         for held in self.aside:
             if held.place == place:
+                return &held.message
+        key = None if self.keys is None else self.keys.of(place)
+        for entry in () if key is None else key.parked:
+            if entry[0] == place:
+                held = entry[1]
                 return &held.message
         return NULL
 
@@ -649,7 +690,7 @@ cdef class Group(Subscriber):
             if self.recorded():
                 self.turn.journal.group_failed(self.session_id, found[0], 0, 0)
         self.record_queued(found[0], message)
-        if self.aside and self.ready_count:       # those with room may take this one
+        if (self.aside or self.keys is not None) and self.ready_count:       # those with room may take this one
             self.recall()
         return True
 
@@ -667,14 +708,24 @@ cdef class Group(Subscriber):
         """Drop the oldest message, or only if it has expired; whether there was one."""
         cdef Message* message
         cdef Held held = <Held>self.aside[0] if self.aside else None
+        cdef Key key = None if self.keys is None else self.keys.with_oldest()
+        if key is not None:
+            if (held is None or held.place > key.parked[0][0]) and not (
+                    self.waits() and self.first().place < key.parked[0][0]):
+                held = key.parked[0][1]
+            else:
+                key = None
         if held is None and not self.waits():
             return False
-        if held is not None and self.waits() and self.first().place < held.place:
+        if key is None and held is not None and self.waits() and self.first().place < held.place:
             held = None
         message = held.message if held is not None else self.first().message
         if expired_only and not (message.expires and message.expires <= self.turn.clock):
             return False
-        if held is None:
+        if key is not None:
+            self.drop(self.take_parked(key), expired_only)
+            self.keys.offer(key)
+        elif held is None:
             self.drop(self.take_first(), expired_only)
         else:
             self.aside.popleft()
@@ -691,6 +742,7 @@ cdef class Group(Subscriber):
                                           "it has expired" if expired else "the queue is full")
         self.forget_failures(dropped.place)
         self.record_done(dropped.place)
+        self.forget_key(dropped.place)
         message_release(dropped.message)
         return 0
 
@@ -733,6 +785,7 @@ cdef class Group(Subscriber):
         self.turn.counters[SHARED_GIVEN] += 1
         session.trace("given", message, qos, "by a shared subscription")
         if qos == 0:
+            self.forget_key(place)
             if not session.may_not_read(message) and session.outlet is not None:     # a hook may end the connection
                 session.put_publish(message, PUBLISH_QOS_0 | (
                     FLAG_RETAIN if flags & RETAIN_AS_PUBLISHED and session.level == 5 else 0), 0, member.properties)
@@ -741,6 +794,8 @@ cdef class Group(Subscriber):
                 self.record_done(place)
             return 0
         member.given += 1
+        if self.keys is not None:
+            self.keys.bind(place, member)
         if self.kept and not session.recorded():
             if qos == 1:
                 if not recorded:
@@ -755,6 +810,8 @@ cdef class Group(Subscriber):
                 begun.member = member
                 begun.group = self
                 begun.flags = flags
+                if self.keys is not None:
+                    self.keys.begin(place)
                 self.turn.after_commit(begun)
                 return 0
         return self.put(member, place, message, flags)
@@ -768,6 +825,8 @@ cdef class Group(Subscriber):
         cdef Waiting taken
         if self.dead:
             self.publish_dead()
+        if self.keys is not None:
+            return self.send_all_keyed()
         while self.ready_count and self.waits():
             taken = self.take_first()             # a hook may change the queue meanwhile
             if taken.message.expires and taken.message.expires <= self.turn.clock:
@@ -784,11 +843,7 @@ cdef class Group(Subscriber):
     cdef int put_aside(self, Waiting taken) except -1:
         """No member with room may take the message: keep it for others, or drop it if there are none."""
         cdef Held held
-        cdef Member member
-        cdef bint is_kept = self.has_others()
-        for member in self.members:
-            is_kept = is_kept or member.may_take(taken.message)
-        if is_kept:
+        if self.has_others() or self.someone_takes(taken.message):
             held = Held()
             held.place = taken.place
             held.message = taken.message
@@ -801,6 +856,7 @@ cdef class Group(Subscriber):
                                           "no member may read it, or takes a packet of its size")
         self.forget_failures(taken.place)
         self.record_done(taken.place)
+        self.forget_key(taken.place)
         message_release(taken.message)
         return 0
 
@@ -813,6 +869,8 @@ cdef class Group(Subscriber):
         cdef Held held
         cdef object aside = self.aside
         self.aside = deque()
+        if self.keys is not None:
+            self.keys.unblock_all()
         for held in aside:
             self.put_back(Waiting(held.place, message_hold(held.message)))
         return self.turn.schedule_send(self)
@@ -832,6 +890,9 @@ cdef class Group(Subscriber):
             member.before, member.after = <void*>last, <void*>first
             last.after = first.before = <void*>member
         if self.aside:
+            self.recall()
+        if self.keys is not None and self.keys.count:
+            self.keys.wake(member)
             self.recall()
         if self.waits():
             self.turn.schedule_send(self)
@@ -853,6 +914,183 @@ cdef class Group(Subscriber):
         member.before = member.after = NULL
         return 0
 
+    # ---- order by key ----
+
+    cdef int set_strategy(self) except -1:
+        """Apply the strategy. It holds for the messages that follow, and by topic for those that are here too."""
+        cdef Held held
+        cdef uint8_t before = ROTATION if self.keys is None else self.keys.strategy
+        if self.settings.strategy_number == before:
+            return 0
+        if self.keys is not None:
+            for held in self.keys.all_parked():
+                self.put_back(Waiting(held.place, message_hold(held.message)))
+        self.keys = KeyTable(self.settings.strategy_number) if self.settings.strategy_number != ROTATION else None
+        self.find_keys()
+        return self.turn.schedule_send(self)
+
+    cdef int find_keys(self) except -1:
+        """Note the keys of the messages that are here, as far as they are known."""
+        cdef uint64_t i, n, place
+        cdef Py_ssize_t k
+        cdef Held held
+        cdef Member member
+        cdef Session session
+        cdef Entry* e
+        if self.keys is None:
+            return 0
+        for i in range(self.head, self.tail):
+            self.note_key(self.queue[i & (self.capacity - 1)].place, self.queue[i & (self.capacity - 1)].message)
+        for k in range(self.back_count):
+            self.note_key(self.back[k].place, self.back[k].message)
+        for held in self.aside:
+            self.note_key(held.place, held.message)
+        for member in self.members:
+            session = member.session
+            n = session.queue.head
+            while n < session.tail:
+                e = queue_entry(&session.queue, n)
+                if e.flags & OF_GROUP and e.identifiers == member.index and e.message != NULL and e.state != ACKED:
+                    place = session.shares.places[n & session.shares.mask]
+                    self.note_key(place, e.message)
+                    self.keys.bind(place, member)
+                n += 1
+        return 0
+
+    cdef int note_key(self, uint64_t place, const Message* message) except -1:
+        """Note the key of a message that is here already."""
+        if self.keys.of(place) is None:
+            if self.keys.strategy == BY_TOPIC:
+                self.keys.note(place, hash_of(message.data, message.topic_length))
+            elif self.restored_keys is not None and place in self.restored_keys:
+                self.keys.note(place, self.restored_keys[place])
+        return 0
+
+    cdef int key_done(self, uint64_t place) except -1:
+        """A message of the group is done: others with its key may follow."""
+        if self.keys is not None and self.keys.done(place):
+            self.turn.schedule_send(self)
+        return 0
+
+    cdef int forget_key(self, uint64_t place) except -1:
+        """A message that no member has is dropped, or given with QoS 0."""
+        return 0 if self.keys is None else self.keys.forget(place)
+
+    cdef int accept_message(self, uint64_t place, const Publication* publication, Message* message) except -1:
+        """Give a new message to the next member with room, or to that of its key; else it waits."""
+        cdef Key key
+        cdef bint given
+        if self.keys is None or self.settings.strategy_number == ROTATION:
+            given = not self.waits() and self.give(place, message, False)
+        else:
+            key = self.keys.note(place, key_of(self.settings, publication))
+            given = not self.waits() and self.give_keyed(key, place, message, False) == GIVEN_TO_ONE
+        return 0 if given else self.wait(place, message_hold(message), False)
+
+    cdef int give_keyed(self, Key key, uint64_t place, Message* message, bint recorded) except -1:
+        """Give the message to a member; returns GIVEN_TO_ONE, NO_ROOM, or NOT_TAKEN."""
+        cdef Member member
+        cdef uint8_t qos
+        if key is not None and key.parked and key.parked[0][0] < place:
+            return NO_ROOM                        # behind these
+        if key is None or key.member is None:
+            if self.give(place, message, recorded):
+                return GIVEN_TO_ONE
+            return NOT_TAKEN if self.ready_count else NO_ROOM
+        member = key.member
+        if not member.ready:
+            return NO_ROOM
+        if not member.has_room():
+            self.make_unready(member)
+            return NO_ROOM
+        qos = min(message.qos, <uint8_t>(member.options & MAXIMUM_QOS))
+        # It would pass those that are not in the member's queue yet, or not sent.
+        if qos == 0 or key.begun and qos == 1 or not member.may_take(message):
+            return NOT_TAKEN
+        if key.member is not member or not member.ready:     # a hook has ended the connection
+            return NO_ROOM
+        self.hand(member, place, message, recorded)
+        if not member.has_room():
+            self.make_unready(member)
+        return GIVEN_TO_ONE
+
+    cdef bint send_keyed(self, Key key, Waiting taken) except -1:
+        """Give a message that waits, or put it where it waits for its turn. Takes over the reference."""
+        cdef int result
+        if taken.message.expires and taken.message.expires <= self.turn.clock:
+            self.drop(taken, True)
+            return True
+        if key is not None and key.parked and key.parked[0][0] < taken.place:
+            self.park(key, taken)
+            return False
+        result = self.give_keyed(key, taken.place, taken.message, True)
+        if result == GIVEN_TO_ONE:
+            self.count_waiting(-1, taken.message)
+            message_release(taken.message)
+            return True
+        if key is None:
+            if result == NOT_TAKEN:
+                self.put_aside(taken)
+            else:
+                self.put_back(taken)
+            return False
+        if result == NOT_TAKEN and key.member is None and not (
+                self.has_others() or self.someone_takes(taken.message)):
+            self.put_aside(taken)                 # which drops it
+            return True
+        self.park(key, taken)
+        if result == NOT_TAKEN:
+            self.keys.block(key)
+        return False
+
+    cdef int send_all_keyed(self) except -1:
+        """Give the messages that wait: first those parked for members with room, then those of free keys."""
+        cdef Key key
+        cdef Member member
+        cdef Waiting taken
+        while True:
+            while self.keys.woken:
+                member = self.keys.woken.pop()
+                while member.ready:
+                    key = self.keys.next_of(member)
+                    if key is None:
+                        break
+                    if not member.has_room():
+                        self.make_unready(member)
+                        break
+                    self.send_keyed(key, self.take_parked(key))
+                    self.keys.offer(key)
+            if not self.ready_count:
+                return 0
+            key = self.keys.next_free()
+            if key is not None and not (self.waits() and self.first().place < key.parked[0][0]):
+                self.send_keyed(key, self.take_parked(key))
+                self.keys.offer(key)
+            elif self.waits():
+                taken = self.take_first()
+                self.send_keyed(self.keys.of(taken.place), taken)
+            else:
+                return 0
+
+    cdef int park(self, Key key, Waiting waiting) except -1:
+        """Keep a message at its key; takes over the reference."""
+        cdef Held held = Held()
+        held.place = waiting.place
+        held.message = waiting.message
+        return self.keys.park(key, waiting.place, held)
+
+    cdef Waiting take_parked(self, Key key) except *:
+        """Remove the first message that is parked at the key; its reference passes to the caller."""
+        cdef Held held = self.keys.take(key)
+        return Waiting(held.place, message_hold(held.message))
+
+    cdef bint someone_takes(self, const Message* message) except -1:
+        """Whether a member, with room or without, may take the message."""
+        cdef Member member
+        for member in self.members:
+            if member.may_take(message):
+                return True
+        return False
     # ---- dead letters ----
 
     cdef int note_failure(self, uint64_t place, uint8_t code, bytes client_id) except -1:
@@ -952,7 +1190,19 @@ cdef class Group(Subscriber):
 
     cdef int record_queued(self, uint64_t place, Message* message) except -1:
         if self.recorded():
+            self.record_key(place)
             self.turn.journal.group_queued(self.session_id, place, message)
+        return 0
+
+    cdef int record_key(self, uint64_t place) except -1:
+        """Write the key of a message, unless it follows from its topic name."""
+        cdef Key key
+        if self.keys is not None and self.keys.strategy == BY_PUBLISHER:
+            key = self.keys.of(place)
+            if key is not None:
+                self.turn.journal.group_key(self.session_id, place, key.hash)
+        elif self.restored_keys is not None and place in self.restored_keys:
+            self.turn.journal.group_key(self.session_id, place, self.restored_keys[place])
         return 0
 
     cdef int record_done(self, uint64_t place) except -1:
@@ -991,6 +1241,9 @@ cdef class Group(Subscriber):
             self.record_queued(self.back[k].place, self.back[k].message)
         for held in (*self.aside, *self.dead):
             self.record_queued(held.place, held.message)
+        if self.keys is not None:
+            for held in self.keys.all_parked():
+                self.record_queued(held.place, held.message)
         for place in self.failures or ():
             self.record_failure(place)
         for member in self.members:
@@ -1017,6 +1270,12 @@ cdef class Group(Subscriber):
         self.forget_failures(place)
         if self.restored_places is not None:
             self.restored_places.pop(place, None)
+
+    def restore_key(self, uint64_t place, uint32_t key):
+        """Restore a GROUP_KEY record."""
+        if self.restored_keys is None:
+            self.restored_keys = {}
+        self.restored_keys[place] = key
 
     def restore_gone(self):
         """Restore a GROUP_GONE record: no message of the group is kept. GROUP may follow again."""
@@ -1052,6 +1311,9 @@ cdef class Group(Subscriber):
                 self.take_dead(place, message_hold(message.message))
                 continue
             self.wait(place, message_hold(message.message), True)
+        self.find_keys()
+        if self.keys is not None:
+            self.restored_keys = None
 
 
 cdef class Held:
@@ -1069,6 +1331,9 @@ cdef class Begun(Held):
         cdef Member member = self.member
         cdef Group group = self.group
         member.given -= 1
+        if group.keys is not None:
+            group.keys.begin_ended(self.place)
+            group.turn.schedule_send(group)
         if group.is_empty():                      # the group has ended
             group.turn.counters[SHARED_DISCARDED] += 1
             return
@@ -1077,6 +1342,18 @@ cdef class Begun(Held):
             return
         member.given += 1
         put_entry(member.session, member, self.place, self.message, self.flags)
+
+
+cdef uint32_t key_of(GroupSettings settings, const Publication* publication) except? 0:
+    """The key of a message: a hash of its topic name, or of its publisher's client identifier."""
+    cdef bytes name
+    if settings.strategy_number == BY_TOPIC:
+        return hash_of(publication.topic, publication.topic_length)
+    if publication.publisher == NULL or publication.publisher == <void*>None:
+        return 1                                  # the broker itself, a will, or an analytics job
+    publisher = <object>publication.publisher
+    name = (<Subscriber>publisher).client_id if isinstance(publisher, Subscriber) else publisher
+    return hash_of(name, len(name))
 
 
 cdef tuple shown(uint64_t place, const Message* m):
@@ -1135,6 +1412,7 @@ cdef int release_entry(Session session, Member member, uint64_t n, Entry* e) exc
     member.group.forget_failures(session.shares.places[n & session.shares.mask])
     if member.group.kept and e.flags & QOS == 1 and not session.recorded() and not session.restoring:
         member.group.record_done(session.shares.places[n & session.shares.mask])
+    member.group.key_done(session.shares.places[n & session.shares.mask])
     e.flags &= ~<uint8_t>OF_GROUP
     e.identifiers = session.identifier_set(member.properties, size) if size and e.message != NULL else 0
     return 0

@@ -40,6 +40,7 @@ cdef enum RecordKind:
     GIVEN = 26
     GROUP_FAILED = 27
     GROUP_DECLARED = 28
+    GROUP_KEY = 30
 
 
 cdef class Journal:
@@ -73,6 +74,7 @@ cdef class Journal:
                         Py_ssize_t n) except -1
     cdef int group_queued(self, uint64_t group, uint64_t place, Message* m) except -1
     cdef int group_failed(self, uint64_t group, uint64_t place, uint64_t deliveries, uint8_t code) except -1
+    cdef int group_key(self, uint64_t group, uint64_t place, uint64_t hash) except -1
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1

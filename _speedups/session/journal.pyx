@@ -40,6 +40,7 @@ GIVEN                   group u64, place u64, session u64, queue number u64: the
                         this, is this message of the group. If it goes back, DONE and GROUP_QUEUED follow
 GROUP_FAILED            group u64, place u64, deliveries without success << 8 | reason code of the last u64
 GROUP_DECLARED          group u64, 0 u8, length u32, the settings that it is declared with; empty = it is not declared
+GROUP_KEY               group u64, place u64, hash u64: of the publisher, whose messages keep their order in the group
 ======================  ==============================================================================================
 
 Records from MESSAGE_5 on have what level 5 adds; a block without them has LAYOUT 1, which older versions read. A deadline
@@ -305,6 +306,16 @@ cdef class Journal:
         memcpy(p + 16, &name, 8)
         return 0
 
+    cdef int group_key(self, uint64_t group, uint64_t place, uint64_t hash) except -1:
+        """Write the key of a group's message."""
+        cdef uint8_t* p
+        self.note_level_5()
+        p = self.room(GROUP_KEY, 24)
+        memcpy(p, &group, 8)
+        memcpy(p + 8, &place, 8)
+        memcpy(p + 16, &hash, 8)
+        return 0
+
     cdef int group_failed(self, uint64_t group, uint64_t place, uint64_t deliveries, uint8_t code) except -1:
         """Write how often a message of a group was sent without success."""
         cdef uint64_t failures = deliveries << 8 | code
@@ -422,7 +433,7 @@ def records(bytes block not None):
             memcpy(&c, p + 16, 8)
             found.append(("QUEUED", a, b, c, p[24], b""))
             p += 25
-        elif kind in (AWAITING, GROUP_QUEUED, GROUP_FAILED):
+        elif kind in (AWAITING, GROUP_QUEUED, GROUP_FAILED, GROUP_KEY):
             need(p, end, 24)
             memcpy(&b, p + 8, 8)
             memcpy(&c, p + 16, 8)
@@ -486,6 +497,7 @@ NAMES = {
     GROUP: "GROUP", GROUP_GONE: "GROUP_GONE", GROUP_QUEUED: "GROUP_QUEUED", GROUP_DONE: "GROUP_DONE", GIVEN: "GIVEN",
     GROUP_FAILED: "GROUP_FAILED",
     GROUP_DECLARED: "GROUP_DECLARED",
+    GROUP_KEY: "GROUP_KEY",
 }
 TEXTS = {
     SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,

@@ -174,6 +174,7 @@ class Coordinator(ABC):
 
         Raises:
             NotNow: the store of the group does not reply, or the cluster has no shared subscriptions yet.
+            ValueError: a cluster does not have the strategy.
         """
 
     @abstractmethod

@@ -56,6 +56,7 @@ class Restorer:
             "GROUP_QUEUED": lambda g, place, m: self._groups[g].restore_queued(place, self._messages[m]),
             "GROUP_DONE": lambda g, place: self._groups[g].restore_done(place),
             "GROUP_FAILED": lambda g, place, failures: self._groups[g].restore_failed(place, failures),
+            "GROUP_KEY": lambda g, place, key: self._groups[g].restore_key(place, key),
             "GIVEN": lambda g, place, s, n: self._groups[g].restore_given(place, self._by_number[s], n),
         }
 

@@ -1,8 +1,11 @@
 """Routes: the topic filters for which this node has clients. Other nodes send it messages by them."""
 
 from collections.abc import Iterable
+from math import log2
 
 from _speedups.cluster.journal import ClusterJournal
+
+EXACT_MEMBERS = 8  # numbers up to this one are announced exactly, greater ones as powers of two
 
 
 class Routes:
@@ -11,11 +14,14 @@ class Routes:
     A route's QoS is the highest QoS of the clean sessions with its filter: messages of QoS 1 and 2 for persistent
     sessions go through their queues. The QoS only grows; lowering it would save little. Filters of $SYS have no route:
     each node publishes there to its own clients.
+
+    The route of a shared subscription has the number of its connected members too, in the bits above the QoS. Other
+    nodes divide messages of QoS 0 by these numbers.
     """
 
     def __init__(self, journal: ClusterJournal) -> None:
         self._journal = journal
-        self._known: dict[bytes, list[int]] = {}  # filter -> [sessions, QoS]
+        self._known: dict[bytes, list[int]] = {}  # filter -> [sessions, QoS, announced]
 
     def __len__(self) -> int:
         return len(self._known)
@@ -24,7 +30,7 @@ class Routes:
         """One more session has the filter."""
         if is_local(name):
             return
-        known = self._known.setdefault(name, [0, -1])
+        known = self._known.setdefault(name, [0, -1, -1])
         known[0] += 1
         self.raise_to(name, qos)
 
@@ -33,9 +39,8 @@ class Routes:
         if is_local(name):
             return
         known = self._known[name]
-        if qos > known[1]:
-            known[1] = qos
-            self._journal.change(("route", name, qos))
+        known[1] = max(known[1], qos)
+        self._announce(name, known)
 
     def remove(self, names: Iterable[bytes]) -> None:
         """One session less has each of these filters."""
@@ -47,6 +52,24 @@ class Routes:
             if not known[0]:
                 del self._known[name]
                 self._journal.change(("unroute", name))
+            else:
+                self._announce(name, known)
+
+    def _announce(self, name: bytes, known: list[int]) -> None:
+        """Publish the route if the other nodes know another one."""
+        sessions, qos, announced = known
+        value = qos | code_of(sessions) << 2 if name.startswith(b"$share/") else qos
+        if value != announced:
+            known[2] = value
+            self._journal.change(("route", name, value))
+
+
+def code_of(count: int) -> int:
+    """A number of members in six bits: itself if it is small; 9 is 16, and each further one is twice as much.
+
+    So few joins of a large group change it.
+    """
+    return count if count <= EXACT_MEMBERS else round(log2(count)) + 5
 
 
 def is_local(name: bytes) -> bool:

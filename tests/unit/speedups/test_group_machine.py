@@ -23,12 +23,13 @@ from _speedups.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
+from _speedups.session.group_settings import STRATEGIES, GroupSettings
 from broker.config.declared_group import declared
 from broker.core.group_settings import settings_of
 from broker.storage import compaction
 from tests.harness.inprocess import Client, KeepingStore, Node
 
-FILTER = "$share/g/t"
+FILTER = "$share/g/+"
 GRACE = 2  # seconds
 
 
@@ -88,14 +89,19 @@ class GroupMachine(RuleBasedStateMachine):
         self.accepted: dict[bytes, int] = {}  # payload -> QoS
         self.done: set[bytes] = set()
         self.got: dict[bytes, set[tuple[str, int, int]]] = {}  # who, which of its sessions, with which QoS
+        self.keys: dict[str, list[bytes]] = {}  # key -> accepted payloads, in order
+        self.key_of: dict[bytes, str] = {}
+        self.last: dict[bytes, tuple[str, int]] = {}  # payload -> who got it last, in which of its sessions
 
     @initialize(
         durable=st.booleans(),
         window=st.sampled_from([1, 2, 32]),
         receive_maximum=st.sampled_from([0, 1, 2]),
+        strategy=st.sampled_from(STRATEGIES),
         is_declared=st.booleans(),
     )
-    def start(self, durable: bool, window: int, receive_maximum: int, is_declared: bool) -> None:
+    def start(self, durable: bool, window: int, receive_maximum: int, strategy: str, is_declared: bool) -> None:
+        self.strategy = strategy
         self.receive_maximum = receive_maximum
         for name in ("p2", "c2"):
             self.workers[name].level = 5 if receive_maximum else 4
@@ -109,9 +115,17 @@ class GroupMachine(RuleBasedStateMachine):
     def made(self, store: KeepingStore) -> Node:
         store.durable = self.durable
         node = Node(store, smallest=0, shared=self.shared)
-        self.publisher = Client(node, "publisher")
-        self.publisher.connack()
+        self.publishers = [Client(node, "publisher"), Client(node, "another")]
+        for publisher in self.publishers:
+            publisher.connack()
+        self.configure(node)
         return node
+
+    def configure(self, node: Node) -> None:
+        for group in node.router.filters.groups.values():
+            if group.settings.declared:
+                continue
+            group.configure(GroupSettings(window=self.shared["window"], strategy=self.strategy))
 
     def teardown(self) -> None:
         if not hasattr(self, "node"):
@@ -143,7 +157,9 @@ class GroupMachine(RuleBasedStateMachine):
         counts_are_right(self.node)
         if not any(worker.unanswered for worker in self.workers.values()):  # those there have room for all that waits
             ready = [worker for worker in self.workers.values() if worker.client is not None and worker.qos is not None]
-            assert not ready or not any(group.waiting for group in self.node.router.filters.groups.values())
+            for group in self.node.router.filters.groups.values() if ready else ():
+                for _, _, payload in group.messages():
+                    assert self.waits_for_absent(payload), f"{payload!r} waits, and members have room"
         places = self.places()
         assert not [payload for payload, count in places.items() if count > 1]
         for payload, qos in self.accepted.items():
@@ -152,21 +168,46 @@ class GroupMachine(RuleBasedStateMachine):
             else:
                 assert payload in places, f"{payload!r} of QoS {qos} is lost"
 
+    def waits_for_absent(self, payload: bytes) -> bool:
+        """Whether another message with the key is with a member without a connection."""
+        if self.strategy == "rotation":
+            return False
+        held = (self.last.get(other) for other in self.keys[self.key_of[payload]] if other not in self.done)
+        return any(one is not None and self.workers[one[0]].client is None for one in held)
+
+    def keeps_order(self, name: str, payload: bytes) -> None:
+        """All earlier messages with the key are done, or this member got them before."""
+        who = (name, self.workers[name].session)
+        key = self.key_of.get(payload)
+        if self.strategy != "rotation" and key is not None and payload in self.accepted:
+            for other in self.keys[key][self.keys[key].index(payload) + 1 :] if payload not in self.last else ():
+                # what another client has got may have been sent later, and read before
+                assert self.last.get(other) != who, f"{payload!r} is late"
+            for other in self.keys[key][: self.keys[key].index(payload)]:
+                own = any(other in worker.own for worker in self.workers.values())
+                assert other in self.done or own or self.last.get(other) == who, f"{payload!r} passed {other!r}"
+        self.last[payload] = who
+
     def pump(self) -> None:
         """Clients read all that has come."""
-        for name, worker in self.workers.items():
-            if worker.client is None:
-                continue
-            for packet in worker.client.take():
+        taken = [(name, worker.client.take()) for name, worker in self.workers.items() if worker.client is not None]
+        self.done |= {
+            packet.payload
+            for _, packets in taken
+            for packet in packets
+            if isinstance(packet, Publish) and packet.qos == 0
+        }
+        for name, packets in taken:
+            worker = self.workers[name]
+            for packet in packets:
                 if isinstance(packet, Publish):
                     payload = packet.payload
                     who = (name, worker.session, packet.qos)
                     others = self.got.setdefault(payload, set()) - {who}
                     assert not any(qos == 2 for *_, qos in others), f"{payload!r} was sent to {others}, then to {who}"
                     self.got[payload].add(who)
-                    if packet.qos == 0:
-                        self.done.add(payload)
-                    else:
+                    self.keeps_order(name, payload)
+                    if packet.qos:
                         worker.unanswered.append(packet)
                 elif isinstance(packet, Pubrel):
                     worker.unanswered.append(packet)
@@ -201,16 +242,17 @@ class GroupMachine(RuleBasedStateMachine):
     # ---- the declaration ----
 
     @rule()
+    @precondition(lambda self: self.strategy == "rotation")  # a strategy does not know the publishers before it
     def declare(self) -> None:
         self.is_declared = True
-        settings = settings_of(declared(FILTER, {}).stored, self.node.turn.shared)
+        settings = settings_of(declared(FILTER, {"strategy": self.strategy}).stored, self.node.turn.shared)
         self.node.router.filters.declare(self.node.turn, FILTER.encode(), settings)
         self.node.end_turn()
         self.node.run()
         self.pump()
 
     @rule()
-    @precondition(lambda self: self.is_declared)
+    @precondition(lambda self: self.is_declared and self.strategy == "rotation")
     def declare_no_more(self) -> None:
         self.is_declared = False
         waited = self.node.router.filters.groups[FILTER.encode()].waiting
@@ -251,6 +293,7 @@ class GroupMachine(RuleBasedStateMachine):
         worker.client.read()
         assert any(isinstance(packet, Suback) for packet in worker.client.received)
         worker.qos = qos
+        self.configure(self.node)
         self.pump()
 
     @rule(name=st.sampled_from(["p1", "p2", "c1", "c2"]), kindly=st.booleans())
@@ -283,18 +326,31 @@ class GroupMachine(RuleBasedStateMachine):
             self.unsubscribe(name)
             self.come_or_subscribe(name, qos, False)
 
-    @rule(qos=st.integers(1, 2), count=st.sampled_from([1, 3, 8]))
-    def publish(self, qos: int, count: int) -> None:
-        for _ in range(count):
+    @rule(
+        qos=st.integers(1, 2),
+        count=st.sampled_from([1, 3, 8]),
+        topic=st.sampled_from("tuv"),
+        publisher=st.integers(0, 1),
+        mixed=st.booleans(),
+    )
+    def publish(self, qos: int, count: int, topic: str, publisher: int, mixed: bool) -> None:
+        client = self.publishers[publisher]
+        for number in range(count):
+            if mixed:
+                qos = 1 + number % 2
+                topic = "tuv"[number % 3]
             self.count += 1
             payload = b"%d" % self.count
             granted = [worker.qos for worker in self.workers.values() if worker.qos is not None]
             if self.is_declared or max(granted, default=0):
                 self.accepted[payload] = qos
-            self.publisher.send(Publish("t", payload, qos, packet_id=1))
+                key = topic if self.strategy == "topic" else str(publisher)
+                self.keys.setdefault(key, []).append(payload)
+                self.key_of[payload] = key
+            client.send(Publish(topic, payload, qos, packet_id=1))
             if qos == 2:
-                self.publisher.send(Pubrel(1))
-            self.publisher.take()
+                client.send(Pubrel(1))
+            client.take()
         self.pump()
 
     def answer(self, worker: Worker) -> None:

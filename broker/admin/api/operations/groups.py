@@ -112,7 +112,10 @@ async def declare(request: Request) -> None:
         group = declared(request.arguments["group"], request.body)
     except ValueError as fault:
         raise unfit(f"expected {fault}") from None
-    await request.node.broker.coordinator.declare_group(group)
+    try:
+        await request.node.broker.coordinator.declare_group(group)
+    except ValueError as fault:
+        raise unfit(str(fault)) from None
 
 
 async def pause(request: Request) -> None:

@@ -1,0 +1,59 @@
+# Order by key in a shared subscription. See group_keys.pyx.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from _speedups.session.membership cimport Membership
+
+
+cdef class Key:
+    cdef uint32_t hash
+    cdef Membership member         # that has its unacknowledged messages; None: the key is free
+    cdef uint32_t given            # its messages that the member has and has not acknowledged
+    cdef uint32_t begun            # of these, QoS 2 that waits for the store
+    cdef uint32_t known            # its messages: given, parked, or in the queue of the group
+    cdef list parked               # heap of (place, Held): messages that wait for the member, or for their turn
+    cdef bint blocked              # nobody with room may take the first of these now
+
+
+cdef class KeyTable:
+    cdef readonly uint8_t strategy
+    cdef dict keys                 # hash -> Key
+    cdef dict places               # place -> Key
+    cdef dict bound                # Membership -> heap of (place, Key): first parked messages of the keys bound to it
+    cdef list free                 # likewise of free keys
+    cdef list oldest               # likewise of all keys; perhaps outdated, as all these heaps
+    cdef dict blocked              # Key -> None
+    cdef list woken                # members with room that may have parked messages
+    cdef Py_ssize_t count          # of parked messages
+
+    cdef Key note(self, uint64_t place, uint32_t hash)
+    cdef Key of(self, uint64_t place)
+    cdef int forget(self, uint64_t place) except -1
+    cdef int bind(self, uint64_t place, Membership member) except -1
+    cdef bint release(self, uint64_t place) except -1
+    cdef bint done(self, uint64_t place) except -1
+    cdef int begin(self, uint64_t place) except -1
+    cdef int begin_ended(self, uint64_t place) except -1
+    cdef int park(self, Key key, uint64_t place, object held) except -1
+    cdef object take(self, Key key)
+    cdef int offer(self, Key key) except -1
+    cdef int block(self, Key key) except -1
+    cdef int unblock(self, Key key) except -1
+    cdef int unblock_all(self) except -1
+    cdef int wake(self, Membership member) except -1
+    cdef Key next_of(self, Membership member)
+    cdef Key next_free(self)
+    cdef Key with_oldest(self)
+    cdef list all_parked(self)
+
+
+cdef inline uint32_t hash_of(const uint8_t* data, Py_ssize_t n) noexcept nogil:
+    """The hash of a key: the same at all nodes and in all versions (FNV-1a, then mixed)."""
+    cdef uint32_t h = 2166136261U
+    cdef Py_ssize_t i
+    for i in range(n):
+        h = (h ^ data[i]) * 16777619U
+    h ^= h >> 16
+    h *= 2246822507U
+    h ^= h >> 13
+    return h

@@ -1,0 +1,229 @@
+"""Order by key in a shared subscription: messages with one key keep their order over members, also when members end.
+
+A key is a hash of the topic name, or of the publisher's client identifier. It is bound to a member while that has
+unacknowledged messages of it. Later messages of the key go to the same member, or are parked, even if others have room.
+When the last of them is acknowledged or has come back, the key is free: its parked messages go to any member, the
+lowest place first, and bind it anew.
+
+The table has no messages of its own and gives none: `group.pyx` does. The heaps have entries that are outdated: an
+entry counts only if its place is still the first that is parked at the key, and the key is still bound as it was.
+"""
+
+from heapq import heapify, heappop, heappush
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from _speedups.session.membership cimport Membership
+
+cdef enum:
+    OUTDATED = 64                  # entries of `oldest` that are worth no cleaning
+
+
+cdef class Key:
+    """The messages with one key."""
+
+
+cdef class KeyTable:
+    """The keys of one group, without messages.
+
+    Args:
+        strategy: number of the strategy, as in GroupSettings.
+    """
+
+    def __init__(self, uint8_t strategy):
+        self.strategy = strategy
+        self.keys = {}
+        self.places = {}
+        self.bound = {}
+        self.free = []
+        self.oldest = []
+        self.blocked = {}
+        self.woken = []
+
+    # ---- messages that are known ----
+
+    cdef Key note(self, uint64_t place, uint32_t hash):
+        """A message has this key."""
+        cdef Key key = self.keys.get(hash)
+        if key is None:
+            key = Key()
+            key.hash = hash
+            key.parked = []
+            self.keys[hash] = key
+        key.known += 1
+        self.places[place] = key
+        return key
+
+    cdef Key of(self, uint64_t place):
+        """The key of a message, or None: its order is nobody's concern."""
+        return self.places.get(place)
+
+    cdef int forget(self, uint64_t place) except -1:
+        """A message that no member has is dropped."""
+        cdef Key key = self.places.pop(place, None)
+        if key is not None:
+            key.known -= 1
+            if key.known == 0:
+                del self.keys[key.hash]
+                self.blocked.pop(key, None)
+        return 0
+
+    # ---- messages that members have ----
+
+    cdef int bind(self, uint64_t place, Membership member) except -1:
+        """The message is given to the member."""
+        cdef Key key = self.of(place)
+        if key is not None:
+            key.member = member
+            key.given += 1
+        return 0
+
+    cdef bint release(self, uint64_t place) except -1:
+        """The message comes back from its member, or is done; returns whether parked messages may be given now."""
+        cdef Key key = self.of(place)
+        cdef Membership member
+        if key is None or key.given == 0:
+            return False
+        key.given -= 1
+        if key.given:
+            return False
+        member, key.member = key.member, None
+        self.next_of(member)                      # entries of this key are outdated
+        if not key.parked:
+            return False
+        if key.blocked:
+            self.unblock(key)
+        else:
+            self.offer(key)
+        return True
+
+    cdef bint done(self, uint64_t place) except -1:
+        """The message is acknowledged, or dropped by its member; returns whether parked messages may be given now."""
+        cdef bint found = self.release(place)
+        self.forget(place)
+        return found
+
+    cdef int begin(self, uint64_t place) except -1:
+        """The message is the member's, and enters its queue later."""
+        cdef Key key = self.of(place)
+        if key is not None:
+            key.begun += 1
+        return 0
+
+    cdef int begin_ended(self, uint64_t place) except -1:
+        """The message enters the queue of the member, or comes back."""
+        cdef Key key = self.of(place)
+        if key is not None and key.begun:
+            key.begun -= 1
+            if key.begun == 0:
+                self.unblock(key)
+        return 0
+
+    # ---- messages that are parked ----
+
+    cdef int park(self, Key key, uint64_t place, object held) except -1:
+        """Keep a message until its key is free or the key's member has room."""
+        heappush(key.parked, (place, held))
+        self.count += 1
+        if key.parked[0][0] == place:
+            self.offer(key)
+        return 0
+
+    cdef object take(self, Key key):
+        """Remove the first message that is parked at the key. `offer` must follow."""
+        self.count -= 1
+        return heappop(key.parked)[1]
+
+    cdef int offer(self, Key key) except -1:
+        """The first parked message of the key, or its member, is another than before."""
+        cdef tuple entry
+        cdef Key other
+        if not key.parked:
+            if key.blocked:
+                self.unblock(key)
+            return 0
+        entry = (key.parked[0][0], key)
+        if len(self.oldest) > 2 * len(self.keys) + OUTDATED:
+            self.oldest = []
+            for other in self.keys.values():
+                if other.parked:
+                    self.oldest.append((other.parked[0][0], other))
+            heapify(self.oldest)
+        heappush(self.oldest, entry)
+        if key.blocked:
+            return 0
+        if key.member is None:
+            heappush(self.free, entry)
+        else:
+            heappush(self.bound.setdefault(key.member, []), entry)
+            if key.member.ready:
+                self.woken.append(key.member)
+        return 0
+
+    cdef int block(self, Key key) except -1:
+        """Nobody with room may take the first parked message of the key: ignore it until something changes."""
+        key.blocked = True
+        self.blocked[key] = None
+        return 0
+
+    cdef int unblock(self, Key key) except -1:
+        """Something has changed that may let the key's messages through."""
+        if key.blocked:
+            key.blocked = False
+            self.blocked.pop(key, None)
+            self.offer(key)
+        return 0
+
+    cdef int unblock_all(self) except -1:
+        cdef Key key
+        for key in list(self.blocked):
+            self.unblock(key)
+        return 0
+
+    cdef int wake(self, Membership member) except -1:
+        """The member has room."""
+        if member in self.bound:
+            self.woken.append(member)
+        return 0
+
+    cdef Key next_of(self, Membership member):
+        """The key bound to the member whose parked message is the oldest, or None."""
+        cdef list heap = self.bound.get(member)
+        cdef Key key
+        while heap:
+            key = heap[0][1]
+            if key.member is member and not key.blocked and key.parked and key.parked[0][0] == heap[0][0]:
+                return key
+            heappop(heap)
+        if heap is not None:
+            del self.bound[member]
+        return None
+
+    cdef Key next_free(self):
+        """The free key whose parked message is the oldest, or None."""
+        cdef Key key
+        while self.free:
+            key = self.free[0][1]
+            if key.member is None and not key.blocked and key.parked and key.parked[0][0] == self.free[0][0]:
+                return key
+            heappop(self.free)
+        return None
+
+    cdef Key with_oldest(self):
+        """The key with the oldest parked message, or None."""
+        cdef Key key
+        while self.oldest:
+            key = self.oldest[0][1]
+            if key.parked and key.parked[0][0] == self.oldest[0][0]:
+                return key
+            heappop(self.oldest)
+        return None
+
+    cdef list all_parked(self):
+        """All parked messages, in no order."""
+        cdef Key key
+        cdef list found = []
+        for key in self.keys.values():
+            for entry in key.parked:
+                found.append(entry[1])
+        return found

@@ -1,0 +1,100 @@
+"""Messages of QoS 0 to a group of a cluster: each node gets a part that fits the number of its members."""
+
+from typing import Any
+
+import pytest
+
+from _speedups.cluster.group import ClusterGroup
+from _speedups.cluster.journal import ClusterJournal
+from _speedups.cluster.peer import Peer
+from _speedups.routing.router import Router
+from _speedups.session.turn import Turn
+from cluster.replication.routes import Routes, code_of
+
+FILTER = "$share/g/t"
+LIMITS = {
+    "max_packet_size": 1 << 20,
+    "max_topic_levels": 10,
+    "max_inflight": 100,
+    "max_queued_messages": 100,
+    "max_queued_bytes": 1 << 20,
+    "drop_oldest": False,
+    "max_awaiting_release": 100,
+    "max_outgoing_bytes": 1 << 20,
+    "max_uncommitted_bytes": 1 << 26,
+}
+
+
+class Changes:
+    """Instead of a journal: the changes that a node publishes."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[Any, ...]] = []
+
+    def change(self, record: tuple[Any, ...]) -> None:
+        self.records.append(record)
+
+
+def announced(count: int, qos: int = 1) -> int:
+    changes = Changes()
+    routes = Routes(changes)  # type: ignore[arg-type]
+    for _ in range(count):
+        routes.add(FILTER.encode(), qos)
+    return int(changes.records[-1][2])
+
+
+@pytest.mark.parametrize(
+    ("count", "code"), [(0, 0), (1, 1), (8, 8), (9, 8), (11, 8), (12, 9), (16, 9), (22, 9), (23, 10), (65536, 21)]
+)
+def test_numbers_of_members_are_exact_to_eight_and_powers_of_two_above(count: int, code: int) -> None:
+    assert code_of(count) == code
+
+
+def test_joins_of_large_groups_make_few_changes() -> None:
+    changes = Changes()
+    routes = Routes(changes)  # type: ignore[arg-type]
+    for _ in range(1000):
+        routes.add(FILTER.encode(), 1)
+    assert len(changes.records) == 15
+    for _ in range(999):
+        routes.remove([FILTER.encode()])
+    assert len(changes.records) == 29
+    assert changes.records[-1] == ("route", FILTER.encode(), 1 | 1 << 2)
+    routes.remove([FILTER.encode()])
+    assert changes.records[-1] == ("unroute", FILTER.encode())
+
+
+def test_routes_of_other_filters_have_no_number() -> None:
+    changes = Changes()
+    routes = Routes(changes)  # type: ignore[arg-type]
+    for qos in (0, 0, 2, 1):
+        routes.add(b"t/#", qos)
+    assert changes.records == [("route", b"t/#", 0), ("route", b"t/#", 2)]
+
+
+def spread(counts: list[int], messages: int) -> list[int]:
+    """How many messages each other node gets, by the number of its members; none are here."""
+    turn = Turn(ClusterJournal(lambda: b""))
+    turn.set_limits(**LIMITS)
+    router = Router(turn)
+    router.filters.set_group_type(ClusterGroup)
+    batches: list[list[bytes]] = [[] for _ in counts]
+    peers = [Peer(turn, 100 + number, b"n%d" % number, batches[number].append) for number in range(len(counts))]
+    for peer, count in zip(peers, counts, strict=True):
+        router.filters.subscribe(peer, FILTER.encode(), announced(count, 0))
+    for _ in range(messages):
+        router.publish(b"t", b"x")
+        for peer in peers:
+            peer.hold(False)
+    return [sum(batch.count(FILTER.encode()) for batch in found) for found in batches]
+
+
+@pytest.mark.parametrize("counts", [[3, 3, 4], [8, 1, 1], [1, 9], [10]])
+def test_nodes_get_messages_by_the_number_of_their_members(counts: list[int]) -> None:
+    weights = [max(1, count if count <= 8 else 8) for count in counts]
+    total = sum(weights)
+    assert spread(counts, 10 * total) == [10 * weight for weight in weights]
+
+
+def test_a_node_with_many_members_counts_as_the_next_power_of_two() -> None:
+    assert spread([100, 2], 130) == [128, 2]
