@@ -2,18 +2,13 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from _speedups.session.group_keys cimport Key, KeyTable
+from _speedups.session.group_keys cimport Key
+from _speedups.session.group_queue cimport GroupQueue, Held, Waiting
 from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport Message, Publication
 from _speedups.session.outgoing_queue cimport Entry
 from _speedups.session.session cimport Session
-from _speedups.session.subscriber cimport Subscriber
-
-cdef struct Waiting:
-    uint64_t place
-    Message* message               # owns a reference
-
 
 cdef class Member(Membership):
     cdef readonly Group group      # None: it has left
@@ -28,34 +23,19 @@ cdef class Member(Membership):
     cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1
 
 
-cdef class Group(Subscriber):
+cdef class Group(GroupQueue):
     cdef readonly bytes topic_filter
-    cdef readonly GroupSettings settings
     cdef readonly list members     # in the order of joining
     cdef list connected            # those with a connection, in that order ...
     cdef Py_ssize_t turn_of        # ... and the next of them to get a message of QoS 0
     cdef void* first_ready         # a ring of Members with room; NULL = none has
-    cdef uint32_t ready_count
     cdef uint64_t next_place
-    cdef Waiting* queue            # messages that were never given, by place: a ring of `capacity` ...
-    cdef uint64_t head, tail, capacity
-    cdef Waiting* back             # messages that came back: a heap by place
-    cdef Py_ssize_t back_count, back_capacity
-    cdef KeyTable keys             # None: no order by key
     cdef dict restored_keys        # place -> hash of the publisher, until `configure` asks for it; or None
-    cdef object aside              # deque of Held: messages that no member with room may take
-    cdef uint64_t waiting_bytes
     cdef readonly uint64_t given, returned    # so far
     cdef readonly bint kept        # it is declared or has a persistent member, so its state is written to the journal
-    cdef dict newest               # topic -> (place, age) of the message that waits, with `last_value`; None: not noted
     cdef dict restored_places      # place -> Restored, while the store is read
-    cdef dict failures             # place -> (deliveries, reason code of the last, client id); None = none has come back
-    cdef object dead               # deque of Held: dead letters, to be published at the end of the turn
 
     cdef bint pass_on(self, Publication* publication) except -1
-    cdef uint64_t waiting_count(self)
-    cdef int key_done(self, uint64_t place) except -1
-    cdef int forget_key(self, uint64_t place) except -1
     cdef int find_keys(self) except -1
     cdef int note_key(self, uint64_t place, const Message* message) except -1
     cdef int accept_message(self, uint64_t place, const Publication* publication, Message* message) except -1
@@ -65,30 +45,18 @@ cdef class Group(Subscriber):
     cdef int send_all_keyed(self) except -1
     cdef bint someone_takes(self, const Message* message) except -1
     cdef int record_key(self, uint64_t place) except -1
-    cdef int park(self, Key key, Waiting waiting) except -1
-    cdef Waiting take_parked(self, Key key) except *
     cdef Member choose(self, const Publication* publication)
-    cdef bint waits(self) noexcept
     cdef bint has_persistent(self) noexcept
     cdef int join(self, Member member) except -1
     cdef int unlist(self, Member member) except -1
     cdef int leave(self, Member member, bint session_ends) except -1
-    cdef bint is_full(self, const Message* message) except -1
-    cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
-    cdef bint drop_oldest(self, bint expired_only) except -1
-    cdef int drop(self, Waiting dropped, bint expired) except -1
     cdef bint give(self, uint64_t place, Message* message, bint recorded) except -1
     cdef int hand(self, Member member, uint64_t place, Message* message, bint recorded) except -1
     cdef int come_back(self, uint64_t place, Message* message) except -1
-    cdef int put_back(self, Waiting waiting) except -1
     cdef int put_aside(self, Waiting taken) except -1
     cdef bint has_others(self) noexcept
-    cdef int recall(self) except -1
     cdef int make_ready(self, Member member) except -1
     cdef int make_unready(self, Member member) except -1
-    cdef Waiting* first(self) noexcept
-    cdef Waiting take_first(self) noexcept
-    cdef int count_waiting(self, int n, Message* message) except -1
     cdef int take_lease(self, uint64_t place, Message* message) except -1
     cdef int highest_qos(self) except -1
     cdef int stop_keeping(self, bint records) except -1
@@ -96,31 +64,11 @@ cdef class Group(Subscriber):
     cdef int room_changed(self) except -1
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1
     cdef int keep(self) except -1
-    cdef Message* lower_expiry(self, Message* message) except NULL
-    cdef int note_all(self) except -1
-    cdef int note(self, uint64_t place, Message* message) except -1
-    cdef int forget(self, Message* message) except -1
-    cdef Message** waiting_at(self, uint64_t place) except? NULL
-    cdef bint supersede(self, uint64_t place, Message* message, bint is_new) except -1
     cdef int put(self, Member member, uint64_t place, Message* message, uint8_t flags) except -1
-    cdef int record_queued(self, uint64_t place, Message* message) except -1
-    cdef int record_done(self, uint64_t place) except -1
     cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1
-    cdef int note_failure(self, uint64_t place, uint8_t code, bytes client_id) except -1
-    cdef int forget_failures(self, uint64_t place) except -1
-    cdef uint32_t deliveries(self, uint64_t place) except? 0
-    cdef bytes last_of(self, uint64_t place)
-    cdef bint has_failed(self, uint64_t place) except -1
-    cdef int take_dead(self, uint64_t place, Message* message) except -1
     cdef int publish_dead(self) except -1
     cdef int end_dead(self, uint64_t place) except -1
     cdef int prune_failures(self) except -1
-    cdef int record_failure(self, uint64_t place) except -1
-
-
-cdef class Held:
-    cdef Message* message
-    cdef uint64_t place
 
 
 cdef class Begun(Held):
