@@ -49,53 +49,116 @@ local function supersede(prefix, group, place, message)
   return true
 end
 
+-- Call a command for many arguments, some at a time: unpacking needs room on Lua's stack. `each`: arguments that belong
+-- together. Returns the replies of one list after the other.
+local function in_parts(command, key, arguments, each)
+  local result = {}
+  local step = AT_ONCE - AT_ONCE % (each or 1)
+  for i = 1, #arguments, step do
+    local found = redis.call(command, key, unpack(arguments, i, math.min(i + step - 1, #arguments)))
+    if type(found) == 'table' then
+      for j = 1, #found do
+        result[i + j - 1] = found[j]
+      end
+    end
+  end
+  return result
+end
+
+-- The nodes with room for messages of a group, in order of their virtual time; they are read once per call, and written
+-- by `end_rotation`.
+local function rotation_of(prefix, group)
+  local found = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, -1, 'WITHSCORES')
+  local rotation = {group = group, nodes = {}, room = 0}
+  for i = 1, #found, 2 do
+    local values = redis.call('HMGET', prefix .. 'go:' .. group, found[i], 'w:' .. found[i])
+    local room = tonumber(values[1] or 1)
+    rotation.nodes[#rotation.nodes + 1] =
+      {name = found[i], time = tonumber(found[i + 1]), room = room, step = 1 / tonumber(values[2] or 1), leases = {}}
+    rotation.room = rotation.room + room
+  end
+  return rotation
+end
+
 -- Lease a message to the node with room whose turn it is. `told`: node -> {group, place, message, ...}.
 -- Returns whether there is one.
-local function lease(prefix, group, place, message, told)
-  local found = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, 0, 'WITHSCORES')
-  local node = found[1]
-  if not node then
+local function lease(rotation, place, message, told)
+  local node = nil
+  for _, other in ipairs(rotation.nodes) do
+    if other.room > 0 and (node == nil or other.time < node.time) then
+      node = other
+    end
+  end
+  if node == nil then
     return false
   end
-  redis.call('HSET', prefix .. 'gl:' .. node, lease_of(group, place), 1)
-  if redis.call('HINCRBY', prefix .. 'go:' .. group, node, -1) <= 0 then
-    redis.call('ZREM', prefix .. 'gr:' .. group, node)
-  else
-    local weight = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 'w:' .. node) or 1)
-    redis.call('ZADD', prefix .. 'gr:' .. group, tonumber(found[2]) + 1 / weight, node)
-  end
-  redis.call('HSET', prefix .. 'g:' .. group, 'v', found[2])
-  local list = told[node]
+  rotation.now = node.time
+  node.time, node.room, rotation.room = node.time + node.step, node.room - 1, rotation.room - 1
+  node.leases[#node.leases + 1] = lease_of(rotation.group, place)
+  node.leases[#node.leases + 1] = 1
+  local list = told[node.name]
   if not list then
     list = {}
-    told[node] = list
+    told[node.name] = list
   end
-  list[#list + 1] = group
+  list[#list + 1] = rotation.group
   list[#list + 1] = place
   list[#list + 1] = message
   return true
 end
 
--- Lease what waits to nodes with room.
-local function dispatch(prefix, group, told)
-  local notes = nil
-  while redis.call('ZCARD', prefix .. 'gr:' .. group) > 0 do
-    local found = redis.call('ZPOPMIN', prefix .. 'gq:' .. group)
-    if not found[1] then
-      return
-    end
-    local message = redis.call('HGET', prefix .. 'gm:' .. group, found[1])
-    if message then
-      redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', -#message)
-      if notes == nil then
-        notes = redis.call('EXISTS', prefix .. 'gv:' .. group) == 1
+local function end_rotation(prefix, rotation)
+  local group = rotation.group
+  if not rotation.now then
+    return
+  end
+  for _, node in ipairs(rotation.nodes) do
+    if #node.leases > 0 then
+      in_parts('HSET', prefix .. 'gl:' .. node.name, node.leases, 2)
+      redis.call('HSET', prefix .. 'go:' .. group, node.name, node.room)
+      if node.room > 0 then
+        redis.call('ZADD', prefix .. 'gr:' .. group, node.time, node.name)
+      else
+        redis.call('ZREM', prefix .. 'gr:' .. group, node.name)
       end
-      if notes then
-        redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
-      end
-      lease(prefix, group, tonumber(found[1]), message, told)
     end
   end
+  redis.call('HSET', prefix .. 'g:' .. group, 'v', rotation.now)
+end
+
+-- Lease what waits to nodes with room.
+local function dispatch(prefix, group, told)
+  if redis.call('ZCARD', prefix .. 'gq:' .. group) == 0 then
+    return
+  end
+  local rotation = rotation_of(prefix, group)
+  local notes = nil
+  while rotation.room > 0 do
+    local found = redis.call('ZPOPMIN', prefix .. 'gq:' .. group, math.min(rotation.room, AT_ONCE))
+    local places, bytes = {}, 0
+    for i = 1, #found, 2 do
+      places[#places + 1] = found[i]
+    end
+    if #places == 0 then
+      break
+    end
+    local messages = redis.call('HMGET', prefix .. 'gm:' .. group, unpack(places))
+    for i = 1, #places do
+      local message = messages[i]
+      if message then
+        bytes = bytes + #message
+        if notes == nil then
+          notes = redis.call('EXISTS', prefix .. 'gv:' .. group) == 1
+        end
+        if notes then
+          redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
+        end
+        lease(rotation, tonumber(places[i]), message, told)
+      end
+    end
+    redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', -bytes)
+  end
+  end_rotation(prefix, rotation)
 end
 
 -- Put a message back to its place, where it waits. `is_new`: it comes from its publisher, and `supersede` has noted it.
@@ -127,6 +190,32 @@ local function end_lease(prefix, node, group, place, keep)
   end
 end
 
+-- Leases end, and their messages are not the group's any more. Places whose lease is not the node's are left alone.
+local function finish_leases(prefix, node, group, places)
+  local leases, fields, held = {}, {}, {}
+  for i = 1, #places do
+    leases[i] = lease_of(group, places[i])
+  end
+  local found = in_parts('HMGET', prefix .. 'gl:' .. node, leases)
+  for i = 1, #places do
+    if found[i] then
+      held[#held + 1] = leases[i]
+      fields[#fields + 1] = string.format('%.0f', places[i])
+    end
+  end
+  in_parts('HDEL', prefix .. 'gl:' .. node, held)
+  in_parts('HDEL', prefix .. 'gm:' .. group, fields)
+end
+
+local function append(lists, key, value)
+  local list = lists[key]
+  if not list then
+    list = {}
+    lists[key] = list
+  end
+  list[#list + 1] = value
+end
+
 -- Send leases to their nodes; returns those of the caller.
 local function tell_leases(prefix, node, told)
   for other, list in pairs(told) do
@@ -148,43 +237,69 @@ local function limits_of(prefix, group, list)
   return {tonumber(own[1] or list[1]), tonumber(own[2] or list[2]), drop_old, own[4] == '1'}
 end
 
+-- Make room for a message of a group in which messages wait. Returns the number of dropped messages, and whether there
+-- is room.
+local function make_room(prefix, group, message, limits)
+  local key, queue, messages = prefix .. 'g:' .. group, prefix .. 'gq:' .. group, prefix .. 'gm:' .. group
+  local most, most_bytes, drop_old, last_value = unpack(limits)
+  local waiting, dropped = redis.call('ZCARD', queue), 0
+  local bytes = tonumber(redis.call('HGET', key, 'b') or 0) + #message
+  while drop_old and waiting > 0 and (waiting >= most or bytes > most_bytes) do
+    local oldest = redis.call('ZPOPMIN', queue)[1]
+    local old = redis.call('HGET', messages, oldest) or ''
+    redis.call('HDEL', messages, oldest)
+    if last_value and old ~= '' then
+      redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(old))
+    end
+    redis.call('HINCRBY', key, 'b', -#old)
+    waiting, bytes, dropped = waiting - 1, bytes - #old, dropped + 1
+  end
+  return dropped, waiting == 0 or (waiting < most and bytes <= most_bytes)
+end
+
 -- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and place in `messages`, in turn.
 -- Returns the number of dropped messages.
 local function share(prefix, messages, list, told)
-  local dropped, limits = 0, {}
+  local dropped, states = 0, {}
   for i = 4, #list, 2 do
     local group, message = list[i], messages[list[i + 1]]
-    if redis.call('EXISTS', prefix .. 'gs:' .. group) == 1 then
-      local key, queue = prefix .. 'g:' .. group, prefix .. 'gq:' .. group
-      local place = redis.call('HINCRBY', key, 'n', 1)
-      local field = string.format('%.0f', place)
-      limits[group] = limits[group] or limits_of(prefix, group, list)
-      local most, most_bytes, drop_old, last_value = unpack(limits[group])
-      local waiting = redis.call('ZCARD', queue)
-      if waiting == 0 and lease(prefix, group, place, message, told) then
-        redis.call('HSET', prefix .. 'gm:' .. group, field, message)
-      elseif not last_value or not supersede(prefix, group, place, message) then
-        local bytes = tonumber(redis.call('HGET', key, 'b') or 0) + #message
-        while drop_old and waiting > 0 and (waiting >= most or bytes > most_bytes) do
-          local oldest = redis.call('ZPOPMIN', queue)[1]
-          local old = redis.call('HGET', prefix .. 'gm:' .. group, oldest) or ''
-          local size = #old
-          redis.call('HDEL', prefix .. 'gm:' .. group, oldest)
-          if last_value and size > 0 then
-            redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(old))
-          end
-          redis.call('HINCRBY', key, 'b', -size)
-          waiting, bytes, dropped = waiting - 1, bytes - size, dropped + 1
-        end
-        if waiting > 0 and (waiting >= most or bytes > most_bytes) then
+    local state = states[group]
+    if state == nil then
+      state = redis.call('EXISTS', prefix .. 'gs:' .. group) == 1 and {
+        place = tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'n') or 0),
+        waits = redis.call('ZCARD', prefix .. 'gq:' .. group) > 0,
+        rotation = rotation_of(prefix, group),
+        limits = limits_of(prefix, group, list),
+        leased = {},
+      }
+      states[group] = state
+    end
+    if state then
+      local last_value = state.limits[4]
+      state.place = state.place + 1
+      if not state.waits and lease(state.rotation, state.place, message, told) then
+        state.leased[#state.leased + 1] = string.format('%.0f', state.place)
+        state.leased[#state.leased + 1] = message
+      elseif not last_value or not supersede(prefix, group, state.place, message) then
+        local count, fits = make_room(prefix, group, message, state.limits)
+        dropped = dropped + count
+        state.waits = true
+        if fits then
+          put_back(prefix, group, state.place, message, true)
+        else
           dropped = dropped + 1
           if last_value then
             redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
           end
-        else
-          put_back(prefix, group, place, message, true)
         end
       end
+    end
+  end
+  for group, state in pairs(states) do
+    if state then
+      redis.call('HSET', prefix .. 'g:' .. group, 'n', string.format('%.0f', state.place))
+      in_parts('HSET', prefix .. 'gm:' .. group, state.leased, 2)
+      end_rotation(prefix, state.rotation)
     end
   end
   return dropped
@@ -243,30 +358,46 @@ end
 -- 'failed', failures, 0: it was sent without success, and the node keeps it; 'dead', '', 0: this block has its dead
 -- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it.
 local function move(prefix, node, messages, list, told)
+  local given, incarnations, waiting = {}, {}, {}
   for i = 1, #list, 5 do
     local kind, group, place, cid, number = list[i], list[i + 1], list[i + 2], list[i + 3], list[i + 4]
     if kind == 'given' then
-      local key = prefix .. 's:' .. cid
-      local lives = tonumber(redis.call('HGET', key, 'x') or -1) == number
-      if lives then
-        redis.call('HSET', key, 'g', 1)
+      if not incarnations[cid] then
+        local key = prefix .. 's:' .. cid
+        incarnations[cid] = tonumber(redis.call('HGET', key, 'x') or -1)
+        if incarnations[cid] == number then
+          redis.call('HSET', key, 'g', 1)
+        end
       end
-      end_lease(prefix, node, group, place, not lives)
-    elseif kind == 'back' then
-      end_lease(prefix, node, group, place, true)
-    elseif kind == 'dead' then
-      end_lease(prefix, node, group, place, false)
-    elseif kind == 'failed' then
-      local field = string.format('%.0f', place)
-      local message = redis.call('HGET', prefix .. 'gm:' .. group, field)
-      if message and redis.call('HEXISTS', prefix .. 'gl:' .. node, lease_of(group, place)) == 1 then
-        redis.call('HSET', prefix .. 'gm:' .. group, field, cid .. without_failures(message))
+      if incarnations[cid] == number then
+        append(given, group, place)
+      else
+        end_lease(prefix, node, group, place, true)
+        waiting[group] = true
       end
-    elseif kind == 'refused' then
-      take_refused(prefix, cid, math.floor(number / 256), group, place, number % 256)
     else
-      put_back(prefix, group, place, cid .. messages[number])
+      waiting[group] = true
+      if kind == 'back' then
+        end_lease(prefix, node, group, place, true)
+      elseif kind == 'dead' then
+        end_lease(prefix, node, group, place, false)
+      elseif kind == 'failed' then
+        local field = string.format('%.0f', place)
+        local message = redis.call('HGET', prefix .. 'gm:' .. group, field)
+        if message and redis.call('HEXISTS', prefix .. 'gl:' .. node, lease_of(group, place)) == 1 then
+          redis.call('HSET', prefix .. 'gm:' .. group, field, cid .. without_failures(message))
+        end
+      elseif kind == 'refused' then
+        take_refused(prefix, cid, math.floor(number / 256), group, place, number % 256)
+      else
+        put_back(prefix, group, place, cid .. messages[number])
+      end
     end
+  end
+  for group, places in pairs(given) do
+    finish_leases(prefix, node, group, places)
+  end
+  for group in pairs(waiting) do
     dispatch(prefix, group, told)
   end
 end
@@ -274,8 +405,12 @@ end
 -- Acknowledged messages and the room of the caller. `list`: {group, place, ...}, {group, room, weight, ...}.
 local function settle(prefix, node, list, told)
   local done, rooms = list[1], list[2]
+  local finished = {}
   for i = 1, #done, 2 do
-    end_lease(prefix, node, done[i], done[i + 1], false)
+    append(finished, done[i], done[i + 1])
+  end
+  for group, places in pairs(finished) do
+    finish_leases(prefix, node, group, places)
   end
   for i = 1, #rooms, 3 do
     local group, room = rooms[i], rooms[i + 1]
