@@ -152,11 +152,18 @@ class RedisCluster:
 
     @property
     def replica(self) -> RedisProcess:
-        """The replica of the owner."""
-        owner = self.id_of(self.owner)
-        row = next(row for row in self.rows(self.owner) if row[3] == owner and "fail" not in row[2])
-        port = int(row[1].partition("@")[0].rpartition(":")[2])
-        return next(server for server in self.servers if server.port == port)
+        """The replica of the owner, as soon as there is one."""
+        found: list[RedisProcess] = []
+
+        def is_known() -> bool:
+            owner = self.id_of(self.owner)
+            rows = [row for row in self.rows(self.owner) if row[3] == owner and "fail" not in row[2]]
+            ports = {int(row[1].partition("@")[0].rpartition(":")[2]) for row in rows}
+            found[:] = [server for server in self.servers if server.port in ports]
+            return bool(found)
+
+        self.wait(is_known, "know the owner's replica")
+        return found[0]
 
     def wait_until_whole(self) -> None:
         """Wait until every slot has a primary, every replica a link to its own, and all servers know it."""

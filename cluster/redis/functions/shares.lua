@@ -237,7 +237,7 @@ local function limits_of(prefix, group, list)
   return {tonumber(own[1] or list[1]), tonumber(own[2] or list[2]), drop_old, own[4] == '1'}
 end
 
--- Make room for a message of a group in which messages wait. Returns the number of dropped messages, and whether there
+-- Make room for a message that is to wait in a group. Returns the number of dropped messages, and whether there
 -- is room.
 local function make_room(prefix, group, message, limits)
   local key, queue, messages = prefix .. 'g:' .. group, prefix .. 'gq:' .. group, prefix .. 'gm:' .. group
@@ -267,23 +267,23 @@ local function share(prefix, messages, list, told)
     if state == nil then
       state = redis.call('EXISTS', prefix .. 'gs:' .. group) == 1 and {
         place = tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'n') or 0),
-        waits = redis.call('ZCARD', prefix .. 'gq:' .. group) > 0,
-        rotation = rotation_of(prefix, group),
         limits = limits_of(prefix, group, list),
         leased = {},
       }
+      if state and redis.call('ZCARD', prefix .. 'gq:' .. group) == 0 then
+        state.rotation = rotation_of(prefix, group)
+      end
       states[group] = state
     end
     if state then
       local last_value = state.limits[4]
       state.place = state.place + 1
-      if not state.waits and lease(state.rotation, state.place, message, told) then
+      if state.rotation and lease(state.rotation, state.place, message, told) then
         state.leased[#state.leased + 1] = string.format('%.0f', state.place)
         state.leased[#state.leased + 1] = message
       elseif not last_value or not supersede(prefix, group, state.place, message) then
         local count, fits = make_room(prefix, group, message, state.limits)
         dropped = dropped + count
-        state.waits = true
         if fits then
           put_back(prefix, group, state.place, message, true)
         else
@@ -299,7 +299,9 @@ local function share(prefix, messages, list, told)
     if state then
       redis.call('HSET', prefix .. 'g:' .. group, 'n', string.format('%.0f', state.place))
       in_parts('HSET', prefix .. 'gm:' .. group, state.leased, 2)
-      end_rotation(prefix, state.rotation)
+      if state.rotation then
+        end_rotation(prefix, state.rotation)
+      end
     end
   end
   return dropped
