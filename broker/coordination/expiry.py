@@ -4,6 +4,7 @@ Deadlines in memory are times of the turn's clock, which no step of the wall clo
 the store's clock: it goes on while the node is off, by the wall clock, and else with the turn's clock.
 """
 
+import itertools
 import time
 
 from _speedups.session.group import give_back_sent, has_given
@@ -18,6 +19,7 @@ from broker.core.will import Will
 
 MS_PER_TICK = 1000 // TICKS_PER_SECOND
 CLOCK_SECONDS = 60  # between two records of the store's clock
+WILLS_AT_ONCE = 7000  # of those that are due, per tick: other clients must not wait for all of them
 
 log = logs.get("flockmq.node")
 
@@ -222,7 +224,7 @@ class Expiry:
         """Act on all deadlines that have come; whether there were any."""
         now = self._turn.clock
         changed = self._data_plane.router.expire_retained() != []
-        for client_id in self._due_wills.due(now):
+        for client_id in itertools.islice(self._due_wills.due(now), WILLS_AT_ONCE):
             self.publish_will(client_id)
             changed = True
         for client_id in self._redispatch.due(now):
