@@ -110,7 +110,8 @@ class Recovery:
     async def _reconnect(self) -> None:
         attempt = 0
         while not self._link.closed:
-            await asyncio.sleep(_backoff(attempt))
+            # Nodes that are back earlier take this one for dead after a lease.
+            await asyncio.sleep(min(_backoff(attempt), self._lease.seconds / 4))
             attempt += 1
             try:
                 await self._link.open()
