@@ -33,7 +33,7 @@ from _speedups.session.counters cimport (
     DEAD_LETTERS, SHARED_ACCEPTED, SHARED_DISCARDED, SHARED_GIVEN, SHARED_RETURNED,
 )
 from _speedups.session.group_keys cimport Key, KeyTable, hash_of
-from _speedups.session.group_queue cimport GroupQueue, Held, Waiting
+from _speedups.session.group_queue cimport GroupQueue, Held, Waiting, held_of
 from _speedups.session.group_settings cimport BY_PUBLISHER, BY_TOPIC, ROTATION, GroupSettings
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport (
@@ -55,7 +55,7 @@ cdef enum:
     KEEPS_RETAIN = 8           # Retain As Published
     GIVEN_TO_ONE = 1           # results of `give_keyed`: a member has it ...
     NO_ROOM = 2                # ... it waits until its member, or any, has room ...
-    NOT_TAKEN = 3              # ... nobody with room may take it now
+    NOT_TAKEN = 3              # ... no member with room may take it now
     SEND_BYTES = 131072        # bytes of output up to which a member gets messages with QoS 0
 
 
@@ -332,7 +332,7 @@ cdef class Group(GroupQueue):
         return give_back(member.session, n, queue_entry(&member.session.queue, n), code)
 
     def abandon(self):
-        """The last member has left, or the group is not declared any more: drop what waits if nobody will get it."""
+        """The last member has left, or the declaration was removed: drop the messages that wait if the group ends."""
         return self.purge() if self.is_empty() else 0
 
     # ---- messages ----
@@ -402,8 +402,7 @@ cdef class Group(GroupQueue):
             self.turn.tracer.note_message("returned", self.client_id, message, message.qos, "")
         if self.has_failed(place):
             self.key_done(place)
-            self.take_dead(place, message)
-            return self.turn.schedule_send(self)
+            return self.take_dead(place, message)
         if self.settings.last_value and self.supersede(place, message, False):
             self.forget_failures(place)
             self.record_done(place)
@@ -517,23 +516,11 @@ cdef class Group(GroupQueue):
 
     cdef int put_aside(self, Waiting taken) except -1:
         """No member with room may take the message: keep it for others, or drop it if there are none."""
-        cdef Held held
         if self.has_others() or self.someone_takes(taken.message):
-            held = Held()
-            held.place = taken.place
-            held.message = taken.message
-            self.aside.append(held)
+            self.aside.append(held_of(taken))
             return 0
-        self.count_waiting(-1, taken.message)
         self.turn.counters[SHARED_DISCARDED] += 1
-        if self.turn.tracer is not None:
-            self.turn.tracer.note_message("dropped", self.client_id, taken.message, taken.message.qos,
-                                          "no member may read it, or takes a packet of its size")
-        self.forget_failures(taken.place)
-        self.record_done(taken.place)
-        self.forget_key(taken.place)
-        message_release(taken.message)
-        return 0
+        return self.discard(taken, "no member may read it, or takes a packet of its size")
 
     cdef bint has_others(self) noexcept:
         """Whether members may be elsewhere, or are yet to join, that may take what no member here may take."""
@@ -733,6 +720,7 @@ cdef class Group(GroupQueue):
             if member.may_take(message):
                 return True
         return False
+
     # ---- dead letters ----
 
     cdef int publish_dead(self) except -1:

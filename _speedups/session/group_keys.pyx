@@ -55,7 +55,7 @@ cdef class KeyTable:
         return key
 
     cdef Key of(self, uint64_t place):
-        """The key of a message, or None: its order is nobody's concern."""
+        """The key of a message, or None: it has no order to keep."""
         return self.places.get(place)
 
     cdef int forget(self, uint64_t place) except -1:
@@ -161,7 +161,7 @@ cdef class KeyTable:
         return 0
 
     cdef int block(self, Key key) except -1:
-        """Nobody with room may take the first parked message of the key: ignore it until something changes."""
+        """No member with room may take the first parked message of the key: ignore it until something changes."""
         key.blocked = True
         self.blocked[key] = None
         return 0

@@ -41,6 +41,7 @@ cdef class GroupQueue(Subscriber):
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1
     cdef bint drop_oldest(self, bint expired_only) except -1
     cdef int drop(self, Waiting dropped, bint expired) except -1
+    cdef int discard(self, Waiting dropped, str reason) except -1
     cdef int put_back(self, Waiting waiting) except -1
     cdef int recall(self) except -1
     cdef Waiting* first(self) noexcept
@@ -61,3 +62,5 @@ cdef class GroupQueue(Subscriber):
     cdef bint has_failed(self, uint64_t place) except -1
     cdef int take_dead(self, uint64_t place, Message* message) except -1
     cdef int record_failure(self, uint64_t place) except -1
+
+cdef Held held_of(Waiting waiting)

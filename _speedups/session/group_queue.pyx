@@ -282,13 +282,16 @@ cdef class GroupQueue(Subscriber):
         return True
 
     cdef int drop(self, Waiting dropped, bint expired) except -1:
-        """Drop a message that has been taken out; takes over the reference."""
-        self.count_waiting(-1, dropped.message)
+        """Drop the oldest message, which has been taken out; takes over the reference."""
         if expired:
             self.turn.counters[EXPIRED] += 1
+        return self.discard(dropped, "it has expired" if expired else "the queue is full")
+
+    cdef int discard(self, Waiting dropped, str reason) except -1:
+        """Drop a message that waited and has been taken out; takes over the reference."""
+        self.count_waiting(-1, dropped.message)
         if self.turn.tracer is not None:
-            self.turn.tracer.note_message("dropped", self.client_id, dropped.message, dropped.message.qos,
-                                          "it has expired" if expired else "the queue is full")
+            self.turn.tracer.note_message("dropped", self.client_id, dropped.message, dropped.message.qos, reason)
         self.forget_failures(dropped.place)
         self.record_done(dropped.place)
         self.forget_key(dropped.place)
@@ -386,10 +389,7 @@ cdef class GroupQueue(Subscriber):
 
     cdef int park(self, Key key, Waiting waiting) except -1:
         """Keep a message at its key; takes over the reference."""
-        cdef Held held = Held()
-        held.place = waiting.place
-        held.message = waiting.message
-        return self.keys.park(key, waiting.place, held)
+        return self.keys.park(key, waiting.place, held_of(waiting))
 
     cdef Waiting take_parked(self, Key key) except *:
         """Remove the first message that is parked at the key; its reference passes to the caller."""
@@ -446,10 +446,7 @@ cdef class GroupQueue(Subscriber):
 
     cdef int take_dead(self, uint64_t place, Message* message) except -1:
         """Publish the message as a dead letter at the end of the turn; takes over the reference."""
-        cdef Held held = Held()
-        held.place = place
-        held.message = message
-        self.dead.append(held)
+        self.dead.append(held_of(Waiting(place, message)))
         return self.turn.schedule_send(self)
 
     # ---- store ----
@@ -461,6 +458,14 @@ cdef class GroupQueue(Subscriber):
     cdef int record_done(self, uint64_t place) except -1:
         """Write to the store that the message is done."""
         return 0
+
+
+cdef Held held_of(Waiting waiting):
+    """An object for a message that waits; takes over the reference."""
+    cdef Held held = Held()
+    held.place = waiting.place
+    held.message = waiting.message
+    return held
 
 
 cdef tuple shown(uint64_t place, const Message* m):

@@ -73,6 +73,7 @@ cdef class Journal:
     cdef int subscribed(self, uint64_t number, uint8_t options, uint32_t identifier, const uint8_t* topic_filter,
                         Py_ssize_t n) except -1
     cdef int group_queued(self, uint64_t group, uint64_t place, Message* m) except -1
+    cdef int of_group(self, uint8_t kind, uint64_t group, uint64_t place, uint64_t value) except -1
     cdef int group_failed(self, uint64_t group, uint64_t place, uint64_t deliveries, uint8_t code) except -1
     cdef int group_key(self, uint64_t group, uint64_t place, uint64_t hash) except -1
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1

@@ -169,8 +169,10 @@ cdef class Journal:
         return clock * QUARTER + self.clock_offset if clock else 0
 
     def clock_of(self, int64_t deadline):
-        """A deadline of the store as a time of the turn's clock, never an earlier one, at least 1; 0 stays 0."""
-        return max((deadline - self.clock_offset + QUARTER - 1) // QUARTER, 1) if deadline else 0
+        """A deadline of the store as a time of the turn's clock, never an earlier one; 0 stays 0, past ones are below it."""
+        if deadline == 0:
+            return 0
+        return (deadline - self.clock_offset + QUARTER - 1) // QUARTER or -1  # it is over, as the clock begins at 1
 
     def use_level_5(self):
         """The store has records of level 5."""
@@ -297,34 +299,24 @@ cdef class Journal:
 
     cdef int group_queued(self, uint64_t group, uint64_t place, Message* m) except -1:
         """Write that the message waits in a group, with this place."""
-        cdef uint64_t name = self.message(m)
-        cdef uint8_t* p
-        self.note_level_5()
-        p = self.room(GROUP_QUEUED, 24)
-        memcpy(p, &group, 8)
-        memcpy(p + 8, &place, 8)
-        memcpy(p + 16, &name, 8)
-        return 0
+        return self.of_group(GROUP_QUEUED, group, place, self.message(m))
 
     cdef int group_key(self, uint64_t group, uint64_t place, uint64_t hash) except -1:
         """Write the key of a group's message."""
-        cdef uint8_t* p
-        self.note_level_5()
-        p = self.room(GROUP_KEY, 24)
-        memcpy(p, &group, 8)
-        memcpy(p + 8, &place, 8)
-        memcpy(p + 16, &hash, 8)
-        return 0
+        return self.of_group(GROUP_KEY, group, place, hash)
 
     cdef int group_failed(self, uint64_t group, uint64_t place, uint64_t deliveries, uint8_t code) except -1:
         """Write how often a message of a group was sent without success."""
-        cdef uint64_t failures = deliveries << 8 | code
+        return self.of_group(GROUP_FAILED, group, place, deliveries << 8 | code)
+
+    cdef int of_group(self, uint8_t kind, uint64_t group, uint64_t place, uint64_t value) except -1:
+        """Write a record about the message with this place in a group."""
         cdef uint8_t* p
         self.note_level_5()
-        p = self.room(GROUP_FAILED, 24)
+        p = self.room(kind, 24)
         memcpy(p, &group, 8)
         memcpy(p + 8, &place, 8)
-        memcpy(p + 16, &failures, 8)
+        memcpy(p + 16, &value, 8)
         return 0
 
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1:

@@ -176,17 +176,14 @@ local function put_back(prefix, group, place, message, is_new)
   end
 end
 
--- A lease ends: the message waits again if it is to be kept.
-local function end_lease(prefix, node, group, place, keep)
+-- A lease ends, and the message waits again.
+local function return_lease(prefix, node, group, place)
   if redis.call('HDEL', prefix .. 'gl:' .. node, lease_of(group, place)) == 0 then
     return
   end
-  local field = string.format('%.0f', place)
-  local message = redis.call('HGET', prefix .. 'gm:' .. group, field)
-  if message and keep then
+  local message = redis.call('HGET', prefix .. 'gm:' .. group, string.format('%.0f', place))
+  if message then
     put_back(prefix, group, place, message)
-  elseif message then
-    redis.call('HDEL', prefix .. 'gm:' .. group, field)
   end
 end
 
@@ -360,7 +357,7 @@ end
 -- 'failed', failures, 0: it was sent without success, and the node keeps it; 'dead', '', 0: this block has its dead
 -- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it.
 local function move(prefix, node, messages, list, told)
-  local given, incarnations, waiting = {}, {}, {}
+  local finished, incarnations, waiting = {}, {}, {}
   for i = 1, #list, 5 do
     local kind, group, place, cid, number = list[i], list[i + 1], list[i + 2], list[i + 3], list[i + 4]
     if kind == 'given' then
@@ -372,17 +369,17 @@ local function move(prefix, node, messages, list, told)
         end
       end
       if incarnations[cid] == number then
-        append(given, group, place)
+        append(finished, group, place)
       else
-        end_lease(prefix, node, group, place, true)
+        return_lease(prefix, node, group, place)
         waiting[group] = true
       end
     else
       waiting[group] = true
       if kind == 'back' then
-        end_lease(prefix, node, group, place, true)
+        return_lease(prefix, node, group, place)
       elseif kind == 'dead' then
-        end_lease(prefix, node, group, place, false)
+        append(finished, group, place)
       elseif kind == 'failed' then
         local field = string.format('%.0f', place)
         local message = redis.call('HGET', prefix .. 'gm:' .. group, field)
@@ -396,7 +393,7 @@ local function move(prefix, node, messages, list, told)
       end
     end
   end
-  for group, places in pairs(given) do
+  for group, places in pairs(finished) do
     finish_leases(prefix, node, group, places)
   end
   for group in pairs(waiting) do
@@ -499,7 +496,7 @@ local function end_node_leases(prefix, node)
   local groups = {}
   for _, field in ipairs(redis.call('HKEYS', prefix .. 'gl:' .. node)) do
     local place, group = field:match('^(%d+) (.*)$')
-    end_lease(prefix, node, group, tonumber(place), true)
+    return_lease(prefix, node, group, tonumber(place))
     groups[group] = true
   end
   redis.call('DEL', prefix .. 'gl:' .. node, prefix .. 'gn:' .. node)
