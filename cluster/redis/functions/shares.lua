@@ -14,8 +14,9 @@ local function is_group(name)
   return name:find('^%$share/[^/]+/.') ~= nil
 end
 
-local function lease_of(group, place)
-  return string.format('%.0f', place) .. ' ' .. group
+-- The key of the messages of a group that are leased to a node. The set `gl:` of the node has the groups with some.
+local function leases_of(prefix, node, group)
+  return prefix .. 'gl:' .. node .. ' ' .. group
 end
 
 -- A message of a group may have failures before it: 0x40, deliveries without success u16, reason code of the last u8.
@@ -102,7 +103,7 @@ local function lease(rotation, place, message, told)
   end
   rotation.now = node.time
   node.time, node.room, rotation.room = node.time + node.step, node.room - 1, rotation.room - 1
-  node.leases[#node.leases + 1] = lease_of(rotation.group, place)
+  node.leases[#node.leases + 1] = place
   node.leases[#node.leases + 1] = message
   local list = told[node.name]
   if not list then
@@ -122,7 +123,8 @@ local function end_rotation(prefix, rotation)
   end
   for _, node in ipairs(rotation.nodes) do
     if #node.leases > 0 then
-      in_parts('HSET', prefix .. 'gl:' .. node.name, node.leases, 2)
+      in_parts('HSET', leases_of(prefix, node.name, group), node.leases, 2)
+      redis.call('SADD', prefix .. 'gl:' .. node.name, group)
       redis.call('HSET', prefix .. 'go:' .. group, node.name, node.room)
       if node.room > 0 then
         redis.call('ZADD', prefix .. 'gr:' .. group, node.time, node.name)
@@ -218,23 +220,22 @@ local function put_back(prefix, group, place, message)
   redis.call('HINCRBY', key, 'b', more)
 end
 
--- A lease ends, and the message waits again.
-local function return_lease(prefix, node, group, place)
-  local leases, name = prefix .. 'gl:' .. node, lease_of(group, place)
-  local message = redis.call('HGET', leases, name)
-  if message then
-    redis.call('HDEL', leases, name)
-    put_back(prefix, group, place, message)
+-- Leases end. Those that are not the node's are left alone.
+local function end_leases(prefix, node, group, places)
+  local leases = leases_of(prefix, node, group)
+  in_parts('HDEL', leases, places)
+  if redis.call('EXISTS', leases) == 0 then
+    redis.call('SREM', prefix .. 'gl:' .. node, group)
   end
 end
 
--- Leases end, and their messages are not the group's any more. Those that are not the node's are left alone.
-local function finish_leases(prefix, node, group, places)
-  local leases = {}
-  for i = 1, #places do
-    leases[i] = lease_of(group, places[i])
+-- A lease ends, and the message waits again.
+local function return_lease(prefix, node, group, place)
+  local message = redis.call('HGET', leases_of(prefix, node, group), place)
+  if message then
+    end_leases(prefix, node, group, {place})
+    put_back(prefix, group, place, message)
   end
-  in_parts('HDEL', prefix .. 'gl:' .. node, leases)
 end
 
 local function append(lists, key, value)
@@ -442,10 +443,10 @@ local function move(prefix, node, messages, list, told)
       elseif kind == 'dead' then
         append(finished, group, place)
       elseif kind == 'failed' then
-        local leases, name = prefix .. 'gl:' .. node, lease_of(group, place)
-        local message = redis.call('HGET', leases, name)
+        local leases = leases_of(prefix, node, group)
+        local message = redis.call('HGET', leases, place)
         if message then
-          redis.call('HSET', leases, name, cid .. without_failures(message))
+          redis.call('HSET', leases, place, cid .. without_failures(message))
         end
       elseif kind == 'refused' then
         take_refused(prefix, cid, math.floor(number / 256), group, place, number % 256)
@@ -455,7 +456,7 @@ local function move(prefix, node, messages, list, told)
     end
   end
   for group, places in pairs(finished) do
-    finish_leases(prefix, node, group, places)
+    end_leases(prefix, node, group, places)
   end
   for group in pairs(waiting) do
     dispatch(prefix, group, told)
@@ -470,7 +471,7 @@ local function settle(prefix, node, list, told)
     append(finished, done[i], done[i + 1])
   end
   for group, places in pairs(finished) do
-    finish_leases(prefix, node, group, places)
+    end_leases(prefix, node, group, places)
   end
   for i = 1, #rooms, 3 do
     local group, room = rooms[i], rooms[i + 1]
@@ -577,16 +578,13 @@ local function end_node_leases(prefix, node)
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gn:' .. node)) do
     leave_group(prefix, group, 'n:' .. node, node)
   end
-  local groups = {}
-  for _, field in ipairs(redis.call('HKEYS', prefix .. 'gl:' .. node)) do
-    local place, group = field:match('^(%d+) (.*)$')
-    return_lease(prefix, node, group, tonumber(place))
-    groups[group] = true
-  end
-  redis.call('DEL', prefix .. 'gl:' .. node, prefix .. 'gn:' .. node)
-  for group in pairs(groups) do
+  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. node)) do
+    for _, place in ipairs(redis.call('HKEYS', leases_of(prefix, node, group))) do
+      return_lease(prefix, node, group, tonumber(place))
+    end
     dispatch(prefix, group, told)
   end
+  redis.call('DEL', prefix .. 'gn:' .. node)
   tell_leases(prefix, '', told)
 end
 
@@ -687,12 +685,13 @@ end})
 -- Returns {group, place, message, ...}.
 register({function_name = 'flockmq_leased', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, result = args[1], {}
-  local leases = redis.call('HGETALL', prefix .. 'gl:' .. args[2])
-  for i = 1, #leases, 2 do
-    local place, group = leases[i]:match('^(%d+) (.*)$')
-    result[#result + 1] = group
-    result[#result + 1] = tonumber(place)
-    result[#result + 1] = leases[i + 1]
+  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. args[2])) do
+    local leases = redis.call('HGETALL', leases_of(prefix, args[2], group))
+    for i = 1, #leases, 2 do
+      result[#result + 1] = group
+      result[#result + 1] = tonumber(leases[i])
+      result[#result + 1] = leases[i + 1]
+    end
   end
   return result
 end})
