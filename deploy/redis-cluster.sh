@@ -24,16 +24,25 @@ for port in $ports; do
         --cluster-announce-hostname "${SERVICE:-redis-cluster}" --cluster-preferred-endpoint-type hostname &
     pids="$pids $!"
 done
+set -- $pids
 for port in $ports; do
     # A server that has read its append-only file replies with PONG.
     until redis-cli -p "$port" ping 2>/dev/null | grep -q PONG; do
+        if ! kill -0 "$1" 2>/dev/null; then
+            echo "the server on port $port has ended: see its last lines above" >&2
+            kill $pids 2>/dev/null || true
+            exit 1
+        fi
         sleep 0.2
     done
+    shift
 done
 if redis-cli -p "$first" cluster info | grep -q '^cluster_slots_assigned:0'; then
     redis-cli --cluster create $(printf '127.0.0.1:%s ' $ports) --cluster-replicas 1 --cluster-yes
 fi
 # A server that ends stays away until the container is restarted; its replica takes over.
 for pid in $pids; do
-    wait "$pid" || true
+    while kill -0 "$pid" 2>/dev/null; do
+        wait "$pid" || true # a signal ends it early, and the server may yet have to write its files
+    done
 done
