@@ -12,7 +12,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from _speedups.cluster.journal cimport ClusterJournal
 from _speedups.cluster.peer cimport Peer
 from _speedups.session.counters cimport SHARED_ACCEPTED, SHARED_RETURNED
-from _speedups.session.group cimport Group, Held, Member, Waiting, take_entry
+from _speedups.session.group cimport Group
+from _speedups.session.group_members cimport Member, take_entry
+from _speedups.session.group_queue cimport Held, Waiting
 from _speedups.session.message cimport Message, Publication, message_hold, message_release
 from _speedups.session.outgoing_queue cimport OF_GROUP, queue_entry
 from _speedups.session.session cimport Session
@@ -68,6 +70,7 @@ cdef class ClusterGroup(Group):
             there.peer = peer
             self.peers.append(there)
             self.set_members(there, announced)
+            self.turn.schedule_send(self)
             return False
         if announced < 0:
             self.peers.remove(there)
@@ -222,12 +225,13 @@ cdef class ClusterGroup(Group):
 
     cdef int send_pending(self) except -1:
         Group.send_pending(self)
-        if self.waits() and not self.ready_count:
-            self.give_to_others()
+        if self.waits() and not self.ready_count and (self.peers or not self.connected or self.settings.paused):
+            self.give_to_others()                 # else the members here will have room before any other
         if not self.aside:
             self.aside_since = 0
         elif not self.aside_since:
             self.aside_since = self.turn.clock
+            self.journal.with_aside.add(self)
         return self.announce()
 
     cdef int give_to_others(self) except -1:
@@ -259,13 +263,17 @@ cdef class ClusterGroup(Group):
         return 0
 
     def tick(self):
-        """A quarter of a second has passed: messages that no member here may take go to other nodes."""
+        """A quarter of a second has passed: messages that no member here may take go to other nodes.
+
+        Returns whether the group still has such messages.
+        """
         cdef Held held
         if self.aside_since and self.turn.clock - self.aside_since >= ASIDE_TICKS:
             self.aside_since = 0
             for held in self.aside:
                 self.end_lease(held.place, held.message)
             self.aside.clear()
+        return self.aside_since != 0
 
     def abandon(self):
         """The last member has left this node: give what waits back."""

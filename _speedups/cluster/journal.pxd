@@ -57,6 +57,7 @@ cdef class ClusterJournal(Journal):
     cdef list shares                   # group, place of a message, in turn
     cdef list moves                    # kind, group, place, and two more, in turn
     cdef list done                     # group, place, in turn: leases that have ended
+    cdef readonly set with_aside       # Groups with messages that no member at this node may take
     cdef dict rooms                    # group -> (room, connected members)
     cdef readonly tuple share_limits   # of a group: messages, bytes, 1 = drop the oldest
     cdef uint64_t block                # number of this block, for the marks on sessions

@@ -30,7 +30,8 @@ from _speedups.codec.publish cimport (
     write_publish,
 )
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
-from _speedups.session.group cimport Group, forget_given, note_given
+from _speedups.session.group cimport Group
+from _speedups.session.group_members cimport forget_given, note_given
 from _speedups.session.message cimport (
     Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
     publication_of, seconds_left,
@@ -334,6 +335,7 @@ cdef class ClusterJournal(Journal):
         self.shared = True
         self.epoch = self.layout = 1
         self.share_limits = (1 << 30, 1 << 40, 0)
+        self.with_aside = set()
         self.begin()
 
     def __dealloc__(self):

@@ -26,7 +26,8 @@ from _speedups.session.counters cimport (
 from _speedups.session.message cimport (
     Message, Publication, expiry_after, message_new, message_release, publication_of, seconds_left,
 )
-from _speedups.session.group cimport Group, Member
+from _speedups.session.group cimport Group
+from _speedups.session.group_members cimport Member
 from _speedups.session.rights cimport MAY_PUBLISH, Rights
 from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport (

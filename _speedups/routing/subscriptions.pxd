@@ -3,7 +3,8 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pool
-from _speedups.session.group cimport Group, Member
+from _speedups.session.group cimport Group
+from _speedups.session.group_members cimport Member
 from _speedups.session.subscriber cimport Plan, Receiver, Subscriber
 from _speedups.session.turn cimport Turn
 from _speedups.routing.topic_tree cimport Node

@@ -21,7 +21,8 @@ from _speedups.base.array cimport array_reserve, array_reserve_tight
 from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
 from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport SUBSCRIPTION_IDENTIFIER
-from _speedups.session.group cimport Group, Member
+from _speedups.session.group cimport Group
+from _speedups.session.group_members cimport Member
 from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.membership cimport Memberships
 from _speedups.session.rights cimport MAY_READ

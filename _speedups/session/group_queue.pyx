@@ -12,6 +12,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from collections import deque
+from itertools import chain, islice
 
 from libc.stdlib cimport free, malloc
 
@@ -94,21 +95,27 @@ cdef class GroupQueue(Subscriber):
 
     def messages(self, Py_ssize_t most=1 << 30):
         """Up to `most` of the messages that wait, the oldest first: a list of (place, topic name, payload)."""
+        cdef Held held
         cdef list found = []
+        for held in islice(self.waiting_messages(), most):
+            found.append((held.place, held.message.data[:held.message.topic_length],
+                          message_payload(held.message)[:<Py_ssize_t>held.message.payload_length]))
+        return found
+
+    def waiting_messages(self):
+        """Iterate over the messages that wait, as Held, the oldest first. The queue must not change meanwhile."""
+        cdef list others = []
         cdef Py_ssize_t k
         cdef uint64_t i
-        cdef Held held
         for k in range(self.back_count):
-            found.append(shown(self.back[k].place, self.back[k].message))
-        for held in self.aside:
-            found.append(shown(held.place, held.message))
-        if self.keys is not None:
-            for held in self.keys.all_parked():
-                found.append(shown(held.place, held.message))
-        found.sort()
-        for i in range(self.head, min(self.tail, self.head + <uint64_t>most)):
-            found.append(shown(self.queue[i & (self.capacity - 1)].place, self.queue[i & (self.capacity - 1)].message))
-        return found[:most]
+            others.append((self.back[k].place, held_copy(self.back[k])))
+        for held in self.aside if self.keys is None else chain(self.aside, self.keys.all_parked()):
+            others.append(((<Held>held).place, held))
+        others.sort()
+        for _, held in others:
+            yield held
+        for i in range(self.head, self.tail):
+            yield held_copy(self.queue[i & (self.capacity - 1)])
 
     def purge(self):
         """Drop all messages that wait; returns their number."""
@@ -468,5 +475,6 @@ cdef Held held_of(Waiting waiting):
     return held
 
 
-cdef tuple shown(uint64_t place, const Message* m):
-    return place, m.data[:m.topic_length], message_payload(m)[:<Py_ssize_t>m.payload_length]
+cdef Held held_copy(Waiting waiting):
+    """An object for a message that stays where it waits."""
+    return held_of(Waiting(waiting.place, message_hold(waiting.message)))

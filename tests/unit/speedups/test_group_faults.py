@@ -39,6 +39,15 @@ def test_a_message_that_nobody_with_room_may_take_does_not_stop_the_others() -> 
     assert group.waiting == 1
 
 
+def test_a_member_with_qos_0_gets_a_packet_that_just_fits() -> None:
+    node = Node()
+    small = member(node, "small", qos=0, level=5, properties={"maximum_packet_size": 100})
+    publisher = Client(node, "publisher")
+    publish(publisher, b"x" * 92)  # a PUBLISH of 100 bytes without packet identifier, 102 with it
+    publish(publisher, b"x" * 93)
+    assert [packet.payload for packet in published(small)] == [b"x" * 92]
+
+
 def test_messages_for_absent_members_are_limited() -> None:
     node = Node(shared={"max_queued_messages": 3})
     member(node, "small", level=5, properties={"maximum_packet_size": 100})

@@ -1,0 +1,61 @@
+# The members of a shared subscription. See group_members.pyx.
+
+cimport cython
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from _speedups.session.group_queue cimport GroupQueue
+from _speedups.session.group_settings cimport GroupSettings
+from _speedups.session.membership cimport Membership
+from _speedups.session.message cimport Message, Publication
+from _speedups.session.outgoing_queue cimport Entry
+from _speedups.session.session cimport Session
+
+cdef enum:
+    MAXIMUM_QOS = 3                # of the options of a subscription
+
+
+@cython.final
+cdef class Member(Membership):
+    cdef readonly GroupMembers group   # None: it has left
+    cdef readonly Session session
+    cdef bint listed               # in GroupMembers.connected
+    cdef void* before              # Members of the ring of those with room ...
+    cdef void* after               # ... not owned
+
+    cdef bint has_room(self) noexcept
+    cdef bint may_take(self, const Message* message) except -1
+    cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1
+
+
+cdef class GroupMembers(GroupQueue):
+    cdef readonly list members     # in the order of joining
+    cdef list connected            # those with a connection, in that order ...
+    cdef Py_ssize_t turn_of        # ... and the next of them to get a message of QoS 0
+    cdef void* first_ready         # a ring of Members with room; NULL = none has
+    cdef readonly bint kept        # it is declared or has a persistent member, so its state is written to the journal
+
+    cdef int highest_qos(self) except -1
+    cdef bint has_persistent(self) noexcept
+    cdef int join(self, Member member) except -1
+    cdef int leave(self, Member member, bint session_ends) except -1
+    cdef int unlist(self, Member member) except -1
+    cdef Member choose(self, const Publication* publication)
+    cdef int make_ready(self, Member member) except -1
+    cdef int make_unready(self, Member member) except -1
+    cdef int room_changed(self) except -1
+    cdef bint someone_takes(self, const Message* message) except -1
+    cdef int take_back(self, uint64_t place, Message* message, bint record) except -1
+    cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1
+    cdef int come_back(self, uint64_t place, Message* message) except -1
+    cdef int record_key(self, uint64_t place) except -1
+    cdef int keep(self) except -1
+    cdef int stop_keeping(self, bint records) except -1
+
+
+cdef uint32_t key_of(GroupSettings settings, const Publication* publication) except? 0
+cdef list entries_of(Member member)
+cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL
+cdef int give_back(Session session, uint64_t n, Entry* e, uint8_t code=*) except -1
+cdef int give_back_unsent(Member member) except -1
+cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts) except -1
+cdef int forget_given(Session session, bytes name) except -1
