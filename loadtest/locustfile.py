@@ -14,9 +14,9 @@ from locust.runners import STATE_RUNNING, STATE_SPAWNING, WorkerRunner
 
 from loadtest.swarm import options
 from loadtest.swarm.lifecycle import Lifecycle
-from loadtest.swarm.users import Churn, Commander, Dashboard, Offline, Sensor
+from loadtest.swarm.users import Churn, Commander, Dashboard, Offline, Sensor, Worker
 
-__all__ = ["Churn", "Commander", "Dashboard", "Offline", "Sensor"]
+__all__ = ["Churn", "Commander", "Dashboard", "Offline", "Sensor", "Worker"]
 
 
 def add_options(parser: Any, **_: Any) -> None:

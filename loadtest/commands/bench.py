@@ -50,12 +50,14 @@ examples:
   flockmq bench --url mqtts://127.0.0.1                the same over TLS; any certificate is accepted
   flockmq bench connections --connections 15000
   flockmq bench --host 10.0.0.5 --publish-host 10.0.0.6 --json > result.json
+  flockmq bench shared --qos 2 --persistent --slow 1 --dying 2 --host 10.0.0.5 --host 10.0.0.6
+                                                       members at two nodes; two of them die each second
 """
 PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}  # defaults
 MAX_QUEUED = 500  # outstanding messages of QoS 1 and 2 per subscriber: half of Mosquitto's limit
 GENERAL = (
     "shape",
-    "host",
+    "hosts",
     "publish_host",
     "level",
     "username",
@@ -103,7 +105,7 @@ SHAPES = {
     "pairs": messages("pairs", 10, 10),
     "fan-out": messages("fanout", 1, 1000),
     "fan-in": messages("fanin", 100, 1),
-    "shared": messages("shared", 10, 10),
+    "shared": messages("shared", 10, 10, "slow", "slow_rate", "dying", "dies_every", "away"),
     "wild": messages("wild", 10, 100, "topics", "filters"),
     "connections": Shape(hold_connections, IdleLoad, ("connections", "subscribe", "keep_alive"), {"connections": 5000}),
     "connects": Shape(connect_load, ReconnectLoad, ("parallel", "persistent", "warm_up"), {"parallel": 50}),
@@ -123,6 +125,7 @@ def run(arguments: list[str]) -> int:
     """Run the command; returns its exit status."""
     parser = make_parser()
     asked = parser.parse_args(arguments)
+    asked.hosts = asked.hosts or ["127.0.0.1:1883"]
     quiet = asked.json or not sys.stderr.isatty()
     progress = Progress(sys.stderr)
     watch = Watch() if quiet else Watch(progress.look, progress.begin)
@@ -165,19 +168,22 @@ def make_options(asked: argparse.Namespace) -> dict[str, Any]:
             raise LoadError("pairs need as many publishers as subscribers: set one of the two")
         for number in clients:
             given |= {"publishers": number, "subscribers": number}
-    host, port, transport, path = resolve(asked.host)
+    host, port, transport, path = resolve(asked.hosts[0])
     options = {"host": host, "port": port, "transport": transport, "path": path, "seconds": asked.seconds}
     options["level"] = asked.level
     options |= {**shape.defaults, **given}
     places = [(host, port)]
+    if len(asked.hosts) > 1:
+        if shape.run is not publish_load:
+            raise LoadError(f"several --host do not apply to {asked.shape}")
+        options["more_hosts"] = [resolve_another("--host", transport, more) for more in asked.hosts[1:]]
+        places += options["more_hosts"]
     if shape.run is publish_load:
         options["topic_prefix"] = own_topics()
         if options["qos"]:  # an overflow of queues would be counted as loss
             options.setdefault("backlog", min(20_000, MAX_QUEUED * options["subscribers"]))
     if asked.publish_host:
-        publish_host, publish_port, publish_transport, _ = resolve(asked.publish_host)
-        if publish_transport != transport:
-            raise LoadError(f"--publish-host needs the same transport: {transport}")
+        publish_host, publish_port = resolve_another("--publish-host", transport, asked.publish_host)
         places.append((publish_host, publish_port))
         options |= {"publish_host": publish_host, "publish_port": publish_port}
     ProcessMeter(asked.pids or ())  # raises if a process does not exist
@@ -210,6 +216,14 @@ def resolve(address: str) -> tuple[str, int, str, str]:
         raise LoadError(f"{host}: {error.strerror or error}") from error
 
 
+def resolve_another(option: str, transport: str, address: str) -> tuple[str, int]:
+    """The address and the port of another node of the cluster. Raises LoadError."""
+    host, port, other, _ = resolve(address)
+    if other != transport:
+        raise LoadError(f"{option} needs the same transport: {transport}")
+    return host, port
+
+
 def pids_at(host: str, port: int) -> list[int]:
     """The processes that listen there, if it is this machine."""
     with socket.socket() as probe:
@@ -233,11 +247,13 @@ def make_parser() -> Parser:
     add(
         "--host",
         "--url",
-        default="127.0.0.1:1883",
+        action="append",
+        dest="hosts",
         metavar="HOST[:PORT]|URL",
-        help="the broker; mqtts://HOST, ws://HOST/PATH or wss://HOST/PATH for TLS and WebSocket [127.0.0.1:1883]",
+        help="the broker; mqtts://HOST, ws://HOST/PATH or wss://HOST/PATH for TLS and WebSocket; several times: nodes"
+        " of subscribers, in turn [127.0.0.1:1883]",
     )
-    add("--publish-host", metavar="HOST[:PORT]|URL", help="another node, for publishers")
+    add("--publish-host", metavar="HOST[:PORT]|URL", help="another node, for publishers [the first --host]")
     add("--level", type=int, choices=(4, 5), default=4, help="protocol level of all clients: 5 is MQTT 5.0 [4]")
     add("-u", "--username", default="", metavar="USER", help="user name of all clients")
     add("-P", "--pw", dest="password", default="", metavar="PASSWORD", help="their password")
@@ -263,6 +279,12 @@ def make_parser() -> Parser:
     add("--persistent", action="store_true", default=None, help="sessions are not clean")
     add("--topics", type=_number(1), metavar="N", help="wild: in all [1000000]")
     add("--filters", type=_number(1), metavar="N", help="wild: of each subscriber [50]")
+    add = parser.add_argument_group("shared").add_argument
+    add("--slow", type=_number(1), metavar="N", help="so many subscribers acknowledge slowly, QoS 1 and 2 [none]")
+    add("--slow-rate", type=_real(0.001), metavar="RATE", help="acknowledgements of each of them per second [10]")
+    add("--dying", type=_number(1), metavar="N", help="so many others lose connections, and return at the next node")
+    add("--dies-every", type=_real(0.01), metavar="SECONDS", help="time between two losses of a dying one [1]")
+    add("--away", type=_real(0), metavar="SECONDS", help="until it returns; --persistent: the same session [0.1]")
     add = parser.add_argument_group("connections, connects, take-overs").add_argument
     add("--connections", type=_number(1), metavar="N", help="how many [5000]")
     add("--subscribe", action="store_true", default=None, help="connections: one subscription each")

@@ -101,8 +101,27 @@ def _rows(shape: str, figures: Figures) -> Iterator[tuple[str, str]]:
             for name, word in (("lost", "lost"), ("duplicates", "twice"), ("reordered", "out of order"))
             if figures[name]
         )
-        yield "checked", f"{figures['received']:,} messages: {wrong or 'none lost, none twice, all in order'}"
+        right = "none lost, none twice" + ("" if figures.get("returned") else ", all in order")
+        if figures.get("repeated"):
+            right = "none lost, none twice without a cut"
+        yield "checked", f"{figures['received']:,} messages: {wrong or right}"
+        if "skew_share" in figures:
+            yield from _members(figures)
     yield "latency", ", ".join(f"{name} {_time(figures[f'latency_{name}_us'])}" for name in QUANTILES)
+
+
+def _members(figures: Figures) -> Iterator[tuple[str, str]]:
+    """The members of a shared subscription."""
+    if figures["equal_members"]:
+        differ = f"{figures['skew_share']:.1%} apart, {figures['skew_second_share']:.1%} in the worst second"
+        number = figures["equal_members"]
+        yield "members", f"{number} equal, with {figures['received_equal']:,} messages: {differ}"
+    if figures["slow_members"]:
+        yield "slow ones", f"{figures['slow_members']}, with {figures['received_slow']:,} messages"
+    if figures["dying_members"]:
+        again = f"{figures['repeated']:,} came twice, {figures['returned']:,} late"
+        number = f"{figures['dying_members']}, cut {figures['cuts']} times"
+        yield "dying ones", f"{number}, with {figures['received_dying']:,} messages: {again}"
 
 
 def _cost(pids: list[int], figures: Figures) -> Iterator[tuple[str, str]]:

@@ -77,6 +77,9 @@ cdef enum:
     PORTS_PER_ADDRESS = 8000    # connections from one source address, of those that stay
     RECONNECT_ADDRESSES = 100   # source addresses of those that don't, so that ports in TIME_WAIT don't stop them
 
+cdef enum:
+    MAX_NODES = 16              # as in settings
+
 cdef enum:  # Connection.role
     PUBLISHER
     SUBSCRIBER
@@ -102,7 +105,7 @@ cdef struct Connection:
     uint32_t index              # within its role
     uint32_t slot               # among all connections; determines the source address
     uint32_t subacks_due
-    uint8_t target              # index in Network.targets
+    uint8_t target              # index in Network.targets; 0, or 2 and more, for subscribers at several nodes
     bint taking_over            # TAKEOVER: the current attempt is a take-over, not the client's first connection
     Transport transport         # between socket and MQTT
     uint8_t* tail               # an incomplete packet; allocated when the first one occurs
@@ -125,6 +128,7 @@ cdef struct Counters:           # since the start
     uint64_t ready, refused, closed
     uint64_t published, acknowledged, expected, received
     uint64_t duplicates, reordered, misrouted, foreign, malformed
+    uint64_t cuts, repeated, returned  # SHARED: of dying members; messages that came again, or late, after a cut
     uint64_t written_off
     uint64_t writes, reads
     uint64_t pings, pongs
@@ -134,7 +138,8 @@ cdef struct Counters:           # since the start
 
 cdef struct Network:            # shared by all connections of a generator
     int epoll
-    sockaddr_in[2] targets      # of subscribers and others; of publishers
+    sockaddr_in[MAX_NODES + 1] targets  # of subscribers and others; of publishers; of more subscribers
+    uint32_t nodes              # of subscribers
     SSL_CTX* tls                # NULL: plain text
     const char* request         # HTTP upgrade; NULL: no WebSocket
     uint8_t* framed             # one write, in a frame

@@ -87,12 +87,14 @@ from loadtest.generator.connection cimport (
     watch,
     write,
 )
+from loadtest.generator.members cimport Members, free_members, prepare_members, release_identifier, serve_members
 from loadtest.generator.publishing cimport Publishing, activate, outstanding, prepare_publisher, publish
 from loadtest.generator.receiving cimport BUCKETS, Receiving, add_latency, handle_acknowledgement, handle_publish, reply
 from loadtest.generator.shapes cimport (
     FANOUT,
     METRICS,
     PAIRS,
+    SHARED,
     WILD,
     Shape,
     count_filters,
@@ -149,8 +151,9 @@ cdef object set_network(Network* network, object settings):
     cdef int which
     target = settings.target
     addresses = settings.addresses
-    ports = target.port, target.publish_port or target.port
-    for which in range(2):
+    ports = [target.port, target.publish_port or target.port, *(port for _, port in target.more_hosts)]
+    network.nodes = <uint32_t>(1 + len(target.more_hosts))
+    for which in range(<int>len(ports)):
         network.targets[which].sin_family = AF_INET
         network.targets[which].sin_port = htons(<uint16_t>ports[which])
         network.targets[which].sin_addr.s_addr = htonl(<uint32_t>addresses[which])
@@ -247,6 +250,16 @@ cdef object set_receiving(Receiving* receiving, const Shape* shape, object load)
     return None
 
 
+cdef object set_members(Members* members, const Shape* shape, object load):
+    members.count, members.publishers, members.qos = shape.subscribers, shape.publishers, load.qos
+    members.slow, members.dying = load.slow, load.dying
+    members.period = <uint64_t>(1e9 / load.slow_rate)
+    members.every, members.away = <uint64_t>(load.dies_every * 1e9), <uint64_t>(load.away * 1e9)
+    if prepare_members(members):
+        raise MemoryError
+    return None
+
+
 cdef class Generator:
     """Clients of one broker.
 
@@ -261,6 +274,7 @@ cdef class Generator:
         Publishing publishing
         Receiving receiving
         TakeOvers take_overs
+        Members members             # SHARED
         int qos, timer, phase
         bytes request               # of WebSocket; network.request points into it
         bint subscribe
@@ -292,6 +306,9 @@ cdef class Generator:
         set_shape(&self.shape, load)
         set_publishing(&self.publishing, &self.shape, load)
         set_receiving(&self.receiving, &self.shape, load)
+        if self.shape.kind == SHARED:
+            set_members(&self.members, &self.shape, load)
+            self.receiving.members = &self.members
         set_properties(&self.publishing, &self.receiving, settings)
         self.longest = load.payload + load.properties
         self.receiving.last_delivery = &self.publishing.last_delivery
@@ -353,6 +370,9 @@ cdef class Generator:
                 index //= 2
             connection.index = index
             if connection.role == SUBSCRIBER:
+                connection.target = <uint8_t>(index % self.network.nodes)
+                if connection.target:  # the publishers' is between the first two
+                    connection.target += 1
                 connection.streams = <Stream*>calloc(self.receiving.stream_count, sizeof(Stream))
                 if connection.streams == NULL:
                     raise MemoryError
@@ -380,6 +400,7 @@ cdef class Generator:
         free(self.receiving.histogram)
         free(self.network.framed)
         SSL_CTX_free(self.network.tls)
+        free_members(&self.members)
         free_shape(&self.shape)
 
     # ---- called from Python
@@ -423,6 +444,11 @@ cdef class Generator:
                 found[middle] = self.receiving.histogram[bucket]
         return found
 
+    def members_received(self):
+        """Return how many messages each member of a shared subscription got: slow ones, dying ones, the others."""
+        cdef uint32_t index
+        return [self.members.all[index].received for index in range(self.members.count)]
+
     def disconnect(self):
         """Send DISCONNECT on every connection that is ready and close all."""
         cdef uint32_t slot
@@ -449,6 +475,8 @@ cdef class Generator:
             now = monotonic_ns()
             self.note_stall(now)
             sleep = 10000000
+            serve_members(
+                &self.network, &self.members, self.connections, now, self.phase == PUBLISHING, self.network.nodes)
             if self.phase == CONNECTING:
                 self.dial_more()
                 if self.next_dial == self.total - self.reconnects and self.network.dialing == 0:
@@ -643,6 +671,8 @@ cdef class Generator:
             handle_acknowledgement(&self.network, &self.receiving, connection, kind, packet_id, reason_code)
         elif kind == PUBREL and (size == 2 or (self.fields.level == 5 and size > 2)):
             reply(&self.receiving, PUBCOMP << 4, packet_id)
+            if connection.role == SUBSCRIBER:
+                release_identifier(&self.members, connection.index, packet_id)
         elif kind == CONNACK:
             self.handle_connack(connection, body, size)
         elif kind == SUBACK:
@@ -670,6 +700,12 @@ cdef class Generator:
         if connection.role == TAKEOVER and connection.taking_over:
             self.network.counters.cycles += 1
             add_latency(&self.receiving, monotonic_ns() - connection.dialed)
+        if self.returns(connection):
+            if body[0] & 1:
+                become_ready(&self.network, connection)
+            else:
+                fail(&self.network, connection, "the session of a dying member is lost", 0)
+            return
         if connection.role == SUBSCRIBER or (
             self.subscribe and (connection.role == IDLE or connection.role == TAKEOVER and not body[0] & 1)
         ):
@@ -679,6 +715,13 @@ cdef class Generator:
             self.send_subscribe(connection, filters)
         else:
             become_ready(&self.network, connection)
+
+    cdef bint returns(self, Connection* connection) noexcept nogil:
+        """Whether this is a member whose connection was cut, and whose session is persistent."""
+        return (
+            self.members.all != NULL and connection.role == SUBSCRIBER and not self.fields.clean_session
+            and self.members.all[connection.index].connection > 0
+        )
 
     cdef void handle_suback(self, Connection* connection, const uint8_t* body, uint32_t size) noexcept nogil:
         cdef uint32_t i, first = 2

@@ -8,6 +8,14 @@ from _speedups.codec.tables cimport PUBACK, PUBREC, PUBREL
 from loadtest.generator.checker cimport DUPLICATE, IN_ORDER, Stream, observe
 from loadtest.generator.client_packets cimport ALIAS_SIZE, PayloadHeader
 from loadtest.generator.connection cimport Connection, Network
+from loadtest.generator.members cimport (
+    AGAIN_AFTER_CUT,
+    FIRST,
+    Members,
+    is_acknowledged_later,
+    is_resent,
+    note_receiver,
+)
 from loadtest.generator.shapes cimport Shape, is_subscribed
 from loadtest.generator.wire cimport get_uint16, put_uint16
 
@@ -20,6 +28,7 @@ cdef enum:
 
 cdef struct Receiving:
     const Shape* shape          # borrowed
+    Members* members            # borrowed; NULL if the shape is not SHARED
     int qos
     uint32_t payload            # bytes
     uint8_t level               # of the protocol
@@ -71,6 +80,18 @@ cdef inline uint32_t properties_end(
     return <uint32_t>(c.p - body) + length
 
 
+cdef inline bint is_first(
+    Network* network, Receiving* load, const Connection* connection, uint32_t publisher, uint64_t number
+) noexcept nogil:
+    """Whether no member has had the message; counts one that came again."""
+    cdef int result = note_receiver(load.members, connection.index, publisher, number)
+    if result == AGAIN_AFTER_CUT:
+        network.counters.repeated += 1
+    elif result != FIRST:
+        network.counters.duplicates += 1
+    return result == FIRST
+
+
 cdef inline void handle_publish(
     Network* network, Receiving* load, Connection* connection, uint8_t first, const uint8_t* body, uint32_t size,
     uint64_t now
@@ -78,10 +99,12 @@ cdef inline void handle_publish(
     cdef PayloadHeader header
     cdef Stream* stream
     cdef int result
-    cdef uint32_t qos = first >> 1 & 3
+    cdef uint32_t qos = first >> 1 & 3, packet_id = 0
     cdef uint32_t at = 2 + (get_uint16(body) if size >= 2 else size)
     if qos and at + 2 <= size:
-        reply(load, (PUBACK if qos == 1 else PUBREC) << 4, get_uint16(body + at))
+        packet_id = get_uint16(body + at)
+        if load.members == NULL or not is_acknowledged_later(load.members, connection.index, packet_id):
+            reply(load, (PUBACK if qos == 1 else PUBREC) << 4, packet_id)
         at += 2
     if load.level == 5:
         at = properties_end(load, connection, body, at, size) if at < size else 0
@@ -95,13 +118,21 @@ cdef inline void handle_publish(
     if not is_subscribed(load.shape, connection.index, header.topic):
         network.counters.misrouted += 1
         return
+    if load.members != NULL:
+        if qos == 2 and is_resent(load.members, connection.index, packet_id):
+            return
+        if not is_first(network, load, connection, header.publisher, header.sequence):
+            return
     stream = connection.streams if load.stream_count == 1 else connection.streams + header.publisher
     result = observe(stream, header.sequence)
     if result == DUPLICATE:
         network.counters.duplicates += 1
         return
     if result != IN_ORDER:
-        network.counters.reordered += 1
+        if network.counters.cuts:       # the member gets what another one had
+            network.counters.returned += 1
+        else:
+            network.counters.reordered += 1
     network.counters.received += 1
     load.last_delivery[0] = now
     if header.sent >= load.latency_from:

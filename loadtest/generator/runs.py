@@ -25,8 +25,11 @@ from loadtest.generator.generator import (
 )
 from loadtest.generator.latency import Latencies
 from loadtest.generator.settings import Settings
+from loadtest.generator.skew import Skew
 from loadtest.generator.target import IdleLoad, ReconnectLoad, TakeOverLoad, Target, Workload
 
+SURPLUS = 0.05  # seconds after the last delivery for messages that come once more
+RETURN = 0.5  # seconds for dying members to return and to receive their messages again
 INTERVAL = 0.25  # seconds between two looks at the broker's CPU time
 CHECKED = (
     "lost",
@@ -75,13 +78,14 @@ def publish_load(target: Target, load: Workload, watch: Watch = UNWATCHED) -> Fi
     cost.begin(before["received"])
     began = time.monotonic()
     generator.forget_latencies()
-    _publish(generator, cost, load.seconds, watch)
+    skew = Skew(load, generator.members_received) if load.shape == "shared" else None
+    _publish(generator, cost, load.seconds, watch, skew)
     published_for = time.monotonic() - began
     published = generator.figures()
     _drain(generator, load.drain_limit)
     elapsed = time.monotonic() - began
     cost.end()
-    generator.run(HOLDING, 0.05)  # for surplus messages, above all duplicates
+    generator.run(HOLDING, SURPLUS + (load.away + RETURN if load.dying else 0))
     after = generator.figures()
     delivered = after["received"] - before["received"]
     result: Figures = {
@@ -102,6 +106,8 @@ def publish_load(target: Target, load: Workload, watch: Watch = UNWATCHED) -> Fi
         **_common(generator, after),
     }
     result |= cost.figures(delivered, elapsed)
+    if skew:
+        result |= skew.figures() | {name: after[name] for name in ("cuts", "repeated", "returned")}
     generator.disconnect()
     return result
 
@@ -245,15 +251,19 @@ def find_faults(figures: Figures) -> list[str]:
     return faults
 
 
-def _publish(generator: Generator, cost: Cost, seconds: float, watch: Watch) -> None:
+def _publish(generator: Generator, cost: Cost, seconds: float, watch: Watch, skew: Skew | None) -> None:
     """Publish for `seconds`."""
     end = time.monotonic() + seconds
     done = False
+    if skew:
+        skew.begin()
     while not done and (left := end - time.monotonic()) > 0:
         done = generator.run(PUBLISHING, min(left, INTERVAL))
         received = generator.figures()["received"]
         cost.look(received, whole=left >= INTERVAL and not done)
         watch.look("publishing", 1 - left / seconds, received)
+        if skew:
+            skew.look()
 
 
 def _drain(generator: Generator, limit: float) -> None:

@@ -9,6 +9,8 @@ from loadtest.generator.target import NO_MESSAGES, Target, Workload
 
 SHAPES = ("pairs", "fanout", "fanin", "wild", "shared")  # in the order of the constants in shapes.pxd
 ALIASES = ("", "in", "out", "both")
+MAX_NODES = 16  # of subscribers; as in connection.pxd
+MAX_MEMBERS = 65_534  # of a shared subscription
 TRANSPORTS = ("mqtt", "mqtts", "ws", "wss")
 MAX_CONNECTIONS = 1_000_000
 MIN_PAYLOAD = 32  # bytes; the header of generated payloads
@@ -76,6 +78,9 @@ class Settings:
             raise ValueError(f"unknown transport {target.transport!r}")
         if not 1 <= self.connections <= MAX_CONNECTIONS:
             raise ValueError("the number of connections is out of range")
+        if len(target.more_hosts) >= MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES} nodes of subscribers")
+        check_members(workload)
         _ = self.addresses
 
     @property
@@ -84,10 +89,29 @@ class Settings:
         return self.workload.publishers + self.workload.subscribers + self.idle + 2 * self.take_over + self.reconnect
 
     @property
-    def addresses(self) -> tuple[int, int]:
-        """The IPv4 addresses of the broker, for subscribers and others, and for publishers."""
-        host = self.target.host
-        return ipv4(host), ipv4(self.target.publish_host or host)
+    def addresses(self) -> list[int]:
+        """The IPv4 addresses of the broker: for subscribers and others, for publishers, for more subscribers."""
+        target = self.target
+        hosts = [target.host, target.publish_host or target.host, *(host for host, _ in target.more_hosts)]
+        return [ipv4(host) for host in hosts]
+
+
+def check_members(load: Workload) -> None:
+    """Check the slow and dying members of a shared subscription. Raises ValueError."""
+    if load.shape == "shared" and load.subscribers > MAX_MEMBERS:
+        raise ValueError(f"shared has at most {MAX_MEMBERS} subscribers")
+    if not load.slow and not load.dying:
+        return
+    if load.shape != "shared":
+        raise ValueError("slow and dying subscribers need the shape shared")
+    if load.slow + load.dying > load.subscribers:
+        raise ValueError("there are more slow and dying subscribers than subscribers")
+    if load.slow and not load.qos:
+        raise ValueError("slow subscribers need QoS 1 or 2: QoS 0 has no acknowledgements")
+    if load.dying and load.qos == 2 and not load.persistent:
+        raise ValueError("at QoS 2 dying subscribers need persistent sessions: a clean one ends with its messages")
+    if load.slow_rate <= 0 or load.dies_every <= 0 or load.away < 0:
+        raise ValueError("slow_rate, dies_every or away is out of range")
 
 
 def ipv4(host: str) -> int:

@@ -16,6 +16,7 @@ class Target:
     host: str = "127.0.0.1"  # IPv4 address
     publish_port: int = 0  # where publishers connect if this is another node; 0 and "" = the same
     publish_host: str = ""
+    more_hosts: Sequence[tuple[str, int]] = ()  # further nodes: subscribers are at `host` and at these, in turn
     transport: str = "mqtt"  # "mqtt" (TCP), "mqtts" (TLS; any certificate is accepted), "ws" or "wss" (WebSocket)
     path: str = "/mqtt"  # of WebSocket
     level: int = 4  # protocol level of all clients: 4 = MQTT 3.1.1, 5 = MQTT 5.0
@@ -45,6 +46,13 @@ class Workload:
     ids: bool = False  # each subscriber has a subscription identifier, level 5
     alias: str = ""  # topic aliases, level 5: publishers set one ("in"), subscribers take them ("out"), or "both"
     persistent: bool = False  # sessions are not clean and stay in the broker afterwards
+    slow: int = 0  # "shared", QoS 1 and 2: so many subscribers, the first, acknowledge slowly
+    slow_rate: float = 10.0  # acknowledgements per second of each of them
+    dying: int = (
+        0  # "shared": so many, the next, lose their connection every `dies_every` s and return at the next node
+    )
+    dies_every: float = 1.0  # seconds between two losses of one of them
+    away: float = 0.1  # seconds until they return: as the same session if it is persistent
     batch: int = 1  # messages per write
     window: int = 20  # unacknowledged messages per publisher (QoS 1 and 2)
     backlog: int = 20_000  # outstanding deliveries at which publishers pause; 0 = only TCP slows them down

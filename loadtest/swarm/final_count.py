@@ -1,7 +1,8 @@
 """The end of a test, before its clients leave: publishing stops, messages in flight arrive, the rest is lost.
 
 Owns the exchange of master and workers (a single process is both): the master stops publishing, workers send their
-streams, the master sends the streams of all, and workers report when their statistics contain the result.
+streams, the master sends the streams of all, and workers report when their statistics contain the result. Before
+that the master sums up the work of shared subscriptions, which no process can judge alone, until all is done.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import gevent
 from locust.env import Environment
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, Runner, WorkerRunner
 
-from loadtest.swarm.streams import Summary
-from loadtest.swarm.swarm import Swarm
+from loadtest.swarm.shared_work import Outcome, Report, outcomes, packed
+from loadtest.swarm.streams import DUPLICATE, LOST, TWICE, Summary
+from loadtest.swarm.swarm import TYPE, Swarm
 
 QUIET, PUBLISHED, EXPECTED, CHECKED = ("flockmq-quiet", "flockmq-published", "flockmq-expected", "flockmq-checked")
+ASK, WORK = ("flockmq-ask", "flockmq-work")
 TIMEOUT = 120.0  # seconds for a worker to reply
 STEP = 0.25  # seconds between looks
+MAX_LOGGED = 10  # groups and streams whose losses are logged
 _log = logging.getLogger(__name__)
 
 
@@ -54,27 +58,65 @@ def wait_while(count: Callable[[], int], seconds: float) -> None:
             last, changed_at = number, time.monotonic()
 
 
+def settle_work(environment: Environment, streams: list[Summary], ask: Callable[[], list[Report]], wait: float) -> None:
+    """Wait for the work of shared subscriptions; report the rest as lost, and the work that was done twice.
+
+    Args:
+        environment: locust's, of the process that judges.
+        streams: of all processes, finished.
+        ask: returns the reports of all processes.
+        wait: seconds without progress after which the rest is lost.
+    """
+    found: list[Outcome] = []
+
+    def left() -> int:
+        found[:] = outcomes(ask(), streams)
+        return sum(each.lost for each in found)
+
+    wait_while(left, wait)
+
+    def fire(name: str, fault: str, count: int) -> None:
+        for _ in range(count):
+            environment.events.request.fire(
+                request_type=TYPE, name=name, response_time=None, response_length=0, exception=fault or None, context={}
+            )
+
+    for each in found:
+        fire(f"work qos{each.qos}", LOST, each.lost)
+        if each.qos == 2:
+            fire("work qos2", DUPLICATE, each.twice)
+        else:
+            fire(TWICE, "", each.twice)
+    for each in [each for each in found if each.lost][:MAX_LOGGED]:
+        _log.warning("lost: %d messages of %s to %s", each.lost, each.topic_name, each.topic_filter)
+
+
 class FinalCount:
     """One process's part of the exchange.
 
     Args:
         runner: locust's.
         current: returns the swarm of the running test.
+        lost_after: returns the seconds after which work that nobody has done is lost.
     """
 
-    def __init__(self, runner: Runner, current: Callable[[], Swarm | None]) -> None:
+    def __init__(self, runner: Runner, current: Callable[[], Swarm | None], lost_after: Callable[[], float]) -> None:
         self.silent: list[str] = []  # workers without a reply: their results are missing
         self._runner = runner
         self._current = current
+        self._lost_after = lost_after
+        self._work: dict[str, list[Report]] = {}
         self._published: dict[str, list[Any]] = {}
         self._checked: set[str] = set()
         self._reported: set[str] = set()
         if isinstance(runner, WorkerRunner):
             runner.register_message(QUIET, self._handle_quiet, concurrent=True)
             runner.register_message(EXPECTED, self._handle_expected, concurrent=True)
+            runner.register_message(ASK, self._handle_ask)
         elif isinstance(runner, MasterRunner):
             runner.register_message(PUBLISHED, self._handle_published)
             runner.register_message(CHECKED, self._handle_checked)
+            runner.register_message(WORK, self._handle_work)
             runner.environment.events.worker_report.add_listener(self._handle_report)
 
     def run(self) -> None:
@@ -83,7 +125,9 @@ class FinalCount:
         if isinstance(runner, MasterRunner):
             self._run_master(runner)
         elif swarm is not None and not isinstance(runner, WorkerRunner):
-            check(swarm, stop_publishing(swarm))
+            streams = stop_publishing(swarm)
+            settle_work(runner.environment, streams, swarm.shared_work.reports, self._lost_after())
+            check(swarm, streams)
 
     # ---- the master's side ----
 
@@ -96,6 +140,12 @@ class FinalCount:
             runner.send_message(QUIET, None, worker)
         self._await(workers, self._published.keys)
         streams = [stream for published in self._published.values() for stream in published]
+        settle_work(
+            runner.environment,
+            [Summary(*stream) for stream in streams],
+            lambda: self._ask(runner, workers),
+            self._lost_after(),
+        )
         for worker in workers:
             runner.send_message(EXPECTED, {"streams": streams}, worker)
         self._await(workers, lambda: self._reported)
@@ -105,6 +155,17 @@ class FinalCount:
 
     def _await(self, workers: list[str], replied: Callable[[], Any]) -> None:
         wait_while(lambda: len(set(workers) - set(replied())), TIMEOUT)
+
+    def _ask(self, runner: MasterRunner, workers: list[str]) -> list[Report]:
+        """The work that all processes have done so far."""
+        self._work.clear()
+        for worker in workers:
+            runner.send_message(ASK, None, worker)
+        self._await(workers, self._work.keys)
+        return [report for reports in self._work.values() for report in reports]
+
+    def _handle_work(self, environment: Environment, msg: Any) -> None:
+        self._work[msg.node_id] = [Report(*report) for report in msg.data["reports"]]
 
     def _handle_published(self, environment: Environment, msg: Any) -> None:
         self._published[msg.node_id] = msg.data["streams"]
@@ -123,6 +184,11 @@ class FinalCount:
         swarm = self._current()
         streams = stop_publishing(swarm) if swarm is not None else []
         self._runner.send_message(PUBLISHED, {"streams": streams})
+
+    def _handle_ask(self, environment: Environment, msg: Any) -> None:
+        swarm = self._current()
+        reports = swarm.shared_work.reports() if swarm is not None else []
+        self._runner.send_message(WORK, {"reports": packed(reports)})
 
     def _handle_expected(self, environment: Environment, msg: Any) -> None:
         swarm = self._current()

@@ -34,6 +34,7 @@ USER_CLASSES: tuple[type[MqttUser], ...] = (
     users.Commander,
     users.Churn,
     users.Offline,
+    users.Worker,
 )
 # Seconds without a heartbeat after which locust moves a worker's users to others. A busy worker is not dead, and a user
 # that runs twice takes over its own connections.
@@ -58,7 +59,7 @@ class Lifecycle:
         self.scenario: Scenario | None = None
         self.result = ""
         self._client_numbers = ClientNumbers(self.runner)
-        self._final_count = FinalCount(self.runner, lambda: self.swarm)
+        self._final_count = FinalCount(self.runner, lambda: self.swarm, self._lost_after)
         self._leads = not isinstance(self.runner, WorkerRunner)
         if self._leads:
             try:
@@ -71,6 +72,9 @@ class Lifecycle:
             self.runner.register_message(STORM, self._handle_storm)
         if web_ui is not None:
             web_ui.app.before_request(self._check_form)
+
+    def _lost_after(self) -> float:
+        return self.scenario.lost_after if self.scenario else 0.0
 
     def _apply_scenario(self) -> None:
         """Take from the scenario the options that the command line leaves open."""

@@ -22,14 +22,17 @@ from loadtest.swarm.values import (
     rate,
     seconds,
     share,
+    shared_filter,
     size_mix,
     text,
     topic_filter,
     topic_name,
     whole,
+    work_qos,
 )
 
 DIRECTORY = Path(__file__).resolve().parent / "scenarios"
+CLASSES = ("sensor", "dashboard", "commander", "churn", "offline", "worker")  # tables of user classes
 T = TypeVar("T")
 
 
@@ -106,6 +109,18 @@ class OfflineGroup(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerGroup(Group):
+    """Does the work of a shared subscription, dies without DISCONNECT, and comes back."""
+
+    filters: list[str] = key(
+        MISSING, lambda raw: [shared_filter(each) for each in a_list(raw)]
+    )  # one a client, in turn
+    qos: int = key(1, work_qos)
+    dies_every: float = key(0, seconds)  # mean time between two deaths of a worker; 0 = none dies
+    away: float = key(1, seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Thresholds:
     """The largest counts with which a test passes, or "any"."""
 
@@ -113,6 +128,7 @@ class Thresholds:
     lost_qos0: int | None = key("any", limit)
     duplicates: int | None = key(0, limit)
     out_of_order: int | None = key(0, limit)
+    twice: int | None = key("any", limit)  # work of shared subscriptions, QoS 1
     not_acknowledged: int | None = key(0, limit)
     no_reply: int | None = key("any", limit)
     disconnected: int | None = key("any", limit)
@@ -144,17 +160,20 @@ class Scenario:
     commander: CommanderGroup | None = key(None, lambda raw: table(CommanderGroup, raw))
     churn: ChurnGroup | None = key(None, lambda raw: table(ChurnGroup, raw))
     offline: OfflineGroup | None = key(None, lambda raw: table(OfflineGroup, raw))
+    worker: WorkerGroup | None = key(None, lambda raw: table(WorkerGroup, raw))
     storm: Storm | None = key(None, lambda raw: table(Storm, raw))
     thresholds: Thresholds = key({}, lambda raw: build(Thresholds, raw))
 
     def __post_init__(self) -> None:
         if not self.clients:
-            raise ScenarioError("no table has clients; expected one of sensor, dashboard, commander, churn, offline")
+            raise ScenarioError(f"no table has clients; expected one of {', '.join(CLASSES)}")
         sensor = self.sensor
         if self.commander and (
             not sensor or not sensor.command or sensor.command != f"{sensor.state.rpartition('/')[0]}/command"
         ):
             raise ScenarioError("commander: expected sensor.state and sensor.command as in .../state and .../command")
+        if self.worker and self.worker.qos == 2 and not self.worker.persistent:
+            raise ScenarioError("worker.qos is 2; expected also persistent = true: a clean session ends with its work")
         if any(group.will and not group.state for group in self.groups.values()):
             raise ScenarioError("will: expected also state, the topic to which it is published")
 

@@ -17,6 +17,7 @@ DUPLICATE = "duplicate"
 OUT_OF_ORDER = "out of order"
 NOT_ACKNOWLEDGED = "not acknowledged"
 SESSION_LOST = "session lost"
+TWICE = "done twice"
 MAX_SAMPLES = 16  # of a stream
 
 

@@ -17,6 +17,7 @@ from loadtest.swarm.client import Client, Network
 from loadtest.swarm.client_numbers import ClientNumbers
 from loadtest.swarm.delivery_check import DeliveryCheck
 from loadtest.swarm.scenario import Scenario
+from loadtest.swarm.shared_work import SharedWork
 from loadtest.swarm.timer import Timer
 
 TYPE = "MQTT"  # of all our events in locust's tables
@@ -40,6 +41,7 @@ class Swarm:
         self.root = f"load/{self.run}"
         runner: Any = environment.runner
         self.delivery_check = DeliveryCheck(runner.worker_index, scenario.lost_after, self.fail)
+        self.shared_work = SharedWork()
         self.network = Network(hosts.addresses(environment.host or ""), hosts.sources(options.source))
         self.level = int(options.level)
         self.username = str(options.username) or None

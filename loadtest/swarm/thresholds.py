@@ -12,7 +12,7 @@ from typing import Any
 from locust.stats import RequestStats
 
 from loadtest.swarm.scenario import Scenario, ScenarioError, Thresholds
-from loadtest.swarm.streams import DUPLICATE, LOST, NOT_ACKNOWLEDGED, OUT_OF_ORDER, SESSION_LOST
+from loadtest.swarm.streams import DUPLICATE, LOST, NOT_ACKNOWLEDGED, OUT_OF_ORDER, SESSION_LOST, TWICE
 from loadtest.swarm.swarm import TYPE
 from loadtest.swarm.values import LATENCY, latencies, limit
 
@@ -63,6 +63,9 @@ def breaches(stats: RequestStats, thresholds: Thresholds) -> Iterable[str]:
         limit = getattr(thresholds, name)
         if limit is not None and number > limit:
             yield f"{name.replace('_', ' ')}: {number} (at most {limit})"
+    twice = stats.entries.get((TWICE, TYPE))  # `get` would make it a row of the tables
+    if thresholds.twice is not None and twice is not None and twice.num_requests > thresholds.twice:
+        yield f"{TWICE}: {twice.num_requests} (at most {thresholds.twice})"
     for name, milliseconds in thresholds.latency.items():
         match = LATENCY.fullmatch(name)
         assert match is not None, "the same expression has read it"
@@ -82,6 +85,8 @@ def omissions(stats: RequestStats, scenario: Scenario) -> Iterable[str]:
     delivered = any(number for name, number in requests.items() if name.startswith("deliver"))
     if (scenario.dashboard or scenario.offline) and scenario.sensor and not delivered:
         yield "nothing was delivered"
+    if scenario.worker and scenario.sensor and not any(name.startswith("work ") for name in requests):
+        yield "no work was done"
 
 
 def judge(environment: Any, scenario: Scenario, thresholds: Thresholds, silent: list[str]) -> list[str]:

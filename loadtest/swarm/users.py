@@ -10,7 +10,14 @@ from locust import task
 
 from _speedups.codec.packets import Publish
 from loadtest.swarm import payload_header
-from loadtest.swarm.scenario import ChurnGroup, CommanderGroup, DashboardGroup, OfflineGroup, SensorGroup
+from loadtest.swarm.scenario import (
+    ChurnGroup,
+    CommanderGroup,
+    DashboardGroup,
+    OfflineGroup,
+    SensorGroup,
+    WorkerGroup,
+)
 from loadtest.swarm.user import FOREVER, MqttUser
 
 
@@ -166,3 +173,45 @@ class Offline(MqttUser):
         else:
             self.client.vanish()
         self.swarm.quiet.wait(self.role.away * random.uniform(0.5, 1.5))
+
+
+class Worker(MqttUser):
+    """Does the work of a shared subscription; its connection ends without DISCONNECT every so often."""
+
+    kind = "worker"
+    role: WorkerGroup
+
+    def prepare(self) -> None:
+        filters = self.role.filters
+        self._filter = self.topic(filters[self.index % len(filters)])
+
+    def topic_filters(self) -> list[tuple[str, int]]:
+        return [(self._filter, self.role.qos)]
+
+    def wait_time(self) -> float:
+        return 0.0
+
+    @task
+    def work(self) -> None:
+        """Live, die, and come back; `delivered` does the work."""
+        assert self.client is not None
+        self.client.open()
+        self.client.ready.wait()
+        lifetime = random.expovariate(1 / self.role.dies_every) if self.role.dies_every else FOREVER
+        if self.swarm.quiet.wait(lifetime):
+            gevent.sleep(FOREVER)
+        self.client.vanish()
+        self.swarm.fire("death", None)
+        self.swarm.quiet.wait(self.role.away * random.uniform(0.5, 1.5))
+
+    def connected(self, seconds: float, session_present: bool) -> None:
+        super().connected(seconds, session_present)
+        self.swarm.shared_work.subscribed(self._filter, self.role.qos)
+
+    def delivered(self, packet: Publish) -> None:
+        header = payload_header.read(packet.payload)
+        if header is None or not header.stream or not packet.qos:
+            return
+        latency = (payload_header.now() - header.sent_at) / 1e6 if header.here else None
+        self.swarm.fire(f"work qos{packet.qos}", latency, len(packet.payload))
+        self.swarm.shared_work.add(self._filter, self.role.qos, header.stream, header.number)

@@ -63,6 +63,12 @@ def one_qos(raw: object) -> int:
     return int(str(raw))
 
 
+def work_qos(raw: object) -> int:
+    if isinstance(raw, bool) or raw not in (1, 2):
+        raise ValueError("1 or 2")
+    return int(str(raw))
+
+
 def mix(raw: object, what: str, valid: Callable[[int], bool]) -> dict[int, float]:
     """One number, or a table of numbers with their shares."""
     table: Mapping[Any, Any] = raw if isinstance(raw, dict) else {raw: 1.0}
@@ -98,6 +104,12 @@ def topic_name(raw: object) -> str:
 
 def topic_filter(raw: object) -> str:
     return template(raw, validate_topic_filter)
+
+
+def shared_filter(raw: object) -> str:
+    if not re.match(r"\$share/[^/+#]+/.", text(raw)):
+        raise ValueError("a shared subscription such as $share/workers/{root}/work/#")
+    return topic_filter(raw)
 
 
 def limit(raw: object) -> int | None:

@@ -566,6 +566,18 @@ def test_sub_filters_out_and_formats(broker_port: int) -> None:
     assert sub.finish() == (0, b"f/a=x\nf/c=x\n")
 
 
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+def test_subs_share_a_subscription(broker_port: int, version: str) -> None:
+    subs = [Sub(broker_port, "-t", "$share/g/sh/#", "-q", "1", "-C", "2", "-V", version) for _ in range(2)]
+    for number in range(4):
+        assert pub(broker_port, "-t", "sh/x", "-m", str(number), "-q", "1") == 0
+    outputs = [sub.finish() for sub in subs]
+    assert [status for status, _ in outputs] == [0, 0]
+    lines = [output.split() for _, output in outputs]
+    assert [len(own) for own in lines] == [2, 2]
+    assert sorted(line for own in lines for line in own) == [b"0", b"1", b"2", b"3"]
+
+
 def test_retained_only_and_without_retained(broker_port: int) -> None:
     assert pub(broker_port, "-t", "ret/a", "-m", "old", "-r", "-q", "1") == 0
     only = Sub(broker_port, "-t", "ret/#", "--retained-only", "-v")

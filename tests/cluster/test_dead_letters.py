@@ -6,10 +6,10 @@ from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
 from _speedups.codec.reason_codes import ReasonCode
 from broker.core import dead_letters
 from tests.cluster.test_declared_groups import declare
-from tests.cluster.test_shared_subscriptions import Worker, publish
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.shared_member import Worker, publish
 from tests.harness.socket_client import SocketClient
 
 DEAD = "dead/jobs"

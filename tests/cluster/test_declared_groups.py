@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel, Suback, Subscribe
+from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.shared_member import JOBS, Worker
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
-
-JOBS = "$share/workers/jobs/#"
 
 
 @pytest.fixture
@@ -37,32 +36,6 @@ def publish(cluster: ClusterProcess, node: str, *payloads: bytes, topic: str = "
 
 def waiting(cluster: ClusterProcess, node: str = "c") -> int:
     return int(HttpClient(cluster[node]).get("/group", group=JOBS)["waiting"])
-
-
-class Worker:
-    """A member that acknowledges all it gets."""
-
-    def __init__(self, port: int, name: str = "worker", level: int = 5) -> None:
-        self.client = SocketClient(port, name, level=level)
-        self.got: list[bytes] = []
-        self.client.send(Subscribe(1, [(JOBS, 1)]))
-        while not isinstance(packet := self.client.receive(), Suback):
-            self.take(packet)
-
-    def take(self, packet: object, *, acknowledge: bool = True) -> None:
-        if isinstance(packet, Publish):
-            self.got.append(packet.payload)
-            if acknowledge:
-                self.client.send(Puback(packet.packet_id))
-
-    def wait_for(self, count: int) -> list[bytes]:
-        def enough() -> bool:
-            for packet in self.client.ping():
-                self.take(packet)
-            return len(self.got) >= count
-
-        until(enough)
-        return self.got
 
 
 @pytest.mark.parametrize("level", [4, 5])

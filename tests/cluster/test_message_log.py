@@ -9,11 +9,14 @@ import pytest
 
 from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from _speedups.codec.properties import decode_block
+from _speedups.codec.reason_codes import ReasonCode
 from broker.cli import main
 from tests.conftest import StartCluster, StartRedis
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess
 from tests.harness.logs import entries, logged_rows
+from tests.harness.shared_member import Worker
+from tests.harness.shared_member import publish as publish_work
 from tests.harness.socket_client import SocketClient
 from tests.model.log_block import HEADER, decode
 
@@ -374,3 +377,57 @@ def test_redis_that_has_lost_the_end_of_a_log_costs_nobody_a_connection(start_cl
     found = [row.payload for _, _, block in entries(cluster) for row in decode(block)]
     assert found == [b"0", b"1", b"while it is away"]
     assert client.ping() == []
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_of_a_shared_subscription_is_logged_once(start_cluster: StartCluster, qos: int) -> None:
+    """Whoever gets it, also if it comes back and is given again, and if it becomes a dead letter."""
+    more = {
+        "shared.redispatch": 0.2,
+        "shared.window": 4,
+        "shared.max_deliveries": 2,
+        "shared.dead_letter_topic": "dead",
+    }
+    cluster = start_cluster({**EVERYTHING, "cluster.lease": 1.5, "cluster.timeout": 0.7, **more})
+    sent = [b"%d" % number for number in range(12)]
+    workers = [Worker(cluster[name].port, name, qos) for name in "ab"]
+    with SocketClient(cluster["c"].port, "publisher", level=5) as publisher:
+        publish_work(publisher, *sent, qos=qos)
+        if qos:  # neither has acknowledged anything; one of them ends, the node of the other one dies
+            until(lambda: len(workers[0].look().seen) == len(workers[1].look().seen) == 4)
+            workers[0].client.close()
+            cluster["b"].kill()
+            last = Worker(cluster["c"].port, "last", qos)
+            given = sent if qos == 1 else [body for body in sent if body not in workers[0].seen + workers[1].seen]
+            assert sorted(set(last.wait_for(len(given))), key=int) == given
+            publish_work(publisher, b"after", qos=qos)
+            assert last.wait_for(len(given) + 1)[-1] == b"after"
+            sent.append(b"after")
+    until(lambda: len(logged_rows(cluster)) >= len(sent))
+    cluster.settle(*(node.name for node in cluster.nodes if node.running))
+    assert payloads(cluster) == Counter(sent)
+    assert {(row.client_id, row.topic) for row in logged_rows(cluster)} == {("publisher", "jobs/x")}
+
+
+def test_a_dead_letter_is_logged_as_the_message_that_it_was(start_cluster: StartCluster) -> None:
+    """It counts once: the log has what clients publish, not what the broker does with it."""
+    more = {"shared.redispatch": 0.1, "shared.max_deliveries": 2, "shared.dead_letter_topic": "dead"}
+    cluster = start_cluster({**EVERYTHING, **more}, nodes="ab")
+    with SocketClient(cluster["b"].port, "watcher") as watcher, SocketClient(cluster["a"].port, "p", level=5) as p:
+        watcher.subscribe(("dead", 0))
+        worker = Worker(cluster["b"].port)
+        publish_work(p, b"refused")
+
+        def refused() -> bool:
+            for packet in worker.look().held:
+                assert isinstance(packet, Publish)
+                worker.client.send(Puback(packet.packet_id, ReasonCode.QUOTA_EXCEEDED))
+            worker.held.clear()
+            return len(worker.seen) == 2
+
+        until(refused)
+        letter = watcher.receive()
+    assert isinstance(letter, Publish)
+    assert (letter.topic_name, letter.payload) == ("dead", b"refused")
+    cluster.settle()
+    assert [(row.topic, row.payload) for row in logged_rows(cluster)] == [("jobs/x", b"refused")]

@@ -11,91 +11,20 @@ from _speedups.codec.encode import encode
 from _speedups.codec.packets import (
     Connect,
     Disconnect,
-    Packet,
-    Puback,
-    Pubcomp,
     Publish,
-    Pubrec,
     Pubrel,
-    Suback,
-    Subscribe,
 )
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed
+from tests.harness.shared_member import JOBS, NEVER, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
-
-JOBS = "$share/workers/jobs/#"
-NEVER = {"session_expiry_interval": 0xFFFFFFFF}
 
 
 @pytest.fixture
 def cluster(start_cluster: StartCluster) -> ClusterProcess:
     return start_cluster({"cluster.lease": 1.5, "cluster.timeout": 0.7, "shared.redispatch": 1, "shared.window": 4})
-
-
-class Worker:
-    """A member: it takes messages, and acknowledges them when told."""
-
-    topic_filter = JOBS
-
-    def __init__(self, port: int, name: str, qos: int = 1, *, persistent: bool = False) -> None:
-        more = {"clean_start": False, "properties": NEVER} if persistent else {}
-        self.client = SocketClient(port, name, level=5, **more)
-        self.held: list[Publish | Pubrel] = []
-        self.seen: list[bytes] = []
-        if not self.client.connack.session_present:
-            self.client.send(Subscribe(1, [(self.topic_filter, qos)]))
-            while not isinstance(packet := self.client.receive(), Suback):  # messages may come before it
-                self.take(packet)
-
-    def take(self, packet: Packet | None) -> None:
-        if isinstance(packet, Publish):
-            self.seen.append(packet.payload)
-        if isinstance(packet, Pubrel) or (isinstance(packet, Publish) and packet.qos):
-            self.held.append(packet)
-
-    def look(self) -> "Worker":
-        for packet in self.client.ping():
-            self.take(packet)
-        return self
-
-    def answer(self) -> list[bytes]:
-        """Acknowledge all that is there; the payloads that are done."""
-        done = []
-        for packet in self.held:
-            if isinstance(packet, Pubrel):
-                self.client.send(Pubcomp(packet.packet_id))
-            else:
-                done.append(packet.payload)
-                self.client.send((Puback if packet.qos == 1 else Pubrec)(packet.packet_id))
-        self.held.clear()
-        return done
-
-
-def publish(client: SocketClient, *payloads: bytes, qos: int = 1) -> None:
-    for payload in payloads:
-        client.send(Publish("jobs/x", payload, qos, packet_id=qos))
-        if qos == 1:
-            assert client.receive() == Puback(1)
-        elif qos == 2:
-            assert client.receive() == Pubrec(2)
-            client.send(Pubrel(2))
-            assert client.receive() == Pubcomp(2)
-
-
-def gathered(workers: list[Worker], wanted: int) -> list[bytes]:
-    """All that the workers have seen, once there is so much; acknowledged."""
-    found: list[bytes] = []
-
-    def enough() -> bool:
-        for worker in workers:
-            found.extend(worker.look().answer())
-        return len(found) >= wanted
-
-    until(enough)
-    return found
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

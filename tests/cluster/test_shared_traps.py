@@ -18,10 +18,10 @@ Others are in `test_shared_subscriptions.py` (here S) and in `tests/faults/test_
 import pytest
 
 from _speedups.codec.packets import Publish, Suback, Subscribe
-from tests.cluster.test_shared_subscriptions import JOBS, Worker, gathered, publish
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
+from tests.harness.shared_member import JOBS, Worker, gathered, publish
 from tests.harness.socket_client import SocketClient
 
 

@@ -53,21 +53,12 @@ class ClusterLoad(Load):
 
     def during(self, fault: Callable[[], None], pause: float = 0) -> None:
         """Act as long as the fault lasts, with so many seconds between two acts."""
-        failures: list[BaseException] = []
 
-        def run() -> None:
-            try:
-                fault()
-            except BaseException as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        while thread.is_alive():
+        def act() -> None:
             self.act()
             self.fleet.run_for(pause)
-        if failures:
-            raise failures[0]
+
+        meanwhile(act, fault)
 
     def kill_one(self) -> ClusterNode:
         """kill -9 of a node while another runs; it stays dead."""
@@ -131,3 +122,21 @@ class ClusterLoad(Load):
 def wait(seconds: float) -> None:
     """A fault lasts: there is no event to wait for."""
     time.sleep(seconds)
+
+
+def meanwhile(act: Callable[[], None], fault: Callable[[], None]) -> None:
+    """Act as long as the fault lasts."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            fault()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        act()
+    if failures:
+        raise failures[0]

@@ -82,6 +82,26 @@ filters = ["{root}/pair/{index}"]
 qos = 1
 """
 
+WORKERS = """
+duration = "4 s"
+spawn_rate = 100
+lost_after = "20 s"
+[sensor]
+clients = 10
+interval = "50 ms"
+topic = "{root}/work/{client}/2"
+qos = QOS
+persistent = true
+wait = true
+[worker]
+clients = 8
+filters = ["$share/one/{root}/work/#", "$share/two/{root}/work/+/2"]
+qos = QOS
+persistent = true
+dies_every = "500 ms"
+away = "200 ms"
+"""
+
 SOON_LOST = PAIRS.replace('"20 s"', '"2 s"')  # where something is: what comes late on a busy machine is not
 
 
@@ -161,6 +181,42 @@ def test_processes_share_one_scenario_and_files_name_the_events(tmp_path: Path, 
     assert "deliver qos1" in report and "publish qos1" in report
 
 
+@pytest.mark.parametrize(("qos", "processes"), [(1, 0), (1, 2), (2, 0)])
+def test_workers_of_a_group_die_and_come_back(
+    node: BrokerProcess, start_locust: StartLocust, qos: int, processes: int
+) -> None:
+    """Each group does all work, in whichever process its workers are."""
+    locust = start_locust(WORKERS.replace("QOS", str(qos)), url(node.port), *HEADLESS, processes=processes)
+    assert locust.wait() == 0, locust.output
+    events = locust.events()
+    assert events["death"] > 10 and events["connect"] >= 10 + events["death"], events
+    assert events[f"publish qos{qos}"] > 200
+    all_work = 2 * events[f"publish qos{qos}"] + events.get("done twice", 0)
+    assert all_work - 2 * 10 <= events[f"work qos{qos}"] <= all_work, "the first of each may be before the group"
+    assert "done twice" not in events or qos == 1
+    assert locust.failures() == {}
+
+
+@pytest.mark.parametrize(("fault", "processes"), [(lose, 0), (lose, 2), (lose_all, 0), (double, 0)])
+def test_work_that_nobody_does_is_found(
+    node: BrokerProcess, start_locust: StartLocust, fault: Fault, processes: int
+) -> None:
+    scenario = WORKERS.replace("QOS", "1").replace('"20 s"', '"2 s"').replace('dies_every = "500 ms"', "")
+    with WrongRelay(node.port, fault, "/2") as relay:
+        thresholds = ("--thresholds", "twice=0")
+        locust = start_locust(scenario, url(relay.port), *HEADLESS, *thresholds, processes=processes)
+        assert locust.wait() == 1, locust.output
+    events = locust.events()
+    if fault is double:
+        assert locust.failures() == {} and events["done twice"] > 20
+        assert f"- done twice: {events['done twice']} (at most 0)" in locust.output
+    else:
+        assert locust.failures().keys() == {("work qos1", "lost")}
+        lost = locust.failures()["work qos1", "lost"]
+        assert lost > 20 and f"- lost: {lost} (at most 0)" in locust.output
+        assert "lost: " in locust.output and "to $share/one/" in locust.output
+
+
 @pytest.mark.parametrize("case", ["p2p", "fan-out", "fan-in", "connections"])
 def test_cases_of_the_open_benchmark_with_fewer_clients(
     node: BrokerProcess, start_locust: StartLocust, case: str
@@ -236,6 +292,8 @@ def test_a_flash_crowd_comes_back(node: BrokerProcess, start_locust: StartLocust
     ("arguments", "message"),
     [
         (["--scenario", "wrong.toml"], "error: argument --scenario: wrong.toml: dashboard.filters is missing"),
+        (["--scenario", "clean.toml"], "clean.toml: worker.qos is 2; expected also persistent = true"),
+        (["--scenario", "plain.toml"], "worker.filters is ['jobs/#']; expected a shared subscription such as $share/"),
         (["--thresholds", "lost=few"], "error: argument --thresholds: 'lost=few': expected a whole number, or \"any\""),
         (["--thresholds", "p99=5"], "error: argument --thresholds: 'p99=5': expected one of lost, "),
         (["--source", "home"], "error: argument --source: 'home' is not an address; expected for example 10.0.0.7"),
@@ -247,6 +305,9 @@ def test_mistakes_are_told_in_one_line(
 ) -> None:
     (tmp_path / "locust-0").mkdir()
     (tmp_path / "locust-0" / "wrong.toml").write_text("[dashboard]\nclients = 1")
+    worker = "[worker]\nclients = 1\nqos = 2\nfilters = ['%s']"
+    (tmp_path / "locust-0" / "clean.toml").write_text(worker % "$share/a/jobs")
+    (tmp_path / "locust-0" / "plain.toml").write_text(worker % "jobs/#")
     locust = start_locust(PAIRS, "mqtt://127.0.0.1:1", *HEADLESS, *arguments)
     assert locust.wait() == 2
     told = [line for line in locust.output.splitlines() if "INFO" not in line]

@@ -32,6 +32,27 @@ qos = 2
 persistent = true
 """
 
+# Workers die, and so does a node; each group does all work all the same.
+WORKERS = """
+duration = "10 h"
+spawn_rate = 200
+lost_after = "20 s"
+[sensor]
+clients = 100
+interval = "500 ms"
+topic = "{{root}}/work/{{client}}"
+qos = {qos}
+persistent = true
+wait = true
+[worker]
+clients = 20
+filters = ["$share/billing/{{root}}/work/#", "$share/archive/{{root}}/work/#"]
+qos = {qos}
+persistent = true
+dies_every = "2 s"
+away = "500 ms"
+"""
+
 
 def run(hosts: str, victim: ClusterNode, directory: Path, clients: int, rate: int, seconds: int = 0) -> None:
     """Run that many clients, kill -9 a node, go on, at least for so many seconds: the test has to pass."""
@@ -68,6 +89,33 @@ def went_on(events: dict[str, int], before: dict[str, int], qos: int) -> bool:
 def test_no_acknowledged_message_is_lost_when_a_node_is_killed(start_balanced: StartBalanced, tmp_path: Path) -> None:
     cluster = start_balanced()
     run(f"mqtt://127.0.0.1:{cluster.port}", cluster["a"], tmp_path / "locust", clients=2000, rate=400)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_all_work_is_done_when_workers_and_a_node_are_killed(
+    start_balanced: StartBalanced, tmp_path: Path, qos: int
+) -> None:
+    """QoS 2: exactly once."""
+    cluster = start_balanced()
+    arguments = ("--headless", "--only-summary", "--source", "127.1.0.0/28")
+    scenario, host = WORKERS.format(qos=qos), f"mqtt://127.0.0.1:{cluster.port}"
+    locust = LocustProcess(tmp_path / "locust", scenario, host, *arguments, processes=2)
+    work, published = f"work qos{qos}", f"publish qos{qos}"
+    try:
+        until(lambda: locust.events().get(work))
+        cluster["a"].kill()
+        before = locust.events()
+        until(lambda: locust.events().get(work, 0) > before[work] + 1000)
+        locust.process.send_signal(signal.SIGINT)
+        assert locust.process.wait(200) == 0
+    finally:
+        print(locust.output)
+        locust.close()
+    events = locust.events()
+    assert events["death"] > 10
+    assert {name for name, _ in locust.failures()} <= {"connection", "connect"}, locust.failures()
+    assert events[work] >= 2 * events[published] + events.get("done twice", 0) - 200, events  # the first of each
+    assert ("done twice" in events) <= (qos == 1)
 
 
 @pytest.mark.soak
