@@ -60,6 +60,20 @@ def paused(name: str, stored: bytes, value: bool) -> DeclaredGroup:
     return DeclaredGroup(name, tuple(sorted({**json.loads(stored), "paused": value}.items())))
 
 
+def differences(before: bytes, after: bytes) -> str:
+    """The settings that two declarations of a group, as they are stored, do not have in common; for a log."""
+    old, new = json.loads(before), json.loads(after)
+    return ", ".join(
+        f"{name}: {_shown(old, name)} -> {_shown(new, name)}"
+        for name in OPTIONS
+        if _shown(old, name) != _shown(new, name)
+    )
+
+
+def _shown(options: Mapping[str, object], name: str) -> str:
+    return json.dumps(options[name]) if name in options else "as in [shared]"
+
+
 def declared(name: object, options: Mapping[str, object], *, is_text: bool = False) -> DeclaredGroup:
     """A declaration.
 
