@@ -70,6 +70,7 @@ cdef class ClusterGroup(Group):
             there.peer = peer
             self.peers.append(there)
             self.set_members(there, announced)
+            self.turn.schedule_send(self)
             return False
         if announced < 0:
             self.peers.remove(there)
@@ -224,8 +225,8 @@ cdef class ClusterGroup(Group):
 
     cdef int send_pending(self) except -1:
         Group.send_pending(self)
-        if self.waits() and not self.ready_count:
-            self.give_to_others()
+        if self.waits() and not self.ready_count and (self.peers or not self.connected or self.settings.paused):
+            self.give_to_others()                 # else the members here will have room before any other
         if not self.aside:
             self.aside_since = 0
         elif not self.aside_since:

@@ -86,7 +86,7 @@ def test_the_number_of_deliveries_goes_over_nodes(cluster: ClusterProcess, qos: 
     cluster.settle()
     assert not any(refuse(worker) for worker in workers)
     redis = cluster.redis.client()
-    until(lambda: not redis.hlen("mq:gm:$share/workers/jobs/#"))
+    until(lambda: not redis.keys("mq:gl:*"))
     until(lambda: not any(redis.llen(f"mq:q:w-{name}") for name in "ab"))
 
 
@@ -153,7 +153,7 @@ def test_a_declared_group_has_its_own_limit_and_may_keep_the_newest_message_only
     until(is_dead)
     assert {dict(letter.properties["user_property"])[dead_letters.DELIVERIES] for letter in letters} == {"2"}
     redis = cluster.redis.client()
-    until(lambda: not redis.hlen("mq:gm:$share/workers/jobs/#") and not redis.llen("mq:q:w"))
+    until(lambda: not redis.keys("mq:gl:*") and not redis.llen("mq:q:w"))
 
 
 def test_a_newer_message_takes_the_place_of_one_that_came_back(cluster: ClusterProcess) -> None:

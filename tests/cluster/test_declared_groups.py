@@ -132,7 +132,7 @@ def cluster_time(redis: Any) -> int:
 
 def deadline(redis: Any) -> int:
     """Of the first message that waits."""
-    message = redis.hget("mq:gm:" + JOBS, "1")
+    message = redis.lindex("mq:gw:" + JOBS, 0)
     assert message[0] >> 4 == 2
     assert message[0] & 8
     return int.from_bytes(message[7:15], "little")

@@ -2,6 +2,9 @@
 -- A message waits in the group, or is leased to a node, which gives it to a member of its own; or it is in the queue of
 -- a member with a persistent session. It is at one of these places after every function.
 
+-- New messages that wait are in a list, the last one with the place `n` of the group. Those that have come back wait in
+-- front of it, each with its place; so do all of a group that keeps only the newest message of each topic.
+
 -- A group that is declared has the member `d:`, so that it exists without others. Its settings are in the hash `groups`,
 -- and one by one in the group's own hash, as `o:` and the name.
 local DECLARED = 'd:'
@@ -11,8 +14,9 @@ local function is_group(name)
   return name:find('^%$share/[^/]+/.') ~= nil
 end
 
-local function lease_of(group, place)
-  return string.format('%.0f', place) .. ' ' .. group
+-- The key of the messages of a group that are leased to a node. The set `gl:` of the node has the groups with some.
+local function leases_of(prefix, node, group)
+  return prefix .. 'gl:' .. node .. ' ' .. group
 end
 
 -- A message of a group may have failures before it: 0x40, deliveries without success u16, reason code of the last u8.
@@ -32,21 +36,23 @@ end
 
 -- For groups that keep only the newest message of each topic: `gv:` has the place of the one that waits, and its age,
 -- which is the place that its content would have by itself. A topic with many messages is not put off by each.
--- Returns whether one waits. It has the content of `message` then if that is the newer; else `message` is noted.
+-- Returns nil if none waits, and notes `message`. Else the one that waits has the content of `message` now if that is
+-- the newer, and the number of bytes that it has more is returned.
 local function supersede(prefix, group, place, message)
   local topic, messages = topic_of(message), prefix .. 'gm:' .. group
   local at, age = (redis.call('HGET', prefix .. 'gv:' .. group, topic) or ''):match('^(%d+) (%d+)$')
   local field = string.format('%.0f', place)
   if not at or not redis.call('ZSCORE', prefix .. 'gq:' .. group, at) then
     redis.call('HSET', prefix .. 'gv:' .. group, topic, field .. ' ' .. field)
-    return false
+    return nil
   end
-  if tonumber(age) < place then
-    redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', #message - redis.call('HSTRLEN', messages, at))
-    redis.call('HSET', messages, at, message)
-    redis.call('HSET', prefix .. 'gv:' .. group, topic, at .. ' ' .. field)
+  if tonumber(age) > place then
+    return 0
   end
-  return true
+  local more = #message - redis.call('HSTRLEN', messages, at)
+  redis.call('HSET', messages, at, message)
+  redis.call('HSET', prefix .. 'gv:' .. group, topic, at .. ' ' .. field)
+  return more
 end
 
 -- Call a command for many arguments, some at a time: unpacking needs room on Lua's stack. `each`: arguments that belong
@@ -68,13 +74,16 @@ end
 -- The nodes with room for messages of a group, in order of their virtual time; they are read once per call, and written
 -- by `end_rotation`.
 local function rotation_of(prefix, group)
-  local found = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, -1, 'WITHSCORES')
+  local found, fields = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, -1, 'WITHSCORES'), {}
   local rotation = {group = group, nodes = {}, room = 0}
   for i = 1, #found, 2 do
-    local values = redis.call('HMGET', prefix .. 'go:' .. group, found[i], 'w:' .. found[i])
-    local room = tonumber(values[1] or 1)
+    fields[i], fields[i + 1] = found[i], 'w:' .. found[i]
+  end
+  local values = in_parts('HMGET', prefix .. 'go:' .. group, fields)
+  for i = 1, #found, 2 do
+    local room = tonumber(values[i] or 1)
     rotation.nodes[#rotation.nodes + 1] =
-      {name = found[i], time = tonumber(found[i + 1]), room = room, step = 1 / tonumber(values[2] or 1), leases = {}}
+      {name = found[i], time = tonumber(found[i + 1]), room = room, step = 1 / tonumber(values[i + 1] or 1), leases = {}}
     rotation.room = rotation.room + room
   end
   return rotation
@@ -94,8 +103,8 @@ local function lease(rotation, place, message, told)
   end
   rotation.now = node.time
   node.time, node.room, rotation.room = node.time + node.step, node.room - 1, rotation.room - 1
-  node.leases[#node.leases + 1] = lease_of(rotation.group, place)
-  node.leases[#node.leases + 1] = 1
+  node.leases[#node.leases + 1] = place
+  node.leases[#node.leases + 1] = message
   local list = told[node.name]
   if not list then
     list = {}
@@ -114,7 +123,8 @@ local function end_rotation(prefix, rotation)
   end
   for _, node in ipairs(rotation.nodes) do
     if #node.leases > 0 then
-      in_parts('HSET', prefix .. 'gl:' .. node.name, node.leases, 2)
+      in_parts('HSET', leases_of(prefix, node.name, group), node.leases, 2)
+      redis.call('SADD', prefix .. 'gl:' .. node.name, group)
       redis.call('HSET', prefix .. 'go:' .. group, node.name, node.room)
       if node.room > 0 then
         redis.call('ZADD', prefix .. 'gr:' .. group, node.time, node.name)
@@ -126,82 +136,106 @@ local function end_rotation(prefix, rotation)
   redis.call('HSET', prefix .. 'g:' .. group, 'v', rotation.now)
 end
 
--- Lease what waits to nodes with room.
-local function dispatch(prefix, group, told)
-  if redis.call('ZCARD', prefix .. 'gq:' .. group) == 0 then
-    return
-  end
-  local rotation = rotation_of(prefix, group)
-  local notes = nil
-  while rotation.room > 0 do
-    local found = redis.call('ZPOPMIN', prefix .. 'gq:' .. group, math.min(rotation.room, AT_ONCE))
-    local places, bytes = {}, 0
-    for i = 1, #found, 2 do
-      places[#places + 1] = found[i]
-    end
-    if #places == 0 then
-      break
-    end
-    local messages = redis.call('HMGET', prefix .. 'gm:' .. group, unpack(places))
-    for i = 1, #places do
-      local message = messages[i]
-      if message then
-        bytes = bytes + #message
-        if notes == nil then
-          notes = redis.call('EXISTS', prefix .. 'gv:' .. group) == 1
-        end
-        if notes then
-          redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
-        end
-        lease(rotation, tonumber(places[i]), message, told)
-      end
-    end
-    redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', -bytes)
-  end
-  end_rotation(prefix, rotation)
+-- Messages that wait: those that have come back, and the others.
+local function waiting_in(prefix, group)
+  return redis.call('ZCARD', prefix .. 'gq:' .. group), redis.call('LLEN', prefix .. 'gw:' .. group)
 end
 
--- Put a message back to its place, where it waits. `is_new`: it comes from its publisher, and `supersede` has noted it.
-local function put_back(prefix, group, place, message, is_new)
-  local field = string.format('%.0f', place)
-  if redis.call('EXISTS', prefix .. 'gs:' .. group) == 1 then
-    if not is_new and redis.call('HGET', prefix .. 'g:' .. group, 'o:last_value') == '1'
-        and supersede(prefix, group, place, message) then
-      redis.call('HDEL', prefix .. 'gm:' .. group, field)
-      return
+-- Lease messages that have come back. Returns their bytes.
+local function dispatch_back(prefix, group, rotation, told)
+  local found = redis.call('ZPOPMIN', prefix .. 'gq:' .. group, math.min(rotation.room, AT_ONCE))
+  local notes = redis.call('EXISTS', prefix .. 'gv:' .. group) == 1
+  local places, bytes = {}, 0
+  for i = 1, #found, 2 do
+    places[#places + 1] = found[i]
+  end
+  local messages = redis.call('HMGET', prefix .. 'gm:' .. group, unpack(places))
+  redis.call('HDEL', prefix .. 'gm:' .. group, unpack(places))
+  for i = 1, #places do
+    local message = messages[i]
+    if message then
+      bytes = bytes + #message
+      if notes then
+        redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
+      end
+      lease(rotation, tonumber(places[i]), message, told)
     end
-    redis.call('HSET', prefix .. 'gm:' .. group, field, message)
-    redis.call('ZADD', prefix .. 'gq:' .. group, field, field)
-    redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', #message)
+  end
+  return bytes
+end
+
+-- Lease messages of the list, whose first one has this place. Returns their bytes.
+local function dispatch_listed(prefix, group, rotation, first, told)
+  local messages = redis.call('LPOP', prefix .. 'gw:' .. group, math.min(rotation.room, AT_ONCE))
+  local bytes = 0
+  for i = 1, #messages do
+    bytes = bytes + #messages[i]
+    lease(rotation, first + i - 1, messages[i], told)
+  end
+  return bytes
+end
+
+-- Lease what waits to nodes with room.
+local function dispatch(prefix, group, told)
+  local back, listed = waiting_in(prefix, group)
+  if back + listed == 0 then
+    return
+  end
+  local rotation, bytes = rotation_of(prefix, group), 0
+  while back > 0 and rotation.room > 0 do
+    bytes = bytes + dispatch_back(prefix, group, rotation, told)
+    back = redis.call('ZCARD', prefix .. 'gq:' .. group)
+  end
+  if listed > 0 and rotation.room > 0 then
+    local last = tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'n'))
+    while listed > 0 and rotation.room > 0 do
+      bytes = bytes + dispatch_listed(prefix, group, rotation, last - listed + 1, told)
+      listed = redis.call('LLEN', prefix .. 'gw:' .. group)
+    end
+  end
+  if bytes > 0 then
+    redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', -bytes)
+    end_rotation(prefix, rotation)
+  end
+end
+
+-- Keep a message that waits, apart from the list.
+local function keep(prefix, group, place, message)
+  local field = string.format('%.0f', place)
+  redis.call('HSET', prefix .. 'gm:' .. group, field, message)
+  redis.call('ZADD', prefix .. 'gq:' .. group, field, field)
+end
+
+-- Put a message back to its place, where it waits.
+local function put_back(prefix, group, place, message)
+  if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
+    return
+  end
+  local key = prefix .. 'g:' .. group
+  local more = redis.call('HGET', key, 'o:last_value') == '1' and supersede(prefix, group, place, message)
+  if not more then
+    keep(prefix, group, place, message)
+    more = #message
+  end
+  redis.call('HINCRBY', key, 'b', more)
+end
+
+-- Leases end. Those that are not the node's are left alone.
+local function end_leases(prefix, node, group, places)
+  local leases = leases_of(prefix, node, group)
+  in_parts('HDEL', leases, places)
+  if redis.call('EXISTS', leases) == 0 then
+    redis.call('SREM', prefix .. 'gl:' .. node, group)
   end
 end
 
 -- A lease ends, and the message waits again.
 local function return_lease(prefix, node, group, place)
-  if redis.call('HDEL', prefix .. 'gl:' .. node, lease_of(group, place)) == 0 then
-    return
-  end
-  local message = redis.call('HGET', prefix .. 'gm:' .. group, string.format('%.0f', place))
+  local message = redis.call('HGET', leases_of(prefix, node, group), place)
   if message then
+    end_leases(prefix, node, group, {place})
     put_back(prefix, group, place, message)
   end
-end
-
--- Leases end, and their messages are not the group's any more. Places whose lease is not the node's are left alone.
-local function finish_leases(prefix, node, group, places)
-  local leases, fields, held = {}, {}, {}
-  for i = 1, #places do
-    leases[i] = lease_of(group, places[i])
-  end
-  local found = in_parts('HMGET', prefix .. 'gl:' .. node, leases)
-  for i = 1, #places do
-    if found[i] then
-      held[#held + 1] = leases[i]
-      fields[#fields + 1] = string.format('%.0f', places[i])
-    end
-  end
-  in_parts('HDEL', prefix .. 'gl:' .. node, held)
-  in_parts('HDEL', prefix .. 'gm:' .. group, fields)
 end
 
 local function append(lists, key, value)
@@ -223,35 +257,83 @@ local function tell_leases(prefix, node, told)
   return told[node] or {}
 end
 
--- The limits of a group: its own if it is declared with some, else those of `list`, see `share`.
-local function limits_of(prefix, group, list)
-  local own = redis.call('HMGET', prefix .. 'g:' .. group, 'o:max_queued_messages', 'o:max_queued_bytes',
-    'o:when_full', 'o:last_value')
-  local drop_old = list[3] == 1
-  if own[3] then
-    drop_old = own[3] == 'drop-old'
+-- What a call needs of a group to accept messages; `list`: see `share`.
+local function state_of(prefix, group, list)
+  if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
+    return false
   end
-  return {tonumber(own[1] or list[1]), tonumber(own[2] or list[2]), drop_old, own[4] == '1'}
+  local found = redis.call('HMGET', prefix .. 'g:' .. group, 'n', 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
+    'o:when_full', 'o:last_value')
+  local back, listed = waiting_in(prefix, group)
+  return {
+    group = group,
+    place = tonumber(found[1] or 0),
+    waiting = back + listed,
+    bytes = tonumber(found[2] or 0),
+    most = tonumber(found[3] or list[1]),
+    most_bytes = tonumber(found[4] or list[2]),
+    drop_old = (found[5] or (list[3] == 1 and 'drop-old')) == 'drop-old',
+    last_value = found[6] == '1',
+    rotation = back + listed == 0 and rotation_of(prefix, group),
+    added = {},
+  }
 end
 
--- Make room for a message that is to wait in a group. Returns the number of dropped messages, and whether there
--- is room.
-local function make_room(prefix, group, message, limits)
-  local key, queue, messages = prefix .. 'g:' .. group, prefix .. 'gq:' .. group, prefix .. 'gm:' .. group
-  local most, most_bytes, drop_old, last_value = unpack(limits)
-  local waiting, dropped = redis.call('ZCARD', queue), 0
-  local bytes = tonumber(redis.call('HGET', key, 'b') or 0) + #message
-  while drop_old and waiting > 0 and (waiting >= most or bytes > most_bytes) do
-    local oldest = redis.call('ZPOPMIN', queue)[1]
-    local old = redis.call('HGET', messages, oldest) or ''
-    redis.call('HDEL', messages, oldest)
-    if last_value and old ~= '' then
-      redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(old))
-    end
-    redis.call('HINCRBY', key, 'b', -#old)
-    waiting, bytes, dropped = waiting - 1, bytes - #old, dropped + 1
+-- Write the messages that were added to a group's list.
+local function write_added(prefix, state)
+  in_parts('RPUSH', prefix .. 'gw:' .. state.group, state.added)
+  state.added = {}
+end
+
+-- Drop the message that waits longest. Returns its bytes.
+local function drop_oldest(prefix, state)
+  local group = state.group
+  local place = redis.call('ZPOPMIN', prefix .. 'gq:' .. group)[1]
+  if not place then
+    write_added(prefix, state)
+    return #redis.call('LPOP', prefix .. 'gw:' .. group)
   end
-  return dropped, waiting == 0 or (waiting < most and bytes <= most_bytes)
+  local message = redis.call('HGET', prefix .. 'gm:' .. group, place)
+  redis.call('HDEL', prefix .. 'gm:' .. group, place)
+  if state.last_value then
+    redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
+  end
+  return #message
+end
+
+-- A message is to wait: make room for it. Returns the number of messages that are dropped for it, and whether it may wait.
+local function make_room(prefix, state, size)
+  local dropped = 0
+  while state.drop_old and state.waiting > 0
+      and (state.waiting >= state.most or state.bytes + size > state.most_bytes) do
+    state.bytes = state.bytes - drop_oldest(prefix, state)
+    state.waiting, dropped = state.waiting - 1, dropped + 1
+  end
+  return dropped, state.waiting == 0 or (state.waiting < state.most and state.bytes + size <= state.most_bytes)
+end
+
+-- A message that no node has room for. Returns the number of dropped messages.
+local function wait(prefix, state, message)
+  local place = state.place + 1
+  local more = state.last_value and supersede(prefix, state.group, place, message)
+  if more then
+    state.place, state.bytes = place, state.bytes + more
+    return 0
+  end
+  local dropped, fits = make_room(prefix, state, #message)
+  if not fits then
+    if state.last_value then
+      redis.call('HDEL', prefix .. 'gv:' .. state.group, topic_of(message))
+    end
+    return dropped + 1
+  end
+  state.place, state.waiting, state.bytes = place, state.waiting + 1, state.bytes + #message
+  if state.last_value then
+    keep(prefix, state.group, place, message)
+  else
+    state.added[#state.added + 1] = message
+  end
+  return dropped
 end
 
 -- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and place in `messages`, in turn.
@@ -262,40 +344,20 @@ local function share(prefix, messages, list, told)
     local group, message = list[i], messages[list[i + 1]]
     local state = states[group]
     if state == nil then
-      state = redis.call('EXISTS', prefix .. 'gs:' .. group) == 1 and {
-        place = tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'n') or 0),
-        limits = limits_of(prefix, group, list),
-        leased = {},
-      }
-      if state and redis.call('ZCARD', prefix .. 'gq:' .. group) == 0 then
-        state.rotation = rotation_of(prefix, group)
-      end
+      state = state_of(prefix, group, list)
       states[group] = state
     end
-    if state then
-      local last_value = state.limits[4]
+    if state and state.rotation and lease(state.rotation, state.place + 1, message, told) then
       state.place = state.place + 1
-      if state.rotation and lease(state.rotation, state.place, message, told) then
-        state.leased[#state.leased + 1] = string.format('%.0f', state.place)
-        state.leased[#state.leased + 1] = message
-      elseif not last_value or not supersede(prefix, group, state.place, message) then
-        local count, fits = make_room(prefix, group, message, state.limits)
-        dropped = dropped + count
-        if fits then
-          put_back(prefix, group, state.place, message, true)
-        else
-          dropped = dropped + 1
-          if last_value then
-            redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
-          end
-        end
-      end
+    elseif state then
+      dropped = dropped + wait(prefix, state, message)
     end
   end
   for group, state in pairs(states) do
     if state then
-      redis.call('HSET', prefix .. 'g:' .. group, 'n', string.format('%.0f', state.place))
-      in_parts('HSET', prefix .. 'gm:' .. group, state.leased, 2)
+      write_added(prefix, state)
+      redis.call('HSET', prefix .. 'g:' .. group, 'n', string.format('%.0f', state.place),
+        'b', string.format('%.0f', state.bytes))
       if state.rotation then
         end_rotation(prefix, state.rotation)
       end
@@ -381,10 +443,10 @@ local function move(prefix, node, messages, list, told)
       elseif kind == 'dead' then
         append(finished, group, place)
       elseif kind == 'failed' then
-        local field = string.format('%.0f', place)
-        local message = redis.call('HGET', prefix .. 'gm:' .. group, field)
-        if message and redis.call('HEXISTS', prefix .. 'gl:' .. node, lease_of(group, place)) == 1 then
-          redis.call('HSET', prefix .. 'gm:' .. group, field, cid .. without_failures(message))
+        local leases = leases_of(prefix, node, group)
+        local message = redis.call('HGET', leases, place)
+        if message then
+          redis.call('HSET', leases, place, cid .. without_failures(message))
         end
       elseif kind == 'refused' then
         take_refused(prefix, cid, math.floor(number / 256), group, place, number % 256)
@@ -394,7 +456,7 @@ local function move(prefix, node, messages, list, told)
     end
   end
   for group, places in pairs(finished) do
-    finish_leases(prefix, node, group, places)
+    end_leases(prefix, node, group, places)
   end
   for group in pairs(waiting) do
     dispatch(prefix, group, told)
@@ -409,7 +471,7 @@ local function settle(prefix, node, list, told)
     append(finished, done[i], done[i + 1])
   end
   for group, places in pairs(finished) do
-    finish_leases(prefix, node, group, places)
+    end_leases(prefix, node, group, places)
   end
   for i = 1, #rooms, 3 do
     local group, room = rooms[i], rooms[i + 1]
@@ -429,12 +491,14 @@ end
 -- A session or a node becomes a member of a group.
 local function join_group(prefix, group, member, node)
   redis.call('SADD', prefix .. 'gs:' .. group, member)
+  redis.call('HSETNX', prefix .. 'g:' .. group, 'n', redis.call('HGET', prefix .. 'shared', 'n') or 0)
   if node then
     redis.call('SADD', prefix .. 'gn:' .. node, group)
   end
 end
 
--- A member leaves; the group ends with the last one.
+-- A member leaves; the group ends with the last one. A later group with its name has higher places: acknowledgements of
+-- messages that its members have got may still arrive.
 local function leave_group(prefix, group, member, node)
   redis.call('SREM', prefix .. 'gs:' .. group, member)
   if node then
@@ -443,25 +507,44 @@ local function leave_group(prefix, group, member, node)
     redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node)
   end
   if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
+    local last = tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'n') or 0)
+    if last > tonumber(redis.call('HGET', prefix .. 'shared', 'n') or 0) then
+      redis.call('HSET', prefix .. 'shared', 'n', string.format('%.0f', last))
+    end
     redis.call('DEL', prefix .. 'g:' .. group, prefix .. 'gm:' .. group, prefix .. 'gq:' .. group,
-      prefix .. 'gr:' .. group, prefix .. 'go:' .. group, prefix .. 'gv:' .. group)
+      prefix .. 'gw:' .. group, prefix .. 'gr:' .. group, prefix .. 'go:' .. group, prefix .. 'gv:' .. group)
+  end
+end
+
+-- A group keeps only the newest message of each topic from now on: take those that wait out of its list.
+local function spread_list(prefix, group)
+  local key, list = prefix .. 'g:' .. group, prefix .. 'gw:' .. group
+  local place = tonumber(redis.call('HGET', key, 'n') or 0) - redis.call('LLEN', list)
+  while true do
+    local message = redis.call('LPOP', list)
+    if not message then
+      return
+    end
+    place = place + 1
+    redis.call('HINCRBY', key, 'b', -#message)
+    put_back(prefix, group, place, message)
   end
 end
 
 -- Declare a group with these settings, a JSON object; '' = no more. Returns the number of dropped messages.
 local function declare(prefix, group, settings)
-  local key, queue = prefix .. 'g:' .. group, prefix .. 'gq:' .. group
+  local key = prefix .. 'g:' .. group
   for _, field in ipairs(redis.call('HKEYS', key)) do
     if field:sub(1, 2) == 'o:' then
       redis.call('HDEL', key, field)
     end
   end
   if settings == '' then
-    local waiting = redis.call('ZCARD', queue)
+    local back, listed = waiting_in(prefix, group)
     redis.call('HDEL', prefix .. 'groups', group)
     redis.call('DEL', prefix .. 'gv:' .. group)
     leave_group(prefix, group, DECLARED)
-    return waiting - redis.call('ZCARD', queue)
+    return redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 and back + listed or 0
   end
   redis.call('HSET', prefix .. 'groups', group, settings)
   join_group(prefix, group, DECLARED)
@@ -475,6 +558,8 @@ local function declare(prefix, group, settings)
   end
   if redis.call('HGET', key, 'o:last_value') ~= '1' then
     redis.call('DEL', prefix .. 'gv:' .. group)
+  else
+    spread_list(prefix, group)
   end
   return 0
 end
@@ -493,16 +578,13 @@ local function end_node_leases(prefix, node)
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gn:' .. node)) do
     leave_group(prefix, group, 'n:' .. node, node)
   end
-  local groups = {}
-  for _, field in ipairs(redis.call('HKEYS', prefix .. 'gl:' .. node)) do
-    local place, group = field:match('^(%d+) (.*)$')
-    return_lease(prefix, node, group, tonumber(place))
-    groups[group] = true
-  end
-  redis.call('DEL', prefix .. 'gl:' .. node, prefix .. 'gn:' .. node)
-  for group in pairs(groups) do
+  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. node)) do
+    for _, place in ipairs(redis.call('HKEYS', leases_of(prefix, node, group))) do
+      return_lease(prefix, node, group, tonumber(place))
+    end
     dispatch(prefix, group, told)
   end
+  redis.call('DEL', prefix .. 'gn:' .. node)
   tell_leases(prefix, '', told)
 end
 
@@ -579,28 +661,21 @@ end})
 -- args: prefix, group. Drops the messages that wait in a group; those that are leased stay. Returns how many.
 register('flockmq_purge_group', function(args)
   local prefix, group = args[1], args[2]
-  local queue, dropped = prefix .. 'gq:' .. group, 0
-  while true do
-    local places = redis.call('ZRANGE', queue, 0, AT_ONCE - 1)
-    if #places == 0 then
-      break
-    end
-    redis.call('HDEL', prefix .. 'gm:' .. group, unpack(places))
-    redis.call('ZREM', queue, unpack(places))
-    dropped = dropped + #places
-  end
-  if dropped > 0 then
+  local back, listed = waiting_in(prefix, group)
+  if back + listed > 0 then
+    redis.call('UNLINK', prefix .. 'gq:' .. group, prefix .. 'gm:' .. group, prefix .. 'gw:' .. group,
+      prefix .. 'gv:' .. group)
     redis.call('HSET', prefix .. 'g:' .. group, 'b', 0)
-    redis.call('DEL', prefix .. 'gv:' .. group)
   end
-  return dropped
+  return back + listed
 end)
 
 -- args: prefix, groups. Returns the messages that wait in each, and their bytes, in turn.
 register({function_name = 'flockmq_waiting', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, result = args[1], {}
   for i = 2, #args do
-    result[#result + 1] = redis.call('ZCARD', prefix .. 'gq:' .. args[i])
+    local back, listed = waiting_in(prefix, args[i])
+    result[#result + 1] = back + listed
     result[#result + 1] = tonumber(redis.call('HGET', prefix .. 'g:' .. args[i], 'b') or 0)
   end
   return result
@@ -610,13 +685,12 @@ end})
 -- Returns {group, place, message, ...}.
 register({function_name = 'flockmq_leased', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, result = args[1], {}
-  for _, field in ipairs(redis.call('HKEYS', prefix .. 'gl:' .. args[2])) do
-    local place, group = field:match('^(%d+) (.*)$')
-    local message = redis.call('HGET', prefix .. 'gm:' .. group, place)
-    if message then
+  for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. args[2])) do
+    local leases = redis.call('HGETALL', leases_of(prefix, args[2], group))
+    for i = 1, #leases, 2 do
       result[#result + 1] = group
-      result[#result + 1] = tonumber(place)
-      result[#result + 1] = message
+      result[#result + 1] = tonumber(leases[i])
+      result[#result + 1] = leases[i + 1]
     end
   end
   return result
