@@ -77,7 +77,7 @@ class DeclaredGroups:
             if before and before not in (stored, self._configured.get(name)):
                 log.warning(
                     "this node's configuration replaces other settings of a group, which another configuration or an "
-                    "operator declared; let shared.groups be the same at all nodes",
+                    "operator declared; make shared.groups the same at all nodes",
                     group=group.name,
                     changes=differences(before, stored),
                 )
