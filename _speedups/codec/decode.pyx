@@ -30,6 +30,7 @@ from _speedups.codec.tables cimport (
     ANY_FLAGS, AUTH, CONNACK, CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL,
     REQUIRED_FLAGS, RETURN_CODE_MAX, SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, WILL,
 )
+from _speedups.codec.topics cimport is_shared
 
 from _speedups.codec.errors import MalformedPacket, PacketTooLarge, ProtocolError, UnacceptableProtocol
 from _speedups.codec.tables import TYPE_NAMES
@@ -188,7 +189,7 @@ cdef Subscribe decode_subscribe(Cursor* c, int level):
                 "SUBSCRIBE: requested QoS is 3, or reserved bits are set [MQTT-3.8.3-4]")
         if options & 0x30 == 0x30:
             raise ProtocolError("SUBSCRIBE: Retain Handling is 3 [5: 3.8.3.1]")
-        if options & 0x04 and topic_filter.startswith("$share/"):
+        if options & 0x04 and is_shared(topic_filter):
             raise ProtocolError("SUBSCRIBE: No Local on a shared subscription [5: MQTT-3.8.3-4]")
         packet.topic_filters.append((topic_filter, options))
     return packet

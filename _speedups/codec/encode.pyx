@@ -21,7 +21,7 @@ from _speedups.codec.tables cimport (
     AUTH, CONNACK, CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBLISH, REQUIRED_FLAGS, RETURN_CODE_MAX, SUBACK, SUBSCRIBE,
     UNSUBACK, UNSUBSCRIBE, WILL,
 )
-from _speedups.codec.topics cimport TOPIC_LEVELS_MAX, TopicFault, check_topic_name, fault_text
+from _speedups.codec.topics cimport TOPIC_LEVELS_MAX, TopicFault, check_topic_name, fault_text, is_shared
 
 from _speedups.codec.errors import InvalidPacket
 
@@ -158,7 +158,7 @@ cdef bytes encode_subscribe(Subscribe packet, int level):
             raise invalid(SUBSCRIBE, "a topic filter is empty [MQTT-4.7.3-1]")
         if not 0 <= options <= (0x2E if level == 5 else 2) or options & 3 == 3:
             raise invalid(SUBSCRIBE, f"{options} is not a QoS, or not the options of a subscription [MQTT-3.8.3-4]")
-        if options & 4 and topic_filter.startswith("$share/"):
+        if options & 4 and is_shared(topic_filter):
             raise invalid(SUBSCRIBE, "No Local on a shared subscription [5: MQTT-3.8.3-4]")
         pieces.append(text(SUBSCRIBE, "topic filter", topic_filter))
         pieces.append(bytes((options,)))

@@ -7,6 +7,9 @@ cdef enum:
     TOPIC_CHARACTERS_MAX_3 = 32_767   # characters of a name or filter at protocol level 3
     TOPIC_LEVELS_MAX = 200            # levels of a name or filter, unless the caller passes another limit
 
+cdef enum:
+    SHARE_SIZE = 7                    # bytes of `$share/`
+
 cdef enum TopicFault:
     TOPIC_OK = 0
     TOPIC_EMPTY                       # [MQTT-4.7.3-1]
@@ -22,6 +25,8 @@ cdef int check_utf8(const uint8_t* p, Py_ssize_t n) noexcept nogil
 cdef bint holds_control_character(const uint8_t* p, Py_ssize_t n) noexcept nogil
 cdef int check_topic_name(const uint8_t* p, Py_ssize_t n, int level, int max_levels) noexcept nogil
 cdef int check_topic_filter(const uint8_t* p, Py_ssize_t n, int level, int max_levels) noexcept nogil
+cdef Py_ssize_t shared_filter_at(const uint8_t* p, Py_ssize_t n) noexcept nogil
+cpdef bint is_shared(topic_filter) except -1
 cdef object fault_text(int fault)
 cdef int match_topic(
     const uint8_t* topic_filter, Py_ssize_t filter_size, const uint8_t* topic_name, Py_ssize_t name_size

@@ -1,8 +1,8 @@
 """Checks whether byte strings are valid topic names and topic filters, and whether a filter matches a name.
 
 Rules: the C functions take UTF-8 bytes, hold no state, and use no Python object, so the packet path calls them without
-the GIL. A fault is a `TopicFault`; `fault_text` is its text. Shared subscriptions (`$share/...`) are filters like any
-other here; the subscription tree parses them.
+the GIL. A fault is a `TopicFault`; `fault_text` is its text. A shared subscription (`$share/{ShareName}/{filter}`) is
+a filter like any other for `validate_topic_filter`; `split_shared` and `shared_filter_at` take it apart.
 
 Valid filters:    a   /   a//b   +   #   a/+/b   +/#   /#   $SYS/#
 Invalid filters:  (empty)   a#   a/#/b   #/a   a+   a/+b   ++
@@ -10,7 +10,7 @@ Invalid filters:  (empty)   a#   a/#/b   #/a   a+   a/+b   ++
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 # Eight bytes are checked at once: ONES * c repeats the byte c, and a byte of HIGH marks a hit. They are C macros
 # because the C compiler cannot fold a module variable.
@@ -229,6 +229,45 @@ cdef int match_topic(
         f += 1
         t += 1
 
+
+# ---- shared subscriptions ----
+
+cdef Py_ssize_t shared_filter_at(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    """Where the topic filter begins in `$share/{ShareName}/{filter}`; 0: it is no valid shared subscription.
+
+    The ShareName has at least one character, and no wildcard [5: MQTT-4.8.2-1, 2].
+    """
+    cdef Py_ssize_t i
+    if n < SHARE_SIZE + 3 or memcmp(p, b"$share/", SHARE_SIZE) != 0:
+        return 0
+    for i in range(SHARE_SIZE, n - 1):
+        if p[i] == c'/':
+            return i + 1 if i > SHARE_SIZE else 0
+        if p[i] == c'+' or p[i] == c'#':
+            return 0
+    return 0
+
+
+cpdef bint is_shared(topic_filter) except -1:
+    """Whether `topic_filter` (str, or UTF-8 bytes) asks for a shared subscription, a valid one or not."""
+    cdef bytes data = as_utf8(topic_filter)
+    return PyBytes_GET_SIZE(data) >= SHARE_SIZE and memcmp(PyBytes_AS_STRING(data), b"$share/", SHARE_SIZE) == 0
+
+
+def split_shared(str topic_filter not None):
+    """The ShareName and the topic filter of `$share/{ShareName}/{filter}`; the topic filter is not checked.
+
+    Raises:
+        InvalidTopic: it is no shared subscription, or has no valid ShareName [5: MQTT-4.8.2-1, 2].
+    """
+    cdef bytes data = as_utf8(topic_filter)
+    cdef Py_ssize_t at = shared_filter_at(<const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+    if not at:
+        raise InvalidTopic("not of the form $share/NAME/FILTER", 0x8F)
+    return data[SHARE_SIZE:at - 1].decode("utf-8", "surrogatepass"), data[at:].decode("utf-8", "surrogatepass")
+
+
+# ---- for Python ----
 
 cdef tuple FAULT_TEXTS = (
     "",

@@ -21,6 +21,7 @@ from _speedups.base.array cimport array_reserve, array_reserve_tight
 from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
 from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport SUBSCRIPTION_IDENTIFIER
+from _speedups.codec.topics cimport shared_filter_at
 from _speedups.session.group cimport Group
 from _speedups.session.group_members cimport Member
 from _speedups.session.group_settings cimport GroupSettings
@@ -60,17 +61,6 @@ cdef inline uint32_t slot_of(uint64_t h) noexcept nogil:
 cdef inline uint32_t tag_of(uint64_t h) noexcept nogil:
     """A tag that distinguishes the topic names of a slot without comparing them. Bit 0: its plan is in the slot."""
     return <uint32_t>(h >> 17) | 1
-
-
-cdef Py_ssize_t shared_filter_at(const uint8_t* p, Py_ssize_t n) noexcept nogil:
-    """Where the topic filter begins in `$share/NAME/FILTER`; 0: it is no shared subscription."""
-    cdef Py_ssize_t i
-    if n < 10 or memcmp(p, b"$share/", 7) != 0:
-        return 0
-    for i in range(8, n - 1):
-        if p[i] == c'/':
-            return i + 1
-    return 0
 
 
 cdef bint is_wild(const uint8_t* p, Py_ssize_t n) noexcept nogil:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from _speedups.codec.topics import validate_topic_filter
+from _speedups.codec.topics import split_shared, validate_topic_filter
 from broker.config.kinds import Boolean, Choice, Duration, Integer, Kind, Size, Text
 
 LEVEL = 5  # of the protocol, whose rules the topic filter keeps to
@@ -60,6 +60,20 @@ def paused(name: str, stored: bytes, value: bool) -> DeclaredGroup:
     return DeclaredGroup(name, tuple(sorted({**json.loads(stored), "paused": value}.items())))
 
 
+def differences(before: bytes, after: bytes) -> str:
+    """The settings that two declarations of a group, as they are stored, do not have in common; for a log."""
+    old, new = json.loads(before), json.loads(after)
+    return ", ".join(
+        f"{name}: {_shown(old, name)} -> {_shown(new, name)}"
+        for name in OPTIONS
+        if _shown(old, name) != _shown(new, name)
+    )
+
+
+def _shown(options: Mapping[str, object], name: str) -> str:
+    return json.dumps(options[name]) if name in options else "as in [shared]"
+
+
 def declared(name: object, options: Mapping[str, object], *, is_text: bool = False) -> DeclaredGroup:
     """A declaration.
 
@@ -87,12 +101,10 @@ def declared(name: object, options: Mapping[str, object], *, is_text: bool = Fal
 
 def is_group(name: str) -> bool:
     """Whether the name is `$share/NAME/FILTER`, with a valid filter [5: MQTT-4.8.2-1, 2]."""
-    if not name.startswith("$share/") or len(name.encode("utf-8", "replace")) > MAX_NAME:
-        return False
-    share_name, _, topic_filter = name.removeprefix("$share/").partition("/")
-    if not share_name or not topic_filter or "+" in share_name or "#" in share_name or not name.isprintable():
+    if len(name.encode("utf-8", "replace")) > MAX_NAME or not name.isprintable():
         return False
     try:
+        _, topic_filter = split_shared(name)
         validate_topic_filter(topic_filter, LEVEL, MAX_NAME)
     except ValueError:
         return False

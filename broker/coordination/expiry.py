@@ -19,7 +19,10 @@ from broker.core.will import Will
 
 MS_PER_TICK = 1000 // TICKS_PER_SECOND
 CLOCK_SECONDS = 60  # between two records of the store's clock
-WILLS_AT_ONCE = 7000  # of those that are due, per tick: other clients must not wait for all of them
+# Of those that are due, per tick: other clients must not wait for all of them.
+WILLS_AT_ONCE = 7000
+SESSIONS_AT_ONCE = 5000
+RETURNS_AT_ONCE = 20_000  # messages of shared subscriptions
 
 log = logs.get("flockmq.node")
 
@@ -149,6 +152,14 @@ class Expiry:
             will.publish(self._data_plane.router, client_id, found)
             self._journal.record_will_gone(client_id)
 
+    def end_if_due(self, session: Session) -> bool:
+        """End a session whose time is over, but that no tick has ended yet; whether it was one [5: MQTT-4.1.0-2]."""
+        deadline = self._sessions.get(session.client_id)
+        if deadline is None or deadline > self._turn.clock or session.owner is not None:
+            return False
+        self.end(session)
+        return True
+
     def end(self, session: Session) -> None:
         """End a session that has no connection."""
         self.publish_will(session.client_id)
@@ -221,17 +232,20 @@ class Expiry:
             self.record_clock()
 
     def _take_due(self) -> bool:
-        """Act on all deadlines that have come; whether there were any."""
+        """Act on deadlines that have come, on some of them if they are many; whether there were any."""
         now = self._turn.clock
         changed = self._data_plane.router.expire_retained() != []
         for client_id in itertools.islice(self._due_wills.due(now), WILLS_AT_ONCE):
             self.publish_will(client_id)
             changed = True
+        returned = 0
         for client_id in self._redispatch.due(now):
             session = self._data_plane.sessions.get(client_id)
-            if session is not None and give_back_sent(session):
-                changed = True
-        for client_id in self._sessions.due(now):
+            returned += 0 if session is None else give_back_sent(session)
+            if returned >= RETURNS_AT_ONCE:
+                break
+        changed = changed or returned > 0
+        for client_id in itertools.islice(self._sessions.due(now), SESSIONS_AT_ONCE):
             session = self._data_plane.sessions.get(client_id)
             if session is not None and session.owner is None:
                 self.end(session)

@@ -153,6 +153,8 @@ class StandaloneCoordinator(Coordinator):
         plane = self.data_plane
         client_id = packet.client_id.encode()
         session = plane.sessions.get(client_id)
+        if session is not None and self._expiry.end_if_due(session):
+            session = None
         known = session is not None
         if session is not None and not admission.belongs(session, connection):
             admission.refuse_others(connection, packet)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Suback, Subscribe
 from _speedups.codec.reason_codes import ReasonCode
-from _speedups.codec.topics import has_control_characters, validate_topic_filter
+from _speedups.codec.topics import has_control_characters, is_shared, split_shared, validate_topic_filter
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
 from _speedups.protocol.close_reasons import CloseReason
@@ -22,7 +22,6 @@ from broker.hooks.chain import HookChain, Refused, client_of
 
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
 FAILURE = 0x80  # in SUBACK at level 4
-SHARE, SHARED = "$share/", b"$share/"
 MAX_REASONS = 16  # user properties of a SUBACK with the reasons of refusals
 
 
@@ -87,13 +86,14 @@ class SubscribeHandler:
         except ValueError as fault:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
         read = topic_filter  # the filter of the messages
-        if topic_filter.startswith(SHARE):
+        if is_shared(topic_filter):
             if not self._coordinator.shares:
                 reason = "shared subscriptions are not supported"
                 return Refusal(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
-            name, _, read = topic_filter.removeprefix(SHARE).partition("/")
-            if not name or not read or "+" in name or "#" in name:  # [5: MQTT-4.8.2-1, 2]
-                return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "not of the form $share/NAME/FILTER")
+            try:
+                _, read = split_shared(topic_filter)
+            except ValueError as fault:
+                return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
         if has_control_characters(topic_filter) and not self._data_plane.config.mqtt.control_characters:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "a control character in the topic filter")
         if session.rights is not None and not session.rights.may_subscribe(read.encode()):
@@ -175,7 +175,7 @@ class SubscribeHandler:
             return
         connection.send(suback)
         for name, grant in granted:
-            if name.startswith(SHARED):  # a group gets no retained messages [5: 3.3.1.3]
+            if is_shared(name):  # a group gets no retained messages [5: 3.3.1.3]
                 continue
             handling = grant.options >> RETAIN_HANDLING_SHIFT
             if handling == 2 or (handling == 1 and not grant.is_new):  # [5: MQTT-3.3.1-10, 11]

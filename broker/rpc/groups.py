@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from _speedups.codec.topics import split_shared
 from _speedups.session.group import Group
 from broker.coordination.coordinator import Coordinator
 from broker.core.calls import Arguments
@@ -13,7 +14,7 @@ PREVIEW = 20  # oldest messages that `one` describes
 
 def describe(group: Group, stored: tuple[int, int] = (0, 0)) -> dict[str, Any]:
     """A group as this node has it, with the messages and bytes that wait elsewhere."""
-    share_name, _, topic_filter = group.name.decode().removeprefix("$share/").partition("/")
+    share_name, topic_filter = split_shared(group.name.decode())
     persistent = sum(member.session.persistent for member in group.members)
     return {
         "group": group.name.decode(),

@@ -8,7 +8,7 @@ import hiredis
 
 from _speedups.session.turn import COUNTERS
 from broker import logs
-from broker.config.declared_group import DeclaredGroup
+from broker.config.declared_group import DeclaredGroup, differences
 from broker.core.data_plane import DataPlane
 from broker.errors import NotNow
 from cluster.peers.node_link import NodeLink
@@ -41,6 +41,7 @@ class DeclaredGroups:
         self._link = link
         self._barrier = barrier
         self._on_changed = on_changed
+        self._configured: dict[bytes, bytes] = {}  # group -> settings that this node's configuration had last
 
     async def declare(self, group: DeclaredGroup) -> None:
         """Declare a group at all nodes. Raises LinkLost, LinkError."""
@@ -61,12 +62,26 @@ class DeclaredGroups:
         return dropped
 
     async def declare_all(self, groups: Iterable[DeclaredGroup]) -> None:
-        """Declare the groups of the configuration, as far as Redis answers."""
+        """Declare the groups of the configuration, as far as Redis answers; the last declaration of a group is valid.
+
+        The log has a warning if another configuration, or an operator, has declared a group with other settings.
+        """
         for group in groups:
+            name, stored = group.name.encode(), group.stored
             try:
-                await self._change(group.name.encode(), group.stored)
+                before = await self._link.ask("HGET", self._link.keys.declared_groups, name)
+                await self._change(name, stored)
             except (LinkLost, LinkError, NotNow) as error:
                 log.error("a group of the configuration is not declared; reload it", group=group.name, reason=error)
+                continue
+            if before and before not in (stored, self._configured.get(name)):
+                log.warning(
+                    "this node's configuration replaces other settings of a group, which another configuration or an "
+                    "operator declared; make shared.groups the same at all nodes",
+                    group=group.name,
+                    changes=differences(before, stored),
+                )
+            self._configured[name] = stored
         self._plane.end_turn()
 
     async def _change(self, name: bytes, settings: bytes) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from math import log2
 
 from _speedups.cluster.journal import ClusterJournal
+from _speedups.codec.topics import is_shared
 
 EXACT_MEMBERS = 8  # numbers up to this one are announced exactly, greater ones as powers of two
 
@@ -58,7 +59,7 @@ class Routes:
     def _announce(self, name: bytes, known: list[int]) -> None:
         """Publish the route if the other nodes know another one."""
         sessions, qos, announced = known
-        value = qos | code_of(sessions) << 2 if name.startswith(b"$share/") else qos
+        value = qos | code_of(sessions) << 2 if is_shared(name) else qos
         if value != announced:
             known[2] = value
             self._journal.change(("route", name, value))

@@ -1,5 +1,6 @@
 """Declared groups over nodes: work waits in Redis for the first worker, with limits of the group's own."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from _speedups.codec.packets import Puback, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
-from tests.harness.cluster_process import ClusterProcess
+from tests.harness.cluster_process import ClusterNode, ClusterProcess
 from tests.harness.shared_member import JOBS, Worker
 from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
@@ -197,3 +198,54 @@ def test_groups_of_the_configuration_are_declared(start_cluster: StartCluster) -
     assert waiting(cluster) == 1
     assert HttpClient(cluster["b"]).get("/group", group=JOBS)["settings"]["window"] == 3
     assert int(cluster.redis.client().get("mq:change")) < 20  # the second and third node have changed nothing
+
+
+REPLACES = "this node's configuration replaces other settings of a group"
+
+
+def configured(**options: object) -> str:
+    return json.dumps([{"name": JOBS, **options}])
+
+
+def replaced(node: ClusterNode) -> list[dict[str, Any]]:
+    return [line for line in node.log if line["event"].startswith(REPLACES)]
+
+
+def test_a_configuration_that_replaces_another_is_a_warning(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"http.listen": "127.0.0.1:0"}, nodes="", running=False)
+    cluster.redis.start()
+    first = cluster.add("a", **{"shared.groups": configured(window=3, expiry=60)}).start()
+    assert HttpClient(first).get("/group", group=JOBS)["settings"]["window"] == 3
+    second = cluster.add("b", **{"shared.groups": configured(window=20, last_value=True)}).start()
+    (line,) = replaced(second)
+    assert (line["level"], line["group"]) == ("warning", JOBS)
+    assert line["changes"] == "window: 3 -> 20, expiry: 60.0 -> as in [shared], last_value: as in [shared] -> true"
+    assert "shared.groups" in line["event"]
+    for node in (first, second):  # the last declaration is valid everywhere
+        until(lambda: HttpClient(node).get("/group", group=JOBS)["settings"]["window"] == 20)  # noqa: B023
+    third = cluster.add("c", **{"shared.groups": configured(window=20, last_value=True)}).start()
+    assert not replaced(third)
+    second.restart()
+    assert len(replaced(second)) == 1
+    assert not replaced(first)
+
+
+def test_a_configuration_that_ends_a_pause_is_a_warning(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"shared.groups": configured(window=3), "http.listen": "127.0.0.1:0"}, nodes="ab")
+    assert HttpClient(cluster["a"]).ask("PUT", "/group/paused", {"paused": True}, group=JOBS).status == 204
+    assert not replaced(cluster["a"])
+    cluster["b"].restart()
+    (line,) = replaced(cluster["b"])
+    assert line["changes"] == "paused: true -> as in [shared]"
+
+
+def test_a_group_that_is_taken_out_of_the_configuration_stays_declared(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({"http.listen": "127.0.0.1:0"}, nodes="", running=False)
+    cluster.redis.start()
+    node = cluster.add("a", **{"shared.groups": configured(window=3)}).start()
+    publish(cluster, "a", b"1")
+    node.kill()
+    other = cluster.add("b").start()
+    found = HttpClient(other).get("/group", group=JOBS)
+    assert (found["declared"], found["waiting"], found["settings"]["window"]) == (True, 1, 3)
+    assert HttpClient(other).ask("DELETE", "/group", group=JOBS).status == 200

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from _speedups.codec.topics import (
     InvalidTopic,
     has_control_characters,
+    is_shared,
     matches,
+    split_shared,
     validate_topic_filter,
     validate_topic_name,
 )
@@ -140,3 +142,38 @@ def test_control_characters_are_those_that_the_standard_names(text: str) -> None
         return 1 <= code <= 0x1F or 0x7F <= code <= 0x9F or 0xFDD0 <= code <= 0xFDEF or code & 0xFFFE == 0xFFFE
 
     assert has_control_characters(text) == any(map(is_unwanted, text))
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "parts"),
+    [
+        ("$share/a/b", ("a", "b")),
+        ("$share/workers/jobs/+/#", ("workers", "jobs/+/#")),
+        ("$share/a//", ("a", "/")),
+        ("$share/a//b", ("a", "/b")),
+        ("$share/é/ü", ("é", "ü")),
+        ("$share/$share/$share/x", ("$share", "$share/x")),
+    ],
+)
+def test_a_shared_subscription_has_a_share_name_and_a_filter(topic_filter: str, parts: tuple[str, str]) -> None:
+    assert split_shared(topic_filter) == parts
+    assert is_shared(topic_filter)
+    assert is_shared(topic_filter.encode())
+
+
+@pytest.mark.parametrize(
+    "topic_filter",
+    ["$share/", "$share/a", "$share/a/", "$share//b", "$share//b/c", "$share/+/b", "$share/a#/b", "$share/a+c/b"],
+)
+def test_share_names_are_checked(topic_filter: str) -> None:
+    assert is_shared(topic_filter)
+    with pytest.raises(InvalidTopic) as error:
+        split_shared(topic_filter)
+    assert error.value.code == 0x8F
+
+
+@pytest.mark.parametrize("topic_filter", ["", "a/b", "$share", "$shared/a/b", "$SHARE/a/b", "/$share/a/b"])
+def test_other_filters_are_no_shared_subscriptions(topic_filter: str) -> None:
+    assert not is_shared(topic_filter)
+    with pytest.raises(InvalidTopic):
+        split_shared(topic_filter)
