@@ -116,10 +116,12 @@ def _members(figures: Figures) -> Iterator[tuple[str, str]]:
         differ = f"{figures['skew_share']:.1%} apart, {figures['skew_second_share']:.1%} in the worst second"
         number = figures["equal_members"]
         yield "members", f"{number} equal, with {figures['received_equal']:,} messages: {differ}"
+    if figures["returned"]:
+        yield "late", f"{figures['returned']:,} messages: another member or node had them first"
     if figures["slow_members"]:
         yield "slow ones", f"{figures['slow_members']}, with {figures['received_slow']:,} messages"
     if figures["dying_members"]:
-        again = f"{figures['repeated']:,} came twice, {figures['returned']:,} late"
+        again = f"{figures['repeated']:,} came twice"
         number = f"{figures['dying_members']}, cut {figures['cuts']} times"
         yield "dying ones", f"{number}, with {figures['received_dying']:,} messages: {again}"
 

@@ -129,7 +129,8 @@ cdef inline void handle_publish(
         network.counters.duplicates += 1
         return
     if result != IN_ORDER:
-        if network.counters.cuts:       # the member gets what another one had
+        if load.members != NULL and (network.counters.cuts or network.nodes > 1):
+            # The member gets what another one had, or what another node had no room for.
             network.counters.returned += 1
         else:
             network.counters.reordered += 1
