@@ -699,8 +699,10 @@ cdef class Session(Subscriber):
         count_queued(self, 1, message_size(e.message))
 
     def restore_done(self, uint64_t n):
-        """Restore a DONE record."""
-        if self.queue.head <= n < self.tail and queue_entry(&self.queue, n).state != ACKED:
+        """Restore a DONE record. A compaction may have dropped the entry, but its number is not used again."""
+        if n >= self.tail:
+            self.restored_entry(n)
+        elif n >= self.queue.head and queue_entry(&self.queue, n).state != ACKED:
             self.finish(n)
 
     def restore_received(self, uint64_t n):

@@ -348,6 +348,8 @@ cdef class Turn:
                     callback()
                 except Exception as error:
                     self.report(error)
+        if not self.commits:
+            self.newest = None                      # it would keep sessions that have ended
         if self.awaiting_store.count and not self.overloaded():
             self.resume_store_behind()
 

@@ -67,5 +67,5 @@ def test_connections_are_counted() -> None:
 
 
 def test_addresses() -> None:
-    assert Settings(target=TARGET, idle=1).addresses == (0x7F000001, 0x7F000001)
-    assert Settings(target=Target(port=1, publish_host="10.0.0.5"), idle=1).addresses == (0x7F000001, 0x0A000005)
+    assert Settings(target=TARGET, idle=1).addresses == [0x7F000001, 0x7F000001]
+    assert Settings(target=Target(port=1, publish_host="10.0.0.5"), idle=1).addresses == [0x7F000001, 0x0A000005]
