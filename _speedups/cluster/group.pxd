@@ -20,6 +20,7 @@ cdef class ClusterGroup(Group):
     cdef set leases                # places of messages that Redis has leased to this node, and that it has
     cdef list peers                # PeerMembers: of other nodes
     cdef uint64_t room_known       # messages that Redis may lease to this node, as far as this node knows
+    cdef uint64_t total            # leases to this node, as Redis has counted those that have arrived
     cdef int64_t credit            # of the members here: see `pass_on`
     cdef int64_t aside_since       # time of the turn's clock at which a message was put aside; 0 = none is
 

@@ -254,12 +254,12 @@ cdef class ClusterGroup(Group):
         return room - min(room, self.tail - self.head + <uint64_t>self.back_count)
 
     cdef int announce(self) except -1:
-        """Tell Redis how much room there is, if it knows much less, or more."""
+        """Send Redis how much room there is, if it knows much less, or more. It subtracts the leases under way."""
         cdef uint64_t room = self.room()
         if room < self.room_known or room >= 2 * self.room_known + (room > 0 and self.room_known == 0):
             if room != self.room_known:
                 self.room_known = room
-                self.journal.announce(self.client_id, room, len(self.connected))
+                self.journal.announce(self.client_id, room, len(self.connected), self.total)
         return 0
 
     def tick(self):
@@ -282,6 +282,10 @@ cdef class ClusterGroup(Group):
         if self.dead:
             self.publish_dead()
         return 0
+
+    def note_total(self, uint64_t total):
+        """Redis has counted so many leases to this node, up to those that have arrived now."""
+        self.total = total
 
     def forget_room(self):
         """The link to Redis was lost: announce the room again."""

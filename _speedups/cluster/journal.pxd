@@ -58,7 +58,7 @@ cdef class ClusterJournal(Journal):
     cdef list moves                    # kind, group, place, and two more, in turn
     cdef list done                     # group, place, in turn: leases that have ended
     cdef readonly set with_aside       # Groups with messages that no member at this node may take
-    cdef dict rooms                    # group -> (room, connected members)
+    cdef dict rooms                    # group -> (group, room, connected members, leases received)
     cdef readonly tuple share_limits   # of a group: messages, bytes, 1 = drop the oldest
     cdef uint64_t block                # number of this block, for the marks on sessions
     cdef Queued* messages
@@ -84,7 +84,7 @@ cdef class ClusterJournal(Journal):
     cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1
     cdef int lease_done(self, bytes group, uint64_t place) except -1
     cdef int lease_back(self, bytes group, uint64_t place) except -1
-    cdef int announce(self, bytes group, uint64_t room, uint64_t weight) except -1
+    cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total) except -1
     cdef bytes pack_settled(self)
     cdef uint32_t index(self, Subscriber session) except? 0
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0

@@ -545,15 +545,15 @@ cdef class ClusterJournal(Journal):
         """(group, place) of the leases that end with the block being written, as a list."""
         return ended_leases(self.moves, self.done)
 
-    cdef int announce(self, bytes group, uint64_t room, uint64_t weight) except -1:
+    cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total) except -1:
         """Record how many messages the members of a group here have room for."""
-        self.rooms[group] = (room, weight)
+        self.rooms[group] = (group, room, weight, total)
         return self.note(QUEUED)
 
     cdef bytes pack_settled(self):
         if not self.done and not self.rooms:
             return b""
-        return pack([self.done, [part for group, (room, weight) in self.rooms.items() for part in (group, room, weight)]])
+        return pack([self.done, [part for room in self.rooms.values() for part in room]])
 
     # ---- the block ----
 

@@ -42,11 +42,17 @@ class Leases:
         self._link.call(ignore, "HSET", self._link.keys.shared, "redispatch", round(shared.redispatch * 1000))
 
     def receive(self, items: list[Any]) -> None:
-        """Redis has leased messages to this node: group, place, message, in turn."""
-        groups = self._filters.groups
+        """Redis has leased messages to this node: group, place, message, in turn.
+
+        After those of a group: place 0, and the number of leases to this node that Redis has counted.
+        """
+        groups = self._groups()
         for name, place, message in zip(items[::3], items[1::3], items[2::3], strict=True):
             group = groups.get(name)
-            if group is None:  # its last member here has just left
+            if not place:
+                if group is not None:
+                    group.note_total(message)
+            elif group is None:  # its last member here has just left
                 self._journal.return_lease(name, place)
             else:
                 leased(group, place, message)

@@ -27,7 +27,7 @@ from tests.harness.socket_client import SocketClient
 
 @pytest.fixture
 def cluster(start_cluster: StartCluster) -> ClusterProcess:
-    return start_cluster({"cluster.lease": 1.5, "cluster.timeout": 0.7, "shared.redispatch": 1, "shared.window": 4})
+    return start_cluster({"cluster.lease": 3, "cluster.timeout": 0.7, "shared.redispatch": 1, "shared.window": 4})
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -77,13 +77,16 @@ local function rotation_of(prefix, group)
   local found, fields = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, -1, 'WITHSCORES'), {}
   local rotation = {group = group, nodes = {}, room = 0}
   for i = 1, #found, 2 do
-    fields[i], fields[i + 1] = found[i], 'w:' .. found[i]
+    fields[#fields + 1] = found[i]
+    fields[#fields + 1] = 'w:' .. found[i]
+    fields[#fields + 1] = 't:' .. found[i]
   end
   local values = in_parts('HMGET', prefix .. 'go:' .. group, fields)
   for i = 1, #found, 2 do
-    local room = tonumber(values[i] or 1)
-    rotation.nodes[#rotation.nodes + 1] =
-      {name = found[i], time = tonumber(found[i + 1]), room = room, step = 1 / tonumber(values[i + 1] or 1), leases = {}}
+    local node = #rotation.nodes
+    local room, weight, total = tonumber(values[3 * node + 1] or 1), values[3 * node + 2], values[3 * node + 3]
+    rotation.nodes[node + 1] = {name = found[i], time = tonumber(found[i + 1]), room = room,
+      step = 1 / tonumber(weight or 1), total = tonumber(total or 0), leases = {}}
     rotation.room = rotation.room + room
   end
   return rotation
@@ -116,16 +119,20 @@ local function lease(rotation, place, message, told)
   return true
 end
 
-local function end_rotation(prefix, rotation)
+local function end_rotation(prefix, rotation, told)
   local group = rotation.group
   if not rotation.now then
     return
   end
   for _, node in ipairs(rotation.nodes) do
     if #node.leases > 0 then
+      local list, total = told[node.name], node.total + #node.leases / 2
+      list[#list + 1] = group
+      list[#list + 1] = 0
+      list[#list + 1] = total
       in_parts('HSET', leases_of(prefix, node.name, group), node.leases, 2)
       redis.call('SADD', prefix .. 'gl:' .. node.name, group)
-      redis.call('HSET', prefix .. 'go:' .. group, node.name, node.room)
+      redis.call('HSET', prefix .. 'go:' .. group, node.name, node.room, 't:' .. node.name, total)
       if node.room > 0 then
         redis.call('ZADD', prefix .. 'gr:' .. group, node.time, node.name)
       else
@@ -195,7 +202,7 @@ local function dispatch(prefix, group, told)
   end
   if bytes > 0 then
     redis.call('HINCRBY', prefix .. 'g:' .. group, 'b', -bytes)
-    end_rotation(prefix, rotation)
+    end_rotation(prefix, rotation, told)
   end
 end
 
@@ -359,7 +366,7 @@ local function share(prefix, messages, list, told)
       redis.call('HSET', prefix .. 'g:' .. group, 'n', string.format('%.0f', state.place),
         'b', string.format('%.0f', state.bytes))
       if state.rotation then
-        end_rotation(prefix, state.rotation)
+        end_rotation(prefix, state.rotation, told)
       end
     end
   end
@@ -463,7 +470,8 @@ local function move(prefix, node, messages, list, told)
   end
 end
 
--- Acknowledged messages and the room of the caller. `list`: {group, place, ...}, {group, room, weight, ...}.
+-- Acknowledged messages and the room of the caller. `list`: {group, place, ...}, {group, room, weight, total that
+-- the node knew, ...}.
 local function settle(prefix, node, list, told)
   local done, rooms = list[1], list[2]
   local finished = {}
@@ -473,13 +481,15 @@ local function settle(prefix, node, list, told)
   for group, places in pairs(finished) do
     end_leases(prefix, node, group, places)
   end
-  for i = 1, #rooms, 3 do
-    local group, room = rooms[i], rooms[i + 1]
+  for i = 1, #rooms, 4 do
+    local group, weight = rooms[i], rooms[i + 2]
+    local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. node) or 0)
+    local room = rooms[i + 1] - math.max(0, total - rooms[i + 3])   -- less the leases that the node had not received
     if room <= 0 then
       redis.call('ZREM', prefix .. 'gr:' .. group, node)
       redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node)
     else
-      redis.call('HSET', prefix .. 'go:' .. group, node, room, 'w:' .. node, rooms[i + 2])
+      redis.call('HSET', prefix .. 'go:' .. group, node, room, 'w:' .. node, weight)
       if not redis.call('ZSCORE', prefix .. 'gr:' .. group, node) then
         redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, node)
       end
@@ -504,7 +514,7 @@ local function leave_group(prefix, group, member, node)
   if node then
     redis.call('SREM', prefix .. 'gn:' .. node, group)
     redis.call('ZREM', prefix .. 'gr:' .. group, node)
-    redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node)
+    redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node, 't:' .. node)
   end
   if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
     local last = tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'n') or 0)
@@ -692,6 +702,9 @@ register({function_name = 'flockmq_leased', flags = {'no-writes', 'allow-oom'}, 
       result[#result + 1] = tonumber(leases[i])
       result[#result + 1] = leases[i + 1]
     end
+    result[#result + 1] = group
+    result[#result + 1] = 0
+    result[#result + 1] = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. args[2]) or 0)
   end
   return result
 end})
