@@ -80,9 +80,10 @@ def test_a_node_that_returns_has_members_again(cluster: ClusterProcess) -> None:
 
 
 def test_a_node_that_died_is_selected_no_more(cluster: ClusterProcess) -> None:
-    Worker(cluster["b"].port, "dies")
+    dies = Worker(cluster["b"].port, "dies")
     worker = Worker(cluster["c"].port, "w")
     cluster["b"].kill()
+    assert not dies.seen
     with SocketClient(cluster["a"].port, "p", level=5) as publisher:
         publish(publisher, *(b"%d" % number for number in range(8)))
         assert sorted(gathered([worker], 8)) == [b"%d" % number for number in range(8)]
@@ -90,6 +91,23 @@ def test_a_node_that_died_is_selected_no_more(cluster: ClusterProcess) -> None:
         publish(publisher, b"9")
         publish(publisher, b"10")
         assert gathered([worker], 2) == [b"9", b"10"]
+
+
+def test_a_node_that_joins_while_the_last_member_leaves_keeps_its_room(cluster: ClusterProcess) -> None:
+    """Its room reaches Redis just before the change that makes it a member; between them the group may end."""
+    last = Worker(cluster["b"].port, "last")
+    redis = cluster.redis.client()
+    (node,) = (name for name in redis.hkeys("mq:nodes") if name.startswith("c-"))
+    rooms = b"\x92\x90\x94" + bytes([0xA0 | len(JOBS)]) + JOBS.encode() + b"\x04\x01\x00"
+    assert redis.fcall("flockmq_acks", 0, "mq:", node, b"\x90", rooms)[0] == "ok"
+    last.client.close()
+    until(lambda: not redis.exists("mq:gs:" + JOBS))
+    assert redis.hget("mq:go:" + JOBS, node) == "4"
+    assert redis.zscore("mq:gr:" + JOBS, node) == 0
+    worker = Worker(cluster["c"].port, "w")
+    with SocketClient(cluster["a"].port, "p", level=5) as publisher:
+        publish(publisher, b"1")
+        assert gathered([worker], 1) == [b"1"]
 
 
 def test_a_message_too_large_for_one_member_goes_to_another_node(cluster: ClusterProcess) -> None:

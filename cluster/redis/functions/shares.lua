@@ -490,6 +490,7 @@ local function settle(prefix, node, list, told)
       redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node)
     else
       redis.call('HSET', prefix .. 'go:' .. group, node, room, 'w:' .. node, weight)
+      redis.call('SADD', prefix .. 'gn:' .. node, group)
       if not redis.call('ZSCORE', prefix .. 'gr:' .. group, node) then
         redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, node)
       end
@@ -508,7 +509,8 @@ local function join_group(prefix, group, member, node)
 end
 
 -- A member leaves; the group ends with the last one. A later group with its name has higher places: acknowledgements of
--- messages that its members have got may still arrive.
+-- messages that its members have got may still arrive. The rooms of other nodes stay: a node announces its room just
+-- before it joins.
 local function leave_group(prefix, group, member, node)
   redis.call('SREM', prefix .. 'gs:' .. group, member)
   if node then
@@ -522,7 +524,7 @@ local function leave_group(prefix, group, member, node)
       redis.call('HSET', prefix .. 'shared', 'n', string.format('%.0f', last))
     end
     redis.call('DEL', prefix .. 'g:' .. group, prefix .. 'gm:' .. group, prefix .. 'gq:' .. group,
-      prefix .. 'gw:' .. group, prefix .. 'gr:' .. group, prefix .. 'go:' .. group, prefix .. 'gv:' .. group)
+      prefix .. 'gw:' .. group, prefix .. 'gv:' .. group)
   end
 end
 
