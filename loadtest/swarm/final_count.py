@@ -97,7 +97,7 @@ class FinalCount:
     Args:
         runner: locust's.
         current: returns the swarm of the running test.
-        lost_after: returns the seconds after which work that nobody has done is lost.
+        lost_after: returns the seconds after which work that no worker has done is lost.
     """
 
     def __init__(self, runner: Runner, current: Callable[[], Swarm | None], lost_after: Callable[[], float]) -> None:

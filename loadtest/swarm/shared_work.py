@@ -116,7 +116,7 @@ def outcomes(reports: Iterable[Report], streams: Iterable[Summary]) -> list[Outc
 
 
 def missing(stream: Summary, numbers: int, since: int) -> int:
-    """How many acknowledged messages of a stream nobody has done.
+    """The number of acknowledged messages of a stream that no worker has done.
 
     Args:
         stream: finished.

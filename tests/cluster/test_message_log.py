@@ -381,7 +381,7 @@ def test_redis_that_has_lost_the_end_of_a_log_costs_nobody_a_connection(start_cl
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_message_of_a_shared_subscription_is_logged_once(start_cluster: StartCluster, qos: int) -> None:
-    """Whoever gets it, also if it comes back and is given again, and if it becomes a dead letter."""
+    """Any member may get it; it may come back and be given again, or become a dead letter."""
     more = {
         "shared.redispatch": 0.2,
         "shared.window": 4,

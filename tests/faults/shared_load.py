@@ -3,7 +3,7 @@
 Three groups get each message, all over the same topics:
 
 ========  ===========  ==========  ==============================================================================
-strict    QoS 2        persistent  all messages; those of QoS 2 exactly once, whatever is killed when
+strict    QoS 2        persistent  all messages; those of QoS 2 exactly once, over all kills
 mixed     QoS 1        both        all messages, at least once
 clean     QoS 2        clean       none twice at QoS 2; what was sent to a session that ended is discarded with it
 ========  ===========  ==========  ==============================================================================

@@ -29,7 +29,7 @@ def run(directory: Path, seed: int, seconds: float) -> None:
     cluster = ClusterProcess(directory, CLUSTER_SETTINGS, keeps="always", proxies=True, orderly=False)
     load = ClusterLoad(cluster, seed)
     rng = load.rng
-    try:
+    with cluster.judged():
         load.start()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -50,12 +50,6 @@ def run(directory: Path, seed: int, seconds: float) -> None:
             load.run(0.5)
         load.finish()
         load.finish_twins()
-        cluster.check()
-    except BaseException:
-        print(cluster.log_text())
-        raise
-    finally:
-        cluster.close()
     print(f"{load.kills} kills, {load.count} messages, {len(load.history.events)} events")
     assert load.kills
 

@@ -67,7 +67,7 @@ def run(directory: Path, seed: int, seconds: float) -> int:
     """Some time of faults, and a good end; returns the number of messages."""
     cluster = ClusterProcess(directory, SETTINGS, keeps="always", proxies=True, orderly=False)
     load = SharedLoad(cluster, seed)
-    try:
+    with cluster.judged():
         load.start()
         end = time.monotonic() + seconds
         for fault in faults(load):
@@ -76,12 +76,6 @@ def run(directory: Path, seed: int, seconds: float) -> int:
                 break
             fault(load)
         load.finish()
-        cluster.check()
-    except BaseException:
-        print(cluster.log_text())
-        raise
-    finally:
-        cluster.close()
     print(load.summary())
     return load.count
 

@@ -15,7 +15,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,18 @@ class ClusterProcess:
         """Fail if a node has logged a fault of its own."""
         for node in self.nodes:
             node.check()
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """Check and end the cluster afterwards; a failure prints the log of its nodes."""
+        try:
+            yield
+            self.check()
+        except BaseException:
+            print(self.log_text())
+            raise
+        finally:
+            self.close()
 
     # ---- what they use ----
 
