@@ -64,8 +64,7 @@ class MqttUser(User):
         )
         self.client = Client(options, self.topic_filters(), self, self.swarm.network, self.swarm.timer)
         self.swarm.clients.add(self.client)
-        self.client.open()
-        self.client.ready.wait()
+        self.connect()
 
     def on_stop(self) -> None:
         if self.client is not None:
@@ -77,6 +76,12 @@ class MqttUser(User):
             published.left = True
         if self.index >= 0:
             self.swarm.client_numbers.release(self.kind, self.index)
+
+    def connect(self) -> None:
+        """Open the connection, and wait until the client has it and its subscriptions."""
+        assert self.client is not None
+        self.client.open()
+        self.client.ready.wait()
 
     def prepare(self) -> None:
         """Called before the client is created."""

@@ -142,13 +142,30 @@ class Churn(MqttUser):
     @task
     def reconnect(self) -> None:
         assert self.client is not None
-        self.client.open()
-        self.client.ready.wait()
+        self.connect()
         gevent.sleep(self.role.stay * random.uniform(0.5, 1.5))
         self.client.vanish()
 
 
-class Offline(MqttUser):
+class Returning(MqttUser):
+    """Loses its connection, and returns; while the swarm is quiet it is connected, and stays."""
+
+    abstract = True
+    role: OfflineGroup | WorkerGroup
+
+    def wait_time(self) -> float:
+        return 0.0
+
+    def stay(self, seconds: float) -> None:
+        self.connect()
+        if self.swarm.quiet.wait(seconds):
+            gevent.sleep(FOREVER)
+
+    def stay_away(self) -> None:
+        self.swarm.quiet.wait(self.role.away * random.uniform(0.5, 1.5))
+
+
+class Offline(Returning):
     """Disconnects and reconnects; its session is persistent and misses nothing."""
 
     kind = "offline"
@@ -158,24 +175,18 @@ class Offline(MqttUser):
     def prepare(self) -> None:
         self.subscribe(self.role.topic_filter, self.role.qos)
 
-    def wait_time(self) -> float:
-        return 0.0
-
     @task
     def reconnect(self) -> None:
         assert self.client is not None
-        self.client.open()
-        self.client.ready.wait()
-        if self.swarm.quiet.wait(self.role.stay * random.uniform(0.5, 1.5)):
-            gevent.sleep(FOREVER)
+        self.stay(self.role.stay * random.uniform(0.5, 1.5))
         if random.random() < 0.5:
             self.client.close()
         else:
             self.client.vanish()
-        self.swarm.quiet.wait(self.role.away * random.uniform(0.5, 1.5))
+        self.stay_away()
 
 
-class Worker(MqttUser):
+class Worker(Returning):
     """Does the work of a shared subscription; its connection ends without DISCONNECT every so often."""
 
     kind = "worker"
@@ -188,21 +199,14 @@ class Worker(MqttUser):
     def topic_filters(self) -> list[tuple[str, int]]:
         return [(self._filter, self.role.qos)]
 
-    def wait_time(self) -> float:
-        return 0.0
-
     @task
     def work(self) -> None:
-        """Live, die, and come back; `delivered` does the work."""
+        """Live, die, and return; `delivered` does the work."""
         assert self.client is not None
-        self.client.open()
-        self.client.ready.wait()
-        lifetime = random.expovariate(1 / self.role.dies_every) if self.role.dies_every else FOREVER
-        if self.swarm.quiet.wait(lifetime):
-            gevent.sleep(FOREVER)
+        self.stay(random.expovariate(1 / self.role.dies_every) if self.role.dies_every else FOREVER)
         self.client.vanish()
         self.swarm.fire("death", None)
-        self.swarm.quiet.wait(self.role.away * random.uniform(0.5, 1.5))
+        self.stay_away()
 
     def connected(self, seconds: float, session_present: bool) -> None:
         super().connected(seconds, session_present)
