@@ -17,7 +17,6 @@ from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
-from _speedups.session.group_settings import DEFAULT_STRATEGY, check_cluster_settings
 from _speedups.session.session import Session
 from _speedups.session.subscriber import SessionKind
 from _speedups.session.turn import COUNTERS
@@ -99,7 +98,7 @@ class ClusterCoordinator(Coordinator):
         keys = self._address.keys
         patience = max(MIN_PATIENCE, config.cluster.timeout)
         self._link = NodeLink(Connector(self._address, node_id, patience), keys, node_id, patience)
-        self.journal = ClusterJournal(self._batch_header)
+        self.journal = ClusterJournal(self._batch_header, node_id)
         self.store = RedisStore(
             keys,
             node_id,
@@ -129,6 +128,8 @@ class ClusterCoordinator(Coordinator):
             b"kick": lambda client_id: self._claims.close(client_id, close_reasons.KICKED_BY_OPERATOR),
             b"purge": self._purge,
             b"leased": self._leases.receive,
+            b"key_free": self._leases.key_free,
+            b"key_closed": self._leases.key_closed,
             b"ask": self._rpc.handle_ask,
             b"answer": self._rpc.handle_answer,
         }
@@ -443,7 +444,6 @@ class ClusterCoordinator(Coordinator):
     async def declare_group(self, group: DeclaredGroup) -> None:
         if not self.shares:
             raise NotNow("nodes of the cluster are of a version without shared subscriptions")
-        check_cluster_settings(str(dict(group.options).get("strategy", DEFAULT_STRATEGY)))
         with _away_is_not_now():
             await self._groups.declare(group)
 

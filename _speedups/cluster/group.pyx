@@ -5,6 +5,11 @@ members. The node gives it to one of them, as a node alone does (`_speedups/sess
 acknowledgement of a clean session, or when the message is put into the queue of a persistent one; both in Redis. If
 the node dies, its leases go back to their places. So a message of QoS 2 for a clean session is sent only when its lease
 has ended: no other member may get it then.
+
+Order by key: Redis binds a key to the node that has messages of it, and leases all that follow to this node, which keeps
+them in order as a node alone does (`group_keys.pyx`). A key is *held*, and none of its messages given, while a persistent
+session that was a member here may still have some: Redis is asked until it has none. When the last message is done, the
+node reports the key as idle; when it can't give those that it has, it gives the key up (`close`).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -12,9 +17,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from _speedups.cluster.journal cimport ClusterJournal
 from _speedups.cluster.peer cimport Peer
 from _speedups.session.counters cimport SHARED_ACCEPTED, SHARED_RETURNED
-from _speedups.session.group cimport Group
-from _speedups.session.group_members cimport Member, take_entry
+from _speedups.cluster.journal cimport pack_failures, pack_key
+from _speedups.session.group cimport GIVEN_TO_ONE, Group
+from _speedups.session.group_keys cimport Key, hash_of
+from _speedups.session.group_members cimport Member, key_of, take_entry
 from _speedups.session.group_queue cimport Held, Waiting
+from _speedups.session.group_settings cimport ROTATION
 from _speedups.session.message cimport Message, Publication, message_hold, message_release
 from _speedups.session.outgoing_queue cimport OF_GROUP, queue_entry
 from _speedups.session.session cimport Session
@@ -26,6 +34,9 @@ cdef enum:
     QOS_BITS = 2               # ... the number of its members is above ...
     EXACT_MEMBERS = 8          # ... itself, up to this one
     ASIDE_TICKS = 4            # after which messages that no member here may take go to other nodes
+    SLOW_CHECK = 16            # ticks between questions about keys that are held for long
+    ELSEWHERE = 1              # reasons to hold a key: a session that is not here may have messages of it ...
+    CLOSING = 2                # ... this node gives the key up
 
 
 cdef class PeerMembers:
@@ -44,10 +55,18 @@ cdef class ClusterGroup(Group):
         self.journal = turn.journal
         self.leases = set()
         self.peers = []
+        self.entrusted = {}
+        self.held = {}
         self.kept = True
 
     cdef int set_strategy(self) except -1:
-        return 0                                  # rotation: `check_cluster_settings` refuses others
+        if self.settings.strategy_number != (ROTATION if self.keys is None else self.keys.strategy):
+            self.entrusted.clear()
+            self.held.clear()
+        return Group.set_strategy(self)
+
+    cdef int find_keys(self) except -1:
+        return 0                                  # messages have the keys with which they came to Redis
 
     cdef int highest_qos(self) except -1:
         return max(Group.highest_qos(self), max([(<PeerMembers>there).qos for there in self.peers], default=0))
@@ -115,8 +134,8 @@ cdef class ClusterGroup(Group):
         self.turn.counters[SHARED_ACCEPTED] += 1
         message = self.lower_expiry(publication.message)
         try:
-            self.journal.share(self.client_id, message,
-                               publication.qos if publication.qos < receiver.qos else receiver.qos)
+            self.journal.share(self.client_id, message, min(publication.qos, receiver.qos), None if self.keys is None
+                               else pack_key(key_of(self.settings, publication), 0))
         finally:
             message_release(message)
         if self.turn.tracer is not None:
@@ -129,6 +148,11 @@ cdef class ClusterGroup(Group):
         cdef PeerMembers there, chosen = None
         if publication.forwarded or not self.peers:
             return False
+        if self.keys is not None:
+            chosen = self.node_of(key_of(self.settings, publication))
+            if chosen is not None:
+                (<Peer>chosen.peer).accept_for(publication, self.client_id)
+            return chosen is not None
         total = here
         self.credit += here
         for there in self.peers:
@@ -143,12 +167,34 @@ cdef class ClusterGroup(Group):
         (<Peer>chosen.peer).accept_for(publication, self.client_id)
         return True
 
-    cdef int take_lease(self, uint64_t place, Message* message) except -1:
+    cdef PeerMembers node_of(self, uint32_t hash):
+        """The node whose members get messages of QoS 0 with a key; None: this one. All nodes find the same."""
+        cdef PeerMembers there, chosen = None
+        cdef bytes name = self.journal.node
+        cdef uint32_t score, highest = weight_of(hash, name) if self.connected else 0
+        for there in self.peers:
+            score = weight_of(hash, there.peer.client_id)
+            if score > highest:
+                highest, chosen = score, there
+        return chosen
+
+    cdef int take_lease(self, uint64_t place, Message* message, int64_t key, uint64_t number, bint elsewhere) except -1:
         """Redis has leased a message to this node."""
+        cdef Key known = None
         self.leases.add(place)
         self.room_known -= self.room_known > 0
+        if key >= 0 and self.keys is not None:
+            if self.keys.of(place) is not None:
+                return 0                          # it came back here
+            known = self.keys.note(place, <uint32_t>key)
+            known.number = max(known.number, number)
+            if elsewhere and known.member is None:
+                self.hold(known)
         if self.has_failed(place):
+            self.key_done(place)
             return self.take_dead(place, message_hold(message))
+        if known is not None:
+            return self.take_keyed(known, place, message)
         if self.waits() or not self.give(place, message, True):
             self.wait(place, message_hold(message), True)
         return self.turn.schedule_send(self)
@@ -159,28 +205,42 @@ cdef class ClusterGroup(Group):
             return Group.put(self, member, place, message, flags)
         session.pending += 1
         self.leases.discard(place)
-        self.journal.queue_given(session, message, flags, member.properties, self.client_id, place,
-                                 self.failures_of(place))
+        self.journal.queue_given(session, message, flags, member.properties, self.client_id, place, self.heads_of(place))
+        if self.keys is not None and self.keys.of(place) is not None:
+            self.entrusted[place] = member        # with its failures: it may come back here
+            return 0
         return self.forget_failures(place)
 
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1:
         if not record:
             return self.come_back(place, message)
-        self.journal.put_back(self.client_id, place, message, self.failures_of(place))
+        self.journal.put_back(self.client_id, place, message, self.heads_of(place))
+        if self.is_mine(place):
+            self.leases.add(place)                # Redis leases it to this node again
+            return self.come_back(place, message)
         message_release(message)
         return self.forget_failures(place)
 
     cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
         cdef Session session = member.session
         cdef uint64_t place
+        cdef Message* message
         if session.kind != SHARED:
             return Group.take_refused(self, member, n, code)
         place = session.shares.places[n & session.shares.mask]
-        message_release(take_entry(session, n, queue_entry(&session.queue, n)))
+        message = take_entry(session, n, queue_entry(&session.queue, n))
         member.given -= 1
+        self.journal.refused(self.client_id, place, session.client_id, n, code)
+        if self.is_mine(place):
+            del self.entrusted[place]
+            self.leases.add(place)                # Redis leases it to this node again
+            self.note_failure(place, code, session.client_id)
+            self.come_back(place, message)
+            return self.room_changed()
+        message_release(message)
         self.returned += 1
         self.turn.counters[SHARED_RETURNED] += 1
-        self.journal.refused(self.client_id, place, session.client_id, n, code)
+        self.key_done(place)
         return self.room_changed()
 
     # ---- dead letters ----
@@ -188,6 +248,11 @@ cdef class ClusterGroup(Group):
     cdef tuple failures_of(self, uint64_t place):
         """Deliveries, reason code and client id of a message that came back; None: it has not."""
         return self.failures.get(place) if self.failures is not None else None
+
+    cdef bytes heads_of(self, uint64_t place):
+        """The key and the failures of a message, to stand before it."""
+        cdef Key key = None if self.keys is None else self.keys.of(place)
+        return (b"" if key is None else pack_key(key.hash, key.number)) + pack_failures(self.failures_of(place))
 
     cdef int record_failure(self, uint64_t place) except -1:
         if place in self.leases and self.failures_of(place) is not None:
@@ -224,14 +289,17 @@ cdef class ClusterGroup(Group):
         return self.forget_failures(place)
 
     cdef int send_pending(self) except -1:
-        Group.send_pending(self)
+        if self.keys is None or not self.suspended:
+            Group.send_pending(self)
         if self.waits() and not self.ready_count and (self.peers or not self.connected or self.settings.paused):
             self.give_to_others()                 # else the members here will have room before any other
-        if not self.aside:
+        if not self.connected:
+            self.close_all()
+        if not self.aside and not (self.keys is not None and self.keys.blocked):
             self.aside_since = 0
         elif not self.aside_since:
             self.aside_since = self.turn.clock
-            self.journal.with_aside.add(self)
+            self.journal.to_tick.add(self)
         return self.announce()
 
     cdef int give_to_others(self) except -1:
@@ -265,23 +333,187 @@ cdef class ClusterGroup(Group):
     def tick(self):
         """A quarter of a second has passed: messages that no member here may take go to other nodes.
 
-        Returns whether the group still has such messages.
+        Returns whether the group needs the next tick, too.
         """
         cdef Held held
+        cdef Key key
         if self.aside_since and self.turn.clock - self.aside_since >= ASIDE_TICKS:
             self.aside_since = 0
             for held in self.aside:
                 self.end_lease(held.place, held.message)
             self.aside.clear()
-        return self.aside_since != 0
+            if self.keys is not None and self.peers:
+                for key in list(self.keys.blocked):
+                    if key.member is None and key.number:
+                        self.close(key)
+        if self.held and self.turn.clock >= self.check_at:
+            self.check_every = min(2 * self.check_every, <int64_t>SLOW_CHECK)
+            self.check_at = self.turn.clock + self.check_every
+            for key in self.held.values():
+                self.journal.check_key(self.client_id, key.hash, key.hold)
+        return self.aside_since != 0 or len(self.held) != 0
 
     def abandon(self):
         """The last member has left this node: give what waits back."""
         self.recall()
         self.give_to_others()
+        self.close_all()
         if self.dead:
             self.publish_dead()
         return 0
+
+    # ---- order by key ----
+
+    cdef bint is_mine(self, uint64_t place) except -1:
+        """Whether Redis has bound the key of the message to this node."""
+        cdef Key key = None if self.keys is None else self.keys.of(place)
+        return key is not None and key.number != 0
+
+    cdef int take_keyed(self, Key key, uint64_t place, Message* message) except -1:
+        """Give a leased message to a member, or keep it at its key."""
+        if self.suspended or self.give_keyed(key, place, message, True) != GIVEN_TO_ONE:
+            self.count_waiting(1, message)
+            self.park(key, Waiting(place, message_hold(message)))
+            if not self.connected or key.held & CLOSING:
+                self.close(key)
+        return self.turn.schedule_send(self)
+
+    cdef int key_done(self, uint64_t place) except -1:
+        cdef Key key = None if self.keys is None else self.keys.of(place)
+        Group.key_done(self, place)
+        return 0 if key is None else self.end_key(key, place)
+
+    cdef int member_done(self, Member member, uint64_t place) except -1:
+        if member.session.kind == SHARED and place not in self.entrusted:
+            return 0                              # it went back before the session was here
+        return self.key_done(place)
+
+    cdef int forget_key(self, uint64_t place) except -1:
+        cdef Key key = None if self.keys is None else self.keys.of(place)
+        Group.forget_key(self, place)
+        return 0 if key is None else self.end_key(key, place)
+
+    cdef int end_key(self, Key key, uint64_t place) except -1:
+        """A message of the key is done; report a key without messages."""
+        self.entrusted.pop(place, None)
+        if key.known == 0 and not key.held and key.number:
+            self.journal.key_idle(self.client_id, key.hash, key.number)
+        return 0
+
+    cdef int note_key_of(self, Member member, uint64_t place, uint32_t hash, uint64_t failures) except -1:
+        cdef Key key
+        if self.keys is None or place in self.entrusted or place in self.leases:
+            return 0                              # in the last case it went back, and the entry is done
+        if self.keys.of(place) is None:
+            self.keys.note(place, hash)
+        self.entrusted[place] = member
+        if failures:
+            self.restore_failed(place, failures)
+        self.keys.bind(place, member)
+        key = self.keys.of(place)
+        if key.held & ELSEWHERE:
+            self.held.pop(hash, None)
+            key.held &= ~ELSEWHERE
+        return 0
+
+    cdef int hold(self, Key key) except -1:
+        """Give no message of the key until Redis reports that no session has others before."""
+        self.holds += 1
+        key.hold = self.holds
+        key.held |= ELSEWHERE
+        self.held[key.hash] = key
+        self.check_every = 1
+        self.check_at = self.turn.clock + 1
+        self.journal.check_key(self.client_id, key.hash, key.hold)
+        self.journal.to_tick.add(self)
+        return 0
+
+    cdef int hold_key(self, uint64_t place) except -1:
+        """The message did not arrive in the queue of a persistent session."""
+        cdef Key key = None if self.keys is None else self.keys.of(place)
+        if key is None or self.entrusted.pop(place, None) is None:
+            return 0
+        self.forget_failures(place)
+        if key.number:
+            self.hold(key)
+        self.keys.done(place)
+        return self.turn.schedule_send(self)
+
+    cdef int hold_keys(self, Member member) except -1:
+        """The member has a persistent session, which leaves this node: it may return elsewhere."""
+        cdef Key key
+        for place in [place for place, other in self.entrusted.items() if other is member]:
+            del self.entrusted[place]
+            self.forget_failures(place)
+            key = self.keys.of(place)
+            if key.number and not key.held & ELSEWHERE:
+                self.hold(key)
+            self.keys.done(place)
+        return self.turn.schedule_send(self)
+
+    cdef int leave(self, Member member, bint session_ends) except -1:
+        if member.session.kind == SHARED:
+            self.hold_keys(member)                # it may still have messages that were sent
+        return Group.leave(self, member, session_ends)
+
+    def key_free(self, uint32_t key, uint64_t hold):
+        """No session that is elsewhere has messages of a key that was held. `hold`: as in the question."""
+        cdef Key known = self.held.get(key)
+        if known is None or known.hold != hold:
+            return
+        del self.held[key]
+        known.held &= ~ELSEWHERE
+        if known.known:
+            self.keys.offer(known)
+        elif not known.held:
+            self.keys.remove(known)
+            self.journal.key_idle(self.client_id, key, known.number)
+        self.turn.schedule_send(self)
+
+    cdef int close(self, Key key) except -1:
+        """Give the key up. Nothing of it is given until Redis has taken back what this node has."""
+        key.held |= CLOSING
+        self.journal.key_closed(self.client_id, key.hash, key.number)
+        return 0
+
+    cdef int close_all(self) except -1:
+        """No member here has a connection: give all keys up."""
+        cdef Key key
+        for key in list(self.keys.keys.values()) if self.keys is not None else ():
+            if key.number and not key.held & CLOSING:
+                self.close(key)
+        return 0
+
+    def key_closed(self, uint32_t key, uint64_t number):
+        """Redis has taken back the messages of a key. `number`: of the last lease that this node had of it."""
+        cdef Key known = None if self.keys is None else self.keys.keys.get(key)
+        cdef Held held
+        if known is None or known.number != number or not known.held & CLOSING:
+            return
+        for held in self.keys.remove_parked(known):
+            self.leases.discard(held.place)
+            self.count_waiting(-1, held.message)
+            self.forget_failures(held.place)
+        self.held.pop(key, None)
+        known.held = 0
+        known.number = 0
+        if known.known == 0:
+            self.keys.remove(known)
+
+    def suspend(self):
+        """The link to Redis is lost, and leases with it: give no messages with keys until `resume`."""
+        self.suspended = True
+
+    def resume(self):
+        """All leases have arrived."""
+        cdef Key key
+        self.suspended = False
+        for key in self.keys.keys.values() if self.keys is not None else ():
+            if key.held & CLOSING:
+                self.close(key)                   # the answer may be lost
+        self.turn.schedule_send(self)
+
+    # ---- room ----
 
     def note_total(self, uint64_t total):
         """Redis has counted so many leases to this node, up to those that have arrived now."""
@@ -296,3 +528,9 @@ cdef class ClusterGroup(Group):
     def places(self):
         """Places of the messages that Redis has leased to this node, and that it still has."""
         return self.leases
+
+
+cdef uint32_t weight_of(uint32_t hash, bytes name) noexcept:
+    """The weight of a node for a key; the node with the highest gets its messages of QoS 0."""
+    cdef uint32_t h = (hash ^ hash_of(name, len(name))) * 2654435761U
+    return h ^ h >> 15

@@ -41,7 +41,7 @@ cdef class Block:
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry
     cdef list sessions                 # Sessions that get messages, in the order of the reply
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it, failures)
+    cdef dict of_groups                # place of a message -> (group, place in it)
     cdef Queued* messages
     cdef Py_ssize_t message_count
     cdef Items pushes                  # by session
@@ -53,12 +53,16 @@ cdef class ClusterJournal(Journal):
     cdef Pool packing
     cdef list sessions                 # Sessions of this block, peers too
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
-    cdef dict of_groups                # place of a message -> (group, place in it, failures)
+    cdef dict of_groups                # place of a message -> (group, place in it)
+    cdef dict heads                    # place of a message -> heads of a message of a group
     cdef list shares                   # group, place of a message, in turn
     cdef list moves                    # kind, group, place, and two more, in turn
     cdef list done                     # group, place, in turn: leases that have ended
-    cdef readonly set with_aside       # Groups with messages that no member at this node may take
+    cdef readonly set to_tick          # Groups whose `tick` has something to do
     cdef dict rooms                    # group -> (group, room, connected members, leases received)
+    cdef dict idle                     # (group, key) -> number of its last lease: keys without messages here
+    cdef dict closed                   # likewise: keys that this node gives up
+    cdef dict checks                   # (group, key) -> number of the question whether it must still be held
     cdef readonly tuple share_limits   # of a group: messages, bytes, 1 = drop the oldest
     cdef uint64_t block                # number of this block, for the marks on sessions
     cdef Queued* messages
@@ -73,12 +77,16 @@ cdef class ClusterJournal(Journal):
     cdef list releases                 # of sessions: (client id, epoch, sent)
     cdef readonly MessageLog log       # None = messages are not logged
     cdef object header                 # callable: returns the bytes before a batch for a peer
+    cdef bytes node                    # id of this node
 
     cdef object begin(self)
-    cdef int share(self, bytes group, Message* m, uint8_t qos) except -1
+    cdef int share(self, bytes group, Message* m, uint8_t qos, bytes head) except -1
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                         uint64_t place, tuple failures) except -1
-    cdef int put_back(self, bytes group, uint64_t place, Message* m, tuple failures) except -1
+                         uint64_t place, bytes heads) except -1
+    cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1
+    cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1
+    cdef int key_closed(self, bytes group, uint32_t key, uint64_t number) except -1
+    cdef int check_key(self, bytes group, uint32_t key, uint64_t hold) except -1
     cdef int lease_failed(self, bytes group, uint64_t place, tuple failures) except -1
     cdef int lease_dead(self, bytes group, uint64_t place) except -1
     cdef int refused(self, bytes group, uint64_t place, bytes client_id, uint64_t n, uint8_t code) except -1
@@ -95,3 +103,7 @@ cdef class ClusterJournal(Journal):
     cdef int pack_log(self, Buffer* b, Block block) except -1
     cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1
     cdef bytes pack_acks(self)
+
+
+cdef bytes pack_failures(tuple failures)
+cdef bytes pack_key(uint32_t key, uint64_t number)

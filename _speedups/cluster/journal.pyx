@@ -11,7 +11,8 @@ A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, littl
 properties or an expiry has LAYOUT 2: one byte (QoS | RETAIN << 2 | HAS_DEADLINE | LAYOUT << 4), topic length u16,
 properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name, properties, payload. In a queue
 there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64, length u16, group],
-[length u16, identifiers as properties] before it. One of a group that was sent without success has failures before
+[length u16, identifiers as properties] before it. One of a group with an order has a key before it: one byte
+(ELSEWHERE | 5 << 4), hash u32, number of the lease as a double. One that was sent without success has failures before
 it: one byte (4 << 4), deliveries u16, reason code of the last u8.
 
 A batch is a sequence of packets: PUBLISH as MQTT 3.1.1 encodes it, with packet identifier 0; or, for a message with
@@ -58,6 +59,9 @@ cdef enum:
     HAS_IDENTIFIERS = 4
     FAILED_LAYOUT = 4          # of the failures before a message of a group
     FAILED_SIZE = 4
+    KEY_LAYOUT = 5             # of the key before a message of a group
+    KEY_SIZE = 13
+    ELSEWHERE = 1              # in its first byte: a session that is elsewhere has messages of the key
 
 
 cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number) except -1:
@@ -145,6 +149,32 @@ cdef Publication read_message(const uint8_t* p, Py_ssize_t n, int64_t* deadline)
     return publication
 
 
+cdef struct Heads:
+    Py_ssize_t size                # bytes before the message
+    int64_t key                    # hash; -1 = none
+    uint64_t number                # of the lease
+    bint elsewhere
+    uint64_t failures              # deliveries << 8 | reason code of the last
+
+
+cdef Heads read_heads(const uint8_t* p, Py_ssize_t n) noexcept:
+    """Decode what stands before a message of a group."""
+    cdef Heads heads = Heads(0, -1, 0, False, 0)
+    cdef uint32_t key
+    cdef double number
+    cdef uint16_t deliveries
+    if n >= KEY_SIZE and p[0] >> 4 == KEY_LAYOUT:
+        memcpy(&key, p + 1, 4)
+        memcpy(&number, p + 5, 8)
+        heads.key, heads.number, heads.elsewhere = key, <uint64_t>number, p[0] & ELSEWHERE
+        heads.size = KEY_SIZE
+    if n - heads.size >= FAILED_SIZE and p[heads.size] >> 4 == FAILED_LAYOUT:
+        memcpy(&deliveries, p + heads.size + 1, 2)
+        heads.failures = <uint64_t>deliveries << 8 | p[heads.size + 3]
+        heads.size += FAILED_SIZE
+    return heads
+
+
 def encode_message(bytes topic not None, bytes payload not None, int qos, bint retain, bytes properties=b""):
     """Encode a message for Redis."""
     cdef bytes head = len(topic).to_bytes(2, "little")
@@ -178,6 +208,7 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
     cdef int64_t deadline
     cdef Publication publication
     cdef Message* m
+    cdef Heads heads
     if size and p[0] >> 4 == ENTRY_LAYOUT:
         flags = p[0]
         p += 1
@@ -200,9 +231,9 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
             identifiers = p[2:2 + length]
             p += 2 + length
             size -= 2 + length
-    if size >= FAILED_SIZE and p[0] >> 4 == FAILED_LAYOUT:
-        p += FAILED_SIZE
-        size -= FAILED_SIZE
+    heads = read_heads(p, size)
+    p += heads.size
+    size -= heads.size
     publication = read_message(p, size, &deadline)
     publication.expires = session.turn.journal.clock_of(deadline)
     m = message_new(&publication)
@@ -212,7 +243,7 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
         session.arrive(n, m, p[0] & (QOS | RETAINED_MESSAGE) | (RETAIN_AS_PUBLISHED if flags & AS_PUBLISHED else 0),
                        identifiers)
         if group is not None:
-            note_given(session, n, group, place, True)
+            note_given(session, n, group, place, True, heads.key, heads.failures)
     finally:
         message_release(m)
 
@@ -225,19 +256,16 @@ def leased(object group not None, uint64_t place, bytes data not None):
     cdef Group known = group
     cdef const uint8_t* p = data
     cdef Py_ssize_t size = len(data)
-    cdef uint16_t deliveries
-    if size >= FAILED_SIZE and p[0] >> 4 == FAILED_LAYOUT:
-        memcpy(&deliveries, p + 1, 2)
-        known.restore_failed(place, <uint64_t>deliveries << 8 | p[3])
-        p += FAILED_SIZE
-        size -= FAILED_SIZE
-    publication = read_message(p, size, &deadline)
+    cdef Heads heads = read_heads(p, size)
+    if heads.failures:
+        known.restore_failed(place, heads.failures)
+    publication = read_message(p + heads.size, size - heads.size, &deadline)
     publication.expires = known.turn.journal.clock_of(deadline)
     m = message_new(&publication)
     if m == NULL:
         raise MemoryError
     try:
-        known.take_lease(place, m)
+        known.take_lease(place, m, heads.key, heads.number, heads.elsewhere)
     finally:
         message_release(m)
 
@@ -247,6 +275,11 @@ cdef bytes pack_failures(tuple failures):
     if failures is None:
         return b""
     return struct.pack("<BHB", FAILED_LAYOUT << 4, min(failures[0], 65535), failures[1])
+
+
+cdef bytes pack_key(uint32_t key, uint64_t number):
+    """The key of a message, to stand before it. `number`: of its lease; 0: it has none yet."""
+    return struct.pack("<BId", KEY_LAYOUT << 4, key, number)
 
 
 cdef list ended_leases(list moves, list done):
@@ -306,7 +339,7 @@ cdef class Block:
         """A message of a group is not in the session's queue, or is counted again when the queue is read."""
         of_group = self.of_groups.get(number) if self.of_groups else None
         if of_group is not None:
-            forget_given(session, of_group[0])
+            forget_given(session, of_group[0], of_group[1])
         return 0
 
     def unnumbered(self):
@@ -328,14 +361,16 @@ cdef class ClusterJournal(Journal):
 
     Args:
         header: called without arguments, returns the bytes before the batch of the block.
+        node: id of this node.
     """
 
-    def __init__(self, header):
+    def __init__(self, header, bytes node not None=b""):
         self.header = header
+        self.node = node
         self.shared = True
         self.epoch = self.layout = 1
         self.share_limits = (1 << 30, 1 << 40, 0)
-        self.with_aside = set()
+        self.to_tick = set()
         self.begin()
 
     def __dealloc__(self):
@@ -359,10 +394,14 @@ cdef class ClusterJournal(Journal):
         self.releases = []
         self.identifiers = {}
         self.of_groups = {}
+        self.heads = {}
         self.shares = []
         self.moves = []
         self.done = []
         self.rooms = {}
+        self.idle = {}
+        self.closed = {}
+        self.checks = {}
 
     def start(self):
         """Start recording. There is no compaction: nothing is written again."""
@@ -491,24 +530,46 @@ cdef class ClusterJournal(Journal):
         """Set the limits of the messages that wait in a group."""
         self.share_limits = (most, most_bytes, 1 if drop_oldest else 0)
 
-    cdef int share(self, bytes group, Message* m, uint8_t qos) except -1:
-        """Record a message for a group."""
-        self.shares += [group, self.place(m, qos | m.retain << 2, b"") + 1]
+    cdef int share(self, bytes group, Message* m, uint8_t qos, bytes head) except -1:
+        """Record a message for a group. `head`: its key as `pack_key` returns it; None: it has none."""
+        cdef uint64_t number
+        if head is None:
+            number = self.place(m, qos | m.retain << 2, b"")
+        else:
+            number = self.new_place(m, qos | m.retain << 2, b"")
+            self.heads[number] = head
+        self.shares += [group, number + 1]
         return self.note(QUEUED)
 
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
-                         uint64_t place, tuple failures) except -1:
+                         uint64_t place, bytes heads) except -1:
         """Record that a leased message goes into the queue of a persistent session."""
         cdef uint64_t number
         self.moves += [b"given", group, place, session.client_id, session.session_id]
         number = self.new_place(m, flags, identifiers)
-        self.of_groups[number] = (group, place, pack_failures(failures))
+        self.of_groups[number] = (group, place)
+        self.heads[number] = heads
         add(&self.pushes, self.index(session), QUEUED, number)
         return self.note(QUEUED)
 
-    cdef int put_back(self, bytes group, uint64_t place, Message* m, tuple failures) except -1:
-        """Record that a message whose lease has ended waits again."""
-        self.moves += [b"put", group, place, pack_failures(failures), self.place(m, m.qos | m.retain << 2, b"") + 1]
+    cdef int put_back(self, bytes group, uint64_t place, Message* m, bytes heads) except -1:
+        """Record that a message whose lease has ended comes back."""
+        self.moves += [b"put", group, place, heads, self.place(m, m.qos | m.retain << 2, b"") + 1]
+        return self.note(QUEUED)
+
+    cdef int key_idle(self, bytes group, uint32_t key, uint64_t number) except -1:
+        """Record that this node has no message with the key any more. `number`: of the last lease of one."""
+        self.idle[group, key] = number
+        return self.note(QUEUED)
+
+    cdef int key_closed(self, bytes group, uint32_t key, uint64_t number) except -1:
+        """Record that this node gives a key up. `number`: of the last lease of a message with it."""
+        self.closed[group, key] = number
+        return self.note(QUEUED)
+
+    cdef int check_key(self, bytes group, uint32_t key, uint64_t hold) except -1:
+        """Ask whether the key need not be held any more for a session that is elsewhere."""
+        self.checks[group, key] = hold
         return self.note(QUEUED)
 
     cdef int lease_back(self, bytes group, uint64_t place) except -1:
@@ -551,9 +612,13 @@ cdef class ClusterJournal(Journal):
         return self.note(QUEUED)
 
     cdef bytes pack_settled(self):
-        if not self.done and not self.rooms:
+        if not self.done and not self.rooms and not self.idle:
             return b""
-        return pack([self.done, [part for room in self.rooms.values() for part in room]])
+        settled = [self.done, [part for room in self.rooms.values() for part in room]]
+        if self.idle:
+            settled.append([part for (group, key), number in self.idle.items()
+                            for part in (group, pack_hash(key), number)])
+        return pack(settled)
 
     # ---- the block ----
 
@@ -564,6 +629,9 @@ cdef class ClusterJournal(Journal):
         cdef Py_ssize_t i
         block.acks = self.pack_acks() if self.acks.count else b""
         block.settled = self.pack_settled()
+        for kind, steps in ((b"closed", self.closed), (b"check", self.checks)):    # the last of each counts
+            for (group, key), number in steps.items():
+                self.moves += [kind, group, 0, pack_hash(key), number]
         block.shares = bool(self.shares or self.moves)
         block.moves, block.done = self.moves, self.done
         if block.settled and not block.acks:
@@ -612,7 +680,7 @@ cdef class ClusterJournal(Journal):
     cdef int pack_messages(self, Buffer* b) except -1:
         cdef Py_ssize_t i, size, head
         cdef Queued* queued
-        cdef bytes identifiers, share, failures
+        cdef bytes identifiers, share, heads
         cdef uint16_t length
         cdef uint8_t* p
         put_array(b, &self.packing, self.message_count)
@@ -621,13 +689,14 @@ cdef class ClusterJournal(Journal):
             identifiers = self.identifiers.get(i, b"") if self.identifiers else b""
             length = <uint16_t>len(identifiers)
             head = 0
-            share = failures = b""
+            share = b""
+            heads = self.heads.get(i, b"") if self.heads else b""
             if self.of_groups and i in self.of_groups:
-                group, place, failures = self.of_groups[i]
+                group, place = self.of_groups[i]
                 share = struct.pack("<QH", place, len(group)) + group
             if queued.flags & RETAIN_AS_PUBLISHED or length or share:
                 head = 1 + len(share) + (2 + length if length else 0)
-            size = head + len(failures) + stored_size(queued.message)
+            size = head + len(heads) + stored_size(queued.message)
             put_text_head(b, &self.packing, size)
             p = put(b, &self.packing, size)
             if head:
@@ -637,8 +706,8 @@ cdef class ClusterJournal(Journal):
                 if length:
                     memcpy(p + 1 + len(share), &length, 2)
                     memcpy(p + 3 + len(share), <const uint8_t*>identifiers, length)
-            memcpy(p + head, <const uint8_t*>failures, len(failures))
-            write_message(p + head + len(failures), queued.message, queued.flags & (QOS | RETAINED_MESSAGE),
+            memcpy(p + head, <const uint8_t*>heads, len(heads))
+            write_message(p + head + len(heads), queued.message, queued.flags & (QOS | RETAINED_MESSAGE),
                           self.deadline(queued.message.expires))
         return 0
 
@@ -808,6 +877,10 @@ cdef int write_packet(uint8_t* p, const Message* m, uint8_t layout, int64_t cloc
 def pack_changes(list changes not None):
     """The changes of a block, encoded for all nodes; empty if there are none."""
     return pack(changes) if changes else b""
+
+
+cdef bytes pack_hash(uint32_t key):
+    return struct.pack("<I", key)
 
 
 NO_ACKS = pack([])

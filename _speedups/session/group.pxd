@@ -1,6 +1,6 @@
 # A shared subscription: a group of sessions, of which each message goes to one. See group.pyx.
 
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from _speedups.session.group_keys cimport Key
 from _speedups.session.group_members cimport Member
@@ -9,12 +9,18 @@ from _speedups.session.group_store cimport GroupStore
 from _speedups.session.message cimport Message, Publication
 from _speedups.session.session cimport Session
 
+cdef enum:
+    GIVEN_TO_ONE = 1           # results of `give_keyed`: a member has it ...
+    NO_ROOM = 2                # ... it waits until its member, or any, has room ...
+    NOT_TAKEN = 3              # ... no member with room may take it now
+
+
 cdef class Group(GroupStore):
     cdef readonly bytes topic_filter
     cdef readonly uint64_t given, returned    # so far
 
     cdef bint is_empty(self) noexcept
-    cdef int take_lease(self, uint64_t place, Message* message) except -1
+    cdef int take_lease(self, uint64_t place, Message* message, int64_t key, uint64_t number, bint elsewhere) except -1
     cdef bint pass_on(self, Publication* publication) except -1
     cdef int accept_message(self, uint64_t place, const Publication* publication, Message* message) except -1
     cdef bint give(self, uint64_t place, Message* message, bint recorded) except -1

@@ -42,9 +42,6 @@ from _speedups.session.dead_letter import DeadLetter
 
 cdef enum:
     KEEPS_RETAIN = 8           # Retain As Published, of the options of a subscription
-    GIVEN_TO_ONE = 1           # results of `give_keyed`: a member has it ...
-    NO_ROOM = 2                # ... it waits until its member, or any, has room ...
-    NOT_TAKEN = 3              # ... no member with room may take it now
 
 
 @cython.no_gc_clear                       # as for Session: the end of the group subtracts from the totals of `turn`
@@ -83,8 +80,14 @@ cdef class Group(GroupStore):
         """Another node has members, or none; for groups of a cluster. Returns whether it had some."""
         raise NotImplementedError
 
-    cdef int take_lease(self, uint64_t place, Message* message) except -1:
-        """A message of the group is this node's to give; for groups of a cluster."""
+    cdef int take_lease(self, uint64_t place, Message* message, int64_t key, uint64_t number, bint elsewhere) except -1:
+        """A message of the group is this node's to give; for groups of a cluster.
+
+        Args:
+            key: hash of the message's key; -1 = it has none.
+            number: of the lease, if the message has a key.
+            elsewhere: a session that is not here has messages of the key, which must be done before it.
+        """
         raise NotImplementedError
 
     cdef bint is_empty(self) noexcept:
@@ -310,7 +313,7 @@ cdef class Group(GroupStore):
         """Give the message to a member; returns GIVEN_TO_ONE, NO_ROOM, or NOT_TAKEN."""
         cdef Member member
         cdef uint8_t qos
-        if key is not None and key.parked and key.parked[0][0] < place:
+        if key is not None and (key.held or key.parked and key.parked[0][0] < place):
             return NO_ROOM                        # behind these
         if key is None or key.member is None:
             if self.give(place, message, recorded):

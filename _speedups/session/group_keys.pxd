@@ -13,6 +13,9 @@ cdef class Key:
     cdef uint32_t known            # its messages: given, parked, or in the queue of the group
     cdef list parked               # heap of (place, Held): messages that wait for the member, or for their turn
     cdef bint blocked              # nobody with room may take the first of these now
+    cdef uint8_t held              # reasons why nobody may get a message of the key; for groups of a cluster
+    cdef uint64_t number           # of its last lease to this node; 0 = the key is not this node's, or there is one node
+    cdef uint64_t hold             # number of the last time that it was held
 
 
 cdef class KeyTable:
@@ -29,6 +32,7 @@ cdef class KeyTable:
     cdef Key note(self, uint64_t place, uint32_t hash)
     cdef Key of(self, uint64_t place)
     cdef int forget(self, uint64_t place) except -1
+    cdef int remove(self, Key key) except -1
     cdef int bind(self, uint64_t place, Membership member) except -1
     cdef bint release(self, uint64_t place) except -1
     cdef bint done(self, uint64_t place) except -1
@@ -45,6 +49,7 @@ cdef class KeyTable:
     cdef Key next_free(self)
     cdef Key with_oldest(self)
     cdef list all_parked(self)
+    cdef list remove_parked(self, Key key)
 
 
 cdef inline uint32_t hash_of(const uint8_t* data, Py_ssize_t n) noexcept nogil:

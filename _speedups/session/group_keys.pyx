@@ -22,6 +22,12 @@ cdef enum:
 cdef class Key:
     """The messages with one key."""
 
+    def __lt__(self, other):
+        return False                   # in a heap after an outdated entry with the same place
+
+    def __hash__(self):
+        return <Py_ssize_t><void*>self >> 4
+
 
 cdef class KeyTable:
     """The keys of one group, without messages.
@@ -63,9 +69,14 @@ cdef class KeyTable:
         cdef Key key = self.places.pop(place, None)
         if key is not None:
             key.known -= 1
-            if key.known == 0:
-                del self.keys[key.hash]
-                self.blocked.pop(key, None)
+            if key.known == 0 and not key.held:
+                self.remove(key)
+        return 0
+
+    cdef int remove(self, Key key) except -1:
+        """Forget a key without messages."""
+        del self.keys[key.hash]
+        self.blocked.pop(key, None)
         return 0
 
     # ---- messages that members have ----
@@ -150,7 +161,7 @@ cdef class KeyTable:
                     self.oldest.append((other.parked[0][0], other))
             heapify(self.oldest)
         heappush(self.oldest, entry)
-        if key.blocked:
+        if key.blocked or key.held:
             return 0
         if key.member is None:
             heappush(self.free, entry)
@@ -192,7 +203,8 @@ cdef class KeyTable:
         cdef Key key
         while heap:
             key = heap[0][1]
-            if key.member is member and not key.blocked and key.parked and key.parked[0][0] == heap[0][0]:
+            if (key.member is member and not key.blocked and not key.held and key.parked
+                    and key.parked[0][0] == heap[0][0]):
                 return key
             heappop(heap)
         if heap is not None:
@@ -204,7 +216,8 @@ cdef class KeyTable:
         cdef Key key
         while self.free:
             key = self.free[0][1]
-            if key.member is None and not key.blocked and key.parked and key.parked[0][0] == self.free[0][0]:
+            if (key.member is None and not key.blocked and not key.held and key.parked
+                    and key.parked[0][0] == self.free[0][0]):
                 return key
             heappop(self.free)
         return None
@@ -218,6 +231,16 @@ cdef class KeyTable:
                 return key
             heappop(self.oldest)
         return None
+
+    cdef list remove_parked(self, Key key):
+        """Forget all parked messages of the key, and return them."""
+        cdef list found = [held for _, held in key.parked]
+        self.count -= len(found)
+        key.known -= len(found)
+        for place, _ in key.parked:
+            del self.places[place]
+        key.parked = []
+        return found
 
     cdef list all_parked(self):
         """All parked messages, in no order."""

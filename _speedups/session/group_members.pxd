@@ -1,7 +1,7 @@
 # The members of a shared subscription. See group_members.pyx.
 
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.session.group_queue cimport GroupQueue
 from _speedups.session.group_settings cimport GroupSettings
@@ -43,6 +43,10 @@ cdef class GroupMembers(GroupQueue):
     cdef int make_ready(self, Member member) except -1
     cdef int make_unready(self, Member member) except -1
     cdef int room_changed(self) except -1
+    cdef int member_done(self, Member member, uint64_t place) except -1
+    cdef int hold_keys(self, Member member) except -1
+    cdef int hold_key(self, uint64_t place) except -1
+    cdef int note_key_of(self, Member member, uint64_t place, uint32_t hash, uint64_t failures) except -1
     cdef bint someone_takes(self, const Message* message) except -1
     cdef int take_back(self, uint64_t place, Message* message, bint record) except -1
     cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1
@@ -57,5 +61,6 @@ cdef list entries_of(Member member)
 cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL
 cdef int give_back(Session session, uint64_t n, Entry* e, uint8_t code=*) except -1
 cdef int give_back_unsent(Member member) except -1
-cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts) except -1
-cdef int forget_given(Session session, bytes name) except -1
+cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts, int64_t key=*,
+                    uint64_t failures=*) except -1
+cdef int forget_given(Session session, bytes name, uint64_t place) except -1

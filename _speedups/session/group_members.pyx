@@ -99,7 +99,7 @@ cdef class Member(Membership):
         group.room_changed()
         if self.session.kind == SHARED:           # Redis gives back what is in its queue
             self.given = 0
-            return 0
+            return group.hold_keys(self)
         return give_back_unsent(self)
 
     cdef int has_sent(self) except -1:
@@ -119,7 +119,7 @@ cdef class Member(Membership):
             group.forget_failures(place)
         if group.kept and qos == 1 and not self.session.recorded() and not self.session.restoring:
             group.record_done(place)
-        group.key_done(place)
+        group.member_done(self, place)
         group.room_changed()
         return self.has_sent()
 
@@ -323,6 +323,22 @@ cdef class GroupMembers(GroupQueue):
         """The room of a member has changed; for groups of a cluster."""
         return 0
 
+    cdef int member_done(self, Member member, uint64_t place) except -1:
+        """The member is done with a message: others with its key may follow."""
+        return self.key_done(place)
+
+    cdef int hold_keys(self, Member member) except -1:
+        """The member has a persistent session, which leaves this node; for groups of a cluster."""
+        return 0
+
+    cdef int hold_key(self, uint64_t place) except -1:
+        """The message did not arrive in the queue of a persistent session; for groups of a cluster."""
+        return 0
+
+    cdef int note_key_of(self, Member member, uint64_t place, uint32_t hash, uint64_t failures) except -1:
+        """The member's session has this message in its queue; for groups of a cluster."""
+        return 0
+
     cdef bint someone_takes(self, const Message* message) except -1:
         """Whether a member, with room or without, may take the message."""
         cdef Member member
@@ -409,7 +425,7 @@ cdef int release_entry(Session session, Member member, uint64_t n, Entry* e) exc
     member.group.forget_failures(session.shares.places[n & session.shares.mask])
     if member.group.kept and e.flags & QOS == 1 and not session.recorded() and not session.restoring:
         member.group.record_done(session.shares.places[n & session.shares.mask])
-    member.group.key_done(session.shares.places[n & session.shares.mask])
+    member.group.member_done(member, session.shares.places[n & session.shares.mask])
     e.flags &= ~<uint8_t>OF_GROUP
     e.identifiers = session.identifier_set(member.properties, size) if size and e.message != NULL else 0
     return 0
@@ -468,8 +484,13 @@ def give_back_sent(Session session not None):
     return count
 
 
-cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts) except -1:
-    """Entry `n` of the queue is from this group, with this place; `counts`: its member does not count it yet."""
+cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bint counts, int64_t key=-1,
+                    uint64_t failures=0) except -1:
+    """Entry `n` of the queue is from this group, with this place.
+
+    `counts`: its member does not count it yet. `key`: the hash of its key; -1: it has none, or the group knows it.
+    `failures`: as for `restore_failed`.
+    """
     cdef Member member
     cdef Entry* e
     if session.shares is None or not session.queue.head <= n < session.tail:
@@ -483,14 +504,17 @@ cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bin
             e.identifiers = member.index
             session.shares.put(session.queue.head, n, place)
             member.given += counts
+            if key >= 0:
+                member.group.note_key_of(member, place, <uint32_t>key, failures)
     return 0
 
 
-cdef int forget_given(Session session, bytes name) except -1:
+cdef int forget_given(Session session, bytes name, uint64_t place) except -1:
     """A message that was given to the session did not arrive in its queue."""
     cdef Member member
     if session.shares is not None:
         for member in session.shares.items:
-            if member is not None and member.group.client_id == name and member.given:
-                member.given -= 1
+            if member is not None and member.group.client_id == name:
+                member.given -= member.given > 0
+                member.group.hold_key(place)
     return 0

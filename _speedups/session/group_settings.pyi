@@ -1,7 +1,4 @@
 STRATEGIES: tuple[str, ...]
-DEFAULT_STRATEGY: str
-
-def check_cluster_settings(strategy: str) -> None: ...
 
 class GroupSettings:
     window: int

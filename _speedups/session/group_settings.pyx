@@ -1,18 +1,6 @@
 """The settings of a shared subscription: those of the node (`[shared]`), or its own if it is declared."""
 
 STRATEGIES = ("rotation", "topic", "publisher")
-DEFAULT_STRATEGY = STRATEGIES[ROTATION]
-
-
-def check_cluster_settings(str strategy not None):
-    """Refuse settings of groups that a cluster does not have, wherever settings are accepted.
-
-    Raises:
-        ValueError: the strategy is not "rotation".
-    """
-    if strategy != DEFAULT_STRATEGY:
-        raise ValueError(f"the strategy {strategy!r} of a shared subscription is for one node; a cluster has "
-                         f"{DEFAULT_STRATEGY!r} only")
 
 
 cdef class GroupSettings:

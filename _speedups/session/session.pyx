@@ -653,6 +653,8 @@ cdef class Session(Subscriber):
     def unload(self):
         """Release the queue after the client left this node. Returns the `sent` limit that `restore` takes."""
         cdef uint64_t sent = max(self.queue.sent, self.queue.next)
+        if self.shares is not None:
+            self.shares.detached()                # also if the client was gone before it was attached
         self.clear()
         self.queue.head = self.queue.next = self.tail = self.queue.sent = 1
         self.restoring = False

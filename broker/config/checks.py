@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from _speedups.session.group_settings import DEFAULT_STRATEGY, check_cluster_settings
 from broker.config.listen_url import ListenUrl
 from broker.config.schema import Config, ListenerConfig
 from broker.errors import ConfigError
@@ -31,14 +30,6 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             "more than one worker needs a Redis, for their shared state",
             "name one with --redis redis://HOST:PORT, or start one worker",
         )
-    for group in config.shared.groups if cluster.redis else ():
-        try:
-            check_cluster_settings(str(dict(group.options).get("strategy", DEFAULT_STRATEGY)))
-        except ValueError as fault:
-            raise ConfigError(
-                f"shared.groups ({origins['shared.groups']}), {group.name}: {fault}",
-                "remove the strategy, or serve this group with one node",
-            ) from None
     topics = config.analytics.topics
     if topics and not cluster.redis:
         raise ConfigError(

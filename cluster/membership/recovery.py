@@ -87,6 +87,7 @@ class Recovery:
         self._store.stop_flowing()
         self._takeover.link_lost()
         self._lease.link_lost()
+        self._leases.suspend()
         reason = {"reason": self._link.why_closed} if self._link.why_closed else {}
         log.error("Redis is away: messages for persistent sessions and other nodes wait", redis=self._address, **reason)
         self._task = asyncio.get_running_loop().create_task(self._reconnect())

@@ -57,6 +57,21 @@ class Leases:
             else:
                 leased(group, place, message)
 
+    def key_free(self, name: bytes, key: bytes, hold: int) -> None:
+        """No session that is elsewhere has messages with this key any more."""
+        if (group := self._groups().get(name)) is not None:
+            group.key_free(int.from_bytes(key, "little"), hold)
+
+    def key_closed(self, name: bytes, key: bytes, number: int) -> None:
+        """Redis has taken back what this node had of a key."""
+        if (group := self._groups().get(name)) is not None:
+            group.key_closed(int.from_bytes(key, "little"), number)
+
+    def suspend(self) -> None:
+        """The link is lost: messages that follow may lack others before them."""
+        for group in self._groups().values():
+            group.suspend()
+
     def recover(self) -> None:
         """The link is back: ask for leases that were not received, and announce the room again.
 
@@ -76,18 +91,21 @@ class Leases:
             return
         groups = self._groups()
         ended = {*self._journal.ended_leases, *self._store.ended_leases()}
-        for name, place, message in zip(items[::3], items[1::3], items[2::3], strict=True):
+        leases = zip(items[::3], items[1::3], items[2::3], strict=True)
+        for name, place, message in sorted(leases, key=lambda lease: lease[:2]):
             if (name, place) not in ended and (name not in groups or place not in groups[name].places):
                 self.receive([name, place, message])
+        for group in groups.values():
+            group.resume()
 
     def tick(self) -> None:
         """A quarter of a second has passed."""
         if self._ask_again_at and time.monotonic() > self._ask_again_at:
             self._ask_again_at = 0.0
             self._ask()
-        with_aside = self._journal.with_aside  # few of many groups: a tick visits no other
-        for group in [group for group in with_aside if not group.tick()]:
-            with_aside.remove(group)
+        to_tick = self._journal.to_tick  # few of many groups: a tick visits no other
+        for group in [group for group in to_tick if not group.tick()]:
+            to_tick.remove(group)
 
     def _groups(self) -> dict[bytes, ClusterGroup]:
         return self._filters.groups  # type: ignore[return-value]

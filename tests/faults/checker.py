@@ -239,6 +239,41 @@ def doubled(history: History, workers: set[str]) -> list[str]:
     ]
 
 
+def disordered(history: History, workers: set[str]) -> list[str]:
+    """I9: messages of one publisher and QoS that went to a member while another had an earlier one, or none had it.
+
+    The members are those of a group with the order `publisher`. A client is done with a message when it answers it.
+    """
+    findings = []
+    streams: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+    place: dict[bytes, int] = {}
+    for payload, (_, message) in published_first(history).items():
+        place[payload] = len(streams[message.client, message.qos])
+        streams[message.client, message.qos].append(payload)
+    stream_of = {payload: stream for stream, payloads in streams.items() for payload in payloads}
+    done: set[bytes] = set()
+    first_undone: Counter[tuple[str, int]] = Counter()
+    had: dict[bytes, set[str]] = defaultdict(set)
+    for event in history.of(Delivered):
+        if event.client not in workers or event.payload not in place:
+            continue
+        stream = stream_of[event.payload]
+        if event.client not in had[event.payload]:
+            before = streams[stream][first_undone[stream] : place[event.payload]]
+            findings += [
+                f"I9 {shown(event.payload)} went to {event.client}, and {shown(payload)} before it had "
+                + (f"{sorted(had[payload])}" if had[payload] else "nobody")
+                for payload in before
+                if payload not in done and event.client not in had[payload]
+            ]
+        had[event.payload].add(event.client)
+        if event.answered:
+            done.add(event.payload)
+            while first_undone[stream] < len(streams[stream]) and streams[stream][first_undone[stream]] in done:
+                first_undone[stream] += 1
+    return findings
+
+
 def logged(history: History, log: Counter[bytes]) -> list[str]:
     """G12: what the log of messages has, by payload: what was acknowledged, QoS 2 once, the rest no more than sent."""
     sent: Counter[bytes] = Counter(event.payload for event in history.of(Published))

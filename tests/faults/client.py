@@ -248,6 +248,7 @@ class FaultClient:
                     packet.packet_id,
                     packet.dup,
                     packet.retain,
+                    (Puback if packet.qos == 1 else Pubrec) not in self.silent,
                 )
             )
             if packet.qos < 2 or packet.packet_id not in self.unreleased:

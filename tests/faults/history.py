@@ -71,7 +71,7 @@ class Acknowledged:
 
 @dataclass(frozen=True)
 class Delivered:
-    """PUBLISH was received."""
+    """PUBLISH was received, and perhaps answered."""
 
     client: str
     topic: str
@@ -80,6 +80,7 @@ class Delivered:
     packet_id: int
     dup: bool
     retain: bool
+    answered: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """Groups of workers under load in a cluster: publishers roam, workers die and return, and every message is counted.
 
-Three groups get each message, all over the same topics:
+Four groups get each message, all over the same topics:
 
 ========  ===========  ==========  ==============================================================================
 strict    QoS 2        persistent  all messages; those of QoS 2 exactly once, over all kills
 mixed     QoS 1        both        all messages, at least once
 clean     QoS 2        clean       none twice at QoS 2; what was sent to a session that ended is discarded with it
+ordered   both         both        all messages, those of one publisher in order (clean members have QoS 1)
 ========  ===========  ==========  ==============================================================================
 """
 
@@ -20,11 +21,13 @@ from tests.faults.client import FaultClient, Fleet
 from tests.faults.history import Ended, History, Taken
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
+from tests.web.http_client import HttpClient
 
 WINDOW = 20  # shared.window
 OUTSTANDING = 100  # messages that a publisher has under way
 BACKLOG = 2000  # messages that a group has not got: publishers wait for the slowest one
 FILTER = "$share/{}/t/#"
+COMPLETE = ("strict", "mixed", "ordered")  # groups that get all messages
 
 
 class QuickClient(FaultClient):
@@ -82,7 +85,7 @@ class Member(QuickClient):
 
 
 class SharedLoad:
-    """Publishers, and the members of three groups, over all nodes.
+    """Publishers, and the members of four groups, over all nodes.
 
     Args:
         cluster: not started.
@@ -99,6 +102,9 @@ class SharedLoad:
             "strict": [Member(self.history, "strict", number, 2, clean=False) for number in range(4)],
             "mixed": [Member(self.history, "mixed", number, 1, clean=number % 2 == 1) for number in range(4)],
             "clean": [Member(self.history, "clean", number, 2, clean=True) for number in range(3)],
+            "ordered": [
+                Member(self.history, "ordered", number, 2 - number % 2, clean=number % 2 == 1) for number in range(4)
+            ],
         }
         # A group whose last session ends is gone with its messages; this one is never there, and gets nothing.
         self.keeper = Member(self.history, "clean", 3, 2, clean=False)
@@ -110,6 +116,10 @@ class SharedLoad:
     def start(self) -> None:
         """Start the cluster; all clients connect, and subscribe."""
         self.cluster.start()
+        declared = HttpClient(self.cluster["a"]).ask(
+            "PUT", "/group", {"strategy": "publisher"}, group=FILTER.format("ordered")
+        )
+        assert declared.status == 204, declared
         self.fleet.clients.append(self.keeper)
         self.until(lambda: all(client.socket is not None for client in self.fleet.clients), "connections")
         self.until(lambda: not any(member.subscriptions for member in (*self.members, self.keeper)), "SUBACK")
@@ -142,7 +152,7 @@ class SharedLoad:
         """One thing that clients do."""
         chance = self.rng.random()
         if chance < 0.96:
-            if self.count - min(self.received("strict"), self.received("mixed")) < BACKLOG:
+            if self.count - min(self.received(name) for name in COMPLETE) < BACKLOG:
                 self.publish(self.rng.choice(self.publishers), 20)
         elif chance < 0.965:
             self.rng.choice(self.publishers).lose()  # it roams: it returns at any node
@@ -176,15 +186,16 @@ class SharedLoad:
         for publisher in self.publishers:
             self.publish(publisher, 1, "t/last")
         self.until(lambda: not any(publisher.outgoing for publisher in self.publishers), "the last acknowledged")
-        for name in ("strict", "mixed"):
+        for name in COMPLETE:
             self.until(lambda: not self.missing(name), f"{name} has all")  # noqa: B023
         self.until(lambda: not any(member.unreleased for member in self.members), "PUBREL")
         self.until(lambda: len(self.missing("clean")) <= self.discarded(), "clean has all but the discarded")
         findings = checker.check(self.history)
         for name in ("strict", "clean"):  # the other one asks for QoS 1
             findings += checker.doubled(self.history, self.workers(name))
-        for name in ("strict", "mixed"):
+        for name in COMPLETE:
             findings += checker.undelivered(self.history, self.workers(name), 0)
+        findings += checker.disordered(self.history, self.workers("ordered"))
         assert findings == [], "\n".join(findings[:20]) + "\n" + self.cluster.log_text()
 
     def workers(self, group: str) -> set[str]:

@@ -92,6 +92,27 @@ def test_what_is_wrong_is_found_once(name: str) -> None:
     assert [finding[:2] for finding in findings] == [rule], findings
 
 
+def given(client: str, payload: bytes, *, answered: bool = True) -> Event:
+    return Delivered(client, "t", payload, 1, 1, False, False, answered)
+
+
+@pytest.mark.parametrize(
+    ("events", "is_right"),
+    [
+        ([given("a", b"1"), given("b", b"2")], True),
+        ([given("a", b"1", answered=False), given("a", b"2"), given("a", b"1"), given("b", b"3")], True),
+        ([given("a", b"1", answered=False), given("b", b"1"), given("b", b"2")], True),
+        ([given("other", b"2"), given("a", b"1")], True),
+        ([given("a", b"2"), given("a", b"1")], False),
+        ([given("a", b"1", answered=False), given("b", b"2")], False),
+        ([given("a", b"1"), given("b", b"3")], False),
+    ],
+)
+def test_order_over_members(events: list[Event], *, is_right: bool) -> None:
+    history = History([*publish(b"1"), *publish(b"2"), *publish(b"3"), *events])
+    assert (checker.disordered(history, {"a", "b"}) == []) is is_right
+
+
 @pytest.mark.parametrize(
     ("values", "is_right"),
     [

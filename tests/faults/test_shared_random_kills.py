@@ -18,7 +18,13 @@ from tests.faults.shared_load import WINDOW, SharedLoad
 from tests.faults.test_cluster_random_kills import pause
 from tests.harness.cluster_process import ClusterProcess, new_seed
 
-SETTINGS = {**CLUSTER_SETTINGS, "analytics.topics": "", "shared.window": WINDOW, "shared.redispatch": 0.3}
+SETTINGS = {
+    **CLUSTER_SETTINGS,
+    "analytics.topics": "",
+    "shared.window": WINDOW,
+    "shared.redispatch": 0.3,
+    "http.listen": "127.0.0.1:0",
+}
 
 
 def kill_a_node(load: SharedLoad) -> None:

@@ -60,9 +60,9 @@ class Worker:
         return self.seen
 
 
-def publish(client: SocketClient, *payloads: bytes, qos: int = 1) -> None:
+def publish(client: SocketClient, *payloads: bytes, qos: int = 1, topic: str = "jobs/x") -> None:
     for payload in payloads:
-        client.send(Publish("jobs/x", payload, qos, packet_id=qos))
+        client.send(Publish(topic, payload, qos, packet_id=qos))
         if qos == 1:
             assert client.receive() == Puback(1)
         elif qos == 2:

@@ -32,10 +32,10 @@ def test_a_tick_visits_only_groups_that_have_put_messages_aside() -> None:
     nothing: Any = None
     leases = Leases(plane, nothing, journal, nothing)
     short, long = HasAside(1), HasAside(3)
-    journal.with_aside.update([short, long])
+    journal.to_tick.update([short, long])
     leases.tick()
-    assert journal.with_aside == {long}
+    assert journal.to_tick == {long}
     for _ in range(3):
         leases.tick()
-    assert not journal.with_aside
+    assert not journal.to_tick
     assert (short.left, long.left) == (0, 0)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
 
 STOP_MILLISECONDS = 2000.0  # that the last export may take
+COLLECT_MILLISECONDS = 10_000  # at least, also with a short interval on a busy machine: the library logs a fault then
 
 log = logs.get("flockmq.otel")
 
@@ -66,6 +67,7 @@ def _provider(config: OtelConfig, version: str, node: str) -> "MeterProvider":
     except ModuleNotFoundError as error:
         raise UsageError(f"otel.endpoint needs the package {error.name}", "pip install 'flockmq[otel]'") from error
     exporter = OTLPMetricExporter(f"{config.endpoint.rstrip('/')}/v1/metrics", timeout=config.interval)
-    reader = PeriodicExportingMetricReader(exporter, config.interval * 1000, config.interval * 1000)
+    patience = max(config.interval * 1000, COLLECT_MILLISECONDS)
+    reader = PeriodicExportingMetricReader(exporter, config.interval * 1000, patience)
     resource = Resource.create({"service.name": "flockmq", "service.version": version, "service.instance.id": node})
     return MeterProvider([reader], resource)

@@ -271,8 +271,9 @@ register('flockmq_commit', function(args)
   for i = 1, #wills do
     redis.call('HDEL', prefix .. 'wills:' .. node, string.format('%.0f', wills[i]))
   end
+  local waiting, checks = {}, {}
   if moves then
-    move(prefix, node, messages, moves, told)
+    waiting, checks = move(prefix, node, messages, moves)
   end
   if #pushes > 0 then
     firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts)
@@ -298,10 +299,14 @@ register('flockmq_commit', function(args)
   for i = 1, #releases do
     release(prefix, node, unpack(releases[i]))
   end
+  for group in pairs(waiting) do
+    dispatch(prefix, group, told)
+  end
   if shares then
     firsts[2] = firsts[2] + share(prefix, messages, shares, told)
   end
   local leased = tell_leases(prefix, node, told)
+  check_keys(prefix, node, checks)
   if #full > 0 then
     firsts[#firsts + 1] = full
   end

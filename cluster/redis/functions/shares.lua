@@ -9,6 +9,7 @@
 -- and one by one in the group's own hash, as `o:` and the name.
 local DECLARED = 'd:'
 local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured otherwise
+local QUEUED = 100000         -- messages that are leased to one node beyond its room, unless the group is declared otherwise
 
 local function is_group(name)
   return name:find('^%$share/[^/]+/.') ~= nil
@@ -19,14 +20,33 @@ local function leases_of(prefix, node, group)
   return prefix .. 'gl:' .. node .. ' ' .. group
 end
 
--- A message of a group may have failures before it: 0x40, deliveries without success u16, reason code of the last u8.
-local function without_failures(message)
-  return math.floor(message:byte(1) / 16) == 4 and message:sub(5) or message
+-- A message of a group may have heads. In a group with an order its key is first: 0x50 (0x51: a session that is elsewhere
+-- has others with the key), hash of the key u32, number of the lease as a double. Then perhaps its failures: 0x40,
+-- deliveries without success u16, reason code of the last u8.
+local KEY_HEAD = 13
+
+-- The message's key as 4 bytes, or nil.
+local function key_of(message)
+  return math.floor(message:byte(1) / 16) == 5 and message:sub(2, 5) or nil
+end
+
+-- The key head and the rest.
+local function split_key(message)
+  if key_of(message) then
+    return message:sub(1, KEY_HEAD), message:sub(KEY_HEAD + 1)
+  end
+  return '', message
+end
+
+-- The message without heads.
+local function body_of(message)
+  local _, rest = split_key(message)
+  return math.floor(rest:byte(1) / 16) == 4 and rest:sub(5) or rest
 end
 
 -- The topic name of a message.
 local function topic_of(message)
-  message = without_failures(message)
+  message = body_of(message)
   local head = 3
   if math.floor(message:byte(1) / 16) == 2 then
     head = math.floor(message:byte(1) / 8) % 2 == 1 and 15 or 7
@@ -72,10 +92,10 @@ local function in_parts(command, key, arguments, each)
 end
 
 -- The nodes with room for messages of a group, in order of their virtual time; they are read once per call, and written
--- by `end_rotation`.
-local function rotation_of(prefix, group)
+-- by `end_rotation`. `strategy`, `most`: settings of the group.
+local function rotation_of(prefix, group, strategy, most)
   local found, fields = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, -1, 'WITHSCORES'), {}
-  local rotation = {group = group, nodes = {}, room = 0}
+  local rotation = {group = group, nodes = {}, room = 0, keyed = (strategy or 'rotation') ~= 'rotation', most = most}
   for i = 1, #found, 2 do
     fields[#fields + 1] = found[i]
     fields[#fields + 1] = 'w:' .. found[i]
@@ -92,22 +112,163 @@ local function rotation_of(prefix, group)
   return rotation
 end
 
--- Lease a message to the node with room whose turn it is. `told`: node -> {group, place, message, ...}.
--- Returns whether there is one.
-local function lease(rotation, place, message, told)
+-- Order by key. While messages of a key are with a node, or it has given some to a session that has not finished them, the
+-- key is bound to that node: all that follow are leased to it, whether it has room or not, and it keeps their order.
+-- The binding is a field of `gk:<group>`: number of the last lease, 1 = the node gives the key up, node or nothing, client
+-- id of the persistent session that has got the last message, if any.
+local function binding_of(prefix, group, key)
+  local number, closing, node, cid = (redis.call('HGET', prefix .. 'gk:' .. group, key) or ''):match(
+    '^(%d+) ([01]) (%S*) (.*)$')
+  return number and {number = number, closing = closing == '1', node = node, cid = cid}
+end
+
+local function bind(prefix, group, key, bound)
+  redis.call('HSET', prefix .. 'gk:' .. group, key, string.format('%s %d %s %s', bound.number, bound.closing and 1 or 0,
+    bound.node, bound.cid))
+end
+
+-- The binding without its node; it stays for the sake of its session, if there is one.
+local function unbind(prefix, group, key, bound)
+  if bound.cid == '' then
+    redis.call('HDEL', prefix .. 'gk:' .. group, key)
+  else
+    bound.node, bound.closing = '', false
+    bind(prefix, group, key, bound)
+  end
+end
+
+-- An entry of a queue that is from a group: the group, its place in it, and the message with its heads; or nil.
+local function part_of_group(value)
+  local first = value:byte(1)
+  if not first or math.floor(first / 16) ~= 3 or first % 2 == 0 then
+    return nil
+  end
+  local low, high, length = struct.unpack('<I4I4H', value, 2)
+  local group = value:sub(12, 11 + length)
+  local rest = 12 + #group
+  if math.floor(first / 4) % 2 == 1 then
+    rest = rest + 2 + struct.unpack('<H', value, rest)
+  end
+  return group, high * 4294967296 + low, value:sub(rest)
+end
+
+-- Call `visit` for the entries of a session's queue that are from groups and not done: number, group, place, message.
+local function each_of_groups(prefix, cid, visit)
+  local number = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
+  local head = number
+  while true do
+    local values = redis.call('LRANGE', prefix .. 'q:' .. cid, number - head, number - head + AT_ONCE - 1)
+    for i = 1, #values do
+      local group, place, message = part_of_group(values[i])
+      if group and redis.call('HGET', prefix .. 'st:' .. cid, number) ~= 'd' then
+        visit(number, group, place, message)
+      end
+      number = number + 1
+    end
+    if #values < AT_ONCE then
+      return
+    end
+  end
+end
+
+-- Whether a session has messages of this key in its queue. `known`: for this call, client id -> its groups and keys.
+local function has_key(prefix, cid, group, key, known)
+  if not known[cid] then
+    known[cid] = {}
+    each_of_groups(prefix, cid, function(_, of, _, message)
+      known[cid][of .. (key_of(message) or '')] = true
+    end)
+  end
+  return known[cid][group .. key] or false
+end
+
+-- The node of a binding as part of the rotation; nil if it has ended.
+local function bound_node(prefix, rotation, name)
+  if name == '' then
+    return nil
+  end
+  for _, node in ipairs(rotation.nodes) do
+    if node.name == name then
+      return node
+    end
+  end
+  if not live(prefix, name) then
+    return nil
+  end
+  local total = redis.call('HGET', prefix .. 'go:' .. rotation.group, 't:' .. name)
+  local node = {name = name, room = 0, total = tonumber(total or 0), leases = {}}
+  rotation.nodes[#rotation.nodes + 1] = node
+  return node
+end
+
+-- Whether a node has as many leases as messages of the group may wait.
+local function is_loaded(prefix, rotation, node)
+  node.count = node.count or redis.call('HLEN', leases_of(prefix, node.name, rotation.group))
+  return node.count + #node.leases / 2 >= rotation.most
+end
+
+-- The node with room whose turn it is, or nil.
+local function next_node(rotation)
   local node = nil
   for _, other in ipairs(rotation.nodes) do
     if other.room > 0 and (node == nil or other.time < node.time) then
       node = other
     end
   end
+  return node
+end
+
+-- The node that gets a message with a key, and the message with the head of its lease; or nil.
+local function node_of_key(prefix, rotation, key, message)
+  local bound, elsewhere = binding_of(prefix, rotation.group, key), 0
+  local node = bound and bound_node(prefix, rotation, bound.node)
+  if node and (bound.closing or is_loaded(prefix, rotation, node)) then
+    return nil
+  end
+  if not node then
+    node = next_node(rotation)
+    if not node then
+      return nil
+    end
+    rotation.known = rotation.known or {}
+    local cid = bound and bound.cid or ''
+    if cid ~= '' and has_key(prefix, cid, rotation.group, key, rotation.known) then
+      elsewhere = 1
+    else
+      cid = ''
+    end
+    bound = {node = node.name, closing = false, cid = cid}
+  end
+  rotation.number = (rotation.number or tonumber(redis.call('HGET', prefix .. 'g:' .. rotation.group, 'l') or 0)) + 1
+  bound.number = string.format('%.0f', rotation.number)
+  bind(prefix, rotation.group, key, bound)
+  return node, string.char(80 + elsewhere) .. key .. struct.pack('<d', rotation.number) .. message:sub(KEY_HEAD + 1)
+end
+
+-- Lease a message to the node with room whose turn it is, or to that of its key. `told`: node -> {group, place, message,
+-- ...}; those of a group with an order are in `told[1]`, as all of them are sent on one channel.
+-- Returns whether there is a node.
+local function lease(prefix, rotation, place, message, told)
+  local node, key = nil, rotation.keyed and key_of(message)
+  if key then
+    node, message = node_of_key(prefix, rotation, key, message)
+  else
+    node = next_node(rotation)
+  end
   if node == nil then
     return false
   end
-  rotation.now = node.time
-  node.time, node.room, rotation.room = node.time + node.step, node.room - 1, rotation.room - 1
+  rotation.used = true
+  if node.room > 0 then
+    rotation.now = node.time
+    node.time, node.room, rotation.room = node.time + node.step, node.room - 1, rotation.room - 1
+  end
   node.leases[#node.leases + 1] = place
   node.leases[#node.leases + 1] = message
+  if rotation.keyed then
+    told[1] = told[1] or {}
+    told = told[1]
+  end
   local list = told[node.name]
   if not list then
     list = {}
@@ -121,8 +282,11 @@ end
 
 local function end_rotation(prefix, rotation, told)
   local group = rotation.group
-  if not rotation.now then
+  if not rotation.used then
     return
+  end
+  if rotation.keyed then
+    told = told[1]
   end
   for _, node in ipairs(rotation.nodes) do
     if #node.leases > 0 then
@@ -132,15 +296,23 @@ local function end_rotation(prefix, rotation, told)
       list[#list + 1] = total
       in_parts('HSET', leases_of(prefix, node.name, group), node.leases, 2)
       redis.call('SADD', prefix .. 'gl:' .. node.name, group)
-      redis.call('HSET', prefix .. 'go:' .. group, node.name, node.room, 't:' .. node.name, total)
+      redis.call('HSET', prefix .. 'go:' .. group, 't:' .. node.name, total)
+      if node.time then
+        redis.call('HSET', prefix .. 'go:' .. group, node.name, node.room)
+      end
       if node.room > 0 then
         redis.call('ZADD', prefix .. 'gr:' .. group, node.time, node.name)
-      else
+      elseif node.time then
         redis.call('ZREM', prefix .. 'gr:' .. group, node.name)
       end
     end
   end
-  redis.call('HSET', prefix .. 'g:' .. group, 'v', rotation.now)
+  if rotation.now then
+    redis.call('HSET', prefix .. 'g:' .. group, 'v', rotation.now)
+  end
+  if rotation.number then
+    redis.call('HSET', prefix .. 'g:' .. group, 'l', string.format('%.0f', rotation.number))
+  end
 end
 
 -- Messages that wait: those that have come back, and the others.
@@ -165,7 +337,7 @@ local function dispatch_back(prefix, group, rotation, told)
       if notes then
         redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
       end
-      lease(rotation, tonumber(places[i]), message, told)
+      lease(prefix, rotation, tonumber(places[i]), message, told)
     end
   end
   return bytes
@@ -177,9 +349,32 @@ local function dispatch_listed(prefix, group, rotation, first, told)
   local bytes = 0
   for i = 1, #messages do
     bytes = bytes + #messages[i]
-    lease(rotation, first + i - 1, messages[i], told)
+    lease(prefix, rotation, first + i - 1, messages[i], told)
   end
   return bytes
+end
+
+-- Lease what waits in a group with an order, one after the other until one must wait. `last`: place of the last of the
+-- list. Returns the bytes.
+local function dispatch_keyed(prefix, group, rotation, last, told)
+  local bytes = 0
+  while true do
+    local back = redis.call('ZRANGE', prefix .. 'gq:' .. group, 0, 0)[1]
+    local message = back and redis.call('HGET', prefix .. 'gm:' .. group, back)
+      or not back and redis.call('LINDEX', prefix .. 'gw:' .. group, 0)
+    local place = tonumber(back or last - redis.call('LLEN', prefix .. 'gw:' .. group) + 1)
+    if not message or not lease(prefix, rotation, place, message, told) then
+      return bytes
+    end
+    bytes = bytes + #message
+    if back then
+      redis.call('ZREM', prefix .. 'gq:' .. group, back)
+      redis.call('HDEL', prefix .. 'gm:' .. group, back)
+      redis.call('HDEL', prefix .. 'gv:' .. group, topic_of(message))
+    else
+      redis.call('LPOP', prefix .. 'gw:' .. group)
+    end
+  end
 end
 
 -- Lease what waits to nodes with room.
@@ -188,13 +383,16 @@ local function dispatch(prefix, group, told)
   if back + listed == 0 then
     return
   end
-  local rotation, bytes = rotation_of(prefix, group), 0
-  while back > 0 and rotation.room > 0 do
-    bytes = bytes + dispatch_back(prefix, group, rotation, told)
-    back = redis.call('ZCARD', prefix .. 'gq:' .. group)
-  end
-  if listed > 0 and rotation.room > 0 then
-    local last = tonumber(redis.call('HGET', prefix .. 'g:' .. group, 'n'))
+  local state = redis.call('HMGET', prefix .. 'g:' .. group, 'n', 'o:strategy', 'o:max_queued_messages')
+  local last = tonumber(state[1] or 0)
+  local rotation, bytes = rotation_of(prefix, group, state[2], tonumber(state[3] or QUEUED)), 0
+  if rotation.keyed then
+    bytes = dispatch_keyed(prefix, group, rotation, last, told)
+  else
+    while back > 0 and rotation.room > 0 do
+      bytes = bytes + dispatch_back(prefix, group, rotation, told)
+      back = redis.call('ZCARD', prefix .. 'gq:' .. group)
+    end
     while listed > 0 and rotation.room > 0 do
       bytes = bytes + dispatch_listed(prefix, group, rotation, last - listed + 1, told)
       listed = redis.call('LLEN', prefix .. 'gw:' .. group)
@@ -219,7 +417,8 @@ local function put_back(prefix, group, place, message)
     return
   end
   local key = prefix .. 'g:' .. group
-  local more = redis.call('HGET', key, 'o:last_value') == '1' and supersede(prefix, group, place, message)
+  local more = not key_of(message) and redis.call('HGET', key, 'o:last_value') == '1'
+    and supersede(prefix, group, place, message)
   if not more then
     keep(prefix, group, place, message)
     more = #message
@@ -254,8 +453,12 @@ local function append(lists, key, value)
   list[#list + 1] = value
 end
 
--- Send leases to their nodes; returns those of the caller.
+-- Send leases to their nodes; returns those of the caller, but none of groups with an order.
 local function tell_leases(prefix, node, told)
+  for other, list in pairs(told[1] or {}) do
+    tell(prefix, other, 'leased', list)
+  end
+  told[1] = nil
   for other, list in pairs(told) do
     if other ~= node then
       tell(prefix, other, 'leased', list)
@@ -270,18 +473,19 @@ local function state_of(prefix, group, list)
     return false
   end
   local found = redis.call('HMGET', prefix .. 'g:' .. group, 'n', 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
-    'o:when_full', 'o:last_value')
+    'o:when_full', 'o:last_value', 'o:strategy')
   local back, listed = waiting_in(prefix, group)
+  local most = tonumber(found[3] or list[1])
   return {
     group = group,
     place = tonumber(found[1] or 0),
     waiting = back + listed,
     bytes = tonumber(found[2] or 0),
-    most = tonumber(found[3] or list[1]),
+    most = most,
     most_bytes = tonumber(found[4] or list[2]),
     drop_old = (found[5] or (list[3] == 1 and 'drop-old')) == 'drop-old',
     last_value = found[6] == '1',
-    rotation = back + listed == 0 and rotation_of(prefix, group),
+    rotation = back + listed == 0 and rotation_of(prefix, group, found[7], most),
     added = {},
   }
 end
@@ -354,7 +558,8 @@ local function share(prefix, messages, list, told)
       state = state_of(prefix, group, list)
       states[group] = state
     end
-    if state and state.rotation and lease(state.rotation, state.place + 1, message, told) then
+    if state and state.rotation and state.waiting == 0
+        and lease(prefix, state.rotation, state.place + 1, message, told) then
       state.place = state.place + 1
     elseif state then
       dropped = dropped + wait(prefix, state, message)
@@ -373,25 +578,11 @@ local function share(prefix, messages, list, told)
   return dropped
 end
 
--- An entry of a queue that is from a group: the group, its place in it, and the message with its failures; or nil.
-local function part_of_group(value)
-  local first = value:byte(1)
-  if not first or math.floor(first / 16) ~= 3 or first % 2 == 0 then
-    return nil
-  end
-  local low, high, length = struct.unpack('<I4I4H', value, 2)
-  local group = value:sub(12, 11 + length)
-  local rest = 12 + #group
-  if math.floor(first / 4) % 2 == 1 then
-    rest = rest + 2 + struct.unpack('<H', value, rest)
-  end
-  return group, high * 4294967296 + low, value:sub(rest)
-end
-
 -- The message, with one more failure. `code`: reason code of its receiver, 0 = it was not acknowledged.
 local function failed(message, code)
-  local count = math.floor(message:byte(1) / 16) == 4 and struct.unpack('<H', message, 2) or 0
-  return struct.pack('<BHB', 64, math.min(count + 1, 65535), code) .. without_failures(message)
+  local head, rest = split_key(message)
+  local count = math.floor(rest:byte(1) / 16) == 4 and struct.unpack('<H', rest, 2) or 0
+  return head .. struct.pack('<BHB', 64, math.min(count + 1, 65535), code) .. body_of(rest)
 end
 
 -- Mark entries of a queue as done; `done` has their numbers.
@@ -405,9 +596,21 @@ local function finish_entries(prefix, cid, done)
   drop_done(prefix, cid, head, head, bytes, marks)
 end
 
--- A client has refused an entry of its session's queue: its message waits again, with one more failure. An entry that
+-- A message comes from a node that has no lease of it: the node has it again if that is the node of its key. Else it waits.
+local function take_from(prefix, node, group, place, message)
+  local key = key_of(message)
+  local bound = key and binding_of(prefix, group, key)
+  if bound and bound.node == node then
+    redis.call('HSET', leases_of(prefix, node, group), place, message)
+    redis.call('SADD', prefix .. 'gl:' .. node, group)
+  else
+    put_back(prefix, group, place, message)
+  end
+end
+
+-- A client has refused an entry of its session's queue: its message comes back, with one more failure. An entry that
 -- is not there any more, or has another message, has come back in another way.
-local function take_refused(prefix, cid, number, group, place, code)
+local function take_refused(prefix, node, cid, number, group, place, code)
   local head = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
   if number < head or redis.call('HGET', prefix .. 'st:' .. cid, number) == 'd' then
     return
@@ -416,17 +619,65 @@ local function take_refused(prefix, cid, number, group, place, code)
   local of, at, message = part_of_group(value or '')
   if of == group and at == place then
     finish_entries(prefix, cid, {number})
-    put_back(prefix, group, place, failed(message, code))
+    take_from(prefix, node, group, place, failed(message, code))
+  end
+end
+
+-- The node gives a key up: what it has of it waits again. Nothing happens if a lease is under way to the node: it repeats
+-- this when it has that. Meanwhile it gets no more.
+local function close_key(prefix, node, group, key, number)
+  local bound, leases = binding_of(prefix, group, key), leases_of(prefix, node, group)
+  if bound and bound.node == node then
+    if tonumber(bound.number) ~= number then
+      bound.closing = true
+      bind(prefix, group, key, bound)
+      return
+    end
+    unbind(prefix, group, key, bound)
+  end
+  local found = redis.call('HGETALL', leases)
+  for i = 1, #found, 2 do
+    if key_of(found[i + 1]) == key then
+      return_lease(prefix, node, group, tonumber(found[i]))
+    end
+  end
+  tell(prefix, node, 'key_closed', group, key, number)
+end
+
+-- Keys of the caller that are held for a session that is elsewhere: send it those that need not be held any more.
+-- `checks`: group, key, number of the caller, in turn.
+local function check_keys(prefix, node, checks)
+  local known = {}
+  for i = 1, #checks, 3 do
+    local group, key = checks[i], checks[i + 1]
+    local bound = binding_of(prefix, group, key)
+    if not (bound and bound.node == node and bound.cid ~= '' and has_key(prefix, bound.cid, group, key, known)) then
+      tell(prefix, node, 'key_free', group, key, checks[i + 2])
+    end
+  end
+end
+
+-- A session has got the message of a lease.
+local function note_session(prefix, node, group, place, cid)
+  local key = key_of(redis.call('HGET', leases_of(prefix, node, group), place) or '\0')
+  local bound = key and binding_of(prefix, group, key)
+  if bound then
+    bound.cid = cid
+    bind(prefix, group, key, bound)
   end
 end
 
 -- Steps of messages between groups and nodes. `list`: kind, group, place, and more, in turn:
 -- 'given', client id, incarnation: the block's pushes put the message into the session's queue;
--- 'back', '', 0: the node has no use for it; 'put', failures or '', place in `messages`: the message waits again;
+-- 'back', '', 0: the node has no use for it; 'put', heads, place in `messages`: the message waits again;
 -- 'failed', failures, 0: it was sent without success, and the node keeps it; 'dead', '', 0: this block has its dead
--- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it.
-local function move(prefix, node, messages, list, told)
-  local finished, incarnations, waiting = {}, {}, {}
+-- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it;
+-- with place 0: 'closed', key, number of the last lease that the node has got: see `close_key`; 'check', key, a number of
+-- the node: see `check_keys`.
+-- Returns the groups to dispatch, and what `check_keys` needs.
+local function move(prefix, node, messages, list)
+  local finished, incarnations, waiting, checks = {}, {}, {}, {}
+  local keyed = {}
   for i = 1, #list, 5 do
     local kind, group, place, cid, number = list[i], list[i + 1], list[i + 2], list[i + 3], list[i + 4]
     if kind == 'given' then
@@ -438,6 +689,12 @@ local function move(prefix, node, messages, list, told)
         end
       end
       if incarnations[cid] == number then
+        if keyed[group] == nil then
+          keyed[group] = redis.call('EXISTS', prefix .. 'gk:' .. group) == 1
+        end
+        if keyed[group] then
+          note_session(prefix, node, group, place, cid)
+        end
         append(finished, group, place)
       else
         return_lease(prefix, node, group, place)
@@ -453,33 +710,45 @@ local function move(prefix, node, messages, list, told)
         local leases = leases_of(prefix, node, group)
         local message = redis.call('HGET', leases, place)
         if message then
-          redis.call('HSET', leases, place, cid .. without_failures(message))
+          redis.call('HSET', leases, place, split_key(message) .. cid .. body_of(message))
         end
       elseif kind == 'refused' then
-        take_refused(prefix, cid, math.floor(number / 256), group, place, number % 256)
+        take_refused(prefix, node, cid, math.floor(number / 256), group, place, number % 256)
+      elseif kind == 'closed' then
+        close_key(prefix, node, group, cid, number)
+      elseif kind == 'check' then
+        checks[#checks + 1] = group
+        checks[#checks + 1] = cid
+        checks[#checks + 1] = number
       else
-        put_back(prefix, group, place, cid .. messages[number])
+        take_from(prefix, node, group, place, cid .. messages[number])
       end
     end
   end
   for group, places in pairs(finished) do
     end_leases(prefix, node, group, places)
   end
-  for group in pairs(waiting) do
-    dispatch(prefix, group, told)
-  end
+  return waiting, checks
 end
 
--- Acknowledged messages and the room of the caller. `list`: {group, place, ...}, {group, room, weight, total that
--- the node knew, ...}.
+-- Acknowledged messages, the room of the caller, and keys of which it has no message any more. `list`: {group, place,
+-- ...}, {group, room, weight, total that the node knew, ...}, perhaps {group, key, number of its last lease, ...}.
 local function settle(prefix, node, list, told)
-  local done, rooms = list[1], list[2]
-  local finished = {}
+  local done, rooms, idle = list[1], list[2], list[3] or {}
+  local finished, waiting = {}, {}
   for i = 1, #done, 2 do
     append(finished, done[i], done[i + 1])
   end
   for group, places in pairs(finished) do
     end_leases(prefix, node, group, places)
+  end
+  for i = 1, #idle, 3 do
+    local group, key = idle[i], idle[i + 1]
+    local bound = binding_of(prefix, group, key)
+    if bound and bound.node == node and tonumber(bound.number) == idle[i + 2] then
+      redis.call('HDEL', prefix .. 'gk:' .. group, key)
+      waiting[group] = true
+    end
   end
   for i = 1, #rooms, 4 do
     local group, weight = rooms[i], rooms[i + 2]
@@ -494,8 +763,11 @@ local function settle(prefix, node, list, told)
       if not redis.call('ZSCORE', prefix .. 'gr:' .. group, node) then
         redis.call('ZADD', prefix .. 'gr:' .. group, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, node)
       end
-      dispatch(prefix, group, told)
+      waiting[group] = true
     end
+  end
+  for group in pairs(waiting) do
+    dispatch(prefix, group, told)
   end
 end
 
@@ -524,7 +796,7 @@ local function leave_group(prefix, group, member, node)
       redis.call('HSET', prefix .. 'shared', 'n', string.format('%.0f', last))
     end
     redis.call('DEL', prefix .. 'g:' .. group, prefix .. 'gm:' .. group, prefix .. 'gq:' .. group,
-      prefix .. 'gw:' .. group, prefix .. 'gv:' .. group)
+      prefix .. 'gw:' .. group, prefix .. 'gv:' .. group, prefix .. 'gk:' .. group)
   end
 end
 
@@ -546,6 +818,7 @@ end
 -- Declare a group with these settings, a JSON object; '' = no more. Returns the number of dropped messages.
 local function declare(prefix, group, settings)
   local key = prefix .. 'g:' .. group
+  local strategy = redis.call('HGET', key, 'o:strategy')
   for _, field in ipairs(redis.call('HKEYS', key)) do
     if field:sub(1, 2) == 'o:' then
       redis.call('HDEL', key, field)
@@ -554,7 +827,7 @@ local function declare(prefix, group, settings)
   if settings == '' then
     local back, listed = waiting_in(prefix, group)
     redis.call('HDEL', prefix .. 'groups', group)
-    redis.call('DEL', prefix .. 'gv:' .. group)
+    redis.call('DEL', prefix .. 'gv:' .. group, prefix .. 'gk:' .. group)
     leave_group(prefix, group, DECLARED)
     return redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 and back + listed or 0
   end
@@ -567,6 +840,9 @@ local function declare(prefix, group, settings)
       value = string.format('%.14g', value)
     end
     redis.call('HSET', key, 'o:' .. name, value)
+  end
+  if redis.call('HGET', key, 'o:strategy') ~= strategy then
+    redis.call('DEL', prefix .. 'gk:' .. group)
   end
   if redis.call('HGET', key, 'o:last_value') ~= '1' then
     redis.call('DEL', prefix .. 'gv:' .. group)
@@ -584,9 +860,22 @@ leave_groups = function(prefix, cid)
   end
 end
 
+-- No key is bound to a node any more.
+local function unbind_all(prefix, node, group)
+  for _, key in ipairs(redis.call('HKEYS', prefix .. 'gk:' .. group)) do
+    local bound = binding_of(prefix, group, key)
+    if bound.node == node then
+      unbind(prefix, group, key, bound)
+    end
+  end
+end
+
 -- A node has ended: what it had goes to others.
 local function end_node_leases(prefix, node)
   local told = {}
+  for _, group in ipairs(redis.call('SUNION', prefix .. 'gn:' .. node, prefix .. 'gl:' .. node)) do
+    unbind_all(prefix, node, group)
+  end
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gn:' .. node)) do
     leave_group(prefix, group, 'n:' .. node, node)
   end
@@ -603,35 +892,26 @@ end
 -- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
 -- QoS 1 that were. Returns whether others of groups stay.
 give_back = function(prefix, cid, sent)
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'h', 'n', 'g', 'o', 'w')
-  if (state[3] or '') == '' then
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'n', 'g', 'o', 'w')
+  if (state[2] or '') == '' then
     return false
   end
-  local head, unsent = tonumber(state[1]), tonumber(state[2])
-  if state[4] ~= '' or state[5] ~= '' then
+  local unsent = tonumber(state[1])
+  if state[3] ~= '' or state[4] ~= '' then
     unsent = math.huge                           -- its connection, or one that still ends, may have got everything
   end
   local told, groups, done, stay = {}, {}, {}, false
-  local number = head
-  while true do
-    local values = redis.call('LRANGE', prefix .. 'q:' .. cid, number - head, number - head + AT_ONCE - 1)
-    for i = 1, #values do
-      local group, place, message = part_of_group(values[i])
-      if group and not redis.call('HGET', prefix .. 'st:' .. cid, number) then
-        if number >= unsent or (sent and without_failures(message):byte(1) % 4 == 1) then
-          done[#done + 1] = number
-          put_back(prefix, group, place, number >= unsent and message or failed(message, 0))
-          groups[group] = true
-        else
-          stay = true
-        end
-      end
-      number = number + 1
+  each_of_groups(prefix, cid, function(number, group, place, message)
+    if redis.call('HGET', prefix .. 'st:' .. cid, number) then
+      return                                     -- its client has it
+    elseif number >= unsent or (sent and body_of(message):byte(1) % 4 == 1) then
+      done[#done + 1] = number
+      put_back(prefix, group, place, number >= unsent and message or failed(message, 0))
+      groups[group] = true
+    else
+      stay = true
     end
-    if #values < AT_ONCE then
-      break
-    end
-  end
+  end)
   if #done > 0 then
     finish_entries(prefix, cid, done)
     for group in pairs(groups) do

@@ -1,21 +1,12 @@
 """Order by key: messages with one topic name, or from one publisher, keep their order over the members of a group."""
 
-from collections import defaultdict
-from dataclasses import replace
-
 import pytest
 
-from _speedups.cluster.group import ClusterGroup
-from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Unsubscribe
 from _speedups.session.group import Group
-from _speedups.session.group_settings import GroupSettings, check_cluster_settings
-from _speedups.session.turn import Turn
-from broker.config.checks import check
+from _speedups.session.group_settings import GroupSettings
 from broker.config.declared_group import declared
-from broker.config.schema import Config
 from broker.core.group_settings import settings_of
-from broker.errors import ConfigError
 from tests.harness.inprocess import Client, KeepingStore, Node
 
 FILTER = "$share/g/t/#"
@@ -346,26 +337,6 @@ def test_absent_members_and_the_end_of_a_group_leave_no_counts() -> None:
     other.close()
     assert not node.router.filters.groups
     assert (node.turn.queued, node.turn.queued_bytes) == (0, 0)
-
-
-def test_a_cluster_refuses_order_by_key() -> None:
-    group = ClusterGroup(Turn(ClusterJournal(lambda: b"")), 1, b"$share/g/t", b"t")
-    group.configure(GroupSettings(window=3, strategy="topic"))  # of another version: it goes round
-    assert group.settings.window == 3
-    with pytest.raises(ValueError, match=r"'publisher' .* for one node"):
-        check_cluster_settings("publisher")
-    check_cluster_settings("rotation")
-
-
-def test_the_configuration_of_a_cluster_refuses_order_by_key() -> None:
-    config = replace(
-        Config(),
-        shared=replace(Config().shared, groups=(declared("$share/g/t", {"strategy": "topic"}),)),
-    )
-    check(config, defaultdict(str))
-    config = replace(config, cluster=replace(config.cluster, redis=("redis://localhost",)))
-    with pytest.raises(ConfigError, match="for one node"):
-        check(config, defaultdict(str))
 
 
 def test_pubrec_keeps_the_key() -> None:

@@ -1,0 +1,100 @@
+"""Order by key in the part of a group that one node of a cluster has: what it gets from Redis, and when."""
+
+import struct
+
+from _speedups.cluster.group import ClusterGroup
+from _speedups.cluster.journal import ClusterJournal, arrive, encode_message, leased
+from _speedups.routing.router import Router
+from _speedups.session.group_settings import GroupSettings
+from _speedups.session.session import Session
+from _speedups.session.turn import Turn
+from tests.unit.speedups.test_cluster_group import LIMITS
+
+NAME = b"$share/g/t"
+KEY = 77
+
+
+class Part:
+    """A group with an order, and one member: a persistent session without connection."""
+
+    def __init__(self) -> None:
+        turn = Turn(ClusterJournal(lambda: b""))
+        turn.set_limits(**LIMITS)
+        self.filters = Router(turn).filters
+        self.filters.set_group_type(ClusterGroup)
+        self.filters.declare(turn, NAME, GroupSettings(declaration=b"{}", strategy="topic"))
+        self.session = Session(turn, 1, b"c", persistent=True, shared=True)
+        self.filters.subscribe(self.session, NAME, 1)
+        self.numbers = 0
+
+    @property
+    def group(self) -> ClusterGroup:
+        return self.filters.groups[NAME]  # type: ignore[return-value]
+
+    def message(self) -> bytes:
+        return struct.pack("<BId", 0x50, KEY, self.numbers) + encode_message(b"t", b"x", 1, False)
+
+    def lease(self, place: int) -> None:
+        self.numbers += 1
+        leased(self.group, place, self.message())
+
+    def load(self, *places: int) -> None:
+        """The session's queue is read; it has messages with these places."""
+        self.session.load()
+        self.session.restore(1, 1)
+        for number, place in enumerate(places, 1):
+            arrive(self.session, number, struct.pack("<BQH", 0x31, place, len(NAME)) + NAME + self.message())
+
+    def close(self) -> set[int]:
+        """Redis takes back what the node has of the key; returns the places that it still has."""
+        self.group.key_closed(KEY, self.numbers)
+        return self.group.places
+
+
+def test_what_redis_takes_back_is_gone_and_may_come_again() -> None:
+    part = Part()
+    part.lease(1)
+    part.lease(2)
+    assert (part.group.places, part.group.waiting) == ({1, 2}, 2)
+    assert part.close() == set()
+    assert part.group.waiting == 0
+    part.lease(1)  # another key object has this place now
+    part.lease(2)
+    assert (part.group.places, part.group.waiting) == ({1, 2}, 2)
+
+
+def test_an_answer_to_an_earlier_question_changes_nothing() -> None:
+    part = Part()
+    part.lease(1)
+    part.lease(2)
+    part.group.key_closed(KEY, 1)
+    part.group.key_free(KEY, 1)
+    part.group.key_free(KEY + 1, 1)
+    assert part.group.places == {1, 2}
+
+
+def test_an_entry_that_went_back_before_it_was_read_is_not_done() -> None:
+    """The session's queue still has it, marked as done; Redis has leased the message to this node."""
+    part = Part()
+    part.lease(1)
+    part.load(1)
+    part.session.restore_done(1)
+    assert part.group.waiting == 1
+    assert part.close() == set(), "it was still known with its key"
+
+
+def test_a_client_that_is_gone_before_it_was_attached_has_its_whole_window() -> None:
+    part = Part()
+    part.load(1, 2, 3)
+    (member,) = part.group.members
+    assert member.given_now == 3
+    part.session.unload()
+    part.load(1)
+    assert member.given_now == 1
+
+
+def test_a_lease_that_arrives_twice_is_one_message() -> None:
+    part = Part()
+    part.lease(1)
+    part.lease(1)
+    assert part.group.waiting == 1
