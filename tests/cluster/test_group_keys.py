@@ -69,6 +69,7 @@ def send(cluster: ClusterProcess, *names: str, node: str = "c", qos: int = 1) ->
     with SocketClient(cluster[node].port, "p", level=5) as publisher:
         for name in names:
             publish(publisher, name.encode(), qos=qos, topic="jobs/" + name[0])
+        publisher.ping()  # else the next connection of this client may end the node's interest in what it has sent
 
 
 def names(worker: Worker) -> list[str]:

@@ -623,25 +623,30 @@ local function take_refused(prefix, node, cid, number, group, place, code)
   end
 end
 
--- The node gives a key up: what it has of it waits again. Nothing happens if a lease is under way to the node: it repeats
--- this when it has that. Meanwhile it gets no more.
-local function close_key(prefix, node, group, key, number)
-  local bound, leases = binding_of(prefix, group, key), leases_of(prefix, node, group)
-  if bound and bound.node == node then
-    if tonumber(bound.number) ~= number then
+-- The node gives keys up: what it has of them waits again. Nothing happens to a key if a lease is under way to the node:
+-- the node repeats this when it has that. Meanwhile it gets no more. `keys`: key -> number of the last lease that the node
+-- has got.
+local function close_keys(prefix, node, group, keys)
+  local closed = {}
+  for key, number in pairs(keys) do
+    local bound = binding_of(prefix, group, key)
+    if bound and bound.node == node and tonumber(bound.number) ~= number then
       bound.closing = true
       bind(prefix, group, key, bound)
-      return
-    end
-    unbind(prefix, group, key, bound)
-  end
-  local found = redis.call('HGETALL', leases)
-  for i = 1, #found, 2 do
-    if key_of(found[i + 1]) == key then
-      return_lease(prefix, node, group, tonumber(found[i]))
+    else
+      closed[key] = true
+      if bound and bound.node == node then
+        unbind(prefix, group, key, bound)
+      end
+      tell(prefix, node, 'key_closed', group, key, number)
     end
   end
-  tell(prefix, node, 'key_closed', group, key, number)
+  local leases = redis.call('HGETALL', leases_of(prefix, node, group))
+  for i = 1, #leases, 2 do
+    if closed[key_of(leases[i + 1]) or ''] then
+      return_lease(prefix, node, group, tonumber(leases[i]))
+    end
+  end
 end
 
 -- Keys of the caller that are held for a session that is elsewhere: send it those that need not be held any more.
@@ -672,12 +677,12 @@ end
 -- 'back', '', 0: the node has no use for it; 'put', heads, place in `messages`: the message waits again;
 -- 'failed', failures, 0: it was sent without success, and the node keeps it; 'dead', '', 0: this block has its dead
 -- letter; 'refused', client id, queue number * 256 + reason code: a client refuses it;
--- with place 0: 'closed', key, number of the last lease that the node has got: see `close_key`; 'check', key, a number of
+-- with place 0: 'closed', key, number of the last lease that the node has got: see `close_keys`; 'check', key, a number of
 -- the node: see `check_keys`.
 -- Returns the groups to dispatch, and what `check_keys` needs.
 local function move(prefix, node, messages, list)
   local finished, incarnations, waiting, checks = {}, {}, {}, {}
-  local keyed = {}
+  local keyed, closing = {}, {}
   for i = 1, #list, 5 do
     local kind, group, place, cid, number = list[i], list[i + 1], list[i + 2], list[i + 3], list[i + 4]
     if kind == 'given' then
@@ -715,7 +720,8 @@ local function move(prefix, node, messages, list)
       elseif kind == 'refused' then
         take_refused(prefix, node, cid, math.floor(number / 256), group, place, number % 256)
       elseif kind == 'closed' then
-        close_key(prefix, node, group, cid, number)
+        closing[group] = closing[group] or {}
+        closing[group][cid] = number
       elseif kind == 'check' then
         checks[#checks + 1] = group
         checks[#checks + 1] = cid
@@ -727,6 +733,9 @@ local function move(prefix, node, messages, list)
   end
   for group, places in pairs(finished) do
     end_leases(prefix, node, group, places)
+  end
+  for group, keys in pairs(closing) do
+    close_keys(prefix, node, group, keys)
   end
   return waiting, checks
 end
