@@ -1,0 +1,132 @@
+"""Order by key in the functions of Redis: a key is bound to one node; its steps have numbers, so each counts once."""
+
+import json
+import struct
+from typing import Any
+
+import pytest
+import redis
+
+from _speedups.base.msgpack import pack
+from _speedups.cluster.journal import encode_message
+from cluster.redis.connector import function_library
+from tests.harness.redis_process import RedisProcess
+
+GROUP = b"$share/g/t"
+KEY, OTHER = b"\1\0\0\0", b"\2\0\0\0"
+SETTINGS = {"strategy": "topic", "max_queued_messages": 4}
+
+
+class Nodes:
+    """Nodes `n1` and `n2`, which are no more than their calls; each has announced room for the group."""
+
+    def __init__(self, port: int) -> None:
+        self.redis = redis.Redis(port=port)
+        self.redis.function_load(function_library(), replace=True)
+        self.sequence = {b"n1": 0, b"n2": 0}
+        for node in self.sequence:
+            self.call("join", node, 2)
+        self.call("declare_group", b"n1", GROUP, json.dumps(SETTINGS))
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+
+    def commit(self, node: bytes, messages: list[bytes], shares: list[Any], moves: list[Any]) -> None:
+        self.sequence[node] += 1
+        block = [messages, [], b"", b"", [], b"", [], [], [], [], [100, 1 << 20, 0, *shares], moves]
+        reply = self.call("commit", node, self.sequence[node], pack(block), 100, 1 << 20, 0, 1)
+        assert isinstance(reply[0], int), reply
+
+    def share(self, *keys: bytes) -> None:
+        """New messages with these keys."""
+        messages = [b"\x50" + key + bytes(8) + encode_message(b"t", b"x", 1, False) for key in keys]
+        self.commit(b"n1", messages, [part for n in range(len(keys)) for part in (GROUP, n + 1)], [])
+
+    def room(self, node: bytes, room: int) -> None:
+        total = int(self.redis.hget("mq:go:" + GROUP.decode(), b"t:" + node) or 0)
+        self.call("acks", node, pack([]), pack([[], [GROUP, room, 1, total]]))
+
+    def idle(self, node: bytes, number: int, *done: int) -> None:
+        """All messages of the key are done; `number`: of its last lease that the node has."""
+        ended = [part for place in done for part in (GROUP, place)]
+        self.call("acks", node, pack([]), pack([ended, [], [GROUP, KEY, number]]))
+
+    def close(self, node: bytes, number: int) -> None:
+        self.commit(node, [], [], [b"closed", GROUP, 0, KEY, number])
+
+    def leases(self, node: bytes) -> dict[int, int]:
+        """Place -> number of the lease."""
+        found = self.redis.hgetall(b"mq:gl:" + node + b" " + GROUP)
+        return {int(place): int(struct.unpack("<d", message[5:13])[0]) for place, message in found.items()}
+
+    @property
+    def bound(self) -> list[bytes]:
+        """The node of each key that is bound."""
+        return [value.split(b" ")[2] for value in self.redis.hvals(b"mq:gk:" + GROUP)]
+
+    @property
+    def waiting(self) -> int:
+        return int(self.redis.llen(b"mq:gw:" + GROUP) + self.redis.zcard(b"mq:gq:" + GROUP))
+
+
+@pytest.fixture
+def nodes(redis_server: RedisProcess) -> Nodes:
+    made = Nodes(redis_server.port)
+    made.room(b"n1", 1)
+    return made
+
+
+def test_a_key_stays_with_its_node_and_others_wait_for_room(nodes: Nodes) -> None:
+    nodes.share(KEY, KEY)
+    nodes.room(b"n2", 1)
+    nodes.share(KEY, OTHER)
+    assert nodes.leases(b"n1") == {1: 1, 2: 2, 3: 3}
+    assert nodes.leases(b"n2") == {4: 4}
+    nodes.share(b"\3\0\0\0", KEY)
+    assert nodes.waiting == 2, "nothing passes what waits"
+    nodes.room(b"n2", 1)
+    assert (nodes.leases(b"n1"), nodes.leases(b"n2")) == ({1: 1, 2: 2, 3: 3, 6: 6}, {4: 4, 5: 5})
+
+
+def test_a_key_is_idle_with_its_last_lease_only(nodes: Nodes) -> None:
+    nodes.share(KEY, KEY)
+    nodes.idle(b"n1", 1, 1)  # the second is under way
+    assert nodes.bound == [b"n1"]
+    nodes.idle(b"n2", 2)
+    assert nodes.bound == [b"n1"]
+    nodes.idle(b"n1", 2, 2)
+    assert nodes.bound == []
+    nodes.room(b"n2", 1)
+    nodes.share(KEY)
+    nodes.idle(b"n1", 2)  # sent again
+    assert nodes.bound == [b"n2"]
+
+
+def test_a_node_gives_a_key_up_when_it_has_all_its_leases(nodes: Nodes) -> None:
+    nodes.share(KEY, KEY)
+    nodes.room(b"n1", 0)
+    nodes.room(b"n2", 9)
+    nodes.close(b"n1", 1)  # the second is under way
+    assert nodes.leases(b"n1") == {1: 1, 2: 2}
+    nodes.share(KEY, OTHER)
+    assert (nodes.leases(b"n2"), nodes.waiting) == ({}, 2), "they must not pass it"
+    nodes.close(b"n1", 2)
+    assert nodes.leases(b"n1") == {}
+    assert nodes.leases(b"n2") == {1: 3, 2: 4, 3: 5, 4: 6}
+    nodes.close(b"n1", 2)  # sent again
+    assert (nodes.leases(b"n1"), len(nodes.leases(b"n2"))) == ({}, 4)
+
+
+def test_a_node_has_no_more_than_may_wait(nodes: Nodes) -> None:
+    nodes.share(*[KEY] * 6)
+    assert (len(nodes.leases(b"n1")), nodes.waiting) == (4, 2)
+    nodes.idle(b"n1", 4, 1, 2, 3, 4)
+    nodes.room(b"n1", 1)
+    assert (len(nodes.leases(b"n1")), nodes.waiting) == (2, 0)
+
+
+def test_the_keys_of_a_dead_node_go_to_another_one(nodes: Nodes) -> None:
+    nodes.share(KEY, KEY, KEY)
+    nodes.room(b"n2", 1)
+    nodes.call("leave", b"n1")
+    assert (nodes.bound, nodes.leases(b"n2")) == ([b"n2"], {1: 4, 2: 5, 3: 6})
