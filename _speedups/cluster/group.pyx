@@ -184,8 +184,10 @@ cdef class ClusterGroup(Group):
         self.leases.add(place)
         self.room_known -= self.room_known > 0
         if key >= 0 and self.keys is not None:
-            if self.keys.of(place) is not None:
-                return 0                          # it came back here
+            known = self.keys.of(place)
+            if known is not None:                 # it is here already
+                known.number = max(known.number, number)
+                return 0
             known = self.keys.note(place, <uint32_t>key)
             known.number = max(known.number, number)
             if elsewhere and known.member is None:
@@ -331,7 +333,9 @@ cdef class ClusterGroup(Group):
         return 0
 
     def tick(self):
-        """A quarter of a second has passed: messages that no member here may take go to other nodes.
+        """A quarter of a second has passed.
+
+        Messages that no member here may take go to other nodes. Redis is asked about keys that are held.
 
         Returns whether the group needs the next tick, too.
         """
@@ -446,7 +450,7 @@ cdef class ClusterGroup(Group):
             del self.entrusted[place]
             self.forget_failures(place)
             key = self.keys.of(place)
-            if key.number and not key.held & ELSEWHERE:
+            if key is not None and key.number and not key.held & ELSEWHERE:
                 self.hold(key)
             self.keys.done(place)
         return self.turn.schedule_send(self)
