@@ -35,7 +35,7 @@ OPTIONS: dict[str, tuple[Kind, str]] = {
     "when_full": (Choice(("drop-old", "drop-new")), "the message that a full queue drops"),
     "expiry": (Duration(0, 36_500 * 86_400.0), "seconds that a message may wait; 0 = as long as its publisher allows"),
     "last_value": (Boolean(), "only the newest message of each topic waits"),
-    "strategy": (Choice(("rotation", "topic", "publisher")), "the member that gets a message"),
+    "strategy": (Choice(("rotation", "topic", "publisher")), "rotation, or the order of each topic or publisher"),
     "max_deliveries": (Integer(0, 65_535), "attempts after which a message is a dead letter; 0 = no limit"),
     "dead_letter_topic": (DeadLetterTopic(), "the topic of dead letters; empty: they are dropped"),
     "paused": (Boolean(), "members get no new messages"),
