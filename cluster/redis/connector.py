@@ -14,7 +14,8 @@ from cluster.redis.link import Link, LinkError
 log = logs.get("flockmq.cluster")
 
 FUNCTIONS = Path(__file__).with_name("functions")
-FUNCTION_FILES = ("common", "shares", "commits", "sessions", "membership", "log")  # one library, joined in this order
+# One library, joined in this order.
+FUNCTION_FILES = ("common", "leases", "shares", "commits", "sessions", "membership", "log")
 # Lasting errors of Redis: waiting does not resolve them.
 FINAL = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "ERR DB index", "NOPROTO")
 

@@ -3,8 +3,8 @@
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
--- A node joins common, shares, commits, sessions, membership and log, in this order, to one library: a local of one file is
--- visible in the files after it, and Lua allows 200 of them.
+-- A node joins common, leases, shares, commits, sessions, membership and log, in this order, to one library: a local of
+-- one file is visible in the files after it, and Lua allows 200 of them.
 --
 -- The first argument of every function is the key prefix. In a Redis Cluster callers declare one key, the bare hash tag
 -- of the prefix. It never exists: so the server replies MOVED or ASK instead of running the function, whenever not all
