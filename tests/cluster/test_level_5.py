@@ -215,6 +215,7 @@ def test_what_has_expired_is_not_delivered(cluster: ClusterProcess) -> None:
     writer.send(Publish("kept", b"short", 1, retain=True, packet_id=3, properties=short))
     redis = cluster.redis.client()
     until(lambda: redis.hexists("mq:retained", "kept"), "it is kept")
+    cluster.settle()  # each node has a copy
     until(lambda: not redis.hexists("mq:retained", "kept"), "it has expired")
     other = five(cluster, "c", "other")
 
