@@ -147,7 +147,11 @@ class Recovery:
             raise Behind
         for member in (*replica.members.departed, *replica.members):
             await replica.reader.read_log(member)
-        await replica.reader.read_queues(self._claims.shared_sessions())
+        sessions = self._claims.shared_sessions()
+        if await replica.reader.has_lost(sessions):  # their numbers would be used again, for other messages
+            self._on_fenced("Redis has lost committed data")
+            return
+        await replica.reader.read_queues(sessions)
         results = await replica.reader.ask_hash("HGETALL", link.keys.analytics_results)
         if link.closed:
             return

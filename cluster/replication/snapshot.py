@@ -130,6 +130,15 @@ class SnapshotReader:
                 if session is not None:
                     await self._read_queue(session)
 
+    async def has_lost(self, sessions: list[Session]) -> bool:
+        """Whether Redis lacks messages of these queues that this node has received. Raises as `NodeLink.ask`."""
+        for start in range(0, len(sessions), AT_ONCE):
+            some = sessions[start : start + AT_ONCE]
+            tails = [field for one in some for field in (one.client_id, one.session_id, one.next_number)]
+            if await self._link.ask_function("lost", *tails):
+                return True
+        return False
+
     async def _read_queue(self, session: Session) -> None:
         while True:
             _, _, first, entries, tail, *_ = await self._link.ask_function(

@@ -215,3 +215,26 @@ def test_a_connection_is_reset_when_disconnect_could_not_be_stored(start: StartC
         client.socket.recv(1)
     assert isinstance(reader.receive(), Publish)
     cluster["a"].proxy.resume()
+
+
+def test_a_queue_that_has_lost_messages_does_not_hide_later_ones(start: StartCluster) -> None:
+    """After a fail-over to a replica that lacks them, their numbers are used again, for other messages."""
+    cluster = start()
+    reader = at(cluster, "a", "reader", clean_start=False)
+    reader.subscribe(("t", 1))
+    with at(cluster, "b", "writer") as writer:
+        writer.send(Publish("t", b"lost", 1, packet_id=1))
+        assert writer.receive() == Puback(1)
+        received = reader.receive()
+        assert isinstance(received, Publish) and received.payload == b"lost"
+        cluster.redis.client().rpop("mq:q:reader")
+        cluster["a"].proxy.cut()
+        cluster["a"].wait_for_log("fenced", reason="Redis has lost committed data")
+        until(lambda: reader.receive() is None, "the node has closed the connection")
+        cluster.settle()
+        reader = at(cluster, "a", "reader", clean_start=False)
+        assert reader.connack is not None and reader.connack.session_present
+        writer.send(Publish("t", b"later", 1, packet_id=2))
+        assert writer.receive() == Puback(2)
+        received = reader.receive()
+        assert isinstance(received, Publish) and received.payload == b"later"

@@ -153,6 +153,21 @@ register({function_name = 'flockmq_behind', flags = {'no-writes', 'allow-oom'}, 
   return found
 end})
 
+-- args: prefix, node, then client id, incarnation and the next queue number that the node expects, in turn.
+-- Returns the client ids whose queues end before that number: Redis has lost messages that the node has received.
+register({function_name = 'flockmq_lost', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+  local prefix, found = args[1], {}
+  for i = 3, #args, 3 do
+    local cid = args[i]
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'x', 'h')
+    if state[1] == args[i + 1]
+        and tonumber(state[2]) + redis.call('LLEN', prefix .. 'q:' .. cid) < tonumber(args[i + 2]) then
+      found[#found + 1] = cid
+    end
+  end
+  return found
+end})
+
 -- args: prefix, node, cursor, count. The claims of a node as Redis knows them; a node reads them when its link is back.
 -- Returns {cursor, client id, epoch, 1 = another connection has claimed the session since, ...}.
 register({function_name = 'flockmq_owned', flags = {'no-writes', 'allow-oom'}, callback = function(args)
