@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -218,17 +218,16 @@ class ClusterProcess:
         return all(node.running for node in self.nodes)
 
     def signal(self, signum: int) -> None:
-        """Send a signal to all nodes."""
+        """Send a signal to all nodes that have not ended."""
         for node in self.nodes:
             if node.running:
-                node.signal(signum)
+                with suppress(ProcessLookupError):  # it may be about to end
+                    node.signal(signum)
 
     def stop(self) -> int:
         """End all nodes with SIGTERM; returns 0, or an exit status that isn't. Redis goes on."""
         self._forget_barriers()
-        for node in self.nodes:
-            if node.running:
-                node.signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:
@@ -238,9 +237,7 @@ class ClusterProcess:
     def kill(self) -> None:
         """kill -9 to all nodes."""
         self._forget_barriers()
-        for node in self.nodes:
-            if node.running:
-                node.signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self.wait()
 
     def restart(self) -> None:
