@@ -14,10 +14,9 @@ node reports the key as idle; when it can't give those that it has, it gives the
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.cluster.journal cimport ClusterJournal
+from _speedups.cluster.journal cimport ClusterJournal, pack_failures, pack_key
 from _speedups.cluster.peer cimport Peer
 from _speedups.session.counters cimport SHARED_ACCEPTED, SHARED_RETURNED
-from _speedups.cluster.journal cimport pack_failures, pack_key
 from _speedups.session.group cimport GIVEN_TO_ONE, Group
 from _speedups.session.group_keys cimport Key, hash_of
 from _speedups.session.group_members cimport Member, key_of, take_entry
@@ -438,22 +437,16 @@ cdef class ClusterGroup(Group):
         if key is None or self.entrusted.pop(place, None) is None:
             return 0
         self.forget_failures(place)
-        if key.number:
+        if key.number and not key.held & ELSEWHERE:
             self.hold(key)
         self.keys.done(place)
         return self.turn.schedule_send(self)
 
     cdef int hold_keys(self, Member member) except -1:
         """The member has a persistent session, which leaves this node: it may return elsewhere."""
-        cdef Key key
         for place in [place for place, other in self.entrusted.items() if other is member]:
-            del self.entrusted[place]
-            self.forget_failures(place)
-            key = self.keys.of(place)
-            if key is not None and key.number and not key.held & ELSEWHERE:
-                self.hold(key)
-            self.keys.done(place)
-        return self.turn.schedule_send(self)
+            self.hold_key(place)
+        return 0
 
     cdef int leave(self, Member member, bint session_ends) except -1:
         if member.session.kind == SHARED:

@@ -81,6 +81,14 @@ def has(worker: Worker, *wanted: str) -> Callable[[], bool]:
     return lambda: names(worker) == list(wanted)
 
 
+def finish_the_first(back: Worker, other: Worker) -> None:
+    """A member that is back completes `a1`, of QoS 2; one of the two gets `a2`."""
+    back.answer()
+    until(lambda: len(back.look().held) == 1)
+    back.answer()
+    until(lambda: [*names(back), *names(other)].count("a2") == 1)
+
+
 def test_messages_of_a_key_follow_to_the_member_that_has_the_first(cluster: ClusterProcess) -> None:
     first = Worker(cluster["a"].port, "first")
     send(cluster, "a1")
@@ -156,10 +164,7 @@ def test_a_key_waits_until_a_member_is_back_and_has_answered(cluster: ClusterPro
     other.answer()
     cluster.settle()
     assert names(other) == ["b1"]
-    back.answer()
-    until(lambda: len(back.look().held) == 1)
-    back.answer()
-    until(lambda: [*names(back), *names(other)].count("a2") == 1)
+    finish_the_first(back, other)
 
 
 def test_a_key_waits_for_qos_2_over_the_death_of_its_node(cluster: ClusterProcess) -> None:
@@ -176,10 +181,7 @@ def test_a_key_waits_for_qos_2_over_the_death_of_its_node(cluster: ClusterProces
     until(has(back, "a1"))
     cluster.settle("b", "c")
     assert names(other) == ["b1"]
-    back.answer()
-    until(lambda: len(back.look().held) == 1)
-    back.answer()
-    until(lambda: [*names(back), *names(other)].count("a2") == 1)
+    finish_the_first(back, other)
 
 
 def test_a_session_that_ends_gives_its_keys_free(cluster: ClusterProcess) -> None:
