@@ -188,7 +188,9 @@ class FaultClient:
         self._send_publish(packet)
 
     def _send_publish(self, packet: Publish) -> None:
-        self.history.add(Published(self.client_id, packet.topic_name, packet.payload, packet.qos, packet.retain))
+        self.history.add(
+            Published(self.client_id, packet.topic_name, packet.payload, packet.qos, packet.retain, packet.packet_id)
+        )
         self.send(packet)
 
     def subscribe(self, *topic_filters: tuple[str, int]) -> None:
@@ -265,11 +267,11 @@ class FaultClient:
         elif isinstance(packet, Puback | Pubcomp):
             out = self.outgoing.pop(packet.packet_id, None)
             if out is not None:
-                add(Acknowledged(self.client_id, out.packet.payload, type(packet).__name__.upper()))
+                add(Acknowledged(self.client_id, out.packet.payload, type(packet).__name__.upper(), packet.packet_id))
         elif isinstance(packet, Pubrec) and packet.packet_id in self.outgoing:
             out = self.outgoing[packet.packet_id]
             if not out.received:
-                add(Acknowledged(self.client_id, out.packet.payload, "PUBREC"))
+                add(Acknowledged(self.client_id, out.packet.payload, "PUBREC", packet.packet_id))
             out.received = True
             self.answer(Pubrel(packet_id=packet.packet_id))
 

@@ -1,6 +1,7 @@
 """What clients did and saw, in the order it happened: written by tests/faults/client.py, judged by checker.py.
 
-Payloads are unique: they name the message. A message that is sent again is the same message.
+Payloads are unique: they name the message. A message that is sent again is the same message. Only messages that clear a
+retained one are alike: they are told apart by their packet identifiers.
 """
 
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ class Published:
     payload: bytes
     qos: int
     retain: bool = False
+    packet_id: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Acknowledged:
     client: str
     payload: bytes
     by: str
+    packet_id: int = 0
 
 
 @dataclass(frozen=True)

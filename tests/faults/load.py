@@ -119,8 +119,8 @@ class Load:
         while time.monotonic() < end:
             self.act()
 
-    def finish(self) -> None:
-        """All that is under way arrives; then nothing may be wrong."""
+    def finish(self, *, behind: bool = False) -> None:
+        """All that is under way arrives; then nothing may be wrong. `behind`: as for `checker.check`."""
         self.until(lambda: not any(client.outgoing for client in self.fleet.clients), "all acknowledged")
         self.publishers[0].publish("t/last", b"last", 2)
         self.until(
@@ -131,7 +131,7 @@ class Load:
             "all delivered",
         )
         self.settle()
-        findings = checker.check(self.history)
+        findings = checker.check(self.history, behind=behind)
         assert findings == [], "\n".join(findings[:20]) + "\n" + self.broker.log_text()
         for port in self.ports():
             findings = checker.retained(self.history, self._retained(port))

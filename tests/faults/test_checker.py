@@ -113,11 +113,20 @@ def test_order_over_members(events: list[Event], *, is_right: bool) -> None:
     assert (checker.disordered(history, {"a", "b"}) == []) is is_right
 
 
+def test_what_a_redis_that_was_behind_may_double() -> None:
+    again = [Published("p", "t", b"1", 2), *publish(b"1", 2, "PUBCOMP")]
+    doubled = [*take(b"1", 2), *take(b"1", 2, dup=True)]
+    assert checker.check(History([*BEGIN, *again, *doubled]), behind=True) == []
+    assert checker.check(History([*BEGIN, *again, *doubled]))
+    assert checker.check(History([*BEGIN, *publish(b"1", 2, "PUBCOMP"), *doubled]), behind=True)
+
+
 @pytest.mark.parametrize(
     ("values", "is_right"),
     [
         ({"t": b"2"}, True),
         ({"t": b"3"}, True),
+        ({"t": b"2", "under way": b"5"}, True),
         ({"t": b"1"}, False),
         ({}, False),
         ({"t": b"2", "cleared": b"4"}, False),
@@ -133,6 +142,9 @@ def test_retained_values(values: dict[str, bytes], is_right: bool) -> None:
             Acknowledged("p", b"4", "PUBACK"),
             Published("p", "cleared", b"", 1, True),
             Acknowledged("p", b"", "PUBACK"),
+            Published("p", "under way", b"5", 1, True),
+            Acknowledged("p", b"5", "PUBACK"),
+            Published("p", "under way", b"", 1, True, packet_id=1),
         ]
     )
     assert (checker.retained(history, values) == []) is is_right
