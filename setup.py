@@ -22,7 +22,11 @@ FLAGS = ["-O1", "-g", f"-fsanitize={SANITIZE}"] if SANITIZE else ["-O3", "-g0"]
 
 
 class BuildExt(build_ext):
-    """Translates the modules to C when they are compiled: an sdist needs no C."""
+    """Translates the modules to C when they are compiled: an sdist needs no C. Uses all cores."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()  # here: `pip install -e` resets the options of setup()
 
     def run(self) -> None:
         # On copies: setuptools has prepared its own objects, also when it only asks for the names of files.
@@ -56,5 +60,4 @@ setup(
         for path in sorted(Path(package).rglob("*.pyx"))
     ],
     cmdclass={"build_ext": BuildExt},
-    options={"build_ext": {"parallel": os.cpu_count() or 1}},
 )
