@@ -12,6 +12,7 @@ from broker.config.schema import Config, QuotasConfig
 from broker.coordination.coordinator import Coordinator
 from broker.core.calls import RpcMethods
 from broker.core.data_plane import DataPlane
+from broker.core.driver import Driver
 from broker.core.loop_monitor import LoopMonitor
 from broker.core.redirect import Drain, Redirect
 from broker.core.secret import Secret
@@ -27,7 +28,7 @@ class Broker:
         config: of the node.
         coordinator: of its sessions; has journal and store.
         authenticator: decides over CONNECT.
-        wake: calls `reactor.run` soon.
+        driver: runs the reactor.
         http_failures: number of wrong tokens that the HTTP server has received.
     """
 
@@ -36,13 +37,13 @@ class Broker:
         config: Config,
         coordinator: Coordinator,
         authenticator: Authenticator,
-        wake: Callable[[], object],
+        driver: Driver,
         http_failures: Callable[[], int] = int,
     ) -> None:
         self.coordinator = coordinator
         self.authenticator = authenticator
         self.http_failures = http_failures
-        self.data_plane = DataPlane(config, coordinator.journal, coordinator.store.commit, wake)
+        self.data_plane = DataPlane(config, coordinator.journal, coordinator.store.commit, driver)
         self.bans = Bans(self.data_plane, coordinator.call_all)
         self.traces = Traces(self.data_plane.turn)
         self.rpc_methods: RpcMethods = {"bans": self.bans.on_changed, "trace": self.traces.steps}

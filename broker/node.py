@@ -27,6 +27,7 @@ from broker.config.reload import diff, follow
 from broker.config.schema import Config
 from broker.coordination.coordinator import Coordinator
 from broker.coordination.standalone import StandaloneCoordinator
+from broker.core.driver import make_driver
 from broker.core.full_queues import FullQueues
 from broker.errors import ConfigError, NotNow, UsageError
 from broker.handlers.dispatch import Dispatcher
@@ -105,11 +106,12 @@ class Node:
         )
         self._full_queues = FullQueues(self._queue_limits)
         self._clock = Clock(self._loop, self._tick, self._jobs())
+        self._driver = make_driver(self._loop)
         self._build()
 
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._rejoin)
-        self.broker = Broker(self.config, self.coordinator, self._access, self._wake, self._http_failures)
+        self.broker = Broker(self.config, self.coordinator, self._access, self._driver, self._http_failures)
         self.broker.use(self._hooks, self.config.hooks.timeout)
         self.broker.add_methods(methods(self))
         self.broker.data_plane.reactor.attach(Dispatcher(self.broker))
@@ -179,7 +181,7 @@ class Node:
         self.broker.bans.refresh()
         reactor = self.broker.data_plane.reactor
         reactor.set_max_connections(self._max_connections())
-        self._loop.add_reader(reactor.fileno(), reactor.run)
+        reactor.start()
         self.listeners.open(reactor, self.config.proxy.trusted)
         self._update_sys(0.0)
         if self._heap is not None:
@@ -198,7 +200,7 @@ class Node:
         if self._rejoining is None and not self._stopped.is_set():
             log.error("fenced: closing all clients and rejoining the cluster", reason=reason)
             reactor = self.broker.data_plane.reactor
-            self._loop.remove_reader(reactor.fileno())
+            reactor.stop()
             for connection in reactor:
                 connection.reset_on_close = True  # other nodes publish its will, even if it just sends DISCONNECT
                 connection.close(close_reasons.NODE_REJOINS)
@@ -223,9 +225,6 @@ class Node:
         log.info("rejoined the cluster: the node is ready again")
 
     # ---- run ----
-
-    def _wake(self) -> None:
-        self._loop.call_soon(self.broker.data_plane.reactor.run)
 
     def _tick(self, ticks: int, missed: int, late: float) -> None:
         self.broker.monitor.tick(late)
@@ -323,7 +322,7 @@ class Node:
         if self.serving:
             self._clock.stop()
             await self.coordinator.drain(self.broker.redirect.references)
-            self._loop.remove_reader(reactor.fileno())
+            reactor.stop()
         self.listeners.close()
         await self.coordinator.stop()
         self._report_full_queues()

@@ -19,7 +19,7 @@ cdef class Acceptor(Loop):
     cdef readonly uint32_t max_connections
     cdef readonly uint32_t max_pending
 
-    cdef object watch(self, int fd)
+    cdef object watch(self, int fd, uint32_t flags=*)
     cdef int pause(self, int fd, bint at_capacity) except -1
     cdef int resume_accepting(self) except -1
     cdef bint has_room(self) except -1

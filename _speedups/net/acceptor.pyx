@@ -108,9 +108,9 @@ cdef class Acceptor(Loop):
         self.endpoints.clear()
         self.paused.clear()
 
-    cdef object watch(self, int fd):
+    cdef object watch(self, int fd, uint32_t flags=0):
         cdef epoll_event event
-        event.events = EPOLLIN
+        event.events = EPOLLIN | flags
         event.data.u64 = <uint64_t>fd << 1 | 1     # odd: not the address of a Connection
         if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
             raise OSError(errno, os.strerror(errno))

@@ -12,7 +12,7 @@ cdef extern from "<sys/epoll.h>" nogil:
     int epoll_ctl(int, int, int, epoll_event*)
     int epoll_wait(int, epoll_event*, int, int)
     int EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
-    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLET
 
 cdef extern from "<sys/socket.h>" nogil:
     struct sockaddr:
@@ -49,6 +49,14 @@ cdef extern from "<time.h>" nogil:
     int clock_gettime(int, timespec*)
     int nanosleep(const timespec*, timespec*)
     int CLOCK_MONOTONIC
+
+cdef extern from "<sys/timerfd.h>" nogil:
+    struct itimerspec:
+        timespec it_interval
+        timespec it_value
+    int timerfd_create(int, int)
+    int timerfd_settime(int, int, const itimerspec*, itimerspec*)
+    int TFD_CLOEXEC, TFD_NONBLOCK
 
 cdef extern from "<sys/prctl.h>" nogil:
     int prctl(int, unsigned long)

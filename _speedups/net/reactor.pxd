@@ -1,6 +1,6 @@
 # The sockets of a node, turn by turn. See reactor.pyx.
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from _speedups.net.acceptor cimport Acceptor
 from _speedups.net.connection cimport Connection
@@ -21,8 +21,13 @@ cdef class Reactor(Acceptor):
     cdef int64_t lease_deadline        # after this no client is served, ns; 0 = no deadline
     cdef readonly object on_lease_expired  # callable: called instead
     cdef bint soon                     # another turn has been requested
-    cdef object wake                   # callable: call `run` soon
+    cdef object driver                 # runs the turns
+    cdef int loop_fd                   # descriptor of the event loop, ready when it has something to do; -1: none
+    cdef int alarm_fd                  # likewise, ready when a timer of the loop is due
 
+    cdef int watch_loop(self, int fd, int alarm) except -1
+    cdef bint is_loops(self, uint64_t tag) noexcept
+    cdef bint take_turn(self, int timeout) except -1
     cdef int serve(self, Connection c, uint32_t events) except -1
     cdef int serve_pending(self) except -1
     cdef int serve_read_again(self) except -1

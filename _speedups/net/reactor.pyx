@@ -1,8 +1,8 @@
-"""The sockets of a node: one epoll set, itself watched by the node's loop, so that a turn is one callback.
+"""The sockets of a node: one epoll set, which is served turn by turn.
 
 Sockets and clock are used in this package only: at a microsecond a message, a Python call per read and per write
 would cost most. A turn calls epoll once, reads each readable connection once into one shared buffer, and lets its
-channel handle the packets. Then `Turn.end` stores and writes. An idle connection owns no buffer, and its timer is an
+channel handle the packets. Then `Turn.end` stores and writes. A driver runs the turns within the node's event loop. An idle connection owns no buffer, and its timer is an
 entry in a wheel that moves about once per keep-alive period.
 
 Connections without CONNACK are in an epoll set of their own. A turn serves only some of them, which bounds the delay
@@ -21,8 +21,8 @@ from _speedups.base.timer_wheel cimport Timer, wheel_pop
 from _speedups.net.connection cimport connection_of
 from _speedups.net.loop cimport READ_MAX, TAIL_MAX
 from _speedups.net.posix cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MSG_DONTWAIT, PR_SET_TIMERSLACK,
-    epoll_event, epoll_wait, mallopt, now, prctl, recv,
+    EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MSG_DONTWAIT, PR_SET_TIMERSLACK,
+    epoll_ctl, epoll_event, epoll_wait, mallopt, now, prctl, recv,
 )
 from _speedups.net.preamble cimport after_frames, read_preamble, upgrade_websocket
 from _speedups.net.wakeup cimport coalesce_wakeups, note_turn
@@ -40,16 +40,46 @@ cdef class Reactor(Acceptor):
     Args:
         router: the node's router.
         handler: see the head of this file and of channel.pyx.
-        wake: called without arguments when `run` should be called again soon.
+        driver: runs the turns in the event loop; its methods get the reactor: `start`, `stop` and `wake`, by which a
+            turn is to be run soon.
     """
 
-    def __init__(self, Router router not None, handler, wake):
+    def __init__(self, Router router not None, handler, driver):
         Acceptor.__init__(self, router, handler)
-        self.wake = wake
+        self.driver = driver
+        self.loop_fd = self.alarm_fd = -1
         prctl(PR_SET_TIMERSLACK, 1)                # a wait of 50 us must not take 100
         mallopt(M_MMAP_THRESHOLD, KEPT_MAX)        # a turn's batches are short-lived: getting their pages from the
         mallopt(M_TRIM_THRESHOLD, KEPT_MAX)        # kernel each time costs more than filling them
         self.watch(self.pending_epoll)
+
+    # ---- life ----
+
+    def start(self):
+        """Serve the connections from now on."""
+        self.driver.start(self)
+
+    def stop(self):
+        """Serve the connections no more, until `start`."""
+        self.driver.stop(self)
+
+    cdef int watch_loop(self, int fd, int alarm) except -1:
+        """End a wait for input also when the event loop has something to do.
+
+        fd, alarm: a descriptor of the loop, and one that becomes ready when a timer is due; both -1 = no more.
+        """
+        if self.loop_fd >= 0:
+            epoll_ctl(self.epoll, EPOLL_CTL_DEL, self.loop_fd, NULL)
+            epoll_ctl(self.epoll, EPOLL_CTL_DEL, self.alarm_fd, NULL)
+        self.loop_fd, self.alarm_fd = fd, alarm
+        if fd >= 0:
+            self.watch(fd)
+            self.watch(alarm, EPOLLET)
+        return 0
+
+    cdef bint is_loops(self, uint64_t tag) noexcept:
+        """Whether an event is one of the event loop."""
+        return tag & 1 and (<int>(tag >> 1) == self.loop_fd or <int>(tag >> 1) == self.alarm_fd)
 
     # ---- a turn ----
 
@@ -63,24 +93,38 @@ cdef class Reactor(Acceptor):
 
     def run(self):
         """Run one turn: read and handle all that is readable now, then end the turn."""
+        self.take_turn(0)
+
+    cdef bint take_turn(self, int timeout) except -1:
+        """Run one turn. Returns whether the event loop has something to do.
+
+        timeout: milliseconds to wait for input, if no turn was requested; -1 = until it comes.
+        """
         cdef epoll_event events[EVENTS_MAX]
         cdef int count, i
         cdef uint64_t tag
-        cdef bint pending = False
-        cdef uint64_t packets_before
+        cdef bint pending = False, loop_ready = False
+        cdef uint64_t packets_before = self.turn.counters[PACKETS_RECEIVED]
+        if self.soon:
+            timeout = 0
+        with nogil:
+            count = epoll_wait(self.epoll, events, EVENTS_MAX, timeout)
+        if not self.soon and (count <= 0 or (count == 1 and self.is_loops(events[0].data.u64))):
+            return count > 0
         if self.lease_deadline and now() > self.lease_deadline:
             self.on_lease_expired()
-            return
-        coalesce_wakeups(&self.wakeup, self.soon)
-        packets_before = self.turn.counters[PACKETS_RECEIVED]
+            return True
+        if coalesce_wakeups(&self.wakeup, self.soon):
+            with nogil:
+                count = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
         self.soon = False
-        with nogil:
-            count = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
         for i in range(count):
             tag = events[i].data.u64
             if tag & 1:                            # odd: not the address of a Connection, but a file descriptor
                 if <int>(tag >> 1) == self.pending_epoll:
                     pending = True
+                elif self.is_loops(tag):
+                    loop_ready = True
                 elif <int>(tag >> 1) in self.endpoints:
                     self.accept(<int>(tag >> 1))
                 continue
@@ -91,6 +135,7 @@ cdef class Reactor(Acceptor):
             self.serve_read_again()
         self.end_turn()
         note_turn(&self.wakeup, self.turn.counters[PACKETS_RECEIVED] - packets_before)
+        return loop_ready
 
     def end_turn(self):
         """End a turn: end connections that are to be closed, store, write. To be called after changes outside `run`."""
@@ -99,7 +144,7 @@ cdef class Reactor(Acceptor):
         self.close_pending()
         if (again or self.turn.unflushed.count or self.turn.to_send.count or self.read_again) and not self.soon:
             self.soon = True
-            self.wake()
+            self.driver.wake(self)
         self.closed_this_turn.clear()
 
     cdef int serve_pending(self) except -1:

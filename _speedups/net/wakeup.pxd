@@ -25,22 +25,23 @@ cdef struct Wakeup:
     double packets_without     # ... and of one without
 
 
-cdef inline void coalesce_wakeups(Wakeup* w, bint is_asked_for) noexcept:
-    """Before a turn: wait, if that pays and no turn was requested."""
+cdef inline bint coalesce_wakeups(Wakeup* w, bint is_asked_for) noexcept:
+    """Before a turn: wait, if that pays and no turn was requested. Returns whether it has waited."""
     cdef timespec moment
     cdef int64_t idle = now() - w.turn_ended
     w.waited = False
     w.idle += (min(idle, <int64_t>IDLE_NS * 8) - w.idle) / 8
     if is_asked_for or w.packets >= ENOUGH_PACKETS or w.idle > IDLE_NS:
-        return
+        return False
     w.busy_turns += 1
     if (w.packets_after_wait >= WORTH_FACTOR * w.packets_without) == (w.busy_turns % PROBE_TURNS == 0):
-        return
+        return False
     moment.tv_sec = 0
     moment.tv_nsec = WAIT_NS
     with nogil:
         nanosleep(&moment, NULL)
     w.waited = True
+    return True
 
 
 cdef inline void note_turn(Wakeup* w, uint64_t packets) noexcept:

@@ -17,6 +17,7 @@ from _speedups.session.turn import Turn
 from broker import logs
 from broker.config.schema import Config
 from broker.core.dead_letters import DeadLetters
+from broker.core.driver import Driver
 from broker.core.group_settings import refresh
 from broker.core.sessions import Sessions
 
@@ -32,17 +33,15 @@ class DataPlane:
         config: of the node.
         journal: records of the node, which the turn hands to `commit`.
         commit: stores a block of records.
-        wake: calls `reactor.run` soon.
+        driver: runs the reactor.
     """
 
-    def __init__(
-        self, config: Config, journal: Journal, commit: Callable[[bytes], object], wake: Callable[[], object]
-    ) -> None:
+    def __init__(self, config: Config, journal: Journal, commit: Callable[[bytes], object], driver: Driver) -> None:
         self.turn = Turn(journal, commit, report)
         self.router = Router(self.turn)
         self.dead_letters = DeadLetters(self.router)
         self.sessions = Sessions(self.turn, self.router.filters)
-        self.reactor = Reactor(self.router, None, wake)
+        self.reactor = Reactor(self.router, None, driver)
         self._tasks: set[asyncio.Task[None]] = set()
         self.configure(config)
 

@@ -63,7 +63,7 @@ class Lease:
             return
         self.suspended = True
         log.warning("lease expired: this node stood still; confirming its membership before it serves clients")
-        self._loop.remove_reader(self._reactor.fileno())
+        self._reactor.stop()
         self._link.call_function_first(partial(self._decide, time.monotonic()), "beat")
         self._timer = self._loop.call_later(self._timeout, self._link.hang_up)
 
@@ -73,7 +73,7 @@ class Lease:
             self.suspended = False
             if self._timer is not None:
                 self._timer.cancel()
-            self._loop.add_reader(self._reactor.fileno(), self._reactor.run)
+            self._reactor.start()
 
     def link_lost(self) -> None:
         """Redis is away: continue the work that needs no other node."""

@@ -32,7 +32,7 @@ class World:
     def __init__(self, seconds: float = 10.0) -> None:
         self.node, self.link, self.loop = Node(), Link(), asyncio.new_event_loop()
         self.fenced: list[str] = []
-        self.loop.add_reader(self.node.reactor.fileno(), self.node.reactor.run)
+        self.node.reactor.start()
         self.lease = Lease(
             seconds,
             60.0,
@@ -45,11 +45,8 @@ class World:
 
     @property
     def is_read(self) -> bool:
-        """Whether the loop serves the clients."""
-        found = self.loop.remove_reader(self.node.reactor.fileno())
-        if found:
-            self.loop.add_reader(self.node.reactor.fileno(), self.node.reactor.run)
-        return found
+        """Whether the clients are served."""
+        return self.node.is_served
 
     def close(self) -> None:
         self.loop.close()

@@ -16,6 +16,7 @@ from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect, Packet
 from _speedups.net.listener import Endpoint, Listener
+from _speedups.net.reactor import Reactor
 from broker.auth.authenticator import Authenticator, Credentials, Exchange, ReasonCode, Verdict
 from broker.broker import Broker
 from broker.config.schema import Config, LimitsConfig, MqttConfig, SharedConfig
@@ -118,10 +119,11 @@ class Node:
         )
         self.clients: list[Client] = []
         self._again = False
+        self.is_served = False
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.SimpleQueue()
         coordinator = StandaloneCoordinator(self.store, lambda *call: self._calls.put((call[0], call[1:])))
         self._confirm = coordinator._confirm
-        self.broker = Broker(config, coordinator, authenticator or AllowAll(), self._wake)
+        self.broker = Broker(config, coordinator, authenticator or AllowAll(), self)
         self.reactor, self.router = self.broker.data_plane.reactor, self.broker.data_plane.router
         self.sessions, self.end_turn = self.broker.data_plane.sessions, self.broker.data_plane.end_turn
         self.reactor.attach(Dispatcher(self.broker))
@@ -142,7 +144,17 @@ class Node:
         self.end_turn()
         self.run()
 
-    def _wake(self) -> None:
+    # ---- the driver of its reactor ----
+
+    def start(self, reactor: Reactor) -> None:
+        """Only note it: there is no loop."""
+        self.is_served = True
+
+    def stop(self, reactor: Reactor) -> None:
+        """Likewise."""
+        self.is_served = False
+
+    def wake(self, reactor: Reactor) -> None:
         self._again = True
 
     @property
