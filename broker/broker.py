@@ -13,6 +13,7 @@ from broker.coordination.coordinator import Coordinator
 from broker.core.calls import RpcMethods
 from broker.core.data_plane import DataPlane
 from broker.core.driver import Driver
+from broker.core.login_proofs import LoginProofs
 from broker.core.loop_monitor import LoopMonitor
 from broker.core.redirect import Drain, Redirect
 from broker.core.secret import Secret
@@ -54,6 +55,7 @@ class Broker:
         self.monitor = LoopMonitor(self.data_plane.turn)
         self.hooks = HookChain(run=self.data_plane.run)
         self.secret = Secret(self.data_plane)
+        self.login_proofs = LoginProofs(self.data_plane)
         self.redirect = Redirect(self.data_plane)
         self.draining = Drain(self.redirect, coordinator.drain, lambda: self.config.http.drain)
         self.configure(config)

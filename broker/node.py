@@ -103,6 +103,7 @@ class Node:
             users=lambda: self.coordinator.users,
             first=self._first_methods(),
             secret=lambda: self.broker.secret(),
+            proofs=lambda: self.broker.login_proofs,
         )
         self._full_queues = FullQueues(self._queue_limits)
         self._clock = Clock(self._loop, self._tick, self._jobs())

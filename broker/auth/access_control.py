@@ -21,6 +21,7 @@ from broker.auth.chain_builder import ChainBuilder
 from broker.auth.cluster_users import Source
 from broker.auth.penalties import Penalties
 from broker.auth.stored_user import StoredUser
+from broker.auth.verifier import Proofs
 from broker.auth.work_pool import Busy
 from broker.config.kinds import FilePath
 from broker.config.schema import AuthConfig, Config, ListenerConfig
@@ -66,6 +67,7 @@ class AccessControl:
         users: returns the users of the cluster; None: there are none.
         first: authentication methods before those of the configuration, on all listeners.
         secret: returns a secret of the node; by default one that a restart changes.
+        proofs: returns where proofs of logins are kept; None: nowhere.
 
     Raises:
         ConfigError: the node would be open to the network by mistake, or a file can't be used.
@@ -77,9 +79,10 @@ class AccessControl:
         users: Callable[[], Source | None] = lambda: None,
         first: Sequence[Method] = (),
         secret: Callable[[], bytes] | None = None,
+        proofs: Callable[[], Proofs | None] = lambda: None,
     ) -> None:
         self._secret = secret or partial(bytes, secrets.token_bytes(SECRET_BYTES))
-        self._builder = ChainBuilder(users)
+        self._builder = ChainBuilder(users, proofs, self._secret)
         self._penalties = Penalties()
         self._first = tuple(first)
         self._chains: dict[str, Chain] = {}
@@ -97,7 +100,7 @@ class AccessControl:
         files = {path: _stamp(path) for listener in listeners for path in _paths(listener.auth)}
         chains = {listener.name: self._chain(listener) for listener in listeners}
         self._config, self._chains, self._files = config, chains, files
-        self._builder.verifier.configure(config.auth.remember)
+        self._builder.verifier.configure(config.auth.remember, config.auth.remember_stored)
         self._penalties.configure(config.auth.failure_delay)
 
     def _chain(self, listener: ListenerConfig) -> Chain:

@@ -12,7 +12,7 @@ from broker.auth.chain import Method
 from broker.auth.cluster_users import ClusterUsers, Source
 from broker.auth.methods import METHODS
 from broker.auth.password_file import PasswordFile
-from broker.auth.verifier import Verifier
+from broker.auth.verifier import Proofs, Verifier
 from broker.auth.work_pool import WorkPool
 from broker.config.schema import ListenerConfig
 from broker.errors import ConfigError
@@ -23,10 +23,13 @@ class ChainBuilder:
 
     Args:
         users: returns the users of the cluster; None: there are none.
+        proofs, secret: as for Verifier.
     """
 
-    def __init__(self, users: Callable[[], Source | None]) -> None:
-        self.verifier = Verifier()
+    def __init__(
+        self, users: Callable[[], Source | None], proofs: Callable[[], Proofs | None], secret: Callable[[], bytes]
+    ) -> None:
+        self.verifier = Verifier(proofs, secret)
         self._tokens = WorkPool("tokens", threads=2, max_waiting=500)
         self._http = WorkPool("http", threads=16, max_waiting=500)
         self._users = users

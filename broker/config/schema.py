@@ -588,6 +588,13 @@ class AuthConfig:
         Duration(0, DAY),
         reloadable=True,
     )
+    remember_stored: float = option(
+        30 * DAY,
+        "Seconds for which the store keeps a proof that a password was right, so that a fleet that comes back after a "
+        "restart costs little hashing (deploy/docs/ACCESS.md). 0 = no proofs.",
+        Duration(0, 365 * DAY),
+        reloadable=True,
+    )
     failure_delay: float = option(
         0.5,
         "Seconds until wrong credentials are answered; doubled for each further failure of an address, up to 8. "

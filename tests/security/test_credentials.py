@@ -12,7 +12,7 @@ import pytest
 
 from broker.auth.access_control import AccessControl
 from broker.auth.authenticator import Credentials, ReasonCode, Verdict
-from broker.auth.passwords import hash_password
+from broker.auth.passwords import StoredHash, hash_password
 from broker.auth.penalties import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_DELAY, Penalties, network_of
 from broker.auth.verifier import Verifier
 from broker.auth.work_pool import Busy, WorkPool
@@ -89,6 +89,51 @@ def test_what_is_remembered_is_of_one_hash_for_some_time() -> None:
     verifier._right[digest] = time.monotonic() - 1
     assert not verifier.remembers(one, b"x")
     verifier.close()
+
+
+class KeptProofs(dict[str, bytes]):
+    """Proofs that outlive a node."""
+
+    def find(self, name: str) -> bytes | None:
+        return self.get(name)
+
+    def keep(self, name: str, proof: bytes, seconds: int) -> None:
+        self[name] = proof
+
+
+def cost_of(
+    kept: KeptProofs, stored: StoredHash, password: bytes | None, *, secret: bytes = b"s", keep: float = 9
+) -> str:
+    """The verdict of a node that has just started, and how it came about."""
+    verifier = Verifier(lambda: kept, lambda: secret)
+    verifier.configure(0.0, keep)
+    verdict = "right" if asyncio.run(verifier.matches(stored, password)) else "wrong"
+    verifier.close()
+    return f"{verdict}, {'slow' if verifier.verifications else 'fast'}"
+
+
+def test_a_right_password_is_proven_after_a_restart() -> None:
+    kept, stored = KeptProofs(), hash_password(b"x")
+    assert cost_of(kept, stored, b"y") == "wrong, slow" and not kept
+    assert cost_of(kept, stored, b"x") == "right, slow"
+    ((name, proof),) = kept.items()
+    assert proof != b"x" and stored.text not in name
+    assert cost_of(kept, stored, b"x") == "right, fast"
+    assert cost_of(kept, stored, b"y") == cost_of(kept, stored, None) == cost_of(kept, stored, b"") == "wrong, slow"
+    assert cost_of(kept, stored, b"x", secret=b"another") == "right, slow"
+    assert cost_of(kept, hash_password(b"x"), b"x") == "right, slow", "the password was set anew"
+    kept[name] = kept[name][:-1]
+    assert cost_of(kept, stored, b"x") == "right, slow" and kept[name] == proof
+
+
+def test_a_proof_is_renewed_once_a_day_and_can_be_switched_off() -> None:
+    kept, stored = KeptProofs(), hash_password(b"x")
+    assert cost_of(kept, stored, b"x", keep=0) == "right, slow" and not kept
+    cost_of(kept, stored, b"x")
+    ((name, proof),) = kept.items()
+    kept[name] = bytes(4) + proof[4:]
+    assert cost_of(kept, stored, b"x") == "right, fast" and kept[name] == proof
+    assert cost_of(kept, stored, b"x", keep=0) == "right, slow"
 
 
 def test_every_byte_of_a_password_counts() -> None:

@@ -1,0 +1,39 @@
+"""Proofs of logins in the store."""
+
+from broker.core.login_proofs import LoginProofs
+from tests.harness.inprocess import Client, KeepingStore, Node
+
+SECOND = 4  # ticks
+
+
+def test_a_proof_outlives_a_restart_and_expires() -> None:
+    node = Node()
+    proofs = LoginProofs(node.broker.data_plane)
+    assert proofs.find("a") is None
+    proofs.keep("a", b"first", 1000)
+    proofs.keep("a", b"second", 10)
+    proofs.keep("b", b"other", 1000)
+    assert (proofs.find("a"), proofs.find("b")) == (b"second", b"other")
+    node = Node(KeepingStore(node.store.after(len(node.store.told))))
+    proofs = LoginProofs(node.broker.data_plane)
+    assert (proofs.find("a"), proofs.find("b")) == (b"second", b"other")
+    node.advance(11 * SECOND)
+    node.router.expire_retained()
+    assert (proofs.find("a"), proofs.find("b")) == (None, b"other")
+
+
+def test_no_client_gets_a_proof() -> None:
+    node = Node()
+    LoginProofs(node.broker.data_plane).keep("a", b"proof", 1000)
+    client = Client(node, "client")
+    client.connack()
+    for topic_filter in (b"#", b"$/#", b"$+/#", b"+/#"):
+        client.send(
+            b"\x82"
+            + bytes([5 + len(topic_filter)])
+            + b"\x00\x01\x00"
+            + bytes([len(topic_filter)])
+            + topic_filter
+            + b"\x00"
+        )
+        assert b"proof" not in repr(client.take()).encode()
