@@ -32,8 +32,10 @@ from _speedups.session.journal cimport UNSUBSCRIBED
 from _speedups.session.subscriber cimport (
     KEEP_RETAIN, LOCAL, NOT_OWN, ONLY_OWN, PEER, SHARED, Plan, Receiver, Subscriber, Subscription,
 )
-from _speedups.routing.topic_tree cimport (HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_new,
-                             node_path, node_prune, tree_free)
+from _speedups.routing.topic_tree cimport (
+    HASH, PLUS, Node, level_hash, level_length, node_after, node_at, node_child, node_hash, node_new, node_path, node_plus,
+    node_prune, tree_free,
+)
 
 
 cdef inline uint64_t topic_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
@@ -485,9 +487,9 @@ cdef class SubscriptionTree:
                     found += 1
                 if node.wild and not hidden:
                     if node.wild & HASH:
-                        self.collect(node_child(node, b"#", 1, HASH_LEVEL))
+                        self.collect(node_hash(node))
                     if node.wild & PLUS:
-                        self.beyond[found] = node_child(node, b"+", 1, PLUS_LEVEL)
+                        self.beyond[found] = node_plus(node)
                         found += 1
             hidden = False
             swap = self.frontier
@@ -503,7 +505,7 @@ cdef class SubscriptionTree:
             if node.value != NULL:
                 self.collect(node)
             if node.wild & HASH:                      # '#' matches the parent level too [MQTT-4.7.1-2]
-                self.collect(node_child(node, b"#", 1, HASH_LEVEL))
+                self.collect(node_hash(node))
         if self.special_count:
             self.complete()
         return 0
@@ -718,7 +720,3 @@ cdef bytes path_of(const Node* node):
     found = path[:n]
     free(path)
     return found
-
-
-cdef uint32_t PLUS_LEVEL = level_hash(b"+", 1)
-cdef uint32_t HASH_LEVEL = level_hash(b"#", 1)

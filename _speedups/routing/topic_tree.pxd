@@ -1,8 +1,11 @@
 # A tree of topic levels, one node a level, independent of the values in its nodes. Used by topic filters and retained
 # messages.
 #
-# Children form a ring of siblings, oldest first; a node with many also has a hash table over them. No function here
-# recurses: a topic of 32 767 levels costs loops, not stack (CVE-2019-11779).
+# Children form a ring of siblings, '+' and '#' first and then the oldest first; a node with many also has a hash table
+# over them. No function here recurses: a topic of 32 767 levels costs loops, not stack (CVE-2019-11779).
+#
+# Matching is bound by memory: each node that it visits, and each that it compares, is a miss of the cache. So the table
+# holds the hashes, and what matching reads of a node is together.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -13,19 +16,23 @@ cdef enum:
     PLUS = 1                   # bits of Node.wild: a child '+' ...
     HASH = 2                   # ... or '#' exists
 
+cdef struct Slot:
+    Node* node                 # or NULL
+    uint32_t hash
+
 cdef struct Node:
     Node* parent               # NULL at the root
-    Node* child                # the oldest child; its `previous` is the youngest
-    Node* next                 # sibling, NULL at the youngest
-    Node* previous             # sibling; at the oldest: the youngest
-    Node** table               # children by hash of their level, open addressing; or NULL
-    void* value                # value of the tree's owner; a node without value, child and pin is removed
+    Node* previous             # sibling; at the first: the last
     uint32_t children
-    uint32_t table_size        # a power of two
-    uint32_t count             # for the owner: items in `value`
     uint32_t capacity          # for the owner
-    uint32_t hash
     uint32_t pins              # cursors at this node
+    uint32_t table_size        # a power of two; from here on all that matching reads
+    Slot* table                # children by hash of their level, open addressing; or NULL
+    Node* child                # the first child; its `previous` is the last
+    Node* next                 # sibling, NULL at the last
+    void* value                # value of the tree's owner; a node without value, child and pin is removed
+    uint32_t count             # for the owner: items in `value`
+    uint32_t hash
     uint16_t length            # of the level
     uint8_t wild
     uint8_t level[1]
@@ -60,14 +67,14 @@ cdef inline Node* node_new(Node* parent, const uint8_t* level, Py_ssize_t n, uin
 
 cdef inline void table_put(Node* node, Node* child) noexcept nogil:
     cdef uint32_t i = child.hash & (node.table_size - 1)
-    while node.table[i] != NULL:
+    while node.table[i].node != NULL:
         i = (i + 1) & (node.table_size - 1)
-    node.table[i] = child
+    node.table[i] = Slot(child, child.hash)
 
 
 cdef inline int table_build(Node* node, uint32_t size) noexcept nogil:
     """A table of `size` slots with all children; on failure the old one stays."""
-    cdef Node** table = <Node**>calloc(size, sizeof(Node*))
+    cdef Slot* table = <Slot*>calloc(size, sizeof(Slot))
     cdef Node* child = node.child
     if table == NULL:
         return -1
@@ -90,11 +97,37 @@ cdef inline Node* node_child(const Node* node, const uint8_t* level, Py_ssize_t 
             child = child.next
         return child
     i = h & (node.table_size - 1)
-    child = node.table[i]
-    while child != NULL and (child.hash != h or child.length != n or memcmp(child.level, level, n) != 0):
+    while True:
+        child = node.table[i].node
+        if child == NULL or (node.table[i].hash == h and child.length == n and memcmp(child.level, level, n) == 0):
+            return child
         i = (i + 1) & (node.table_size - 1)
-        child = node.table[i]
-    return child
+
+
+cdef inline Node* node_plus(const Node* node) noexcept nogil:
+    """The child '+' of a node that has it."""
+    return node.child
+
+
+cdef inline Node* node_hash(const Node* node) noexcept nogil:
+    """The child '#' of a node that has it."""
+    return node.child.next if node.wild & PLUS else node.child
+
+
+cdef inline void ring_insert(Node* node, Node* child, Node* after) noexcept nogil:
+    """Put a child into the ring of siblings, after this one; NULL: as the first."""
+    if after == NULL:
+        child.next = node.child
+        child.previous = child if node.child == NULL else node.child.previous
+        node.child = child
+    else:
+        child.next = after.next
+        child.previous = after
+        after.next = child
+    if child.next != NULL:
+        child.next.previous = child
+    else:
+        node.child.previous = child
 
 
 cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept nogil:
@@ -102,18 +135,15 @@ cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint3
     cdef Node* child = node_new(node, level, n, h)
     if child == NULL:
         return NULL
-    if node.child == NULL:
-        node.child = child
-        child.previous = child
-    else:
-        child.previous = node.child.previous
-        child.previous.next = child
-        node.child.previous = child
-    node.children += 1
     if n == 1 and level[0] == c'+':
+        ring_insert(node, child, NULL)
         node.wild |= PLUS
     elif n == 1 and level[0] == c'#':
+        ring_insert(node, child, node_plus(node) if node.wild & PLUS else NULL)
         node.wild |= HASH
+    else:
+        ring_insert(node, child, node.child.previous if node.child != NULL else NULL)
+    node.children += 1
     if node.table == NULL:
         if node.children >= TABLE_FROM:
             table_build(node, TABLE_FROM * 4)         # if that fails, the ring is still complete
@@ -128,11 +158,11 @@ cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint3
 cdef inline void table_put_if_absent(Node* node, Node* child) noexcept nogil:
     """Put the child into the table, unless the table was just built with it."""
     cdef uint32_t i = child.hash & (node.table_size - 1)
-    while node.table[i] != NULL:
-        if node.table[i] == child:
+    while node.table[i].node != NULL:
+        if node.table[i].node == child:
             return
         i = (i + 1) & (node.table_size - 1)
-    node.table[i] = child
+    node.table[i] = Slot(child, child.hash)
 
 
 cdef inline void table_remove(Node* node, Node* child) noexcept nogil:
@@ -140,18 +170,18 @@ cdef inline void table_remove(Node* node, Node* child) noexcept nogil:
     cdef uint32_t mask = node.table_size - 1
     cdef uint32_t i = child.hash & mask
     cdef uint32_t k, home
-    while node.table[i] != child:
+    while node.table[i].node != child:
         i = (i + 1) & mask
     k = i
     while True:
         k = (k + 1) & mask
-        if node.table[k] == NULL:
+        if node.table[k].node == NULL:
             break
         home = node.table[k].hash & mask
         if ((k - home) & mask) >= ((k - i) & mask):
             node.table[i] = node.table[k]
             i = k
-    node.table[i] = NULL
+    node.table[i].node = NULL
 
 
 cdef inline void node_remove(Node* child) noexcept nogil:
