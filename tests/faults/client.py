@@ -42,6 +42,7 @@ from tests.faults.history import (
     Subscribed,
     Taken,
 )
+from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE
 
 NEVER = 0xFFFFFFFF  # a Session Expiry Interval
@@ -177,6 +178,10 @@ class FaultClient:
             self._last_id = self._last_id % 65535 + 1
             if self._last_id not in self.outgoing and self._last_id not in self.subscriptions:
                 return self._last_id
+
+    def reconnect(self, port: int) -> None:
+        """Connect, as often as the node closes the connection: one that was killed may have to rejoin the cluster."""
+        until(lambda: self.connect(port), f"{self.client_id} connects")
 
     def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> None:
         """Publish; it is sent again on every connection until it is acknowledged."""

@@ -59,7 +59,7 @@ class Flow:
         self.fleet.run_for(0.01)
         for client in (self.subscriber, self.publisher):
             client.lose()
-            assert client.connect(self.cluster["b"].port)
+            client.reconnect(self.cluster["b"].port)
 
     def finish(self, *messages: bytes) -> None:
         """All flows come to their end, nothing comes after them, and nothing is wrong."""
@@ -71,7 +71,7 @@ class Flow:
         self.cluster.start()
         self.cluster.settle()
         self.fleet.lose()
-        assert self.subscriber.connect(self.node.port)  # once more, where it all began
+        self.subscriber.reconnect(self.node.port)  # once more, where it all began
         self.cluster.settle()
         self.fleet.run_for(0)
         assert checker.check(self.history) == []

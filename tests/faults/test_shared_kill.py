@@ -102,7 +102,7 @@ class Flow:
         for client in (*self.members, self.publisher):
             client.silent.clear()
             client.lose()
-            assert client.connect(self.cluster["b"].port)
+            client.reconnect(self.cluster["b"].port)
             if client is not self.publisher and not self.persistent:
                 self.join(client)
         self.publish(4)
