@@ -50,7 +50,7 @@ cdef struct Handle:
 
 
 cdef class UvloopDriver:
-    """Runs reactors within a loop of uvloop, one at a time.
+    """Runs reactors within a loop of uvloop, one at a time; a loop has one driver.
 
     Args:
         loop: a uvloop.Loop.
@@ -136,12 +136,14 @@ cdef class UvloopDriver:
         cdef Reactor reactor = self.reactor
         cdef int timeout = -1
         self.libuv.idle_stop(self.idle)
-        while timeout and self.reactor is reactor:
-            timeout = self.patience()
-            if reactor.take_turn(timeout):
-                break
-        if self.reactor is reactor:                # else it has been stopped: the loop waits by itself
-            self.libuv.idle_start(self.idle, ignore)
+        try:
+            while timeout and self.reactor is reactor:
+                timeout = self.patience()
+                if reactor.take_turn(timeout):
+                    break
+        finally:
+            if self.reactor is reactor:            # else it has been stopped: the loop waits by itself
+                self.libuv.idle_start(self.idle, ignore)
         return 0
 
     cdef int patience(self) noexcept:
@@ -169,9 +171,9 @@ cdef class UvloopDriver:
 
 
 cdef void find_check(void* handle, void* driver) noexcept with gil:
-    """Note uvloop's check handle, if it has one: this is called for each of its handles."""
+    """Note uvloop's check handle, if it has one: this is called for each handle of the loop, the oldest first."""
     found = <UvloopDriver>driver
-    if (<uv_handle_t*>handle).type == UV_CHECK:
+    if found.writes == NULL and (<uv_handle_t*>handle).type == UV_CHECK:
         found.writes = handle
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import statistics
 import threading
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connect
 from broker.auth.access_control import AccessControl
 from broker.auth.authenticator import Credentials, ReasonCode, Verdict
 from broker.auth.passwords import StoredHash, hash_password
@@ -17,6 +20,7 @@ from broker.auth.penalties import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_DELAY, Penalt
 from broker.auth.verifier import Verifier
 from broker.auth.work_pool import Busy, WorkPool
 from broker.config.load import load
+from broker.public.testing import Broker
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.deadline import DEADLINE
@@ -134,6 +138,25 @@ def test_a_proof_is_renewed_once_a_day_and_can_be_switched_off() -> None:
     kept[name] = bytes(4) + proof[4:]
     assert cost_of(kept, stored, b"x") == "right, fast" and kept[name] == proof
     assert cost_of(kept, stored, b"x", keep=0) == "right, slow"
+
+
+def test_a_client_that_returns_after_a_restart_costs_no_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow: list[bytes] = []
+    matches = StoredHash.matches
+
+    def counted_matches(stored: StoredHash, password: bytes) -> bool:
+        slow.append(password)
+        return matches(stored, password)
+
+    monkeypatch.setattr(StoredHash, "matches", counted_matches)
+    (tmp_path / "argon").write_text("ada:" + hash_password(b"secret").text + "\n")
+    settings = {"auth.password_file": tmp_path / "argon", "store.url": f"sqlite:{tmp_path}/store"}
+    for password, code, hashed in ((b"secret", 0, [b"secret"]), (b"secret", 0, []), (b"wrong", WRONG, [b"wrong"])):
+        slow.clear()
+        with Broker(settings) as broker, socket.create_connection((broker.host, broker.port), DEADLINE) as client:
+            client.sendall(encode(Connect(client_id="c", username="ada", password=password)))
+            assert client.recv(4) == bytes((0x20, 2, 0, code))
+        assert slow == hashed
 
 
 def test_every_byte_of_a_password_counts() -> None:
