@@ -15,7 +15,7 @@ help:
 	@echo "make check    what each change must pass: ruff, mypy, unit and architecture tests (below two minutes)"
 	@echo "make test     build, install what tests need, run every check and test (below 15 minutes on two cores)"
 	@echo "make tidy     a report: what is too large, badly named or hard to read; it fails nothing"
-	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 8 minutes)"
+	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 11 minutes)"
 	@echo "              and a cluster (ONLY=cluster, about 25), and Spark on its log of messages (ONLY=analytics, 3)"
 	@echo "make soak     the long forms: fuzzing, sanitizer, faults, memory; SECONDS=$(SECONDS) each"
 	@echo "make dist     an sdist and a wheel in dist/"
@@ -38,9 +38,12 @@ $(PY):
 run: install
 	@FLOCKMQ_HTTP_LISTEN="$${FLOCKMQ_HTTP_LISTEN-127.0.0.1:8080}" exec $(VENV)/bin/flockmq serve
 
-$(VENV)/.installed-test: $(VENV)/.installed
+# By name: to install '.[test]' would compile everything once more. Modules that are never imported stay uncompiled.
+$(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 	@deploy/system-packages.sh test
-	@$(QUIET) $(PIP) --no-build-isolation -e '.[test]'
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], \
+	    sep="\n")' >$(VENV)/test.txt
+	@$(PIP) --no-compile -r $(VENV)/test.txt
 	@touch $@
 
 # Steps that run side by side print what they say when they have ended: `$(call beside,NAME,COMMAND)` starts one, `$(ended)`

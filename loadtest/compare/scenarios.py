@@ -161,6 +161,24 @@ SINGLE: tuple[Scenario, ...] = (
         brokers=("FlockMQ",),
         store="sqlite-full",
     ),
+    *(
+        Scenario(
+            f"steady-{rate}",
+            f"pairs 10:10, {rate:,} messages/s, QoS 0, a core each",
+            _cpu(Goal(1.2, "baseline"), Goal(1.0, "Mosquitto", "≤ Mosquitto")),
+            parameters={**PAIRS, "rate": rate},
+            brokers=ALL,
+            apart=True,
+        )
+        for rate in (5_000, 20_000)
+    ),
+    Scenario(
+        "steady-5000-qos1",
+        "pairs 10:10, 5,000 messages/s, QoS 1, a core each",
+        _cpu(Goal(1.0, "Mosquitto", "≤ Mosquitto")),
+        parameters={**PAIRS, "rate": 5_000, "qos": 1},
+        apart=True,
+    ),
     Scenario(
         "latency-qos0",
         "latency at 1000 msg/s, QoS 0",
