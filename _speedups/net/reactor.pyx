@@ -2,8 +2,8 @@
 
 Sockets and clock are used in this package only: at a microsecond a message, a Python call per read and per write
 would cost most. A turn calls epoll once, reads each readable connection once into one shared buffer, and lets its
-channel handle the packets. Then `Turn.end` stores and writes. A driver runs the turns within the node's event loop. An idle connection owns no buffer, and its timer is an
-entry in a wheel that moves about once per keep-alive period.
+channel handle the packets. Then `Turn.end` stores and writes. An idle connection owns no buffer, and its timer is an
+entry in a wheel that moves about once per keep-alive period. A driver runs the turns within the node's event loop.
 
 Connections without CONNACK are in an epoll set of their own. A turn serves only some of them, which bounds the delay
 that a storm of new clients, or of TLS handshakes, causes to the others.
@@ -21,8 +21,8 @@ from _speedups.base.timer_wheel cimport Timer, wheel_pop
 from _speedups.net.connection cimport connection_of
 from _speedups.net.loop cimport READ_MAX, TAIL_MAX
 from _speedups.net.posix cimport (
-    EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MSG_DONTWAIT, PR_SET_TIMERSLACK,
-    epoll_ctl, epoll_event, epoll_wait, mallopt, now, prctl, recv,
+    EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MSG_DONTWAIT,
+    PR_SET_TIMERSLACK, epoll_ctl, epoll_event, epoll_wait, mallopt, now, prctl, recv,
 )
 from _speedups.net.preamble cimport after_frames, read_preamble, upgrade_websocket
 from _speedups.net.wakeup cimport coalesce_wakeups, note_turn

@@ -104,14 +104,15 @@ class Verifier:
     async def _matches_proof(self, proofs: Proofs, stored: StoredHash, password: bytes | None) -> bool:
         """Compare with the proof that is kept, or else with the hash; then keep the proof of a right password."""
         secret = self._secret()
-        name = hashlib.blake2b(stored.text.encode(), key=secret, digest_size=DIGEST_BYTES)
-        proof = await self._proving.run(make_proof, secret, name.digest(), password or b"")
-        kept = proofs.find(name.hexdigest()) or b""
+        digest = hashlib.blake2b(stored.text.encode(), key=secret, digest_size=2 * DIGEST_BYTES).digest()
+        name, salt = digest[:DIGEST_BYTES].hex(), digest[DIGEST_BYTES:]  # the salt is not where the proof is
+        proof = await self._proving.run(make_proof, secret, salt, password or b"")
+        kept = proofs.find(name) or b""
         today = int(time.time() // DAY).to_bytes(4, "big")
         is_right = hmac.compare_digest(kept[4:], proof) and password is not None
         is_right = is_right or await self._matches_hash(stored, password)
         if is_right and kept != today + proof:
-            proofs.keep(name.hexdigest(), today + proof, int(self._keep))  # once a day: its time begins anew
+            proofs.keep(name, today + proof, int(self._keep))  # once a day: this renews the expiry
         return is_right
 
     def _digest(self, stored: StoredHash, password: bytes) -> bytes:

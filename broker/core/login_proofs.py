@@ -3,10 +3,10 @@
 Each is the retained message of a topic name that no client can use, as bans are: the name has a NUL [MQTT-1.5.3-2].
 """
 
+from _speedups.codec.properties import encode_block
 from broker.core.data_plane import DataPlane
 
 ROOT = b"$\x00flockmq/login/"
-EXPIRY_INTERVAL = b"\x02"  # identifier of the property
 
 
 class LoginProofs:
@@ -26,6 +26,6 @@ class LoginProofs:
 
     def keep(self, name: str, proof: bytes, seconds: int) -> None:
         """Keep a proof for these seconds, in place of an earlier one."""
-        expiry = EXPIRY_INTERVAL + seconds.to_bytes(4, "big")
+        expiry = encode_block({"message_expiry_interval": seconds})
         self._data_plane.router.publish(ROOT + name.encode(), proof, 0, True, properties=expiry)
         self._data_plane.end_turn()

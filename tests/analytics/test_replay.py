@@ -385,8 +385,9 @@ def test_the_pace_is_kept_or_multiplied(redis_server: RedisProcess, target: Brok
         assert [message.payload for message in listener.received] == [b"0", b"1", b"2", b"3", b"4"]
         return listener.times[-1] - listener.times[0]
 
-    assert asyncio.run(spread()) > 1.1  # the first may arrive late on a loaded machine
-    assert asyncio.run(spread("--speed", "2x")) > 0.4
+    # On a loaded machine the first may arrive late.
+    assert any(asyncio.run(spread()) > 1.5 for _ in range(3))
+    assert any(asyncio.run(spread("--speed", "2x")) > 0.7 for _ in range(3))
     assert asyncio.run(spread("--speed", "max")) < 1.0
     assert asyncio.run(spread("--max-pause", "100 ms")) < 1.4
 

@@ -1,7 +1,7 @@
 """What clients did and saw, in the order it happened: written by tests/faults/client.py, judged by checker.py.
 
 Payloads are unique: they name the message. A message that is sent again is the same message. Only messages that clear a
-retained one are alike: they are told apart by their packet identifiers.
+retained one are alike; their packet identifiers distinguish them.
 """
 
 from dataclasses import dataclass, field

@@ -125,7 +125,7 @@ def test_a_right_password_is_proven_after_a_restart() -> None:
     assert cost_of(kept, stored, b"x") == "right, fast"
     assert cost_of(kept, stored, b"y") == cost_of(kept, stored, None) == cost_of(kept, stored, b"") == "wrong, slow"
     assert cost_of(kept, stored, b"x", secret=b"another") == "right, slow"
-    assert cost_of(kept, hash_password(b"x"), b"x") == "right, slow", "the password was set anew"
+    assert cost_of(kept, hash_password(b"x"), b"x") == "right, slow", "the password has changed"
     kept[name] = kept[name][:-1]
     assert cost_of(kept, stored, b"x") == "right, slow" and kept[name] == proof
 

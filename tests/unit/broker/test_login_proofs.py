@@ -25,15 +25,9 @@ def test_a_proof_outlives_a_restart_and_expires() -> None:
 def test_no_client_gets_a_proof() -> None:
     node = Node()
     LoginProofs(node.broker.data_plane).keep("a", b"proof", 1000)
-    client = Client(node, "client")
-    client.connack()
-    for topic_filter in (b"#", b"$/#", b"$+/#", b"+/#"):
-        client.send(
-            b"\x82"
-            + bytes([5 + len(topic_filter)])
-            + b"\x00\x01\x00"
-            + bytes([len(topic_filter)])
-            + topic_filter
-            + b"\x00"
-        )
+    for number, topic_filter in enumerate((b"#", b"$/#", b"$+/#", b"+/#", b"$\x00flockmq/#", b"$\x00flockmq/login/a")):
+        client = Client(node, f"client {number}")  # a filter that is not valid ends its connection
+        client.connack()
+        subscription = len(topic_filter).to_bytes(2, "big") + topic_filter + b"\x00"
+        client.send(bytes((0x82, 2 + len(subscription), 0, 1)) + subscription)
         assert b"proof" not in repr(client.take()).encode()
