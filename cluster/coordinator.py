@@ -42,6 +42,7 @@ from cluster.peers import wire
 from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
 from cluster.peers.rpc import Rpc
+from cluster.redis.append_only_file import rewrite_after_restart
 from cluster.redis.clients import RedisAddress
 from cluster.redis.connector import Connector, Refused
 from cluster.redis.durability import inspect
@@ -249,6 +250,7 @@ class ClusterCoordinator(Coordinator):
         if self.shares:
             await self._groups.declare_all(self._config.shared.groups)
         await self._inspect_redis()
+        rewrite_after_restart(link.connection)
         log.info(
             "joined the cluster",
             node=self.node_id,

@@ -11,6 +11,7 @@ from cluster.membership.lease import Lease
 from cluster.message_log import LoggedMessages
 from cluster.peers import wire
 from cluster.peers.node_link import NodeLink
+from cluster.redis.append_only_file import rewrite_after_restart
 from cluster.redis.link import LinkError, LinkLost
 from cluster.redis.store import RedisStore
 from cluster.replication.replica import Replica
@@ -173,6 +174,7 @@ class Recovery:
         link.release()
         self._leases.recover()
         replica.members.forget_departed()
+        rewrite_after_restart(link.connection)
         log.info("Redis is back", seconds=f"{away:.1f}")
         self._plane.end_turn()
 

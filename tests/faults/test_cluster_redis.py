@@ -12,7 +12,7 @@ from tests.conftest import StartCluster
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed
-from tests.harness.redis_process import Sentinels
+from tests.harness.redis_process import RedisProcess, Sentinels
 from tests.harness.socket_client import SocketClient
 
 MIB = 1 << 20
@@ -136,6 +136,36 @@ def test_a_redis_that_has_lost_everything(cluster: ClusterProcess) -> None:
         packet = client.receive()
         assert isinstance(packet, Publish)
         assert (packet.topic_name, packet.payload) == ("t", b"x")
+    cluster.settle()
+
+
+def wait_for_rewrite(server: RedisProcess) -> None:
+    """Until the nodes have let it rewrite its append-only file, which they do after its start."""
+    with server.client() as client:
+        until(lambda: client.info("persistence")["aof_last_rewrite_time_sec"] >= 0, "Redis rewrites its file")
+
+
+def test_a_transaction_that_a_crash_cut_off(cluster: ClusterProcess) -> None:
+    """F3b: nodes let Redis rewrite its append-only file, so that the next start does not apply a part of a block."""
+    server = cluster.redis
+    server.repairs = False
+    wait_for_rewrite(server)
+    server.kill()
+    (file,) = server.manifest.parent.glob("*.incr.aof")
+    with open(file, "ab") as aof:
+        aof.write(b"*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$5\r\ncut:1\r\n$1\r\nx\r\n*3\r\n$3\r\nSE")
+    server.start()
+    with server.client() as client:
+        assert not client.exists("cut:1")
+        wait_for_rewrite(server)
+        with SocketClient(cluster["a"].port, "p") as publisher:
+            publisher.send(Publish("kept", b"x", qos=1, packet_id=1, retain=True))
+            assert isinstance(publisher.receive(), Puback)
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert not client.exists("cut:1")
+        assert client.info("persistence")["aof_last_write_status"] == "ok"
     cluster.settle()
 
 

@@ -49,6 +49,7 @@ class RedisProcess:
         self.connection = dict(connection or {})
         self.sentinel = sentinel
         self.variables: dict[str, str] = {}  # more of its environment
+        self.repairs = True  # a transaction that kill -9 cut off is removed before a start
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -67,6 +68,10 @@ class RedisProcess:
         self.port = self.port or free_port()
         if "--tls-port" in self.arguments:
             self.arguments[self.arguments.index("--tls-port") + 1] = str(self.port)
+        if self.repairs and self.manifest.exists():
+            command = ["redis-check-aof", "--fix", str(self.manifest)]
+            done = subprocess.run(command, input="y\n", capture_output=True, text=True, timeout=DEADLINE)
+            assert done.returncode == 0, done.stdout
         with open(self.directory / "redis.log", "ab") as log:
             environment = os.environ | self.variables
             self.process = subprocess.Popen(self.command(), cwd=self.directory, stdout=log, stderr=log, env=environment)
@@ -83,6 +88,11 @@ class RedisProcess:
             assert time.monotonic() < end, "Redis does not answer"
             time.sleep(0.01)
         return False
+
+    @property
+    def manifest(self) -> Path:
+        """The file that lists the files of its append-only file."""
+        return self.directory / "appendonlydir" / "appendonly.aof.manifest"
 
     @property
     def url(self) -> str:

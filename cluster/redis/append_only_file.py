@@ -1,0 +1,48 @@
+"""The append-only file of Redis, after a start of Redis.
+
+A crash in the middle of a write leaves a part of a transaction at the end of the file. Redis up to 8 removes only the
+command that is cut off, and keeps the MULTI and the commands before it (valkey-io/valkey#4342). All later blocks follow
+that MULTI. Redis reports no error at that start; the next start applies the cut-off transaction together with the block
+after it, although its messages were sent again and stored once more. A rewrite replaces the file by the data in memory.
+"""
+
+import hiredis
+
+from broker import logs
+from cluster.redis.link import Link, Reply
+
+log = logs.get("flockmq.cluster")
+
+
+def rewrite_after_restart(connection: Link) -> None:
+    """Let Redis rewrite its append-only file, unless it has done so since its start. Nothing waits for it."""
+
+    def decide(reply: Reply) -> None:
+        if _is_forbidden(reply):
+            log.warning(
+                "Redis does not rewrite its append-only file after its restart: a crash may have damaged its end. "
+                "Allow this user +info and +bgrewriteaof"
+            )
+        elif isinstance(reply, bytes | str) and _is_due(reply.decode() if isinstance(reply, bytes) else reply):
+            connection.call(asked, "BGREWRITEAOF")
+
+    def asked(reply: Reply) -> None:
+        if _is_forbidden(reply):
+            decide(reply)
+        elif not isinstance(reply, Exception):  # an error: another node was first
+            log.info("Redis rewrites its append-only file after its restart")
+
+    connection.call(decide, "INFO", "persistence")
+
+
+def _is_due(info: str) -> bool:
+    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    return (
+        fields.get("aof_enabled") == "1"
+        and fields.get("aof_last_rewrite_time_sec") == "-1"
+        and fields.get("aof_rewrite_in_progress") == fields.get("aof_rewrite_scheduled") == "0"
+    )
+
+
+def _is_forbidden(reply: Reply) -> bool:
+    return isinstance(reply, hiredis.ReplyError) and ("NOPERM" in str(reply) or "no permissions" in str(reply))
