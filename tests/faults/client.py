@@ -46,7 +46,9 @@ from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE
 
 NEVER = 0xFFFFFFFF  # a Session Expiry Interval
-LATE = 5  # seconds: by as much as a reply of Redis takes, a node has the clock of the cluster too late
+# Seconds by which a node may have the clock of the cluster too late: as long as the reply of Redis took that it has it
+# from. A node that could not reach Redis may have waited for that reply during all of the outage.
+LATE = 60
 UNAVAILABLE = 3  # CONNACK's code of a broker that can't reach its store: come again
 
 
@@ -90,6 +92,7 @@ class FaultClient:
         self.seen: list[Packet] = []  # on this connection
         self.socket: socket.socket | None = None
         self._last_id = 0
+        self._address = ("", 0)  # of the node
 
     # ---- connections ----
 
@@ -105,8 +108,9 @@ class FaultClient:
         assert self.socket is None
         self._decoder = Decoder(self.level)
         self.seen = []
+        self._address = "127.0.0.1", port
         try:
-            self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
+            self.socket = socket.create_connection(self._address, timeout=DEADLINE)
         except OSError:
             return False
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -151,12 +155,23 @@ class FaultClient:
                 pass
         except OSError:
             self.lose()
-        if self.socket is not None and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self.lose()  # the end was there before DISCONNECT, which was refused: the node had died
+        if self.socket is not None and self._node_has_ended():
+            self.lose()  # the end may have been there before DISCONNECT
         if self.socket is not None:
             self.socket.close()
             self.socket = None
             self.history.add(Ended(self.client_id, "disconnect"))
+
+    def _node_has_ended(self) -> bool:
+        """Whether the node has refused what was sent last, or accepts no more connections."""
+        assert self.socket is not None
+        if self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            return True
+        try:
+            socket.create_connection(self._address, timeout=DEADLINE).close()
+        except OSError:
+            return True
+        return False
 
     # ---- packets out ----
 

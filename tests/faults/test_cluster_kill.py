@@ -29,8 +29,8 @@ class Flow:
         if kill_at:
             self.node.module = ["tests.faults.cluster_kill_points", kill_at]
         cluster.start()
-        assert self.publisher.connect(cluster[places[0]].port)
-        assert self.subscriber.connect(cluster[places[1]].port)
+        self.publisher.reconnect(cluster[places[0]].port)
+        self.subscriber.reconnect(cluster[places[1]].port)
         self.subscriber.subscribe(("t/#", qos))
         self.fleet.run(lambda: not self.subscriber.subscriptions, "SUBACK")
         if kill_at:
@@ -39,7 +39,7 @@ class Flow:
     def arm(self) -> None:
         """From here on the kill point counts."""
         arming = FaultClient(self.history, "arming")
-        assert arming.connect(self.node.port)
+        arming.reconnect(self.node.port)
         arming.publish("armed", ARM, 1, retain=True)
         Fleet(arming).run(lambda: not arming.outgoing or self.node.died(), "PUBACK")
         arming.lose()
@@ -128,7 +128,7 @@ def test_a_node_dies_while_it_gets_or_gives_up_a_session(cluster: ClusterProcess
     flow.subscriber.subscribe(("will", 2))
     flow.fleet.run(lambda: not flow.subscriber.subscriptions, "SUBACK")
     if present:
-        assert mover.connect(cluster["b"].port)
+        mover.reconnect(cluster["b"].port)
         mover.subscribe(("t/#", 2))
         flow.fleet.run(lambda: not mover.subscriptions, "SUBACK")
         mover.leave()

@@ -51,7 +51,7 @@ class Wills:
         self.fleet = Fleet(self.watcher)
         self.given: list[bytes] = []
         self.last: list[bytes] = []
-        assert self.watcher.connect(port)
+        self.watcher.reconnect(port)
         self.watcher.subscribe(("will", 2))
         self.fleet.run(lambda: not self.watcher.subscriptions, "SUBACK")
 
@@ -79,7 +79,7 @@ class Wills:
     def all_came(self, port: int) -> None:
         """The watcher is back; each will comes to it once."""
         if self.watcher.socket is None:
-            assert self.watcher.connect(port)
+            self.watcher.reconnect(port)
         self.fleet.run(lambda: self.watcher.taken >= set(self.given) and not self.watcher.unreleased, "wills")
         self.last.append(b"last %d" % len(self.last))
         self.watcher.publish("will", self.last[-1], 2)
@@ -211,8 +211,8 @@ def test_a_node_dies_while_the_layout_is_raised(cluster: ClusterProcess, point: 
     history = History()
     reader, writer = FaultClient(history, "reader"), FaultClient(history, "writer")
     fleet = Fleet(reader, writer)
-    assert reader.connect(cluster["b"].port)
-    assert writer.connect(cluster["a"].port)
+    reader.reconnect(cluster["b"].port)
+    writer.reconnect(cluster["a"].port)
     reader.subscribe(("t", 2))
     fleet.run(lambda: not reader.subscriptions, "SUBACK")
     reader.leave()
@@ -227,7 +227,7 @@ def test_a_node_dies_while_the_layout_is_raised(cluster: ClusterProcess, point: 
     fleet.run(lambda: not writer.outgoing, "PUBCOMP")
     bring_back(cluster)
     until(lambda: cluster.redis.client().get("mq:layout") == "2", "the cluster has layout 2")
-    assert reader.connect(cluster["b"].port)
+    reader.reconnect(cluster["b"].port)
     fleet.run(lambda: reader.taken == {b"before", b"after"} and not reader.unreleased, "both messages")
     assert checker.check(history) == []
     sender = connect_5(cluster["b"], "sender")

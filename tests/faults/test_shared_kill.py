@@ -42,14 +42,14 @@ class Flow:
         self.members = [FaultClient(self.history, name, clean=not persistent) for name in ("first", "second")]
         self.workers = {member.client_id for member in self.members}
         self.fleet = Fleet(self.publisher, *self.members)
-        assert self.publisher.connect(cluster["b"].port)
+        self.publisher.reconnect(cluster["b"].port)
         for member, name in zip(self.members, "ab", strict=True):
-            assert member.connect(cluster[name].port)
+            member.reconnect(cluster[name].port)
             self.join(member)
         self.since = len(self.history.events)
         for node in self.dying:
             arming = FaultClient(self.history, "arming")
-            assert arming.connect(node.port)
+            arming.reconnect(node.port)
             arming.publish("armed", ARM, 1, retain=True)
             Fleet(arming).run(lambda: not arming.outgoing or self.node.died(), "PUBACK")  # noqa: B023
             arming.lose()
@@ -167,11 +167,11 @@ def test_a_node_dies_while_it_buries_one_that_has_leases(
     flow.fleet.clients.append(third)
     keeper = FaultClient(flow.history, "keeper")  # all nodes die: a group of clean sessions would end with them
     flow.fleet.clients.append(keeper)
-    assert keeper.connect(cluster["c"].port)
+    keeper.reconnect(cluster["c"].port)
     flow.join(keeper)
     keeper.lose()
     third.silent = {Puback, Pubrec}
-    assert third.connect(cluster["c"].port)
+    third.reconnect(cluster["c"].port)
     flow.join(third)
     flow.publish(20)
     flow.fleet.run(lambda: bool(third.taken), "a message")
