@@ -70,6 +70,7 @@ MIN_PATIENCE = 3.0  # seconds without data from Redis after which a call counts 
 STOP_SECONDS = 10.0
 DRAIN_STEPS = 8
 DRAIN_STEP_SECONDS = 0.05
+COMMITS_UNDER_WAY = 2  # one that Redis executes, and one that it finds when it has ended
 DROPPED_QUEUE_FULL = COUNTERS.index("dropped_queue_full")
 
 log = logs.get("flockmq.cluster")
@@ -135,7 +136,8 @@ class ClusterCoordinator(Coordinator):
             b"answer": self._rpc.handle_answer,
         }
         inbox = Inbox(data_plane, self._link, self._replica, handlers)
-        self._link.attach(inbox.receive, inbox.finish, self._recovery.start)
+        data_plane.turn.limit_commits(COMMITS_UNDER_WAY)
+        self._link.attach(inbox.receive, inbox.finish, self._recovery.start, data_plane.turn.seal_deferred)
 
     def _build_replica(self, plane: DataPlane) -> None:
         members = Members(plane, self._link)

@@ -61,6 +61,7 @@ cdef enum:
     FAILED_SIZE = 4
     KEY_LAYOUT = 5             # of the key before a message of a group
     KEY_SIZE = 13
+    PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else for some microseconds each
     ELSEWHERE = 1              # in its first byte: a session that is elsewhere has messages of the key
 
 
@@ -491,6 +492,7 @@ cdef class ClusterJournal(Journal):
                     const uint8_t* identifiers, Py_ssize_t length) except -1:
         add(&self.pushes, self.index(<Subscriber>session), QUEUED,
             self.place(m, flags, identifiers[:length] if length else b""))
+        self.full = self.pushes.count >= PUSHES_MAX
         return self.note(QUEUED)
 
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
@@ -674,6 +676,7 @@ cdef class ClusterJournal(Journal):
         buffer_free(&self.records, &self.pool)
         self.urgent = False
         self.weight = 0
+        self.full = False
         self.begin()
         return block
 

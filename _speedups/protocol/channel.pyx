@@ -278,6 +278,7 @@ cdef class Channel(Outlet):
         publication = publication_of(body + 2, body[0] << 8 | body[1], payload, end - payload, qos, first_byte & 1)
         publication.publisher = <void*>self.session
         publication.dup = first_byte & FLAG_DUP
+        publication.repeatable = qos == 1
         publication.packet_size = end - packet
         if self.level == 5:
             if not self.take_properties(&publication, first_byte, packet) or not self.within_receive_maximum(qos, packet_id):

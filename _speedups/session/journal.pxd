@@ -55,6 +55,7 @@ cdef class Journal:
     cdef readonly uint8_t layout   # 2; in a cluster 1 while nodes of it don't speak level 5
     cdef int64_t clock_offset   # milliseconds of the store's clock when the turn's clock was 0
     cdef Py_ssize_t weight     # bytes that the block refers to and `records` does not contain
+    cdef bint full             # the block has as much work for the store as one call should have
     cdef uint32_t epoch        # number of the current compaction; 0 = nothing is kept (store `memory`)
 
     cdef int note_level_5(self) except -1

@@ -38,6 +38,7 @@ cdef struct Publication:
     uint8_t dup                # DUP as published: 0 or 8
     uint8_t forwarded          # accepted by another node: delivered to clients here, not forwarded again
     uint8_t invalid_payload    # its properties say that the payload is UTF-8, and it is not
+    uint8_t repeatable         # of a QoS 1 packet: its client sends it again until it gets PUBACK
     uint8_t looked_up          # `Router.check_topic` has just checked the topic name, and no filter has changed since
 
 

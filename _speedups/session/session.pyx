@@ -247,6 +247,8 @@ cdef class Session(Subscriber):
         if receiver.flags & KEEP_RETAIN and publication.retain:
             flags |= RETAIN_AS_PUBLISHED
         self.enqueue(publication.message, flags, plan.identifiers + receiver.identifiers_at, receiver.identifiers_size)
+        if self.turn.journal.full and publication.repeatable:
+            self.turn.seal()                      # the sessions so far get it even if this node dies before the rest
         return 1
 
     cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1:

@@ -104,6 +104,8 @@ cdef class Turn:
     cdef readonly Py_ssize_t uncommitted  # bytes of those blocks and of their waiters
     cdef readonly uint64_t sealed     # blocks given to the store
     cdef readonly uint64_t committed  # blocks that the store has confirmed
+    cdef uint64_t most_commits        # unconfirmed blocks with which a turn ends without sealing one more; 0 = any number
+    cdef bint deferred                # a turn has ended so
     cdef readonly bint has_publish_hook  # every PUBLISH is passed to the handler first
     cdef readonly object deliver_hook # callable: whether the session may get the message; None = always
     cdef readonly Tracer tracer       # None while no trace runs
@@ -122,7 +124,9 @@ cdef class Turn:
     cdef int queue_is_full(self, object client_id) except -1
     cdef bint overloaded(self) noexcept
     cdef bint behind(self) noexcept
+    cdef bint defers(self) noexcept
     cdef int await_store(self, Outlet outlet) except -1
     cdef int resume_store_behind(self) except -1
     cpdef int seal(self) except -1
+    cpdef int seal_deferred(self) except -1
     cpdef bint end(self) except -1

@@ -6,6 +6,10 @@ Owns the order in which the end of the turn processes them. It has no socket, an
 Group commit: output that depends on stored records waits here. A block is sealed at the end of the turn that wrote it
 and passed to the store. When the store has it, the caller calls `confirm`. Acknowledgements, deliveries and callbacks
 that waited for the block are then released, in the order they were made. With store `memory` nothing ever waits.
+
+Each block costs a store more than the records in it (a call of a function, a sync). With `limit_commits` a turn that ends
+while the store is busy leaves its records to the next block: a busy store makes blocks larger, an idle one replies at
+once.
 """
 
 from collections import deque
@@ -32,6 +36,7 @@ COUNTERS = counter_names()
 cdef enum:
     CALLBACK_SIZE = 512    # bytes counted for a callback and the objects it refers to
     LAZY_MAX = 65536      # bytes of records without waiters (DONE) whose block may be delayed
+    DEFERRED_MAX = 262144 # bytes of a block that may wait for the confirmation of an earlier one
     REASON_STRING = 0x1F  # identifier of the property
 
 # Sentences for AckReason: below 120 bytes, so that the lengths around them take one byte.
@@ -216,6 +221,13 @@ cdef class Turn:
         """Set the function that is called with each DeadLetter, while the turn ends, before its block is sealed."""
         self.dead_letters = publish
 
+    def limit_commits(self, uint64_t most):
+        """Let the end of a turn seal a block only while fewer than `most` are unconfirmed; 0 = always.
+
+        The caller ends a turn after `confirm`, and calls `seal_deferred` before anything that has to follow the records.
+        """
+        self.most_commits = most
+
     def follow(self, Tracer tracer):
         """Note the steps of messages in this tracer; None: in none."""
         self.tracer = tracer
@@ -301,6 +313,7 @@ cdef class Turn:
         cdef Commit commit = self.writing
         cdef Sender sender
         cdef Py_ssize_t i
+        self.deferred = False
         if buffer_size(&self.journal.records) == 0:
             return 0
         if self.awaiting_commit.count:
@@ -324,6 +337,15 @@ cdef class Turn:
         self.counters[COMMITTED_BYTES] += len(block)
         self.store(block)
         return 0
+
+    cpdef int seal_deferred(self) except -1:
+        """Seal the block being written, if a turn has ended without doing so."""
+        return self.seal() if self.deferred else 0
+
+    cdef bint defers(self) noexcept:
+        """Whether the block being written should wait for the confirmation of an earlier one."""
+        return (self.most_commits > 0 and self.sealed - self.committed >= self.most_commits
+                and buffer_size(&self.journal.records) + self.journal.weight < DEFERRED_MAX)
 
     def confirm(self, Py_ssize_t blocks=1):
         """The store has the next `blocks` blocks: release their waiters. The caller then ends a turn."""
@@ -392,7 +414,9 @@ cdef class Turn:
             Py_DECREF(sender)
         pointers_free(&to_send)
         if self.journal.urgent or buffer_size(&self.journal.records) > LAZY_MAX:
-            self.seal()
+            self.deferred = self.defers()
+            if not self.deferred:
+                self.seal()
         # The newest first: deliveries are newer than acknowledgements and more urgent.
         while self.unflushed.count:
             self.unflushed.count -= 1

@@ -27,7 +27,7 @@ class NodeLink:
         self.closed = False  # the node was fenced or is stopped: final
         self._connector = connector
         self._patience = patience
-        self.attach(lambda channel, payload: None, lambda: None, lambda: None)
+        self.attach(lambda channel, payload: None, lambda: None, lambda: None, lambda: None)
         self.connection = self._make()
 
     def attach(
@@ -35,6 +35,7 @@ class NodeLink:
         on_push: Callable[[bytes, bytes], object],
         on_drained: Callable[[], object],
         on_lost: Callable[[], object],
+        before_call: Callable[[], object],
     ) -> None:
         """Connect the receivers.
 
@@ -42,10 +43,12 @@ class NodeLink:
             on_push: called with channel and payload of each message to this node.
             on_drained: called when all received data is processed.
             on_lost: called when the connection of a node that has joined has ended.
+            before_call: called before each call, to send the records that the call has to follow.
         """
         self._on_push = on_push
         self._on_drained = on_drained
         self._on_lost = on_lost
+        self._before_call = before_call
 
     def _make(self) -> Link:
         return Link(
@@ -109,14 +112,17 @@ class NodeLink:
 
     def call(self, then: Callable[[Reply], object], *command: bytes | str | int) -> None:
         """Send a command; `then` gets the reply, an error of Redis, or LOST."""
+        self._before_call()
         self.connection.call(then, *command)
 
     def function(self, then: Callable[[Reply], object], name: str, *arguments: Any, as_node: bool = True) -> None:
         """Call a function of the library; its first arguments are the prefix and, if `as_node`, this node's id."""
+        self._before_call()
         self.connection.call(then, *self._command(name, as_node, arguments))
 
     def call_function_first(self, decide: Callable[[Reply], bool], name: str) -> None:
         """Call a function, and process nothing before its reply; `decide` returns whether to process the rest."""
+        self._before_call()
         self.connection.call_first(decide, *self._command(name, True, ()))
 
     async def ask(self, *command: bytes | str | int) -> Any:
@@ -126,14 +132,17 @@ class NodeLink:
             LinkLost: the connection ended, or no data arrived for too long.
             LinkError: Redis replied with an error.
         """
+        self._before_call()
         return await self.connection.ask(*command)
 
     async def ask_function(self, name: str, *arguments: Any, as_node: bool = True) -> Any:
         """Call a function and wait for its reply. Raises as `ask`."""
+        self._before_call()
         return await self.connection.ask(*self._command(name, as_node, arguments))
 
     async def ask_function_first(self, first: Callable[[Reply], object], name: str, *arguments: Any) -> Any:
         """Call a function and wait until `first` has its reply, before anything that arrives later. Raises as `ask`."""
+        self._before_call()
         return await self.connection.ask(*self._command(name, True, arguments), first=first)
 
     def publish(self, channel: bytes, message: bytes) -> None:

@@ -7,6 +7,7 @@ import pytest
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, Unsuback, Unsubscribe
 from tests.conftest import StartCluster
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
 from tests.protocol.wire import Wire
@@ -265,3 +266,31 @@ def test_topics_that_look_like_patterns(start_cluster: StartCluster, qos: int) -
 
 def subscription(topic: str, qos: int, packet_id: int) -> bytes:
     return encode(Subscribe(packet_id=packet_id, topic_filters=[(topic, qos)]), 4)
+
+
+def test_a_fan_out_to_many_sessions_is_several_blocks(start_cluster: StartCluster) -> None:
+    """Redis replies to others in between. A QoS 2 message is one block with its PUBREL."""
+    cluster = start_cluster(nodes="a")
+    port = cluster["a"].port
+    names = [f"away {number}" for number in range(1200)]
+    for name in names:
+        with SocketClient(port, name, clean_start=False) as client:
+            assert client.subscribe(("t", 2)) == [2]
+    with cluster.redis.client() as redis, SocketClient(port, "p") as publisher:
+        (node,) = redis.hkeys("mq:nodes")
+
+        def blocks() -> int:
+            return int(redis.hget(f"mq:node:{node}", "seq") or 0)
+
+        until(lambda: redis.scard(f"mq:owned:{node}") == 1, "all others are away")
+        cluster.settle()
+        before = blocks()
+        publisher.send(Publish("t", b"one", qos=1, packet_id=1))
+        assert publisher.receive() == Puback(packet_id=1)
+        assert blocks() == before + 2
+        publisher.send(Publish("t", b"two", qos=2, packet_id=2))
+        assert publisher.receive() == Pubrec(packet_id=2)
+        publisher.send(Pubrel(packet_id=2))
+        assert publisher.receive() == Pubcomp(packet_id=2)
+        assert blocks() == before + 3
+        assert {redis.llen(f"mq:q:{name}") for name in names} == {2}

@@ -72,6 +72,55 @@ def test_puback_waits_for_the_store() -> None:
     assert kept(node) == [b"one"]
 
 
+def test_a_busy_store_gets_fewer_and_larger_blocks() -> None:
+    node = Node(auto=False)
+    subscriber(node)
+    publisher = connected(node, "publisher")
+    node.turn.limit_commits(2)
+    before = node.turn.sealed
+    for number in range(1, 6):
+        publisher.send(Publish("t/1", b"%d" % number, qos=1, packet_id=number))
+    assert node.turn.sealed - before == 2
+    assert publisher.take() == []
+    node.confirm(1)
+    assert [packet.packet_id for packet in publisher.take()] == [1]
+    assert node.turn.sealed - before == 3  # the third block has the other three
+    node.confirm(1)
+    assert [packet.packet_id for packet in publisher.take()] == [2]
+    node.confirm(1)
+    assert [packet.packet_id for packet in publisher.take()] == [3, 4, 5]
+    assert kept(node) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_deferred_block_is_sealed_for_what_has_to_follow_it() -> None:
+    node = Node(auto=False)
+    subscriber(node)
+    publisher = connected(node, "publisher")
+    node.turn.limit_commits(1)
+    publisher.send(Publish("t/1", b"one", qos=1, packet_id=1))
+    before = node.turn.sealed
+    node.turn.seal_deferred()
+    assert node.turn.sealed == before  # nothing is deferred
+    publisher.send(Publish("t/1", b"two", qos=1, packet_id=2))
+    assert node.turn.sealed == before
+    node.turn.seal_deferred()
+    assert node.turn.sealed == before + 1
+    node.confirm()
+    assert [packet.packet_id for packet in publisher.take()] == [1, 2]
+
+
+def test_a_large_block_is_not_deferred() -> None:
+    node = Node(auto=False)
+    subscriber(node)
+    publisher = connected(node, "publisher")
+    node.turn.limit_commits(1)
+    publisher.send(Publish("t/1", b"one", qos=1, packet_id=1))
+    before = node.turn.sealed
+    for number in range(2, 10):
+        publisher.send(Publish("t/1", bytes(50_000), qos=1, packet_id=number))
+    assert node.turn.sealed == before + 1
+
+
 def test_puback_of_what_nobody_keeps_does_not_wait() -> None:
     node = Node(auto=False)
     connected(node, "clean")
