@@ -16,7 +16,8 @@ help:
 	@echo "make test     build, install what tests need, run every check and test (below 15 minutes on two cores)"
 	@echo "make tidy     a report: what is too large, badly named or hard to read; it fails nothing"
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 11 minutes)"
-	@echo "              and a cluster (ONLY=cluster, about 25), and Spark on its log of messages (ONLY=analytics, 3)"
+	@echo "              and a cluster (ONLY=cluster, about 25), Spark on its log of messages (ONLY=analytics, 3), and"
+	@echo "              the cost of a message while connections, subscriptions and nodes grow (ONLY=growth, 10)"
 	@echo "make soak     the long forms: fuzzing, sanitizer, faults, memory; SECONDS=$(SECONDS) each"
 	@echo "make dist     an sdist and a wheel in dist/"
 	@echo "make clean    remove what was built"
@@ -76,8 +77,9 @@ tidy: | $(PY)
 
 bench: $(VENV)/.installed-test
 	@mkdir -p build
-	$(if $(filter-out analytics,$(or $(ONLY),all)),$(PY) -m loadtest.bench $(addprefix --only ,$(ONLY)) --output build/BENCHMARKS.md)
+	$(if $(filter-out analytics growth,$(or $(ONLY),all)),$(PY) -m loadtest.bench $(addprefix --only ,$(ONLY)) --output build/BENCHMARKS.md)
 	$(if $(filter analytics,$(or $(ONLY),analytics)),$(PY) -m loadtest.analytics --output build/BENCHMARKS-analytics.md)
+	$(if $(filter growth,$(or $(ONLY),growth)),$(PY) -m loadtest.growth --output build/BENCHMARKS-growth.md --plot build/growth.svg)
 
 soak: $(VENV)/.installed-test
 	$(PY) tests/fuzz/fuzz_packets.py --seconds $(SECONDS)

@@ -26,7 +26,7 @@ from loadtest.compare.brokers import (
 )
 from loadtest.generator.cost import Groups, wake_ups
 
-NAMES = ("a", "b", "c")
+NAMES = ("a", "b", "c", "d")
 # The append-only file is synced once a second, and never rewritten: that process would not be measured.
 REDIS_OPTIONS = {"save": "", "appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": "0"}
 
@@ -88,7 +88,7 @@ def start_cluster(kind: str, cores: set[int], saturated: bool = False, nodes: in
     Args:
         kind: a key of `COMMANDS`.
         cores, saturated: as in `brokers.start`, for all of them.
-        nodes: their number, at least two.
+        nodes: their number, up to four.
 
     Raises:
         BrokerError: a program is not installed, ends at once, or does not reply in time.

@@ -1,0 +1,228 @@
+"""`python -m loadtest.growth`: the cost of a message while a FlockMQ grows, as Markdown and as a plot.
+
+Each point is a fresh broker. Points of a line alternate over the rounds, so that a slow moment of the machine does not
+hit one of them alone; figures are medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from _speedups.codec.decode import Decoder
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connect, Packet, Pingreq, Publish, Subscribe
+from loadtest.compare.benchmark import describe_machine
+from loadtest.compare.brokers import start
+from loadtest.compare.cluster import start_cluster
+from loadtest.compare.growth_plot import Panel, plot
+from loadtest.generator.runs import find_faults, publish_load
+from loadtest.generator.target import Target, Workload
+
+FILTERS_PER_PACKET = 1000
+FILTERS_PER_CLIENT = 50_000  # below limits.max_subscriptions
+CHUNK = 10_000  # messages per write
+
+Prepare = Callable[[int, int], None]  # port, number
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Something that grows, and the costs that it may change."""
+
+    title: str
+    counts: tuple[int, ...]
+    lines: dict[str, Callable[[int, float], float]]  # by label: number, seconds -> CPU microseconds per message
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print the tables, write the plot; returns 0."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.growth", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
+    parser.add_argument("--quick", action="store_true", help="one round of half a second, two numbers each")
+    parser.add_argument("--output", type=Path, help="file for the tables")
+    parser.add_argument("--plot", type=Path, help="file for the plot, SVG")
+    options = parser.parse_args(arguments)
+    rounds, seconds = (1, 0.5) if options.quick else (options.rounds, options.seconds)
+    text = [f"- {name}: {value}" for name, value in describe_machine([]).items()]
+    text.append(f"- {rounds} rounds of {seconds:g} s, payload 64 bytes, no store; medians; CPU us per message")
+    panels = []
+    for growth in GROWTHS:
+        counts = growth.counts[:2] if options.quick else growth.counts
+        found = measure(growth, counts, rounds, seconds)
+        text += ["", *_table(growth, counts, found)]
+        panels.append(Panel(growth.title, counts, found))
+    print("\n".join(text))
+    if options.output:
+        options.output.write_text("\n".join(text) + "\n", encoding="utf-8")
+    if options.plot:
+        options.plot.write_text(plot(panels), encoding="utf-8")
+    return 0
+
+
+def measure(growth: Growth, counts: tuple[int, ...], rounds: int, seconds: float) -> dict[str, list[float]]:
+    """The median cost for each number, by line."""
+    found: dict[str, list[list[float]]] = {label: [[] for _ in counts] for label in growth.lines}
+    for number in range(1, rounds + 1):
+        for at, count in enumerate(counts):
+            for label, run in growth.lines.items():
+                print(f"{growth.title}, {label} {number}/{rounds}: {count:,}", file=sys.stderr, flush=True)
+                found[label][at].append(run(count, seconds))
+    return {label: [median(values) for values in points] for label, points in found.items()}
+
+
+def _table(growth: Growth, counts: tuple[int, ...], found: dict[str, list[float]]) -> Iterator[str]:
+    yield f"| {growth.title} | {' | '.join(f'{count:,}' for count in counts)} |"
+    yield "| --- " * (len(counts) + 1) + "|"
+    for label, values in found.items():
+        yield f"| {label} | {' | '.join(f'{value:.3g}' for value in values)} |"
+
+
+# ---- one node ----
+
+
+def _alone(
+    workload: Callable[[int], Workload], prepare: Prepare | None = None, *, apart: bool = False
+) -> Callable[[int, float], float]:
+    """A run on one node that is prepared first. `apart`: broker and clients have a core each."""
+
+    def run(count: int, seconds: float) -> float:
+        cores = sorted(os.sched_getaffinity(0))
+        own, broker = {cores[-1]}, {cores[-2 if apart and len(cores) > 1 else -1]}
+        with _on(own), start("FlockMQ", "memory", broker) as running:
+            if prepare is not None:
+                prepare(running.port, count)
+            return _cost(Target(port=running.port, pids=[running.pid]), workload(count), seconds)
+
+    return run
+
+
+def _cost(target: Target, load: Workload, seconds: float) -> float:
+    figures = publish_load(target, Workload(**{**vars(load), "seconds": seconds}))
+    if faults := find_faults(figures):
+        raise RuntimeError(f"{load}: {', '.join(faults)}")
+    return float(figures["cpu_us_per_delivery"])
+
+
+class _on:  # noqa: N801
+    """This process runs on these cores while the block lasts."""
+
+    def __init__(self, cores: set[int]) -> None:
+        self._cores = cores
+        self._before = os.sched_getaffinity(0)
+
+    def __enter__(self) -> None:
+        os.sched_setaffinity(0, self._cores)
+
+    def __exit__(self, *_: object) -> None:
+        os.sched_setaffinity(0, self._before)
+
+
+def _retain(port: int, count: int) -> None:
+    with _Client(port, "retains") as client:
+        for first in range(0, count, CHUNK):
+            client.send(
+                *(
+                    Publish(f"retained/{number % 1000}/{number}", b"%016d" % number, retain=True)
+                    for number in range(first, min(first + CHUNK, count))
+                )
+            )
+        client.send(Pingreq())
+        client.receive()
+
+
+def _subscribe(port: int, count: int) -> None:
+    """Filters that no message of the load matches. The clients stay away: their sessions are persistent."""
+    for first in range(0, count, FILTERS_PER_CLIENT):
+        end = min(first + FILTERS_PER_CLIENT, count)
+        with _Client(port, f"subscribes {first}") as client:
+            for at in range(first, end, FILTERS_PER_PACKET):
+                filters = [
+                    (f"other/{number % 1000}/+/{number}", 0) for number in range(at, min(at + FILTERS_PER_PACKET, end))
+                ]
+                client.send(Subscribe(packet_id=1, topic_filters=filters))
+                client.receive()
+
+
+class _Client:
+    """A client with a persistent session."""
+
+    def __init__(self, port: int, client_id: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=120)
+        self._decoder = Decoder(4)
+        self._packets: list[Packet] = []
+        self.send(Connect(client_id=client_id, clean_start=False, keep_alive=0, protocol_level=4))
+        self.receive()
+
+    def send(self, *packets: Packet) -> None:
+        self._socket.sendall(b"".join(encode(packet, 4) for packet in packets))
+
+    def receive(self) -> Packet:
+        while not self._packets:
+            data = self._socket.recv(65536)
+            if not data:
+                raise ConnectionResetError("the broker has closed the connection")
+            self._packets += self._decoder.feed(data)
+        return self._packets.pop(0)
+
+    def __enter__(self) -> _Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+# ---- many nodes ----
+
+
+def _across(qos: int) -> Callable[[int, float], float]:
+    """Publishers at the first node, subscribers at the second; further nodes have no clients. All processes count."""
+
+    def run(count: int, seconds: float) -> float:
+        cores = set(os.sched_getaffinity(0))
+        with start_cluster("FlockMQ", cores, nodes=count) as cluster:
+            target = Target(
+                port=cluster.ports[min(1, count - 1)],
+                publish_port=cluster.ports[0],
+                pids=[*cluster.pids, cluster.redis_pid],
+            )
+            return _cost(target, Workload(qos=qos), seconds)
+
+    return run
+
+
+PAIRS = Workload()
+WILD = Workload(shape="wild", publishers=10, subscribers=100)
+GROWTHS = (
+    Growth(
+        "connections",
+        (10, 100, 1000, 15_000),
+        {
+            "20 000 messages/s, one per write": _alone(
+                lambda count: Workload(publishers=count // 2, subscribers=count // 2, rate=20_000), apart=True
+            ),
+            "full speed": _alone(lambda count: Workload(publishers=count // 2, subscribers=count // 2)),
+        },
+    ),
+    Growth(
+        "retained messages",
+        (0, 1000, 100_000, 1_000_000),
+        {"full speed": _alone(lambda count: PAIRS, _retain)},
+    ),
+    Growth(
+        "subscriptions that don't match",
+        (1000, 10_000, 100_000, 1_000_000),
+        {
+            "full speed, 20 topics": _alone(lambda count: PAIRS, _subscribe),
+            "full speed, a million topics, wildcards": _alone(lambda count: WILD, _subscribe),
+        },
+    ),
+    Growth("nodes", (1, 2, 3, 4), {"QoS 0, A to B": _across(0), "QoS 1, A to B": _across(1)}),
+)

@@ -1,0 +1,8 @@
+"""`python -m loadtest.growth`: see loadtest/compare/growth.py."""
+
+import sys
+
+from loadtest.compare.growth import main
+
+if __name__ == "__main__":
+    sys.exit(main())
