@@ -240,9 +240,8 @@ class RedisPlace(Place):
         """Delete what was here before: it was moved away, or is a part of what a migration brought."""
         prefix = self._keys.prefix
         kept = (self._keys.layout, self._keys.migration, *(prefix + name for name in KEPT))
-        pattern = b"".join(b"\\" + bytes([byte]) if byte in b"*?[]\\^" else bytes([byte]) for byte in prefix)
         found = []
-        for key in self._client.scan_iter(pattern + b"*", count=ENTRIES):
+        for key in self._client.scan_iter(prefix + b"*", count=ENTRIES):
             if not key.startswith(kept):
                 found.append(key)
             if len(found) >= AT_ONCE:

@@ -171,7 +171,7 @@ class RedisState(State):
 
     def wills(self) -> Iterator[StoredWill]:
         client, keys = self._client, self._keys
-        due = {epoch: int(score) for epoch, score in client.zscan_iter(keys.delayed, count=ENTRIES)}
+        due = {epoch: max(int(score), 1) for epoch, score in client.zscan_iter(keys.delayed, count=ENTRIES)}
         for epoch, stored in client.hscan_iter(keys.delayed_wills, count=ENTRIES):
             if epoch in due:
                 yield self._will(epoch, stored, due[epoch])

@@ -364,7 +364,7 @@ class RecordWriter:
             if will.delay:
                 self._add(("WILL_DELAY", will.delay, 0, name))
             if stored.due is not None:
-                self._add(("WILL_DELAY", max(stored.due, 1), 1, name))
+                self._add(("WILL_DELAY", stored.due, 1, name))
             self.moved.wills += 1
             yield
 

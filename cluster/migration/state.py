@@ -82,7 +82,7 @@ class StoredWill(NamedTuple):
 
     client_id: bytes
     will: Will
-    due: int | None  # deadline; None: the connection was there at the end, so its delay has not begun
+    due: int | None  # deadline, at least 1; None: the connection was there at the end, so its delay has not begun
     is_current: bool  # of the last connection of a session that is there: its client can still come back
 
 
