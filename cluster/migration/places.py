@@ -267,9 +267,26 @@ class RedisPlace(Place):
             if mark.id:
                 pipe.hset(keys.migration, mapping=noted)
             pipe.set(keys.layout, layout)
+            for key, aside in self._nodes_aside():
+                if mark.stage == Stage.MOVED and key in present:
+                    pipe.rename(key, aside)
+                elif mark.stage == Stage.OWN and aside in present:
+                    pipe.rename(aside, key)
 
+        nodes = [key for pair in self._nodes_aside() for key in pair]
+        present = {key for key in nodes if self._client.exists(key)}
         self._client.transaction(change, keys.layout, keys.epoch, keys.change, keys.nodes)
         self._position = self._read_position()
+
+    def _nodes_aside(self) -> list[tuple[bytes, bytes]]:
+        """The keys that make dead nodes members, and where they are while the state is moved away.
+
+        Redis refuses every step of a node that is no member. So one that only slept can't change state that was moved.
+        """
+        keys = self._keys
+        aside = keys.prefix + b"moved:"
+        nodes: set[Any] = {*self._client.hkeys(keys.nodes), *self._client.hkeys(aside + b"nodes")}
+        return [(keys.nodes, aside + b"nodes"), *((keys.node(node), aside + b"node:" + node) for node in sorted(nodes))]
 
     def losses(self) -> list[str]:
         users = self._client.hlen(self._keys.users)

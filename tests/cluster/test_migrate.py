@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from _speedups.codec.packets import Publish
 from _speedups.session.journal import block_of, records
 from broker.cli import main
 from broker.config.load import load
@@ -30,7 +31,9 @@ from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
+from tests.harness.redis_cluster import RedisCluster
 from tests.harness.redis_process import RedisProcess
+from tests.harness.socket_client import SocketClient
 
 CLUSTER = {**SETTINGS, "cluster.lease": 1.5, "cluster.timeout": 0.7}
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -39,6 +42,13 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "flockmq.db"
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    """A store with some state, in use by nobody."""
+    shutil.copy(Path(__file__).resolve().parents[1] / "cases" / "store-0.1.sqlite", path)
+    return path
 
 
 @pytest.fixture
@@ -139,7 +149,12 @@ def begin_what_ends_with_the_node(state: dict[str, Any]) -> None:
     for session in state["sessions"].values():
         if session.interval not in (None, NEVER) and not session.deadline:
             session.deadline = pytest.approx(state["clock"] + session.interval * 1000, abs=60_000)
-    state["wills"] = [will if will.due else will._replace(due=1, is_current=False) for will in state["wills"]]
+    for number, stored in enumerate(state["wills"]):
+        if not stored.due and stored.will.delay:
+            due = pytest.approx(state["clock"] + stored.will.delay * 1000, abs=60_000)
+            state["wills"][number] = stored._replace(due=due)
+        elif not stored.due:
+            state["wills"][number] = stored._replace(due=1, is_current=False)
 
 
 def test_records_and_blocks_are_each_others_inverse(node: BrokerProcess, path: Path) -> None:
@@ -149,6 +164,36 @@ def test_records_and_blocks_are_each_others_inverse(node: BrokerProcess, path: P
         blocks = [block for _, block in sqlite_file.blocks(database, path)]
     assert len(blocks) > 10
     assert [block_of(records(block)) for block in blocks] == blocks
+
+
+def test_time_away_goes_on(old: Path, redis_server: RedisProcess, migrate: Run, tmp_path: Path) -> None:
+    """Sessions of level 4 have an expiry by configuration: the time that they have been away moves with them."""
+    (tmp_path / "migrate.toml").write_text("mqtt.session_expiry = 3600")
+    migrate(f"sqlite:{old}", redis_server.url)
+    with redis_server.client() as client:
+        now = int(client.time()[0])
+        assert client.zscore("mq:sessions", "away") == pytest.approx(now, abs=60)
+        client.zadd("mq:sessions", {"away": now - 600})
+        migrate(redis_server.url, f"sqlite:{old}")
+        state = state_of(old)
+        assert state["sessions"][b"away"].deadline == pytest.approx(state["clock"] + 3_000_000, abs=60_000)
+        migrate(f"sqlite:{old}", redis_server.url)
+        assert client.zscore("mq:sessions", "away") == pytest.approx(now - 600, abs=60)
+
+
+def test_a_redis_cluster(old: Path, tmp_path: Path, migrate: Run) -> None:
+    before = state_of(old)
+    begin_what_ends_with_the_node(before)
+    servers = RedisCluster(tmp_path, replicas=0)
+    try:
+        servers.start()
+        migrate(f"sqlite:{old}", servers.url)
+        with servers.owner.client() as client:
+            assert client.get("{mq}:layout") == "2"
+        migrate(servers.url, f"sqlite:{old}")
+        same(before, state_of(old), 60_000)
+    finally:
+        servers.stop()
 
 
 # ---- a command that is killed ----
@@ -207,13 +252,6 @@ def stage_of(where: Path | RedisProcess) -> str:
 # ---- what is refused ----
 
 
-@pytest.fixture
-def old(path: Path) -> Path:
-    """A store with some state, in use by nobody."""
-    shutil.copy(Path(__file__).resolve().parents[1] / "cases" / "store-0.1.sqlite", path)
-    return path
-
-
 def test_nothing_is_nothing_to_move(path: Path, redis_server: RedisProcess, migrate: Run, node: BrokerProcess) -> None:
     assert "nothing to move" in migrate(f"sqlite:{path}", redis_server.url).stdout
     assert "nothing to move" in migrate(redis_server.url, f"sqlite:{path}").stdout
@@ -258,6 +296,27 @@ def test_a_node_that_starts_meanwhile_is_noticed(old: Path, redis_server: RedisP
         with pytest.raises(FlockError, match="a node uses Redis"):
             place.set_mark(Mark(Stage.MOVED, "1", f"sqlite:{old}"))
         assert client.get("mq:layout") == "2"
+
+
+def test_a_node_that_slept_changes_nothing(cluster: ClusterProcess, path: Path, migrate: Run) -> None:
+    """It is taken for dead, as its machine can't be asked: Redis refuses its commits when it is back."""
+    cluster.start()
+    a = cluster["a"]
+    reader = SocketClient(a.port, "reader", clean_start=False)
+    reader.subscribe(("t", 1))
+    publisher = SocketClient(a.port, "publisher")
+    cluster.signal(signal.SIGSTOP)
+    with cluster.redis.client() as client:
+        nodes = client.hgetall("mq:nodes")
+        assert len(nodes) == 2
+        publisher.send(Publish("t", b"late", 1, packet_id=1))
+        migrate(cluster.redis.url, f"sqlite:{path}")
+        cluster.signal(signal.SIGCONT)
+        a.wait_for_log("was moved to")
+        assert client.llen("mq:q:reader") == 0
+        cluster.kill()
+        migrate("--restore", cluster.redis.url)
+        assert client.hgetall("mq:nodes") == nodes
 
 
 def test_unknown_layouts_are_refused(old: Path, redis_server: RedisProcess, migrate: Run) -> None:
