@@ -32,9 +32,9 @@ cdef struct Forward:
 
 cdef class Block:
     cdef readonly bytes commit         # for the function flockmq_commit; empty = nothing
-    cdef readonly bytes acks           # for the function flockmq_acks; empty = nothing
+    cdef readonly list acks            # texts for the function flockmq_acks, one for each call
     cdef readonly list changes         # of `commit`
-    cdef readonly bytes settled        # what the node settles with groups, for flockmq_acks; empty = nothing
+    cdef readonly bytes settled        # what the node settles with groups, for the last of them; empty = nothing
     cdef readonly bint shares          # the reply has messages leased to this node
     cdef list moves, done              # of the journal: leases end with this block
     cdef readonly Py_ssize_t log_size  # bytes of the batch for the log
@@ -102,7 +102,9 @@ cdef class ClusterJournal(Journal):
     cdef list pack_pushes(self, Buffer* b)
     cdef int pack_log(self, Buffer* b, Block block) except -1
     cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1
-    cdef bytes pack_acks(self)
+    cdef list pack_acks(self)
+    cdef bytes pack_acks_of(self, Py_ssize_t first, Py_ssize_t end, Py_ssize_t used, const Py_ssize_t* counts,
+                            const Item* items)
 
 
 cdef bytes pack_failures(tuple failures)

@@ -6,7 +6,20 @@ from _speedups.session.group import Group
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 
-def encode_message(topic: bytes, payload: bytes, qos: int, retain: bool, properties: bytes = b"") -> bytes: ...
+def encode_message(
+    topic: bytes, payload: bytes, qos: int, retain: bool, properties: bytes = b"", deadline: int = 0
+) -> bytes: ...
+def decode_entry(data: bytes) -> tuple[bytes, bool, bytes, bytes, int, int, int]: ...
+def encode_entry(
+    message: bytes,
+    as_published: bool = ...,
+    identifiers: bytes = ...,
+    group: bytes = ...,
+    place: int = ...,
+    key: int = ...,
+    failures: int = ...,
+) -> bytes: ...
+def topic_key(topic: bytes) -> int: ...
 def decode_message(data: bytes) -> tuple[bytes, bytes, int, bool, bytes, int]: ...
 def arrive(session: Session, n: int, data: bytes) -> None: ...
 def leased(group: Group, place: int, data: bytes) -> None: ...
@@ -14,7 +27,7 @@ def pack_changes(changes: list[tuple[Any, ...]]) -> bytes: ...
 
 class Block:
     commit: bytes
-    acks: bytes
+    acks: list[bytes]
     settled: bytes
     shares: bool
     changes: list[tuple[Any, ...]]

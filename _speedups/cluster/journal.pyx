@@ -32,6 +32,7 @@ from _speedups.codec.publish cimport (
 )
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
 from _speedups.session.group cimport Group
+from _speedups.session.group_keys cimport hash_of
 from _speedups.session.group_members cimport forget_given, note_given
 from _speedups.session.message cimport (
     Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
@@ -62,6 +63,7 @@ cdef enum:
     KEY_LAYOUT = 5             # of the key before a message of a group
     KEY_SIZE = 13
     PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else for some microseconds each
+    ACKS_MAX = 1000            # likewise acknowledgements in a call, but for those of one session
     ELSEWHERE = 1              # in its first byte: a session that is elsewhere has messages of the key
 
 
@@ -176,13 +178,18 @@ cdef Heads read_heads(const uint8_t* p, Py_ssize_t n) noexcept:
     return heads
 
 
-def encode_message(bytes topic not None, bytes payload not None, int qos, bint retain, bytes properties=b""):
-    """Encode a message for Redis."""
+def encode_message(bytes topic not None, bytes payload not None, int qos, bint retain, bytes properties=b"",
+                   uint64_t deadline=0):
+    """Encode a message for Redis. `deadline`: in milliseconds of the cluster's clock; 0 = it does not expire."""
     cdef bytes head = len(topic).to_bytes(2, "little")
-    if not properties:
-        return bytes([qos | retain << 2 | MESSAGE_LAYOUT << 4]) + head + topic + payload
+    cdef int flags = qos | retain << 2
+    if not properties and not deadline:
+        return bytes([flags | MESSAGE_LAYOUT << 4]) + head + topic + payload
     head += len(properties).to_bytes(4, "little")
-    return bytes([qos | retain << 2 | MESSAGE_LAYOUT_5 << 4]) + head + topic + properties + payload
+    if deadline:
+        flags |= HAS_DEADLINE
+        head += struct.pack("<Q", deadline)
+    return bytes([flags | MESSAGE_LAYOUT_5 << 4]) + head + topic + properties + payload
 
 
 def decode_message(bytes data not None):
@@ -197,54 +204,105 @@ def decode_message(bytes data not None):
             m.properties[:m.properties_length], deadline)
 
 
-def arrive(Session session not None, uint64_t n, bytes data not None):
-    """Pass an entry of a queue with queue number `n`, encoded for Redis, to its session."""
-    cdef const uint8_t* p = data
-    cdef Py_ssize_t size = len(data)
-    cdef uint8_t flags = 0
-    cdef uint16_t length = 0
-    cdef bytes identifiers = b""
-    cdef bytes group = None
-    cdef uint64_t place = 0
-    cdef int64_t deadline
-    cdef Publication publication
-    cdef Message* m
-    cdef Heads heads
+cdef struct Opened:
+    uint8_t flags                  # of an entry that has more than a message: OF_SHARE, AS_PUBLISHED, HAS_IDENTIFIERS
+    uint64_t place                 # in its group
+    const uint8_t* group
+    uint16_t group_length
+    const uint8_t* identifiers
+    uint16_t identifiers_length
+    Heads heads
+    const uint8_t* message
+    Py_ssize_t size                # of the message
+
+
+cdef Opened open_entry(const uint8_t* p, Py_ssize_t size) except *:
+    """Decode what stands before the message in an entry of a queue, or of a group; the result borrows from the bytes."""
+    cdef Opened entry
+    entry.flags = 0
+    entry.place = entry.group_length = entry.identifiers_length = 0
+    entry.group = entry.identifiers = p
     if size and p[0] >> 4 == ENTRY_LAYOUT:
-        flags = p[0]
+        entry.flags = p[0]
         p += 1
         size -= 1
-        if flags & OF_SHARE:
+        if entry.flags & OF_SHARE:
             if size >= 10:
-                memcpy(&place, p, 8)
-                memcpy(&length, p + 8, 2)
-            if size < 10 + length:
+                memcpy(&entry.place, p, 8)
+                memcpy(&entry.group_length, p + 8, 2)
+            if size < 10 + entry.group_length:
                 raise DamagedMessage("an entry of a queue that is cut short")
-            group = p[10:10 + length]
-            p += 10 + length
-            size -= 10 + length
-        length = 0
-        if flags & HAS_IDENTIFIERS:
+            entry.group = p + 10
+            p += 10 + entry.group_length
+            size -= 10 + entry.group_length
+        if entry.flags & HAS_IDENTIFIERS:
             if size >= 2:
-                memcpy(&length, p, 2)
-            if size < 2 + length:
+                memcpy(&entry.identifiers_length, p, 2)
+            if size < 2 + entry.identifiers_length:
                 raise DamagedMessage("an entry of a queue that is cut short")
-            identifiers = p[2:2 + length]
-            p += 2 + length
-            size -= 2 + length
-    heads = read_heads(p, size)
-    p += heads.size
-    size -= heads.size
-    publication = read_message(p, size, &deadline)
+            entry.identifiers = p + 2
+            p += 2 + entry.identifiers_length
+            size -= 2 + entry.identifiers_length
+    entry.heads = read_heads(p, size)
+    entry.message = p + entry.heads.size
+    entry.size = size - entry.heads.size
+    return entry
+
+
+def decode_entry(bytes data not None):
+    """An entry of a queue, or a message that waits in a group, as Redis has it.
+
+    Returns:
+        The message as bytes, whether level 5 gets its RETAIN, identifiers of subscriptions as properties, group (empty:
+        none), place in it, hash of the key (-1: none), deliveries without success << 8 | reason code of the last.
+
+    Raises:
+        DamagedMessage: the bytes are no entry.
+    """
+    cdef Opened entry = open_entry(data, len(data))
+    return (entry.message[:entry.size], bool(entry.flags & AS_PUBLISHED), entry.identifiers[:entry.identifiers_length],
+            entry.group[:entry.group_length], entry.place, entry.heads.key, entry.heads.failures)
+
+
+def encode_entry(bytes message not None, bint as_published=False, bytes identifiers=b"", bytes group=b"",
+                 uint64_t place=0, int64_t key=-1, uint64_t failures=0):
+    """The inverse of `decode_entry`."""
+    cdef bytes head = b"" if key < 0 else pack_key(<uint32_t>key, 0)
+    cdef uint8_t flags = (AS_PUBLISHED if as_published else 0) | (HAS_IDENTIFIERS if identifiers else 0) | (
+        OF_SHARE if group else 0)
+    if failures:
+        head += pack_failures((failures >> 8, failures & 255))
+    if identifiers:
+        head = struct.pack("<H", len(identifiers)) + identifiers + head
+    if group:
+        head = struct.pack("<QH", place, len(group)) + group + head
+    if flags:
+        head = bytes([ENTRY_LAYOUT << 4 | flags]) + head
+    return head + message
+
+
+def topic_key(bytes topic not None):
+    """The hash of the key that a message to this topic name has in a group with the strategy `topic`."""
+    return hash_of(topic, len(topic))
+
+
+def arrive(Session session not None, uint64_t n, bytes data not None):
+    """Pass an entry of a queue with queue number `n`, encoded for Redis, to its session."""
+    cdef Opened entry = open_entry(data, len(data))
+    cdef int64_t deadline
+    cdef Publication publication = read_message(entry.message, entry.size, &deadline)
+    cdef Message* m
     publication.expires = session.turn.journal.clock_of(deadline)
     m = message_new(&publication)
     if m == NULL:
         raise MemoryError
     try:
-        session.arrive(n, m, p[0] & (QOS | RETAINED_MESSAGE) | (RETAIN_AS_PUBLISHED if flags & AS_PUBLISHED else 0),
-                       identifiers)
-        if group is not None:
-            note_given(session, n, group, place, True, heads.key, heads.failures)
+        session.arrive(n, m, entry.message[0] & (QOS | RETAINED_MESSAGE)
+                       | (RETAIN_AS_PUBLISHED if entry.flags & AS_PUBLISHED else 0),
+                       entry.identifiers[:entry.identifiers_length])
+        if entry.flags & OF_SHARE:
+            note_given(session, n, entry.group[:entry.group_length], entry.place, True, entry.heads.key,
+                       entry.heads.failures)
     finally:
         message_release(m)
 
@@ -296,7 +354,7 @@ cdef class Block:
         return ended_leases(self.moves, self.done)
 
     def __len__(self):
-        return len(self.commit) + len(self.acks) + (len(self.entry[1]) if self.entry is not None else 0)
+        return len(self.commit) + sum(map(len, self.acks)) + (len(self.entry[1]) if self.entry is not None else 0)
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -629,7 +687,7 @@ cdef class ClusterJournal(Journal):
         cdef Block block = Block()
         cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
         cdef Py_ssize_t i
-        block.acks = self.pack_acks() if self.acks.count else b""
+        block.acks = self.pack_acks()
         block.settled = self.pack_settled()
         for kind, steps in ((b"closed", self.closed), (b"check", self.checks)):    # the last of each counts
             for (group, key), number in steps.items():
@@ -637,7 +695,7 @@ cdef class ClusterJournal(Journal):
         block.shares = bool(self.shares or self.moves)
         block.moves, block.done = self.moves, self.done
         if block.settled and not block.acks:
-            block.acks = NO_ACKS
+            block.acks = [NO_ACKS]
         block.commit = b""
         block.changes = self.changes
         block.sessions = []
@@ -815,40 +873,59 @@ cdef class ClusterJournal(Journal):
                 put_number(b, &self.packing, (item.number >> 16) + 1)
         return 0
 
-    cdef bytes pack_acks(self):
-        cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
+    cdef list pack_acks(self):
+        """Texts of [client id, incarnation, [numbers that are done], [numbers with PUBREC]] for each session."""
         cdef Py_ssize_t* counts = NULL
-        cdef Py_ssize_t i, j, total = 0, used = 0, received
-        cdef Session session
-        cdef bytes client_id
+        cdef Py_ssize_t first = 0, end, done = 0, used, size
+        cdef list texts = []
+        if self.acks.count == 0:
+            return texts
         sort_by_session(&self.acks, len(self.sessions), &counts)
         try:
-            for i in range(len(self.sessions)):
-                used += counts[i] > 0
+            while done < self.acks.count:
+                end, used, size = first, 0, 0
+                while end < len(self.sessions) and size < ACKS_MAX:
+                    used += counts[end] > 0
+                    size += counts[end]
+                    end += 1
+                texts.append(self.pack_acks_of(first, end, used, counts, self.acks.items + done))
+                first = end
+                done += size
+            return texts
+        finally:
+            free(counts)
+
+    cdef bytes pack_acks_of(self, Py_ssize_t first, Py_ssize_t end, Py_ssize_t used, const Py_ssize_t* counts,
+                            const Item* items):
+        """The text for some sessions of the block, `used` of which have items; `items` are theirs, in order."""
+        cdef Buffer b = Buffer(NULL, 0, 0, 0, 0)
+        cdef Py_ssize_t i, j, received
+        cdef Session session
+        cdef bytes client_id
+        try:
             put_array(&b, &self.packing, used)
-            for i in range(len(self.sessions)):
+            for i in range(first, end):
                 if counts[i] == 0:
                     continue
                 session = self.sessions[i]
                 client_id = session.client_id
                 received = 0
-                for j in range(total, total + counts[i]):
-                    received += self.acks.items[j].kind == RECEIVED
+                for j in range(counts[i]):
+                    received += items[j].kind == RECEIVED
                 put_array(&b, &self.packing, 4)
                 put_text(&b, &self.packing, client_id, len(client_id))
                 put_number(&b, &self.packing, session.session_id)
                 put_array(&b, &self.packing, counts[i] - received)
-                for j in range(total, total + counts[i]):
-                    if self.acks.items[j].kind == DONE:
-                        put_number(&b, &self.packing, self.acks.items[j].number)
+                for j in range(counts[i]):
+                    if items[j].kind == DONE:
+                        put_number(&b, &self.packing, items[j].number)
                 put_array(&b, &self.packing, received)
-                for j in range(total, total + counts[i]):
-                    if self.acks.items[j].kind == RECEIVED:
-                        put_number(&b, &self.packing, self.acks.items[j].number)
-                total += counts[i]
+                for j in range(counts[i]):
+                    if items[j].kind == RECEIVED:
+                        put_number(&b, &self.packing, items[j].number)
+                items += counts[i]
             return b.data[b.start:b.end]
         finally:
-            free(counts)
             buffer_free(&b, &self.packing)
 
 

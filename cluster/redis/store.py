@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -41,12 +41,12 @@ class Unconfirmed:
     entry: tuple[bytes, bytes] | None  # of the log of messages: id, block
     kept: bool = False
     replicated: bool = True
-    acked: bool = False
+    unacked: set[int] = field(default_factory=set)  # calls with acknowledgements that Redis may not have, by number
 
     @property
     def done(self) -> bool:
         """Whether Redis has all of it."""
-        return self.kept and self.replicated and self.acked
+        return self.kept and self.replicated and not self.unacked
 
     @property
     def entry_size(self) -> int:
@@ -137,7 +137,7 @@ class RedisStore(Store):
                 block.entry,
                 kept=kept,
                 replicated=kept or not self._replicas,
-                acked=not block.acks,
+                unacked=set(range(len(block.acks))),
             )
         )
 
@@ -171,7 +171,7 @@ class RedisStore(Store):
     def ended_leases(self) -> Iterator[tuple[bytes, int]]:
         """Group and place of the leases that end with blocks that Redis may not have."""
         for waiting in self._waiting:
-            if waiting.block is not None and not (waiting.kept and waiting.acked):
+            if waiting.block is not None and not (waiting.kept and not waiting.unacked):
                 yield from waiting.block.ended_leases
 
     # ---- the log of messages ----
@@ -191,7 +191,7 @@ class RedisStore(Store):
     def log(self, entry_id: bytes, block: bytes) -> None:
         """Write a block of the log of messages that no acknowledgement waits for."""
         if not self._closed:
-            self._append(Unconfirmed(0, None, (entry_id, block), acked=True))
+            self._append(Unconfirmed(0, None, (entry_id, block)))
 
     def _weigh(self, change: int) -> None:
         self._unlogged += change
@@ -241,13 +241,8 @@ class RedisStore(Store):
             return
         entry = waiting.entry
         # Acknowledgements first: if the commit releases their session, its next node must see them.
-        if block is not None and not waiting.acked:
-            link.call(
-                partial(self._taken, waiting, current),
-                *self._call_acks,
-                block.acks,
-                *((block.settled,) if block.settled else ()),
-            )
+        if block is not None:
+            self._send_acks(link, waiting, block)
         if block is not None and block.commit and not waiting.kept:
             messages, size, drop_oldest = self._limits()
             link.call(
@@ -271,6 +266,16 @@ class RedisStore(Store):
             )
         if not waiting.replicated:
             link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
+
+    def _send_acks(self, link: Link, waiting: Unconfirmed, block: Block) -> None:
+        last = len(block.acks) - 1
+        for number in sorted(waiting.unacked):
+            link.call(
+                partial(self._taken, waiting, number, self._round),
+                *self._call_acks,
+                block.acks[number],
+                *((block.settled,) if block.settled and number == last else ()),
+            )
 
     def _logged(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if self._fits(current, reply):
@@ -334,9 +339,9 @@ class RedisStore(Store):
             self._complain(f"only {reply} of {self._replicas} replicas have the data")
             self._link.call(partial(self._copied, waiting, current), b"WAIT", self._replicas, WAIT_MILLISECONDS)
 
-    def _taken(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
+    def _taken(self, waiting: Unconfirmed, number: int, current: int, reply: Reply) -> None:
         if self._fits(current, reply):
-            waiting.acked = True
+            waiting.unacked.discard(number)
             if len(reply) > 1:
                 self._on_leased(reply[1])
             self._advance(current)
