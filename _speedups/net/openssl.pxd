@@ -58,7 +58,7 @@ cdef extern from "<openssl/ssl.h>" nogil:
     long SSL_get_verify_result(const SSL*)
     X509* SSL_get1_peer_certificate(const SSL*)
     const char* SSL_get_version(const SSL*)
-    int SSL_session_reused(const SSL*)
+    int SSL_version(const SSL*)
     X509* SSL_SESSION_get0_peer(SSL_SESSION*)
     long SSL_SESSION_get_time(const SSL_SESSION*)
 

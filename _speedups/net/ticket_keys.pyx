@@ -74,7 +74,8 @@ cdef int select_key(SSL* ssl, unsigned char* name, unsigned char* iv, EVP_CIPHER
                 return 0
     if EVP_CipherInit_ex2(cipher, aes, key + NAME_SIZE, iv, seals, NULL) != 1 or not set_mac(mac, key):
         return -1
-    return 1 if key == first else 2
+    # Clients of TLS 1.3 use a ticket once [RFC 8446, C.4].
+    return 1 if seals or (key == first and SSL_version(ssl) < TLS1_3_VERSION) else 2
 
 
 cdef bint set_mac(EVP_MAC_CTX* mac, const uint8_t* key) noexcept:

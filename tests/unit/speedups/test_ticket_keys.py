@@ -111,6 +111,14 @@ def test_the_client_of_an_unknown_key_gets_a_ticket_of_the_first(server: Server,
     assert server.connect(context, session)[0]
 
 
+def test_each_connection_of_1_3_gets_a_ticket(server: Server, context: ssl.SSLContext) -> None:
+    """Its clients use a ticket once. Those of 1.2 keep theirs."""
+    _, first, _ = server.connect(context)
+    is_resumed, second, _ = server.connect(context, first)
+    assert is_resumed
+    assert (second != first) == (context.minimum_version == ssl.TLSVersion.TLSv1_3)
+
+
 @pytest.mark.parametrize("at", [0, KEY_SIZE // 2, KEY_SIZE - 1], ids=["name", "cipher", "mac"])
 def test_each_part_of_a_key_counts(server: Server, context: ssl.SSLContext, at: int) -> None:
     server.ring.use([OLD])
