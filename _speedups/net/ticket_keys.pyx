@@ -17,9 +17,11 @@ cdef enum:
     NAME_SIZE = 16             # in plain text in the ticket
     CIPHER_SIZE = 32
     MAC_SIZE = 32
+    SIZE = NAME_SIZE + CIPHER_SIZE + MAC_SIZE
+
     IV_SIZE = 16
 
-KEY_SIZE = NAME_SIZE + CIPHER_SIZE + MAC_SIZE
+KEY_SIZE = SIZE
 
 cdef EVP_CIPHER* aes = EVP_CIPHER_fetch(NULL, b"AES-256-CBC", NULL)    # once: a search by name for each ticket is slow
 if aes == NULL:
@@ -30,7 +32,7 @@ cdef class TicketKeyRing:
     """The keys of all contexts of a node. Until `use` it has a random one of its own."""
 
     def __init__(self):
-        self.use([os.urandom(KEY_SIZE)])
+        self.use([os.urandom(SIZE)])
 
     def use(self, keys):
         """Use these keys from now on.
@@ -42,8 +44,8 @@ cdef class TicketKeyRing:
             ValueError: there is none, or one has another size.
         """
         keys = list(keys)
-        if not keys or any(len(key) != KEY_SIZE for key in keys):
-            raise ValueError(f"expected keys of {KEY_SIZE} bytes")
+        if not keys or any(len(key) != SIZE for key in keys):
+            raise ValueError(f"expected keys of {SIZE} bytes")
         self.keys = b"".join(keys)
 
     cdef int attach(self, SSL_CTX* context) except -1:
@@ -69,7 +71,7 @@ cdef int select_key(SSL* ssl, unsigned char* name, unsigned char* iv, EVP_CIPHER
             return -1
     else:
         while memcmp(name, key, NAME_SIZE) != 0:
-            key += NAME_SIZE + CIPHER_SIZE + MAC_SIZE
+            key += SIZE
             if key == end:
                 return 0
     if EVP_CipherInit_ex2(cipher, aes, key + NAME_SIZE, iv, seals, NULL) != 1 or not set_mac(mac, key):

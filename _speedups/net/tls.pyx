@@ -71,12 +71,16 @@ cdef SSL_TICKET_RETURN judge_ticket(SSL* ssl, SSL_SESSION* session, const unsign
 cdef bytes session_scope(str name, bint required, paths):
     """What a session must have in common with the handshake that resumes it, as a digest.
 
-    It has the contents of the files by which clients' certificates are judged, for a resumed session is not judged again.
+    That includes the contents of the files by which clients' certificates are verified: who resumes is not verified
+    again. It is to be read before OpenSSL reads them. Then a change in between voids sessions too many, not too few.
     """
     contents = []
     for path in paths:
-        with open(path, "rb") as file:
-            contents.append(file.read())
+        try:
+            with open(path, "rb") as file:
+                contents.append(file.read())
+        except OSError as error:
+            raise TlsError(f"{path} can't be read: {error.strerror}") from error
     return hashlib.sha256(repr((name, required, contents)).encode()).digest()
 
 

@@ -31,12 +31,17 @@ def start_node(tmp_path: Path, authority: Authority) -> Iterator[StartNode]:
     started: list[BrokerProcess] = []
 
     def start(
-        store: str = "memory", clock: WallClock | None = None, scheme: str = "mqtts", **tls: object
+        store: str = "memory",
+        clock: WallClock | None = None,
+        *,
+        scheme: str = "mqtts",
+        arguments: list[str] | None = None,
+        **tls: object,
     ) -> BrokerProcess:
         directory = tmp_path / f"node-{len(started)}"
         directory.mkdir()
         settings = tls_settings(authority.server(), f"{scheme}://127.0.0.1:{free_port()}", **tls)
-        node = BrokerProcess(directory, store, {"log.level": "debug", **settings}, fresh=clock is not None)
+        node = BrokerProcess(directory, store, {"log.level": "debug", **settings}, arguments, fresh=clock is not None)
         node.variables = clock.variables if clock is not None else {}
         started.append(node)
         return node.start()
@@ -117,6 +122,34 @@ def test_the_lifetime_is_judged_by_the_present_setting(
     assert connect(node, context, session)[0]
     clock.step(1)
     assert not connect(node, context, session)[0]
+
+
+@versions
+def test_the_lifetime_is_reloaded(
+    start_node: StartNode, authority: Authority, version: ssl.TLSVersion, tmp_path: Path
+) -> None:
+    file = tmp_path / "flockmq.toml"
+
+    def write(lifetime: str) -> None:
+        file.write_text(f'[tls]\nsession_lifetime = "{lifetime}"\n', "utf-8")
+
+    def reload(lifetime: str) -> None:
+        since = len(node.log)
+        write(lifetime)
+        node.signal(signal.SIGHUP)
+        node.wait_for_log("configuration read", since=since)
+
+    write("0 s")
+    node, context = start_node("sqlite", arguments=["--config", str(file)]), client_context(authority, version)
+    reload("2 h")
+    _, session = connect(node, context)
+    assert session is not None
+    assert session.ticket_lifetime_hint == 2 * HOUR
+    assert connect(node, context, session)[0]
+    reload("0 s")
+    assert not connect(node, context, session)[0]
+    reload("1 h")
+    assert connect(node, context, session)[0]
 
 
 @versions

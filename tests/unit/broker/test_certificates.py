@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from _speedups.net.ticket_keys import TicketKeyRing
-from _speedups.net.tls import TlsContext
+from _speedups.net.tls import TlsContext, TlsError
 from broker.auth.access_control import AccessControl
 from broker.auth.authenticator import Credentials, ReasonCode, Verdict
 from broker.config.load import load
@@ -95,6 +95,13 @@ def test_changes_are_seen(authority: Authority, tmp_path: Path) -> None:
     file.unlink()
     assert certificates.state(tls) == seen[0]
     assert seen[0] != seen[1] != seen[2]
+
+
+@pytest.mark.parametrize("name", ["client_ca", "client_crl"])
+def test_a_file_that_is_gone_when_it_is_read(authority: Authority, name: str) -> None:
+    pair = authority.server("gone")
+    with pytest.raises(TlsError, match="/none can't be read: No such file or directory"):
+        TlsContext(pair.cert, pair.key, **{"client_ca": authority.ca, name: "/none"})  # type: ignore[arg-type]
 
 
 def test_the_first_to_expire(authority: Authority, tmp_path: Path) -> None:
