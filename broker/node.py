@@ -29,6 +29,7 @@ from broker.coordination.coordinator import Coordinator
 from broker.coordination.standalone import StandaloneCoordinator
 from broker.core.driver import make_driver
 from broker.core.full_queues import FullQueues
+from broker.core.ticket_keys import TicketKeys
 from broker.errors import ConfigError, NotNow, UsageError
 from broker.handlers.dispatch import Dispatcher
 from broker.hooks.api import Hooks
@@ -51,6 +52,7 @@ RETRY_SECONDS = 0.1  # until a failed start is tried again; twice as long each t
 MAX_RETRY_SECONDS = 2.0  # ... up to this
 LOG_SECONDS = 60.0  # between lines in the log about it
 FILES_SECONDS = 2.0  # between checks whether files of users and rules have changed
+TICKET_KEYS_SECONDS = 1.0  # between looks at the stored keys of session tickets
 
 log = logs.get("flockmq.node")
 
@@ -119,6 +121,7 @@ class Node:
         if self.coordinator.users is not None:
             self.coordinator.users.attach(self._users_changed)
         self._sys_topics = SysTopics(self.broker, self.version)
+        self._ticket_keys = TicketKeys(self.broker.data_plane, self.listeners.ticket_keys)
 
     def _first_methods(self) -> list[Method]:
         chain = HookChain(self._hooks, self.config.hooks.timeout)
@@ -180,6 +183,7 @@ class Node:
     def _open(self) -> None:
         """Accept clients."""
         self.broker.bans.refresh()
+        self._ticket_keys.refresh()
         reactor = self.broker.data_plane.reactor
         reactor.set_max_connections(self._max_connections())
         reactor.start()
@@ -240,6 +244,7 @@ class Node:
             Job(EVERY_TICK, lambda _: self.broker.connected_users.tick()),
             Job(FILES_SECONDS, lambda _: self._check_files()),
             Job(EVERY_TICK, lambda _: self.broker.bans.tick()),
+            Job(TICKET_KEYS_SECONDS, lambda _: self._refresh_ticket_keys()),
             Job(CERTIFICATE_SECONDS, lambda _: self.listeners.check_certificates(self.config)),
             Job(lambda: self.config.mqtt.sys_interval, self._update_sys),
         )
@@ -266,6 +271,10 @@ class Node:
         self.broker.connected_users.renew(
             self._access.renewed, lambda identity: identity.method == ClusterUsers.name and identity.username in names
         )
+
+    def _refresh_ticket_keys(self) -> None:
+        if self._rejoining is None:  # else the stored keys are yet to be read
+            self._ticket_keys.refresh()
 
     def _update_sys(self, elapsed: float) -> None:
         if self.config.mqtt.sys_interval:

@@ -7,6 +7,10 @@ cdef extern from "<openssl/ssl.h>" nogil:
         pass
     ctypedef struct SSL_METHOD:
         pass
+    ctypedef struct SSL_SESSION:
+        pass
+    ctypedef int SSL_TICKET_STATUS
+    ctypedef int SSL_TICKET_RETURN
     const SSL_METHOD* TLS_server_method()
     const SSL_METHOD* TLS_client_method()
     SSL_CTX* SSL_CTX_new(const SSL_METHOD*)
@@ -16,6 +20,10 @@ cdef extern from "<openssl/ssl.h>" nogil:
     long SSL_CTX_set_session_cache_mode(SSL_CTX*, long)
     int SSL_CTX_set_session_id_context(SSL_CTX*, const unsigned char*, unsigned int)
     int SSL_CTX_set_num_tickets(SSL_CTX*, size_t)
+    long SSL_CTX_set_timeout(SSL_CTX*, long)
+    long SSL_CTX_get_timeout(const SSL_CTX*)
+    int SSL_CTX_set_app_data(SSL_CTX*, void*)
+    void* SSL_CTX_get_app_data(const SSL_CTX*)
     int SSL_CTX_set_min_proto_version(SSL_CTX*, int)
     int SSL_CTX_set_cipher_list(SSL_CTX*, const char*)
     int SSL_CTX_set_ciphersuites(SSL_CTX*, const char*)
@@ -33,6 +41,7 @@ cdef extern from "<openssl/ssl.h>" nogil:
                               const unsigned char*, unsigned int)
     const char* SSL_get_servername(const SSL*, int)
     SSL_CTX* SSL_set_SSL_CTX(SSL*, SSL_CTX*)
+    SSL_CTX* SSL_get_SSL_CTX(const SSL*)
 
     SSL* SSL_new(SSL_CTX*)
     void SSL_free(SSL*)
@@ -49,15 +58,20 @@ cdef extern from "<openssl/ssl.h>" nogil:
     long SSL_get_verify_result(const SSL*)
     X509* SSL_get1_peer_certificate(const SSL*)
     const char* SSL_get_version(const SSL*)
+    int SSL_version(const SSL*)
+    X509* SSL_SESSION_get0_peer(SSL_SESSION*)
+    long SSL_SESSION_get_time(const SSL_SESSION*)
 
     int SSL_ERROR_WANT_READ, SSL_ERROR_WANT_WRITE, SSL_ERROR_ZERO_RETURN, SSL_ERROR_SYSCALL
     int SSL_FILETYPE_PEM, SSL_VERIFY_PEER, SSL_VERIFY_FAIL_IF_NO_PEER_CERT, SSL_SESS_CACHE_OFF
     int TLS1_2_VERSION, TLS1_3_VERSION
     int SSL_TLSEXT_ERR_OK, SSL_TLSEXT_ERR_ALERT_FATAL, SSL_TLSEXT_ERR_NOACK
     int TLSEXT_NAMETYPE_host_name, OPENSSL_NPN_NEGOTIATED
+    int SSL_TICKET_SUCCESS, SSL_TICKET_SUCCESS_RENEW
+    int SSL_TICKET_RETURN_IGNORE_RENEW, SSL_TICKET_RETURN_USE, SSL_TICKET_RETURN_USE_RENEW
     long SSL_MODE_ENABLE_PARTIAL_WRITE, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, SSL_MODE_RELEASE_BUFFERS
     unsigned long long SSL_OP_NO_RENEGOTIATION, SSL_OP_NO_COMPRESSION, SSL_OP_CIPHER_SERVER_PREFERENCE
-    unsigned long long SSL_OP_PRIORITIZE_CHACHA, SSL_OP_IGNORE_UNEXPECTED_EOF
+    unsigned long long SSL_OP_PRIORITIZE_CHACHA, SSL_OP_IGNORE_UNEXPECTED_EOF, SSL_OP_NO_TICKET
 
 # The broker's callbacks need the GIL, so the caller of a server handshake must hold it.
 cdef extern from "<openssl/ssl.h>":
@@ -69,6 +83,13 @@ cdef extern from "<openssl/ssl.h>":
     long SSL_CTX_set_tlsext_servername_arg(SSL_CTX*, void*)
     ctypedef int (*password_callback)(char*, int, int, void*) noexcept
     void SSL_CTX_set_default_passwd_cb(SSL_CTX*, password_callback)
+    ctypedef int (*ticket_key_callback)(SSL*, unsigned char*, unsigned char*, EVP_CIPHER_CTX*, EVP_MAC_CTX*,
+                                        int) noexcept
+    int SSL_CTX_set_tlsext_ticket_key_evp_cb(SSL_CTX*, ticket_key_callback)
+    ctypedef int (*sealing_callback)(SSL*, void*) noexcept
+    ctypedef SSL_TICKET_RETURN (*opened_callback)(SSL*, SSL_SESSION*, const unsigned char*, size_t, SSL_TICKET_STATUS,
+                                                  void*) noexcept
+    int SSL_CTX_set_session_ticket_cb(SSL_CTX*, sealing_callback, opened_callback, void*)
 
 cdef extern from "<openssl/x509v3.h>" nogil:
     ctypedef struct X509:
@@ -94,6 +115,7 @@ cdef extern from "<openssl/x509v3.h>" nogil:
     int ASN1_STRING_to_UTF8(unsigned char**, const ASN1_STRING*)
     int X509_NAME_print_ex(BIO*, const X509_NAME*, int, unsigned long)
     const ASN1_TIME* X509_get0_notAfter(const X509*)
+    int X509_cmp_current_time(const ASN1_TIME*)
     int ASN1_TIME_diff(int*, int*, const ASN1_TIME*, const ASN1_TIME*)
     ASN1_TIME* ASN1_TIME_set(ASN1_TIME*, long)
     void ASN1_TIME_free(ASN1_TIME*)
@@ -114,6 +136,32 @@ cdef extern from "<openssl/bio.h>" nogil:
     void* BIO_s_mem()
     long BIO_get_mem_data(BIO*, char**)
     int BIO_free(BIO*)
+
+cdef extern from "<openssl/evp.h>" nogil:
+    ctypedef struct EVP_CIPHER:
+        pass
+    ctypedef struct EVP_CIPHER_CTX:
+        pass
+    ctypedef struct EVP_MAC_CTX:
+        pass
+    ctypedef struct OSSL_PARAM:
+        pass
+    EVP_CIPHER* EVP_CIPHER_fetch(void*, const char*, const char*)
+    int EVP_CipherInit_ex2(EVP_CIPHER_CTX*, const EVP_CIPHER*, const unsigned char*, const unsigned char*, int,
+                           const OSSL_PARAM*)
+    int EVP_MAC_CTX_set_params(EVP_MAC_CTX*, const OSSL_PARAM*)
+
+cdef extern from "<openssl/params.h>" nogil:
+    OSSL_PARAM OSSL_PARAM_construct_octet_string(const char*, void*, size_t)
+    OSSL_PARAM OSSL_PARAM_construct_utf8_string(const char*, char*, size_t)
+    OSSL_PARAM OSSL_PARAM_construct_end()
+
+cdef extern from "<openssl/core_names.h>" nogil:
+    const char* OSSL_MAC_PARAM_KEY
+    const char* OSSL_MAC_PARAM_DIGEST
+
+cdef extern from "<openssl/rand.h>" nogil:
+    int RAND_bytes(unsigned char*, int)
 
 cdef extern from "<openssl/crypto.h>" nogil:
     void OPENSSL_free(void*)

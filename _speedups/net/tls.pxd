@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from _speedups.net.openssl cimport SSL, SSL_CTX
+from _speedups.net.ticket_keys cimport TicketKeyRing
 
 cdef enum:
     RECORD_MAX = 16384        # bytes of payload in one record
@@ -16,6 +17,7 @@ cdef enum:
 cdef class TlsContext:
     cdef SSL_CTX* context
     cdef list others                   # TlsContexts of further certificates
+    cdef TicketKeyRing ticket_keys     # None = no session is resumed
     cdef bytes protocols               # of ALPN, in the encoding of the handshake
     cdef readonly str username_from    # value of a connection's `certificate`: "none", "cn", "subject"
     cdef readonly int64_t expires      # seconds since 1970; of the certificate that expires first

@@ -1,5 +1,7 @@
 from collections.abc import Iterable
 
+from _speedups.net.ticket_keys import TicketKeyRing
+
 class TlsError(ValueError): ...
 
 class TlsContext:
@@ -17,4 +19,6 @@ class TlsContext:
         version: str = "1.2",
         protocols: Iterable[str] = ("mqtt",),
         name: str = "",
+        ticket_keys: TicketKeyRing | None = None,
+        session_lifetime: int = 0,
     ) -> None: ...

@@ -6,10 +6,14 @@ read returns all records received so far. Nothing blocks: a step that can't cont
 It has no connection and no configuration. OpenSSL keeps errors per thread, so each step first clears them.
 """
 
+import hashlib
+
 from libc.errno cimport errno
 from libc.string cimport strerror
+from libc.time cimport time
 
 from _speedups.net.openssl cimport *
+from _speedups.net.ticket_keys cimport TicketKeyRing
 
 
 class TlsError(ValueError):
@@ -50,6 +54,36 @@ cdef int choose_certificate(SSL* ssl, int* alert, void* context) noexcept:
     return SSL_TLSEXT_ERR_OK
 
 
+cdef SSL_TICKET_RETURN judge_ticket(SSL* ssl, SSL_SESSION* session, const unsigned char* name, size_t size,
+                                    SSL_TICKET_STATUS status, void* context) noexcept:
+    """Resume the session of a ticket, or let a full handshake follow: it checks the client's certificate anew."""
+    cdef X509* shown
+    if status != SSL_TICKET_SUCCESS and status != SSL_TICKET_SUCCESS_RENEW:
+        return SSL_TICKET_RETURN_IGNORE_RENEW
+    shown = SSL_SESSION_get0_peer(session)
+    if shown != NULL and X509_cmp_current_time(X509_get0_notAfter(shown)) <= 0:
+        return SSL_TICKET_RETURN_IGNORE_RENEW
+    if time(NULL) - SSL_SESSION_get_time(session) >= SSL_CTX_get_timeout(SSL_get_SSL_CTX(ssl)):
+        return SSL_TICKET_RETURN_IGNORE_RENEW      # the lifetime was longer when the ticket was made
+    return SSL_TICKET_RETURN_USE if status == SSL_TICKET_SUCCESS else SSL_TICKET_RETURN_USE_RENEW
+
+
+cdef bytes session_scope(str name, bint required, paths):
+    """What a session must have in common with the handshake that resumes it, as a digest.
+
+    That includes the contents of the files by which clients' certificates are verified: who resumes is not verified
+    again. It is to be read before OpenSSL reads them. Then a change in between voids sessions too many, not too few.
+    """
+    contents = []
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                contents.append(file.read())
+        except OSError as error:
+            raise TlsError(f"{path} can't be read: {error.strerror}") from error
+    return hashlib.sha256(repr((name, required, contents)).encode()).digest()
+
+
 cdef class TlsContext:
     """The TLS settings of a listener: its certificates, and its requirements for client certificates.
 
@@ -64,6 +98,8 @@ cdef class TlsContext:
         version: the oldest version accepted, "1.2" or "1.3".
         protocols: names for ALPN, the preferred one first.
         name: of the listener; a ticket of one is not valid at another.
+        ticket_keys: seal the tickets by which clients resume sessions; None = no session is resumed.
+        session_lifetime: seconds for which a session can be resumed.
 
     Raises:
         TlsError: a file can't be used.
@@ -75,13 +111,16 @@ cdef class TlsContext:
             raise MemoryError
 
     def __init__(self, str certificate not None, str key not None, others=(), *, str client_ca="", str client_crl="",
-                 bint required=False, str username_from="none", str version="1.2", protocols=("mqtt",), str name=""):
-        cdef bytes scope = name.encode()[:32]
-        # The context that a name selects also checks the client's certificate.
+                 bint required=False, str username_from="none", str version="1.2", protocols=("mqtt",), str name="",
+                 TicketKeyRing ticket_keys=None, long session_lifetime=0):
+        cdef bytes scope = session_scope(name, required, [path for path in (client_ca, client_crl) if path])
+        # The context that a name selects also checks the client's certificate and protocols.
         self.others = [
-            TlsContext(*pair, client_ca=client_ca, client_crl=client_crl, required=required, name=name)
+            TlsContext(*pair, client_ca=client_ca, client_crl=client_crl, required=required, protocols=protocols,
+                       name=name, ticket_keys=ticket_keys, session_lifetime=session_lifetime)
             for pair in others
         ]
+        self.ticket_keys = ticket_keys
         self.protocols = b"".join(bytes((len(p),)) + p.encode() for p in protocols)
         self.username_from = username_from
         ERR_clear_error()
@@ -92,8 +131,15 @@ cdef class TlsContext:
                          | SSL_MODE_RELEASE_BUFFERS)
         SSL_CTX_set_read_ahead(self.context, 1)
         SSL_CTX_set_session_cache_mode(self.context, SSL_SESS_CACHE_OFF)  # tickets need no server memory
-        SSL_CTX_set_num_tickets(self.context, 1)
         SSL_CTX_set_session_id_context(self.context, scope, len(scope))
+        if ticket_keys is None:
+            SSL_CTX_set_options(self.context, SSL_OP_NO_TICKET)
+            SSL_CTX_set_num_tickets(self.context, 0)
+        else:
+            ticket_keys.attach(self.context)
+            SSL_CTX_set_session_ticket_cb(self.context, NULL, judge_ticket, NULL)
+            SSL_CTX_set_num_tickets(self.context, 1)
+            SSL_CTX_set_timeout(self.context, session_lifetime)
         SSL_CTX_set_min_proto_version(self.context, TLS1_3_VERSION if version == "1.3" else TLS1_2_VERSION)
         SSL_CTX_set_cipher_list(self.context, b"ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AESCCM")
         SSL_CTX_set_ciphersuites(  # of TLS 1.3; the first is as secure as the second, and cheaper

@@ -1,9 +1,7 @@
 """Bans of client identifiers, user names and networks, each until a time or forever.
 
-A ban is stored as a retained message of a topic name that no client can use. The name begins with $, so that no
-wildcard matches it, and has a NUL, which no packet may hold [MQTT-1.5.3-2]. So the store and all nodes of a cluster
-have it, like any other retained message. Bans are read again when a node reports a change, and periodically. Connected
-clients that are banned then are closed.
+A ban is stored as a hidden retained message, so the store and all nodes of a cluster have it. Bans are read again when
+a node reports a change, and periodically. Connected clients that are banned then are closed.
 """
 
 import asyncio
@@ -20,8 +18,8 @@ from broker import logs
 from broker.config.kinds import split_address
 from broker.core.calls import Arguments, CallAll
 from broker.core.data_plane import DataPlane
+from broker.core.hidden_messages import HiddenMessages
 
-ROOT = b"$\x00flockmq/bans/"
 KINDS = ("client_id", "username", "address")
 MAX_BANS = 10_000
 MAPPED = 96  # bits before an IPv4 address that is written as IPv6's
@@ -43,8 +41,8 @@ class Ban(NamedTuple):
     by: str  # name of the token
 
     @property
-    def key(self) -> bytes:
-        """Topic name of its retained message."""
+    def key(self) -> str:
+        """Name of its hidden message."""
         return key(self.kind, self.value)
 
     @property
@@ -53,9 +51,9 @@ class Ban(NamedTuple):
         return self.until is not None and time.time() >= self.until
 
 
-def key(kind: str, value: str) -> bytes:
-    """Topic name of the retained message of a ban."""
-    return ROOT + kind.encode() + b"/" + hashlib.sha256(value.encode()).hexdigest().encode()
+def key(kind: str, value: str) -> str:
+    """Name of the hidden message of a ban."""
+    return f"{kind}/{hashlib.sha256(value.encode()).hexdigest()}"
 
 
 def network(address: str) -> str:
@@ -81,8 +79,9 @@ class Bans:
     def __init__(self, data_plane: DataPlane, call_all: CallAll) -> None:
         self._data_plane = data_plane
         self._call_all = call_all
-        self._kept: dict[bytes, bytes] = {}  # as read last
-        self._bans: dict[bytes, Ban] = {}
+        self._messages = HiddenMessages(data_plane, "bans")
+        self._kept: dict[str, bytes] = {}  # as read last
+        self._bans: dict[str, Ban] = {}
         self._networks: Networks = {}
         self._refresh_at = 0.0
 
@@ -129,11 +128,9 @@ class Bans:
             await self._store(key(kind, value), b"")
         return known
 
-    async def _store(self, topic: bytes, payload: bytes) -> None:
+    async def _store(self, name: str, payload: bytes) -> None:
         stored = asyncio.Event()
-        self._data_plane.router.publish(topic, payload, 0, True)
-        self._data_plane.turn.after_commit(stored.set)
-        self._data_plane.end_turn()
+        self._messages.put(name, payload, on_stored=stored.set)
         await stored.wait()
         await self._call_all("bans", {})
 
@@ -151,15 +148,15 @@ class Bans:
     def refresh(self) -> None:
         """Read the stored bans; close connected clients that a new one covers."""
         self._refresh_at = time.monotonic() + REFRESH_SECONDS
-        kept = {topic: payload for topic, payload, _ in self._data_plane.router.retained.matching(ROOT + b"#")}
-        new = {topic for topic, payload in kept.items() if self._kept.get(topic) != payload}
+        kept = self._messages.all()
+        new = {name for name, payload in kept.items() if self._kept.get(name) != payload}
         if kept != self._kept:
-            bans = {topic: self._bans[topic] if topic not in new else read(kept[topic]) for topic in kept}
-            self._kept, self._bans = kept, {topic: ban for topic, ban in bans.items() if ban is not None}
+            bans = {name: self._bans[name] if name not in new else read(kept[name]) for name in kept}
+            self._kept, self._bans = kept, {name: ban for name, ban in bans.items() if ban is not None}
             self._networks = _networks(ban.value for ban in self._bans.values() if ban.kind == KINDS[2])
-        for topic, ban in self._bans.items():
+        for name, ban in self._bans.items():
             if ban.is_over:
-                self._data_plane.router.publish(topic, b"", 0, True)
+                self._messages.remove(name)
         if new:
             self._data_plane.run(self._close())
 

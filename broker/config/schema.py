@@ -499,6 +499,13 @@ class TlsConfig:
         reloadable=True,
     )
     min_version: str = option("1.2", "The oldest accepted version of TLS.", Choice(("1.2", "1.3")), reloadable=True)
+    session_lifetime: float = option(
+        DAY,
+        "How long a client can resume a TLS session without a full handshake, also after a restart and at any node of "
+        "the cluster; 0 = never. Not for `http.listen`.",
+        Duration(0, 7 * DAY),
+        reloadable=True,
+    )
 
 
 @dataclass(frozen=True)

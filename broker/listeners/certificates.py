@@ -4,11 +4,13 @@ The certificates of a listener are one `TlsContext`, made whole or not at all: w
 stays in use.
 """
 
+import math
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from _speedups.net.ticket_keys import TicketKeyRing
 from _speedups.net.tls import TlsContext, TlsError
 from broker import logs
 from broker.config.listen_url import ListenUrl
@@ -20,8 +22,12 @@ PROTOCOLS = {"mqtts": "mqtt", "wss": "http/1.1"}  # names for ALPN
 log = logs.get("flockmq.tls")
 
 
-def load(listener: ListenerConfig) -> TlsContext | None:
+def load(listener: ListenerConfig, ticket_keys: TicketKeyRing) -> TlsContext | None:
     """The TLS context of a listener; None if none of its addresses needs one.
+
+    Args:
+        listener: its settings.
+        ticket_keys: seal its session tickets.
 
     Raises:
         ConfigError: a file is missing or invalid.
@@ -48,6 +54,8 @@ def load(listener: ListenerConfig) -> TlsContext | None:
             version=tls.min_version,
             protocols=protocols,
             name=listener.name,
+            ticket_keys=ticket_keys if tls.session_lifetime else None,
+            session_lifetime=math.ceil(tls.session_lifetime),
         )
     except TlsError as error:
         hint = "`flockmq sample-config` describes [tls]"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from _speedups.net.listener import Endpoint, Listener
 from _speedups.net.reactor import Reactor
+from _speedups.net.ticket_keys import TicketKeyRing
 from _speedups.net.tls import TlsContext
 from broker import logs
 from broker.config.listen_url import ListenUrl, split_address
@@ -41,6 +42,7 @@ class Listeners:
     """The listeners that a configuration names."""
 
     def __init__(self) -> None:
+        self.ticket_keys = TicketKeyRing()
         self._addresses: list[Address] = []
         self._listeners: dict[str, Listener] = {}
         self._upgrades: dict[str, Upgrade] = {}
@@ -114,7 +116,7 @@ class Listeners:
 
     def prepare(self, config: Config) -> dict[str, TlsContext | None]:
         """The certificates of a configuration, for `configure`. Raises ConfigError."""
-        return {each.name: certificates.load(each) for each in config.listeners}
+        return {each.name: certificates.load(each, self.ticket_keys) for each in config.listeners}
 
     def configure(self, config: Config, contexts: dict[str, TlsContext | None]) -> None:
         """Apply the settings that may change while clients are connected."""
@@ -135,7 +137,7 @@ class Listeners:
 
     def _reload(self, each: ListenerConfig, listener: Listener) -> None:
         try:
-            listener.use(certificates.load(each))
+            listener.use(certificates.load(each, self.ticket_keys))
         except ConfigError as error:
             log.error("certificate reload failed; the previous certificate stays in use", error=error)
         else:

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from broker.auth.bans import Ban, Bans, key, network
+from broker.core.hidden_messages import HiddenMessages
 from tests.harness.inprocess import Node
 
 
@@ -20,7 +21,7 @@ def banned(*bans: Ban) -> Node:
 
     async def refresh() -> None:
         for each in bans:
-            node.router.publish(each.key, json.dumps(each._asdict()).encode(), 0, True)
+            HiddenMessages(node.broker.data_plane, "bans").put(each.key, json.dumps(each._asdict()).encode())
         node.broker.bans.refresh()
 
     asyncio.run(refresh())
@@ -55,8 +56,9 @@ def test_one_that_is_over() -> None:
 
 def test_one_that_cant_be_read(caplog: pytest.LogCaptureFixture) -> None:
     node = banned(ban("client_id", "good"))
-    node.router.publish(key("client_id", "odd"), b'{"kind": 1}', 0, True)
-    node.router.publish(key("address", "odd"), json.dumps(ban("address", "odd")._asdict()).encode(), 0, True)
+    messages = HiddenMessages(node.broker.data_plane, "bans")
+    messages.put(key("client_id", "odd"), b'{"kind": 1}')
+    messages.put(key("address", "odd"), json.dumps(ban("address", "odd")._asdict()).encode())
 
     async def refresh() -> None:
         node.broker.bans.refresh()

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
+from _speedups.net.ticket_keys import TicketKeyRing
+from _speedups.net.tls import TlsContext, TlsError
 from broker.auth.access_control import AccessControl
 from broker.auth.authenticator import Credentials, ReasonCode, Verdict
 from broker.config.load import load
@@ -28,6 +30,11 @@ def settings(authority: Authority, **tls: object) -> dict[str, object]:
 
 def config(authority: Authority, **tls: object) -> Config:
     return load(settings(authority, **tls), {})
+
+
+def context(config: Config) -> TlsContext | None:
+    """Of the first listener."""
+    return certificates.load(config.listeners[0], TicketKeyRing())
 
 
 @pytest.mark.parametrize(
@@ -61,18 +68,18 @@ def test_what_is_refused(
         path.chmod(0o600)
     more = {"client_ca": authority.ca, "client_certificate": "optional"} if key.startswith("client") else {}
     with pytest.raises(ConfigError, match=words):
-        certificates.load(config(authority, **{**more, key: str(path)}).listeners[0])
+        context(config(authority, **{**more, key: str(path)}))
 
 
 def test_a_key_that_others_can_read(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     pair = authority.server("readable")
     Path(pair.key).chmod(0o604)
-    assert certificates.load(config(authority, certificate=pair.cert, key=pair.key).listeners[0]) is not None
+    assert context(config(authority, certificate=pair.cert, key=pair.key)) is not None
     assert "every user of this machine can read a private key" in caplog.text
 
 
 def test_without_tls_nothing_is_read() -> None:
-    assert certificates.load(load({"tls.certificate": "/none"}, {}).listeners[0]) is None
+    assert context(load({"tls.certificate": "/none"}, {})) is None
 
 
 def test_changes_are_seen(authority: Authority, tmp_path: Path) -> None:
@@ -90,12 +97,19 @@ def test_changes_are_seen(authority: Authority, tmp_path: Path) -> None:
     assert seen[0] != seen[1] != seen[2]
 
 
+@pytest.mark.parametrize("name", ["client_ca", "client_crl"])
+def test_a_file_that_is_gone_when_it_is_read(authority: Authority, name: str) -> None:
+    pair = authority.server("gone")
+    with pytest.raises(TlsError, match="/none can't be read: No such file or directory"):
+        TlsContext(pair.cert, pair.key, **{"client_ca": authority.ca, name: "/none"})  # type: ignore[arg-type]
+
+
 def test_the_first_to_expire(authority: Authority, tmp_path: Path) -> None:
     soon = authority.server("soon", days=3)
     (tmp_path / "soon.pem").write_bytes(soon.both())
-    context = certificates.load(config(authority, certificates=str(tmp_path)).listeners[0])
-    assert context is not None
-    assert context.expires == int(soon.certificate.not_valid_after_utc.timestamp())
+    found = context(config(authority, certificates=str(tmp_path)))
+    assert found is not None
+    assert found.expires == int(soon.certificate.not_valid_after_utc.timestamp())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, Pubrel, Su
 from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import Authenticator, Credentials, Identity, ReasonCode, Verdict
 from broker.auth.bans import Ban
+from broker.core.hidden_messages import HiddenMessages
 from broker.errors import UsageError
 from broker.hooks.api import Client, Hooks, Message, Refusal
 from broker.hooks.chain import NAMES, HookChain
@@ -507,7 +508,7 @@ def test_a_client_that_is_banned_while_a_hook_thinks_does_not_come_in() -> None:
         client = Connected(node, "device")
         await asyncio.sleep(0)
         ban = Ban("client_id", "device", "", 0.0, None, "test")
-        node.router.publish(ban.key, json.dumps(ban._asdict()).encode(), 0, True)
+        HiddenMessages(node.broker.data_plane, "bans").put(ban.key, json.dumps(ban._asdict()).encode())
         node.broker.bans.refresh()
         hooks.go_on.set()
         await settle(node)
