@@ -238,7 +238,8 @@ class ClusterCoordinator(Coordinator):
                 on_layout=self._on_layout,
             ).join()
         except Refused as error:
-            raise StoreError(f"Redis at {self._address} is unusable: {error}", _hint(str(error))) from error
+            reason = str(error).removeprefix("MOVED ").removeprefix("ARRIVING ")
+            raise StoreError(f"Redis at {self._address} is unusable: {reason}", _hint(str(error))) from error
         except (LinkLost, LinkError, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             raise NotNow(f"Redis at {self._address} is away: {reason}") from error
@@ -539,6 +540,10 @@ def _away_is_not_now() -> Iterator[None]:
 def _hint(reason: str) -> str:
     if reason.startswith("LAYOUT"):
         return f"nodes of another version have made this cluster; this version knows layout {LAYOUT}: upgrade the older"
+    if reason.startswith("MOVED"):
+        return "serve it there, or bring it back with `flockmq migrate FROM TO`"
+    if reason.startswith("ARRIVING"):
+        return "repeat `flockmq migrate FROM TO` as it was"
     if reason.startswith(("WRONGPASS", "NOAUTH", "ERR AUTH", "invalid username-password", "Authentication required")):
         return "check user and password in the URL"
     if "cluster support disabled" in reason:

@@ -32,6 +32,7 @@ from _speedups.codec.publish cimport (
 )
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
 from _speedups.session.group cimport Group
+from _speedups.session.group_keys cimport hash_of
 from _speedups.session.group_members cimport forget_given, note_given
 from _speedups.session.message cimport (
     Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
@@ -175,13 +176,18 @@ cdef Heads read_heads(const uint8_t* p, Py_ssize_t n) noexcept:
     return heads
 
 
-def encode_message(bytes topic not None, bytes payload not None, int qos, bint retain, bytes properties=b""):
-    """Encode a message for Redis."""
+def encode_message(bytes topic not None, bytes payload not None, int qos, bint retain, bytes properties=b"",
+                   uint64_t deadline=0):
+    """Encode a message for Redis. `deadline`: in milliseconds of the cluster's clock; 0 = it does not expire."""
     cdef bytes head = len(topic).to_bytes(2, "little")
-    if not properties:
-        return bytes([qos | retain << 2 | MESSAGE_LAYOUT << 4]) + head + topic + payload
+    cdef int flags = qos | retain << 2
+    if not properties and not deadline:
+        return bytes([flags | MESSAGE_LAYOUT << 4]) + head + topic + payload
     head += len(properties).to_bytes(4, "little")
-    return bytes([qos | retain << 2 | MESSAGE_LAYOUT_5 << 4]) + head + topic + properties + payload
+    if deadline:
+        flags |= HAS_DEADLINE
+        head += struct.pack("<Q", deadline)
+    return bytes([flags | MESSAGE_LAYOUT_5 << 4]) + head + topic + properties + payload
 
 
 def decode_message(bytes data not None):
@@ -196,54 +202,105 @@ def decode_message(bytes data not None):
             m.properties[:m.properties_length], deadline)
 
 
-def arrive(Session session not None, uint64_t n, bytes data not None):
-    """Pass an entry of a queue with queue number `n`, encoded for Redis, to its session."""
-    cdef const uint8_t* p = data
-    cdef Py_ssize_t size = len(data)
-    cdef uint8_t flags = 0
-    cdef uint16_t length = 0
-    cdef bytes identifiers = b""
-    cdef bytes group = None
-    cdef uint64_t place = 0
-    cdef int64_t deadline
-    cdef Publication publication
-    cdef Message* m
-    cdef Heads heads
+cdef struct Opened:
+    uint8_t flags                  # of an entry that has more than a message: OF_SHARE, AS_PUBLISHED, HAS_IDENTIFIERS
+    uint64_t place                 # in its group
+    const uint8_t* group
+    uint16_t group_length
+    const uint8_t* identifiers
+    uint16_t identifiers_length
+    Heads heads
+    const uint8_t* message
+    Py_ssize_t size                # of the message
+
+
+cdef Opened open_entry(const uint8_t* p, Py_ssize_t size) except *:
+    """Decode what stands before the message in an entry of a queue, or of a group; the result borrows from the bytes."""
+    cdef Opened entry
+    entry.flags = 0
+    entry.place = entry.group_length = entry.identifiers_length = 0
+    entry.group = entry.identifiers = p
     if size and p[0] >> 4 == ENTRY_LAYOUT:
-        flags = p[0]
+        entry.flags = p[0]
         p += 1
         size -= 1
-        if flags & OF_SHARE:
+        if entry.flags & OF_SHARE:
             if size >= 10:
-                memcpy(&place, p, 8)
-                memcpy(&length, p + 8, 2)
-            if size < 10 + length:
+                memcpy(&entry.place, p, 8)
+                memcpy(&entry.group_length, p + 8, 2)
+            if size < 10 + entry.group_length:
                 raise DamagedMessage("an entry of a queue that is cut short")
-            group = p[10:10 + length]
-            p += 10 + length
-            size -= 10 + length
-        length = 0
-        if flags & HAS_IDENTIFIERS:
+            entry.group = p + 10
+            p += 10 + entry.group_length
+            size -= 10 + entry.group_length
+        if entry.flags & HAS_IDENTIFIERS:
             if size >= 2:
-                memcpy(&length, p, 2)
-            if size < 2 + length:
+                memcpy(&entry.identifiers_length, p, 2)
+            if size < 2 + entry.identifiers_length:
                 raise DamagedMessage("an entry of a queue that is cut short")
-            identifiers = p[2:2 + length]
-            p += 2 + length
-            size -= 2 + length
-    heads = read_heads(p, size)
-    p += heads.size
-    size -= heads.size
-    publication = read_message(p, size, &deadline)
+            entry.identifiers = p + 2
+            p += 2 + entry.identifiers_length
+            size -= 2 + entry.identifiers_length
+    entry.heads = read_heads(p, size)
+    entry.message = p + entry.heads.size
+    entry.size = size - entry.heads.size
+    return entry
+
+
+def decode_entry(bytes data not None):
+    """An entry of a queue, or a message that waits in a group, as Redis has it.
+
+    Returns:
+        The message as bytes, whether level 5 gets its RETAIN, identifiers of subscriptions as properties, group (empty:
+        none), place in it, hash of the key (-1: none), deliveries without success << 8 | reason code of the last.
+
+    Raises:
+        DamagedMessage: the bytes are no entry.
+    """
+    cdef Opened entry = open_entry(data, len(data))
+    return (entry.message[:entry.size], bool(entry.flags & AS_PUBLISHED), entry.identifiers[:entry.identifiers_length],
+            entry.group[:entry.group_length], entry.place, entry.heads.key, entry.heads.failures)
+
+
+def encode_entry(bytes message not None, bint as_published=False, bytes identifiers=b"", bytes group=b"",
+                 uint64_t place=0, int64_t key=-1, uint64_t failures=0):
+    """The inverse of `decode_entry`."""
+    cdef bytes head = b"" if key < 0 else pack_key(<uint32_t>key, 0)
+    cdef uint8_t flags = (AS_PUBLISHED if as_published else 0) | (HAS_IDENTIFIERS if identifiers else 0) | (
+        OF_SHARE if group else 0)
+    if failures:
+        head += pack_failures((failures >> 8, failures & 255))
+    if identifiers:
+        head = struct.pack("<H", len(identifiers)) + identifiers + head
+    if group:
+        head = struct.pack("<QH", place, len(group)) + group + head
+    if flags:
+        head = bytes([ENTRY_LAYOUT << 4 | flags]) + head
+    return head + message
+
+
+def topic_key(bytes topic not None):
+    """The hash of the key that a message to this topic name has in a group with the strategy `topic`."""
+    return hash_of(topic, len(topic))
+
+
+def arrive(Session session not None, uint64_t n, bytes data not None):
+    """Pass an entry of a queue with queue number `n`, encoded for Redis, to its session."""
+    cdef Opened entry = open_entry(data, len(data))
+    cdef int64_t deadline
+    cdef Publication publication = read_message(entry.message, entry.size, &deadline)
+    cdef Message* m
     publication.expires = session.turn.journal.clock_of(deadline)
     m = message_new(&publication)
     if m == NULL:
         raise MemoryError
     try:
-        session.arrive(n, m, p[0] & (QOS | RETAINED_MESSAGE) | (RETAIN_AS_PUBLISHED if flags & AS_PUBLISHED else 0),
-                       identifiers)
-        if group is not None:
-            note_given(session, n, group, place, True, heads.key, heads.failures)
+        session.arrive(n, m, entry.message[0] & (QOS | RETAINED_MESSAGE)
+                       | (RETAIN_AS_PUBLISHED if entry.flags & AS_PUBLISHED else 0),
+                       entry.identifiers[:entry.identifiers_length])
+        if entry.flags & OF_SHARE:
+            note_given(session, n, entry.group[:entry.group_length], entry.place, True, entry.heads.key,
+                       entry.heads.failures)
     finally:
         message_release(m)
 

@@ -481,6 +481,57 @@ def records(bytes block not None):
     return found
 
 
+def block_of(list found not None):
+    """The block of these records, tuples as `records` returns them: its inverse."""
+    cdef list parts = [b""]
+    cdef bint is_level_5 = False
+    for name, *fields in found:
+        kind, data = encoded(name, fields)
+        is_level_5 = is_level_5 or kind in KINDS_5
+        parts += (bytes([kind]), data)
+    parts[0] = bytes([LAYOUT_5 if is_level_5 else LAYOUT])
+    return b"".join(parts)
+
+
+cdef tuple encoded(str name, list fields):
+    """The kind of a record, and its bytes."""
+    if name == "MESSAGE":
+        number, qos, retain, topic, payload, properties, deadline = fields
+        flags = qos | retain << 2
+        if properties or deadline:
+            head = struct.pack("<QBHIIq", number, flags | HAS_DEADLINE * (deadline != 0), len(topic), len(payload),
+                               len(properties), deadline)
+            return MESSAGE_5, head + topic + properties + payload
+        return MESSAGE, struct.pack("<QBHI", number, flags, len(topic), len(payload)) + topic + payload
+    if name == "QUEUED":
+        session, n, message, flags, identifiers = fields
+        if identifiers or flags & RETAIN_AS_PUBLISHED:
+            return QUEUED_5, with_text(session, flags, struct.pack("<QQ", n, message) + identifiers)
+        return QUEUED, struct.pack("<QQQB", session, n, message, flags)
+    if name == "SUBSCRIBED":
+        session, options, topic_filter, identifier = fields
+        if identifier or options > 2:
+            return SUBSCRIBED_5, with_text(session, options, struct.pack("<I", identifier) + topic_filter)
+        return SUBSCRIBED, with_text(session, options, topic_filter)
+    if name == "SESSION":
+        session, level, connected, first, sent, client_id = fields
+        return SESSION, with_text(session, level | connected << 7, struct.pack("<QQ", first, sent) + client_id)
+    if name == "SESSION_EXPIRY":
+        session, interval, deadline = fields
+        return SESSION_EXPIRY, with_text(session, interval is None, struct.pack("<Iq", interval or 0, deadline))
+    kind = KINDS[name]
+    if kind in TEXTS:
+        return kind, with_text(fields[0], fields[1], fields[2])
+    if kind == RETAINED:
+        fields = [fields[0], 0]
+    return kind, struct.pack(f"<{len(fields)}Q", *fields)
+
+
+cdef bytes with_text(uint64_t number, uint8_t flags, bytes text):
+    """The fields of a record with a text: a number, flags, length, text."""
+    return struct.pack("<QBI", number, flags, len(text)) + text
+
+
 NAMES = {
     MESSAGE: "MESSAGE", QUEUED: "QUEUED", DONE: "DONE", RECEIVED: "RECEIVED", AWAITING: "AWAITING",
     RELEASED: "RELEASED", SESSION: "SESSION", SESSION_GONE: "SESSION_GONE", SUBSCRIBED: "SUBSCRIBED",
@@ -494,4 +545,9 @@ NAMES = {
 TEXTS = {
     SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,
     SESSION_EXPIRY, WILL_DELAY, GROUP, GROUP_DECLARED,
+}
+KINDS = {name: kind for kind, name in NAMES.items()}
+KINDS_5 = {
+    MESSAGE_5, QUEUED_5, SUBSCRIBED_5, SESSION_EXPIRY, WILL_DELAY, CLOCK, GROUP, GROUP_GONE, GROUP_QUEUED, GROUP_DONE, GIVEN,
+    GROUP_FAILED, GROUP_DECLARED, GROUP_KEY,
 }

@@ -11,6 +11,7 @@ from cluster.peers import wire
 from cluster.peers.liveness import is_gone
 from cluster.peers.node_link import NodeLink
 from cluster.redis.connector import Refused
+from cluster.redis.keys import ARRIVING, MOVED
 from cluster.redis.link import LinkError
 from cluster.redis.store import RedisStore
 from cluster.replication.replica import Replica
@@ -71,7 +72,7 @@ class Joining:
         await link.open()
         reply = await link.ask_function("join", self._layout, *self._heartbeat.fields())
         if reply[0] == b"layout":
-            raise Refused(f"LAYOUT {reply[1].decode()}")
+            raise Refused(await self._why_not(int(reply[1])))
         replica.changes.last, layout, clock = reply
         self._clock.set(clock)
         self._on_layout(layout)
@@ -101,6 +102,14 @@ class Joining:
         if link.closed:
             raise LinkError("another node declared this one dead while it was joining")
         link.joined = True
+
+    async def _why_not(self, layout: int) -> str:
+        """Why this node can't join a cluster of this layout."""
+        if layout not in (ARRIVING, MOVED):
+            return f"LAYOUT {layout}"
+        place, options = await self._link.ask("HMGET", self._link.keys.migration, "place", "options")
+        what = "MOVED its state was moved to" if layout == MOVED else "ARRIVING a migration has not ended, from"
+        return f"{what} {(place or b'').decode()}{(options or b'').decode()}"
 
     async def _read_members(self) -> None:
         link, replica = self._link, self._replica

@@ -3,6 +3,9 @@
 from binascii import crc_hqx
 
 LAYOUT = 2  # the newest layout that this version knows, of everything that nodes share; 2 has what MQTT 5.0 adds
+# In place of the layout: nodes of every version refuse to join, because they don't know it (`flockmq migrate`).
+ARRIVING = 1_000_001  # a migration to these keys has not ended
+MOVED = 1_000_002  # the state was moved to another place
 LIBRARY = "flockmq1"
 SLOTS = 16384  # of a Redis Cluster
 
@@ -24,6 +27,10 @@ class Keys:
         self.publish = b"SPUBLISH" if in_slot else b"PUBLISH"
         self.subscribe = b"SSUBSCRIBE" if in_slot else b"SUBSCRIBE"
         self.prefix = prefix.encode()
+        self.layout = self.prefix + b"layout"
+        self.migration = self.prefix + b"migration"
+        self.epoch = self.prefix + b"epoch"
+        self.change = self.prefix + b"change"
         self.changes = self.prefix + b"changes"
         self.nodes = self.prefix + b"nodes"
         self.retained = self.prefix + b"retained"
@@ -31,6 +38,8 @@ class Keys:
         self.clock = self.prefix + b"clock"
         self.delayed = self.prefix + b"delayed"
         self.delayed_wills = self.prefix + b"delayed:wills"
+        self.expiring = self.prefix + b"expiring"
+        self.grace = self.prefix + b"grace"
         self.shared = self.prefix + b"shared"
         self.declared_groups = self.prefix + b"groups"
         self.users = self.prefix + b"users"
@@ -84,3 +93,51 @@ class Keys:
     def queue(self, client_id: bytes) -> bytes:
         """The queued messages of a session."""
         return self.prefix + b"q:" + client_id
+
+    def states(self, client_id: bytes) -> bytes:
+        """The QoS states of a session's queue."""
+        return self.prefix + b"st:" + client_id
+
+    def awaiting(self, client_id: bytes) -> bytes:
+        """The QoS 2 messages of a session that await PUBREL."""
+        return self.prefix + b"in:" + client_id
+
+    def subscriptions(self, client_id: bytes) -> bytes:
+        """The subscriptions of a persistent session."""
+        return self.prefix + b"subs:" + client_id
+
+    def group(self, name: bytes) -> bytes:
+        """The state of a shared subscription."""
+        return self.prefix + b"g:" + name
+
+    def group_list(self, name: bytes) -> bytes:
+        """The new messages that wait in a group."""
+        return self.prefix + b"gw:" + name
+
+    def group_places(self, name: bytes) -> bytes:
+        """The places of messages that wait in front of the new ones."""
+        return self.prefix + b"gq:" + name
+
+    def group_messages(self, name: bytes) -> bytes:
+        """These messages, by place."""
+        return self.prefix + b"gm:" + name
+
+    def group_topics(self, name: bytes) -> bytes:
+        """The place of the message of each topic, in a group with `last_value`."""
+        return self.prefix + b"gv:" + name
+
+    def group_keys(self, name: bytes) -> bytes:
+        """The bindings of keys, in a group with an order."""
+        return self.prefix + b"gk:" + name
+
+    def group_members(self, name: bytes) -> bytes:
+        """The members of a group."""
+        return self.prefix + b"gs:" + name
+
+    def leased_groups(self, node: bytes) -> bytes:
+        """The groups of a node's leases."""
+        return self.prefix + b"gl:" + node
+
+    def leases(self, node: bytes, group: bytes) -> bytes:
+        """The messages of a group that are leased to a node."""
+        return self.prefix + b"gl:" + node + b" " + group

@@ -57,6 +57,7 @@ LAYERS: dict[str, list[str]] = {
         "sessions",
         "membership",
         "coordinator",
+        "migration",
         "analytics",
         "replay",
         "commands",

@@ -16,6 +16,7 @@ import pytest
 
 from broker.errors import StoreError
 from broker.storage import sqlite as sqlite_store
+from broker.storage import sqlite_file
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
@@ -32,7 +33,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
 
 @pytest.fixture(params=STORES)
 def opener(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
-    monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
     stores: list[Store] = []
 
     def make() -> Store:
@@ -54,7 +55,7 @@ class TestStore(StoreSuite):
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store file with blocks in it, closed."""
-    monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
     path = tmp_path / "store.db"
     fill(path, some_blocks(40, largest=2000))
     return path
@@ -257,17 +258,18 @@ def test_a_new_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
 
 
 def test_of_two_that_create_the_file_at_once_neither_loses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
     path = tmp_path / "store.db"
     slow, fast = SqliteStore(path), SqliteStore(path)
-    create = slow._create
+    create = sqlite_file.create
 
-    def overtaken() -> None:
+    def overtaken(path: Path) -> None:
+        monkeypatch.setattr(sqlite_file, "create", create)
         opened(fast)
         fast.commit(b"kept")
-        create()
+        create(path)
 
-    monkeypatch.setattr(slow, "_create", overtaken)
+    monkeypatch.setattr(sqlite_file, "create", overtaken)
     with pytest.raises(StoreError, match="in use"):
         list(slow.open())
     fast.close()

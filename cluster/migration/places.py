@@ -1,0 +1,289 @@
+"""The places that a migration moves state between: a SQLite store, and Redis.
+
+A mark at each place has the id of the migration, so that a command that is repeated goes on where the last one was.
+"""
+
+import contextlib
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import redis
+
+from broker.config.schema import Config
+from broker.errors import FlockError
+from broker.storage import sqlite_file
+from cluster.migration.durable import make_durable
+from cluster.migration.redis_state import AT_ONCE, ENTRIES, KeyWriter, RedisState
+from cluster.migration.sqlite_state import RecordWriter, SqliteState
+from cluster.migration.state import Moved, State
+from cluster.peers.liveness import is_gone
+from cluster.redis.clients import RedisAddress
+from cluster.redis.keys import ARRIVING, LAYOUT, MOVED
+
+TIMEOUT = 60.0  # seconds for a reply: a pipeline of large messages takes a while
+PAUSE = 0.1  # seconds between two looks at heartbeats
+KEPT = (b"users", b"analytics:")  # keys that no migration moves, after the prefix
+
+
+class Stage(Enum):
+    """Which state a place has."""
+
+    OWN = "own"  # that of a node, or none
+    ARRIVING = "arriving"  # a part of what a migration brings
+    MOVED = "moved"  # none any more: it was moved away
+
+
+class Mark(NamedTuple):
+    """What a migration has noted at a place."""
+
+    stage: Stage
+    id: str = ""
+    place: str = ""  # the other one
+    options: str = ""  # of the command line
+
+
+class Place(ABC):
+    """A place that can have the state of a broker. Use it as `with place.opened():`."""
+
+    name: str  # as on the command line; without passwords
+    options: str = ""  # of the command line that belong to it
+    mark: Mark
+
+    @abstractmethod
+    def opened(self, *, create: bool) -> contextlib.AbstractContextManager[bool]:
+        """Open the place; whether there is one. `create`: make it if there is none.
+
+        Raises:
+            FlockError: a node uses it, it is of a layout that is not known, or can't be reached.
+        """
+
+    @abstractmethod
+    def read(self) -> State:
+        """Its state."""
+
+    @property
+    @abstractmethod
+    def has_state(self) -> bool:
+        """Whether a node would find state here."""
+
+    @abstractmethod
+    def write(self, state: State, mark: Mark) -> Moved:
+        """Replace all by the state of another place, and set the mark; returns when all of it is durable."""
+
+    @abstractmethod
+    def set_mark(self, mark: Mark) -> None:
+        """Note what a migration has done, if nothing has changed here since the place was opened."""
+
+    def losses(self) -> list[str]:
+        """What stays behind when the state is moved away, or is at risk here, in sentences."""
+        return []
+
+
+class SqlitePlace(Place):
+    """A SQLite store.
+
+    Args:
+        path: of its file.
+        config: of the node.
+    """
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self._path = path.absolute()
+        self._config = config
+        self.name = f"sqlite:{self._path}"
+
+    @contextlib.contextmanager
+    def opened(self, *, create: bool) -> Iterator[bool]:
+        with sqlite_file.reported(self._path):
+            if not self._path.exists():
+                if not create:
+                    yield False
+                    return
+                sqlite_file.create(self._path)
+            self._database = sqlite_file.connect(self._path, marked=True)
+            try:
+                self._read_mark()
+                yield True
+            finally:
+                self._database.close()
+
+    def _read_mark(self) -> None:
+        found = sqlite_file.mark_of(self._database)
+        stages = {sqlite_file.MOVED: Stage.MOVED, sqlite_file.ARRIVING: Stage.ARRIVING}
+        self.mark = Mark(Stage.OWN) if found is None else Mark(stages.get(found.state, Stage.OWN), *found[1:])
+
+    def read(self) -> State:
+        return SqliteState(block for _, block in sqlite_file.blocks(self._database, self._path))
+
+    @property
+    def has_state(self) -> bool:
+        return not self.read().is_empty
+
+    def write(self, state: State, mark: Mark) -> Moved:
+        writer = RecordWriter(state)
+        with self._transaction() as database:
+            database.execute("DELETE FROM block")
+            for position, block in enumerate(writer.blocks(), 1):
+                sqlite_file.insert(database, position, block)
+            self._mark(mark)
+        return writer.moved
+
+    def set_mark(self, mark: Mark) -> None:
+        with self._transaction():
+            self._mark(mark)
+
+    def _mark(self, mark: Mark) -> None:
+        states = {Stage.MOVED: sqlite_file.MOVED, Stage.ARRIVING: sqlite_file.ARRIVING, Stage.OWN: sqlite_file.LAYOUT}
+        noted = sqlite_file.Mark(states[mark.stage], *mark[1:]) if mark.id else None
+        sqlite_file.set_mark(self._database, noted)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._database.execute("BEGIN")
+        try:
+            yield self._database
+            self._database.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+            raise
+
+
+class RedisPlace(Place):
+    """The keys of a cluster in Redis.
+
+    Args:
+        address: of Redis, and the prefix of the keys.
+        config: of the nodes.
+        warn: called with a sentence.
+    """
+
+    def __init__(self, address: RedisAddress, config: Config, warn: Callable[[str], object]) -> None:
+        self._address = address
+        self._config = config
+        self._warn = warn
+        self._keys = address.keys
+        self.name = str(address)
+        self.options = "" if address.prefix == "mq:" else f" --prefix {address.prefix}"
+
+    @contextlib.contextmanager
+    def opened(self, *, create: bool) -> Iterator[bool]:
+        try:
+            with self._address.client(TIMEOUT) as self._client:
+                self._check_layout()
+                self._check_nodes()
+                self._position = self._read_position()
+                yield True
+        except (redis.RedisError, OSError) as error:
+            raise FlockError(f"can't use Redis at {self.name}: {error}") from error
+
+    def _check_layout(self) -> None:
+        keys = self._keys
+        layout = int(self._client.get(keys.layout) or 0)
+        noted = {name.decode(): value.decode() for name, value in self._client.hgetall(keys.migration).items()}
+        stage = {ARRIVING: Stage.ARRIVING, MOVED: Stage.MOVED}.get(layout, Stage.OWN)
+        if stage == Stage.OWN and layout > LAYOUT:
+            raise FlockError(
+                f"Redis at {self.name} has layout {layout}, this version knows layouts up to {LAYOUT}",
+                "use the version of its nodes",
+            )
+        self._layout = int(noted.get("layout", layout if stage == Stage.OWN and layout else LAYOUT))
+        self.mark = Mark(stage, *(noted.get(name, "") for name in ("id", "place", "options")))
+
+    def _check_nodes(self) -> None:
+        """Wait until it is certain that no node lives: no heartbeat for a lease, or the process is gone."""
+        end = time.monotonic() + self._config.cluster.lease
+        first = self._client.hgetall(self._keys.nodes)
+        counts = first
+        while waiting := [node for node in counts if not self._is_gone(node)]:
+            grown = [node for node in waiting if counts[node] != first.get(node)]
+            if grown:
+                name = (self._client.hget(self._keys.node(grown[0]), "name") or grown[0]).decode()
+                raise FlockError(f"the node {name} uses Redis at {self.name}", "stop all nodes of the cluster first")
+            if time.monotonic() > end:
+                return
+            time.sleep(PAUSE)
+            counts = self._client.hgetall(self._keys.nodes)
+
+    def _is_gone(self, node: bytes) -> bool:
+        return is_gone(self._client.hget(self._keys.node(node), "process") or b"")
+
+    def _read_position(self) -> list[object]:
+        """What grows or changes whenever a node lives."""
+        keys = self._keys
+        return [*self._client.mget(keys.layout, keys.epoch, keys.change), self._client.hgetall(keys.nodes)]
+
+    def read(self) -> State:
+        return RedisState(self._client, self._keys, self._config)
+
+    @property
+    def has_state(self) -> bool:
+        return not self.read().is_empty or bool(self._client.exists(self._keys.nodes))
+
+    def write(self, state: State, mark: Mark) -> Moved:
+        self._layout = LAYOUT
+        self.set_mark(mark)
+        self._clear()
+        writer = KeyWriter(self._client, self._keys, self._config, state)
+        writer.write()
+        self._position = self._read_position()
+        for warning in make_durable(self._client, self._config.cluster.replicas):
+            self._warn(warning)
+        return writer.moved
+
+    def _clear(self) -> None:
+        """Delete what was here before: it was moved away, or is a part of what a migration brought."""
+        prefix = self._keys.prefix
+        kept = (self._keys.layout, self._keys.migration, *(prefix + name for name in KEPT))
+        found = []
+        for key in self._client.scan_iter(prefix + b"*", count=ENTRIES):
+            if not key.startswith(kept):
+                found.append(key)
+            if len(found) >= AT_ONCE:
+                self._client.unlink(*found)
+                found.clear()
+        if found:
+            self._client.unlink(*found)
+
+    def set_mark(self, mark: Mark) -> None:
+        keys = self._keys
+        layout = {Stage.ARRIVING: ARRIVING, Stage.MOVED: MOVED, Stage.OWN: self._layout}[mark.stage]
+        noted: dict[Any, Any] = {"id": mark.id, "place": mark.place, "options": mark.options}
+        if mark.stage == Stage.MOVED:
+            noted["layout"] = str(self._layout)
+
+        def change(pipe: "redis.client.Pipeline") -> None:
+            if self._read_position() != self._position:
+                raise FlockError(
+                    f"a node uses Redis at {self.name} since the migration began", "stop it and repeat the command"
+                )
+            pipe.multi()
+            pipe.delete(keys.migration)
+            if mark.id:
+                pipe.hset(keys.migration, mapping=noted)
+            pipe.set(keys.layout, layout)
+
+        self._client.transaction(change, keys.layout, keys.epoch, keys.change, keys.nodes)
+        self._position = self._read_position()
+
+    def losses(self) -> list[str]:
+        users = self._client.hlen(self._keys.users)
+        found = []
+        if users:
+            found.append(
+                f"the {users} users of Redis (auth.redis) stay in Redis, a node alone has none: write those that it "
+                "needs into a password file with `flockmq passwd`, and their rules into an ACL file"
+            )
+        if self._client.exists(self._keys.analytics_logs):
+            found.append("the log of messages for analytics stays in Redis")
+        return found
+
+
+def is_sqlite(text: str) -> bool:
+    """Whether this names a SQLite store."""
+    return text.startswith("sqlite:") and len(text) > len("sqlite:")
