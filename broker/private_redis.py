@@ -27,7 +27,8 @@ from urllib.parse import quote
 from broker import logs
 from broker.append_only_file import DATA
 from broker.child import PYTHON, Child, end_with_parent, package_environment, status_text, unblock_signals
-from broker.config.schema import Config
+from broker.config.keys import KEYS
+from broker.config.schema import ClusterConfig, Config
 from broker.errors import StoreError, UsageError
 
 SERVERS = ("redis-server", "valkey-server")
@@ -35,6 +36,7 @@ SUFFIX = ".workers"  # of the directory, after the path of the SQLite file
 SOCKET, LOG, LOCK = "redis.sock", "redis.log", "lock"
 MOVED = "moved"  # the last data that was moved back into SQLite
 MAX_SOCKET_PATH = 107  # bytes
+MOVED_WITH = ("mqtt.session_expiry", "shared.redispatch", "cluster.lease", "cluster.replicas")  # keys that matter then
 LOCK_SECONDS = 2.0  # to wait for a process that is about to end
 PAUSE = 0.02  # seconds between attempts
 MIN_PENDING_OUTPUT = 32 << 20  # bytes for one subscriber, as Redis has it
@@ -84,6 +86,12 @@ class PrivateRedis:
             connection.sendall(b"PING\r\n")
             return connection.recv(5) == b"+PONG"  # not -LOADING: it reads its file
         return False
+
+    def sync(self) -> None:
+        """Write all that it has to the disk, whatever `appendfsync` is."""
+        for path in (self.directory / DATA).iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def stop(self) -> int:
         """Stop it, which writes all that it has; returns its exit status. Harmless when it does not run."""
@@ -238,7 +246,8 @@ def bring_in(config: Config, redis: PrivateRedis) -> None:
     """
     kind, _, path = config.store.url.partition(":")
     if kind == "sqlite" and Path(path).exists():
-        _move(config.store.url, redis.url)
+        _move(config.store.url, redis.url, config)
+        redis.sync()
 
 
 def bring_back(config: Config) -> None:
@@ -255,25 +264,29 @@ def bring_back(config: Config) -> None:
     if config.cluster.redis or directory is None or not (directory / DATA).exists():
         return
     with private_redis(config) as redis:
-        _move(redis.url, config.store.url)
+        _move(redis.url, config.store.url, config)
         redis.stop()
         redis.set_data_aside()
 
 
-def _move(source: str, target: str) -> None:
+def _move(source: str, target: str, config: Config) -> None:
     """Run `flockmq migrate`, which does nothing if the source has no state. Raises StoreError."""
+    settings = {KEYS[name].variable: str(KEYS[name].of(config)) for name in MOVED_WITH}
     done = subprocess.run(
-        [*PYTHON, "broker.cli", "migrate", source, target],
+        [*PYTHON, "broker.cli", "migrate", source, target, "--prefix", ClusterConfig.prefix],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env=package_environment(),
+        env=package_environment() | settings,
         preexec_fn=end_with_parent(),
     )
-    said = (done.stdout + done.stderr).strip().splitlines() or ["(no message)"]
+    *_, reason = ["no message", *done.stderr.splitlines()]
     if done.returncode:
-        reason = said[-1].removeprefix("flockmq: error: ")
         raise StoreError(
-            f"the state in {source} can't be moved to {target}: {reason}", "nothing was started, and it is unchanged"
+            f"the state in {source} can't be moved to {target}, where it would be used now "
+            f"(status {status_text(done.returncode)}): {reason.removeprefix('flockmq: error: ')}"
         )
-    log.info("state was moved", source=source, target=target, result=said[-1])
+    for line in done.stderr.splitlines():
+        log.warning(line.removeprefix("flockmq: warning: "))
+    for line in done.stdout.splitlines():
+        log.info(line)

@@ -1,6 +1,7 @@
 """The Redis that `serve --workers N` starts: its files, its deaths, its end. Real processes."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import redis
 
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from tests.harness.broker_process import environment, until
+from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
@@ -64,7 +65,7 @@ def publish_all_kinds(port: int) -> None:
 
 
 def check_all_kinds(port: int) -> None:
-    """What `publish_all_kinds` has left is there, once."""
+    """What `publish_all_kinds` has left is there, once; the session acknowledges it."""
     with SocketClient(port, "s", clean_start=False) as subscriber:
         assert subscriber.connack is not None
         assert subscriber.connack.session_present
@@ -72,8 +73,21 @@ def check_all_kinds(port: int) -> None:
             packet = subscriber.receive()
             assert isinstance(packet, Publish)
             assert (packet.topic_name, packet.payload, packet.qos) == (topic_name, payload, qos)
+            number = packet.packet_id
+            subscriber.send(Puback(packet_id=number) if qos == 1 else Pubrec(packet_id=number))
+        assert subscriber.receive() == Pubrel(packet_id=number)
+        subscriber.send(Pubcomp(packet_id=number))
         assert subscriber.ping() == []
     assert retained(port, "kept") == b"r"
+
+
+def kill_all(workers: WorkersProcess) -> None:
+    """kill -9 of the supervisor, the workers and Redis."""
+    pids = workers.pids()
+    for pid in (workers.pid, *pids):
+        os.kill(pid, signal.SIGKILL)
+    workers.wait()
+    until(lambda: not any(map(is_running, pids)))
 
 
 def append_only_file(workers: WorkersProcess) -> Path:
@@ -182,11 +196,7 @@ def test_acknowledged_messages_survive_its_death(start_workers: StartWorkers, sy
 def test_acknowledged_messages_survive_the_death_of_all(start_workers: StartWorkers) -> None:
     workers = start_workers()
     publish_all_kinds(workers.port)
-    pids = workers.pids()
-    for pid in (workers.pid, *pids):
-        os.kill(pid, signal.SIGKILL)
-    workers.wait()
-    until(lambda: not any(map(is_running, pids)))
+    kill_all(workers)
     workers.start()
     check_all_kinds(workers.port)
 
@@ -237,3 +247,77 @@ def test_nothing_outlives_a_supervisor_that_was_killed(start_workers: StartWorke
     assert not [line for line in workers.log[seen:] if line["level"] in ("warning", "error")], workers.log_text()
     assert "ready to exit" in (workers.redis_directory / "redis.log").read_text()
     workers.start()
+
+
+# ---- from one node to workers, and back ----
+
+
+def test_state_moves_when_the_number_of_workers_changes(start_workers: StartWorkers, tmp_path: Path) -> None:
+    """Twice there and back, with a kill -9 of all workers between."""
+    node = BrokerProcess(tmp_path, "sqlite")
+    workers = WorkersProcess(tmp_path)
+    for _ in range(2):
+        node.start()
+        publish_all_kinds(node.port)
+        assert node.stop() == 0
+        workers.start()
+        assert [line for line in workers.log if line["event"].startswith("moved from sqlite:")]
+        check_all_kinds(workers.port)
+        publish_all_kinds(workers.port)
+        kill_all(workers)
+        node.start()
+        assert [line for line in node.log if line["event"].startswith("moved from unix:")]
+        check_all_kinds(node.port)
+        assert not (workers.redis_directory / "appendonlydir").exists()
+        assert node.stop() == 0
+    node.check()
+    workers.check()
+
+
+def test_a_second_start_moves_nothing(start_workers: StartWorkers, tmp_path: Path) -> None:
+    node = BrokerProcess(tmp_path, "sqlite").start()
+    publish_all_kinds(node.port)
+    assert node.stop() == 0
+    workers = start_workers()
+    check_all_kinds(workers.port)
+    publish_all_kinds(workers.port)
+    workers.restart()
+    assert workers.lines("was moved to " + workers.lines("Redis started")[-1]["redis"] + " before")
+    check_all_kinds(workers.port)
+
+
+def test_state_in_both_places_is_refused(start_workers: StartWorkers, tmp_path: Path) -> None:
+    """An old file that was put back does not replace what the workers have, and is not hidden by it."""
+    workers = start_workers()
+    publish_all_kinds(workers.port)
+    assert workers.stop() == 0
+    (tmp_path / "other").mkdir()
+    other = BrokerProcess(tmp_path / "other", "sqlite").start()
+    publish_all_kinds(other.port)
+    assert other.stop() == 0
+    (tmp_path / "other" / "flockmq.db").rename(tmp_path / "flockmq.db")
+    for number in ("2", "1"):
+        done = serve(tmp_path, "--workers", number)
+        assert done.returncode == 2
+        assert "has state already, which would be lost" in done.stderr
+    (tmp_path / "flockmq.db").unlink()
+    workers.start()
+    check_all_kinds(workers.port)
+
+
+def test_an_empty_redis_does_not_replace_what_was_moved(start_workers: StartWorkers, tmp_path: Path) -> None:
+    """The directory of the workers is gone, and the file's state is marked: neither is taken for empty."""
+    node = BrokerProcess(tmp_path, "sqlite").start()
+    publish_all_kinds(node.port)
+    assert node.stop() == 0
+    workers = start_workers()
+    assert workers.stop() == 0
+    workers.redis_directory.rename(tmp_path / "elsewhere")
+    for number in ("2", "1"):
+        done = serve(tmp_path, "--workers", number)
+        assert done.returncode == 2
+        assert "was moved to unix:" in done.stderr
+    shutil.rmtree(workers.redis_directory, ignore_errors=True)
+    (tmp_path / "elsewhere").rename(workers.redis_directory)
+    workers.start()
+    check_all_kinds(workers.port)
