@@ -43,6 +43,7 @@ MIN_PENDING_OUTPUT = 32 << 20  # bytes for one subscriber, as Redis has it
 # By store.sync. Not everysec: Redis then replies up to 2 s before it writes while the disk syncs, and its death loses
 # what it has acknowledged.
 FSYNC = {"full": "always", "normal": "no"}
+
 log = logs.get("flockmq.workers")
 
 
@@ -73,9 +74,10 @@ class PrivateRedis:
         while not self._answers():
             if process.poll() is not None:
                 self.child.end()
+                *_, reason = ["", *(self.directory / LOG).read_text("utf-8", "replace").splitlines()]
                 raise StoreError(
-                    f"the Redis of the workers can't start (status {status_text(process.returncode)})",
-                    f"{self.directory / LOG} has the reason",
+                    f"the Redis of the workers can't start (status {status_text(process.returncode)}): {reason}",
+                    f"{self.directory / LOG} has more",
                 )
             time.sleep(PAUSE)
         log.info("Redis started", pid=process.pid, redis=self.url)
@@ -173,14 +175,15 @@ def directory_of(config: Config) -> Path | None:
 def _prepared(config: Config, stack: contextlib.ExitStack) -> Path:
     directory = directory_of(config)
     if directory is None:
-        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flockmq-", ignore_cleanup_errors=True)))
+        temporary = tempfile.TemporaryDirectory(prefix="flockmq-", ignore_cleanup_errors=True)
+        directory = Path(stack.enter_context(temporary))
     directory.mkdir(mode=0o700, exist_ok=True)
     directory.chmod(0o700)  # this Redis has no password, and sessions and messages are nobody else's business
     length = len(os.fsencode(directory / SOCKET))
     if length > MAX_SOCKET_PATH:
         raise StoreError(
             f"the path of a socket has at most {MAX_SOCKET_PATH} bytes, and {directory / SOCKET} has {length}",
-            "choose a shorter path for store.url",
+            "choose a shorter path for store.url, or for TMPDIR",
         )
     return directory
 

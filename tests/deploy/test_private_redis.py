@@ -138,7 +138,8 @@ def test_damage_is_refused(start_workers: StartWorkers, tmp_path: Path) -> None:
     done = serve(tmp_path, "--workers", "2")
     assert done.returncode == 2
     assert "the Redis of the workers can't start" in done.stderr
-    assert "redis.log has the reason" in done.stderr
+    assert "Bad file format" in done.stderr
+    assert "redis.log has more" in done.stderr
     assert file.read_bytes() == damaged
 
 
