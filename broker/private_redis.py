@@ -154,14 +154,13 @@ def private_redis(config: Config) -> Iterator[PrivateRedis]:
 def _server() -> str:
     """The path of the server that is installed."""
     if find_spec("redis") is None:
-        raise UsageError("more than one worker needs the package redis", "pip install 'flockmq[cluster]'")
+        raise UsageError("workers need the package redis", "pip install 'flockmq[cluster]'")
     for server in SERVERS:
         path = shutil.which(server)
         if path is not None:
             return path
     raise UsageError(
-        "more than one worker needs a Redis for their shared state, and neither redis-server nor valkey-server is "
-        "installed",
+        "workers need a Redis for their shared state, and neither redis-server nor valkey-server is installed",
         "apt install redis-server (or valkey), or name a Redis with --redis redis://HOST:PORT",
     )
 
@@ -266,10 +265,14 @@ def bring_back(config: Config) -> None:
     directory = directory_of(config)
     if config.cluster.redis or directory is None or not (directory / DATA).exists():
         return
-    with private_redis(config) as redis:
-        _move(redis.url, config.store.url, config)
-        redis.stop()
-        redis.set_data_aside()
+    try:
+        with private_redis(config) as redis:
+            _move(redis.url, config.store.url, config)
+            redis.stop()
+            redis.set_data_aside()
+    except UsageError as error:
+        message = f"{directory} has the state of workers, which a single node takes over: {error.message}"
+        raise UsageError(message, error.hint) from error
 
 
 def _move(source: str, target: str, config: Config) -> None:

@@ -111,6 +111,24 @@ def test_no_server_is_installed(tmp_path: Path) -> None:
     assert "neither redis-server nor valkey-server" in done.stderr
     assert "apt install redis-server" in done.stderr
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "flockmq.db.workers" / "appendonlydir").mkdir(parents=True)
+    done = serve(tmp_path, PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "flockmq.db.workers has the state of workers" in done.stderr
+    assert "apt install redis-server" in done.stderr
+
+
+def test_valkey_will_do(tmp_path: Path) -> None:
+    """A stand-in: Redis by the name of Valkey."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    (place / "valkey-server").symlink_to(str(shutil.which("redis-server")))
+    workers = WorkersProcess(tmp_path)
+    workers.variables = {"PATH": str(place)}
+    workers.start()
+    assert Path(f"/proc/{workers.redis_pid}/cmdline").read_bytes().startswith(bytes(place))
+    assert workers.stop() == 0
+    workers.check()
 
 
 def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
