@@ -14,12 +14,13 @@ SAVE_SECONDS = 600.0  # that a snapshot may take
 PAUSE = 0.1
 
 
-def make_durable(client: redis.Redis, replicas: int) -> list[str]:
+def make_durable(client: redis.Redis, replicas: int, *, in_slot: bool) -> list[str]:
     """Wait until Redis has written everything that it was sent; returns warnings.
 
     Args:
         client: of Redis.
         replicas: number that must have it (`cluster.replicas`).
+        in_slot: whether it is the primary of one slot of a Redis Cluster.
 
     Raises:
         FlockError: Redis can't write its files, or too few replicas have the data.
@@ -34,17 +35,20 @@ def make_durable(client: redis.Redis, replicas: int) -> list[str]:
         if written.get("aof_last_write_status", "ok") != "ok":
             raise FlockError("Redis can't write its append-only file", "look into its log; then repeat the command")
         time.sleep(FSYNC_SECONDS)  # no command before Redis 7.2 waits for it
-        return []
-    warnings = _warnings(client)
+        return _warnings(client, in_slot)
+    warnings = _warnings(client, in_slot)
     if any("nothing on disk" in warning for warning in warnings):
         return warnings
-    _save(client)
+    try:
+        _save(client)
+    except redis.ResponseError as error:  # a rented service makes its snapshots by itself
+        warnings.append(f"Redis did not write a snapshot when it was asked to: {error}")
     return warnings
 
 
-def _warnings(client: redis.Redis) -> list[str]:
+def _warnings(client: redis.Redis, in_slot: bool) -> list[str]:
     """What `flockmq serve` warns of, too."""
-    step = inspect(client)
+    step = inspect(client, in_slot=in_slot)
     try:
         step.send(None)
     except StopIteration as found:

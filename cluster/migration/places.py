@@ -184,12 +184,14 @@ class RedisPlace(Place):
 
     def _check_layout(self) -> None:
         keys = self._keys
-        layout = int(self._client.get(keys.layout) or 0)
+        written = self._client.get(keys.layout) or b"0"
+        layout = int(written) if written.isdigit() else -1
         noted = {name.decode(): value.decode() for name, value in self._client.hgetall(keys.migration).items()}
         stage = {ARRIVING: Stage.ARRIVING, MOVED: Stage.MOVED}.get(layout, Stage.OWN)
-        if stage == Stage.OWN and layout > LAYOUT:
+        if stage == Stage.OWN and not 0 <= layout <= LAYOUT:
             raise FlockError(
-                f"Redis at {self.name} has layout {layout}, this version knows layouts up to {LAYOUT}",
+                f"Redis at {self.name} has layout {written.decode('utf-8', 'replace')}, "
+                f"this version knows layouts up to {LAYOUT}",
                 "use the version of its nodes",
             )
         self._layout = int(noted.get("layout", layout if stage == Stage.OWN and layout else LAYOUT))
@@ -232,7 +234,7 @@ class RedisPlace(Place):
         writer = KeyWriter(self._client, self._keys, self._config, state)
         writer.write()
         self._position = self._read_position()
-        for warning in make_durable(self._client, self._config.cluster.replicas):
+        for warning in make_durable(self._client, self._config.cluster.replicas, in_slot=bool(self._keys.tag)):
             self._warn(warning)
         return writer.moved
 
@@ -260,24 +262,42 @@ class RedisPlace(Place):
         def change(pipe: "redis.client.Pipeline") -> None:
             if self._read_position() != self._position:
                 raise FlockError(
-                    f"a node uses Redis at {self.name} since the migration began", "stop it and repeat the command"
+                    f"the state in Redis at {self.name} has changed since the migration began",
+                    "stop all nodes and other migrations, then repeat the command",
                 )
             pipe.multi()
             pipe.delete(keys.migration)
             if mark.id:
                 pipe.hset(keys.migration, mapping=noted)
             pipe.set(keys.layout, layout)
+            for key, aside in self._nodes_aside():
+                if mark.stage == Stage.MOVED and key in present:
+                    pipe.rename(key, aside)
+                elif mark.stage == Stage.OWN and aside in present:
+                    pipe.rename(aside, key)
 
+        nodes = [key for pair in self._nodes_aside() for key in pair]
+        present = {key for key in nodes if self._client.exists(key)}
         self._client.transaction(change, keys.layout, keys.epoch, keys.change, keys.nodes)
         self._position = self._read_position()
+
+    def _nodes_aside(self) -> list[tuple[bytes, bytes]]:
+        """The keys that make dead nodes members, and where they are while the state is moved away.
+
+        Redis refuses every step of a node that is no member. So one that only slept can't change state that was moved.
+        """
+        keys = self._keys
+        aside = keys.prefix + b"moved:"
+        nodes: set[Any] = {*self._client.hkeys(keys.nodes), *self._client.hkeys(aside + b"nodes")}
+        return [(keys.nodes, aside + b"nodes"), *((keys.node(node), aside + b"node:" + node) for node in sorted(nodes))]
 
     def losses(self) -> list[str]:
         users = self._client.hlen(self._keys.users)
         found = []
         if users:
             found.append(
-                f"the {users} users of Redis (auth.redis) stay in Redis, a node alone has none: write those that it "
-                "needs into a password file with `flockmq passwd`, and their rules into an ACL file"
+                f"the users of auth.redis stay in Redis ({users}), a node alone has none: write those that it needs "
+                "into a password file with `flockmq passwd`, and their rules into an ACL file"
             )
         if self._client.exists(self._keys.analytics_logs):
             found.append("the log of messages for analytics stays in Redis")

@@ -125,18 +125,28 @@ class RichState:
     def _make_wills(self) -> None:
         """One of a connection that is there at the end, and one that waits for its delay."""
         self._open.append(self._client("dying", will_topic="wills/now", will_payload=b"now", will_qos=1))
-        later = self._client(
-            "later",
+        self._delayed_will("later").close()
+        until(lambda: self._delayed_wills() == ["later"])
+        self._open.append(self._delayed_will("delaying"))
+        self._open.append(self._client("brief", 5, clean_start=False, properties=HOUR))
+        self._open[-1].subscribe(("e/#", 1))
+        leave(self._open.pop())
+        self._open.append(self._back("brief", 5))  # without an interval: the session ends with this connection
+
+    def _delayed_will(self, client_id: str) -> SocketClient:
+        return self._client(
+            client_id,
             5,
             clean_start=False,
             properties=NEVER,
-            will_topic="wills/later",
-            will_payload=b"later",
+            will_topic=f"wills/{client_id}",
+            will_payload=client_id.encode(),
             will_qos=1,
             will_properties={"will_delay_interval": 600},
         )
-        later.close()
-        until(lambda: [will["client_id"] for will in self._http.ask("GET", "/wills").json["items"]] == ["later"])
+
+    def _delayed_wills(self) -> list[str]:
+        return sorted(will["client_id"] for will in self._http.ask("GET", "/wills").json["items"])
 
     def end(self, nodes: Any, how: str) -> None:
         """End all nodes by `kill` or `stop`."""
@@ -218,10 +228,13 @@ class RichState:
     def _find_wills(self) -> None:
         watcher = self._back("watcher")
         assert numbered(watcher.receive()) == (1, b"now")
-        assert [will["client_id"] for will in self._http.ask("GET", "/wills").json["items"]] == ["later"]
-        self._client("later", 5).send(Disconnect())  # its session ends, so the will is published
-        assert numbered(watcher.receive()) == (2, b"later")
+        assert self._delayed_wills() == ["delaying", "later"]
+        for number, client_id in enumerate(("later", "delaying"), 2):
+            self._client(client_id, 5).send(Disconnect())  # its session ends, so the will is published
+            assert numbered(watcher.receive()) == (number, client_id.encode())
         assert watcher.ping() == []
+        brief = self._client("brief", 5, clean_start=False)
+        assert brief.connack is not None and not brief.connack.session_present
 
 
 def leave(client: SocketClient) -> None:

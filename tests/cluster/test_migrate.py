@@ -6,22 +6,35 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from _speedups.cluster.journal import encode_entry, encode_message, topic_key
+from _speedups.codec.packets import Publish
 from _speedups.session.journal import block_of, records
 from broker.cli import main
 from broker.config.load import load
 from broker.core.session_expiry import NEVER
+from broker.core.will import Will
 from broker.errors import FlockError
 from broker.storage import sqlite_file
 from cluster.migration.places import Mark, RedisPlace, Stage
 from cluster.migration.redis_state import RedisState
-from cluster.migration.sqlite_state import SqliteState
-from cluster.migration.state import State
+from cluster.migration.sqlite_state import RecordWriter, SqliteState
+from cluster.migration.state import (
+    Queued,
+    Share,
+    State,
+    StoredGroup,
+    StoredMessage,
+    StoredSession,
+    StoredWill,
+    Waiting,
+    wall_clock,
+)
 from cluster.redis.clients import RedisAddress
 from cluster.redis.keys import ARRIVING, MOVED
 from tests.cluster.rich_state import CONFIG, SETTINGS, RichState
@@ -30,8 +43,11 @@ from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess, environment
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
+from tests.harness.redis_cluster import RedisCluster
 from tests.harness.redis_process import RedisProcess
+from tests.harness.socket_client import SocketClient
 
+MINUTES = 5 * 60 * 1000  # milliseconds: more than a test takes, less than the intervals in it
 CLUSTER = {**SETTINGS, "cluster.lease": 1.5, "cluster.timeout": 0.7}
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -39,6 +55,13 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "flockmq.db"
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    """A store with some state, in use by nobody."""
+    shutil.copy(Path(__file__).resolve().parents[1] / "cases" / "store-0.1.sqlite", path)
+    return path
 
 
 @pytest.fixture
@@ -81,19 +104,18 @@ def state_of(where: Path | RedisProcess) -> dict[str, Any]:
 
 
 def comparable(state: State) -> dict[str, Any]:
-    clock = state.clock
     found: dict[str, Any] = {"declared": state.declarations()}
     found["sessions"] = {session.client_id: session for session in state.sessions()}
     found["groups"] = {group.name: group for group in state.groups()}
     found["retained"] = {message.topic: message for message in state.retained()}
     found["wills"] = sorted(state.wills(), key=lambda will: will.client_id)
-    return {**found, "clock": clock}
+    return {**found, "clock": state.clock, "ahead": state.clock - wall_clock()}
 
 
-def same(one: dict[str, Any], other: dict[str, Any], passed: int) -> None:
-    """Two states are equal; their clocks differ by at most `passed` milliseconds."""
-    assert abs(one["clock"] - other["clock"]) < passed
-    for part in one.keys() - {"clock"}:
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Two states are equal; so are their clocks, but for the time that a migration stops them."""
+    assert abs(one["ahead"] - other["ahead"]) < 60_000
+    for part in one.keys() - {"clock", "ahead"}:
         assert one[part] == other[part], part
 
 
@@ -127,9 +149,9 @@ def test_there_and_back_again(
     begin_what_ends_with_the_node(before)
     migrate(f"sqlite:{path}", redis_server.url)
     there = state_of(redis_server)
-    same(before, there, 60_000)
+    same(before, there)
     migrate(redis_server.url, f"sqlite:{path}")
-    same(before, state_of(path), 60_000)
+    same(before, state_of(path))
     state.find(node.start())
     assert node.stop() == 0
 
@@ -138,8 +160,13 @@ def begin_what_ends_with_the_node(state: dict[str, Any]) -> None:
     """Where a connection was there at the end, its session's time and its will's delay begin with the migration."""
     for session in state["sessions"].values():
         if session.interval not in (None, NEVER) and not session.deadline:
-            session.deadline = pytest.approx(state["clock"] + session.interval * 1000, abs=60_000)
-    state["wills"] = [will if will.due else will._replace(due=1, is_current=False) for will in state["wills"]]
+            session.deadline = pytest.approx(state["clock"] + session.interval * 1000, abs=MINUTES)
+    for number, stored in enumerate(state["wills"]):
+        if not stored.due and stored.will.delay:
+            due = pytest.approx(state["clock"] + stored.will.delay * 1000, abs=MINUTES)
+            state["wills"][number] = stored._replace(due=due)
+        elif not stored.due:
+            state["wills"][number] = stored._replace(due=1, is_current=False)
 
 
 def test_records_and_blocks_are_each_others_inverse(node: BrokerProcess, path: Path) -> None:
@@ -149,6 +176,135 @@ def test_records_and_blocks_are_each_others_inverse(node: BrokerProcess, path: P
         blocks = [block for _, block in sqlite_file.blocks(database, path)]
     assert len(blocks) > 10
     assert [block_of(records(block)) for block in blocks] == blocks
+
+
+def test_time_away_goes_on(old: Path, redis_server: RedisProcess, migrate: Run, tmp_path: Path) -> None:
+    """Sessions of level 4 have an expiry by configuration: the time that they have been away moves with them."""
+    (tmp_path / "migrate.toml").write_text("mqtt.session_expiry = 3600")
+    migrate(f"sqlite:{old}", redis_server.url)
+    with redis_server.client() as client:
+        now = int(client.time()[0])
+        assert client.zscore("mq:sessions", "away") == pytest.approx(now, abs=60)
+        client.zadd("mq:sessions", {"away": now - 600})
+        migrate(redis_server.url, f"sqlite:{old}")
+        state = state_of(old)
+        assert state["sessions"][b"away"].deadline == pytest.approx(state["clock"] + 3_000_000, abs=60_000)
+        migrate(f"sqlite:{old}", redis_server.url)
+        assert client.zscore("mq:sessions", "away") == pytest.approx(now - 600, abs=60)
+
+
+def test_a_redis_cluster(old: Path, tmp_path: Path, migrate: Run) -> None:
+    before = state_of(old)
+    begin_what_ends_with_the_node(before)
+    servers = RedisCluster(tmp_path, replicas=0)
+    try:
+        servers.start()
+        migrate(f"sqlite:{old}", servers.url)
+        with servers.owner.client() as client:
+            assert client.get("{mq}:layout") == "2"
+        migrate(servers.url, f"sqlite:{old}")
+        same(before, state_of(old))
+    finally:
+        servers.stop()
+
+
+class Given(State):
+    """A state with what clients reach rarely, or by chance."""
+
+    BEGAN = wall_clock()
+    is_empty = False
+    PLAIN = b"$share/plain/p/#"
+    ORDERED = b"$share/ordered/o/+"
+    LAST = b"$share/last/l"
+
+    @property
+    def clock(self) -> int:
+        return wall_clock()
+
+    def declarations(self) -> dict[bytes, bytes]:
+        return {self.ORDERED: b'{"paused":true,"strategy":"topic"}', self.LAST: b'{"expiry":1.5,"last_value":true}'}
+
+    def sessions(self) -> Iterator[StoredSession]:
+        one = StoredSession(b"one", 3, 5, b"ada", 60, self.BEGAN + 50_000, head=70_000, tail=70_009, sent=70_007)
+        late = StoredMessage(b"late", b"", 2, True, b"\x26\0\1a\0\1b", self.BEGAN + 1000)
+        ordered = StoredMessage(b"o/1", b"in order", 1, False)
+        one.queue = {
+            70_000: Queued(None),
+            70_001: Queued(StoredMessage(b"a", b"x" * 100_000, 1, False), True, b"\x0b\7"),
+            70_003: Queued(late, identifiers=b"\x0b\7\x0b\x80\1"),
+            70_004: Queued(ordered, share=Share(self.ORDERED, 5, topic_key(b"o/1"), 2 << 8 | 0x80)),
+            70_005: Queued(None, share=Share(self.PLAIN, 2**40)),
+            70_006: Queued(ordered, False, b"\x0b\7", Share(self.PLAIN, 2**40 + 1, failures=1 << 8)),
+        }
+        one.awaiting = {1: late, 65_535: late._replace(retain=False)}
+        one.subscriptions = {b"#": (2, 0), b"$SYS/#": (13, 268_435_455), self.PLAIN: (1, 0), self.ORDERED: (1, 7)}
+        yield one
+        yield StoredSession(b"empty", 2**40, 3, head=5, tail=5, sent=5)
+        yield StoredSession(
+            "\u00e4\u4e16".encode(), 4, 5, interval=NEVER, head=1, tail=1000, sent=1000, queue={1: Queued(None)}
+        )
+
+    def groups(self) -> Iterator[StoredGroup]:
+        plain = StoredGroup(self.PLAIN, last=2**40 + 1)
+        plain.waiting = [
+            Waiting(Share(self.PLAIN, n, -1, n << 8), StoredMessage(b"p/1", b"", 2, True)) for n in range(9)
+        ]
+        yield plain
+        yield StoredGroup(self.ORDERED, self.declarations()[self.ORDERED], 6, [self._ordered(6)])
+        last = Waiting(Share(self.LAST, 4), StoredMessage(b"l", b"newest", 1, False, b"", self.BEGAN + 5000))
+        yield StoredGroup(self.LAST, self.declarations()[self.LAST], 4, [last])
+
+    def _ordered(self, place: int) -> Waiting:
+        return Waiting(Share(self.ORDERED, place, topic_key(b"o/2")), StoredMessage(b"o/2", b"", 1, False))
+
+    def retained(self) -> Iterator[StoredMessage]:
+        yield StoredMessage(b"$\0flockmq/secret", bytes(32), 0, True)
+        yield StoredMessage(b"kept", b"\0", 2, True, b"\1\1", self.BEGAN + 9)
+
+    def wills(self) -> Iterator[StoredWill]:
+        yield StoredWill(b"one", Will(b"w", b"", 2, True, b"\1\1", 9), self.BEGAN + 7, is_current=True)
+        yield StoredWill(b"nobody", Will(b"w", b"now", 0, False), 1, is_current=False)
+
+
+def test_what_clients_reach_rarely(path: Path, redis_server: RedisProcess, migrate: Run) -> None:
+    given = comparable(Given())
+    write(path, Given())
+    same(given, state_of(path))
+    migrate(f"sqlite:{path}", redis_server.url)
+    same(given, state_of(redis_server))
+    with redis_server.client() as client:
+        assert client.hget(f"mq:g:{Given.ORDERED.decode()}", "o:paused") == "1"
+        assert client.hgetall(f"mq:gv:{Given.LAST.decode()}") == {"l": "4 4"}
+        assert client.hlen(f"mq:gk:{Given.ORDERED.decode()}") == 1
+        assert client.zrange("mq:grace", 0, -1) == ["one"]
+    migrate(redis_server.url, f"sqlite:{path}")
+    same(given, state_of(path))
+
+
+def test_leases_and_new_messages_of_groups_wait_again(path: Path, redis_server: RedisProcess, migrate: Run) -> None:
+    """As a node leaves them that was killed."""
+    group = Given.PLAIN.decode()
+    write(path, Given())
+    migrate(f"sqlite:{path}", redis_server.url)
+    with redis_server.client(decode_responses=False) as client:
+        client.hset("mq:nodes", "dead", 1)
+        client.sadd("mq:gl:dead", group)
+        client.hset(f"mq:gl:dead {group}", "20", encode_entry(encode_message(b"p/20", b"leased", 1, False)))
+        client.rpush(f"mq:gw:{group}", *(encode_message(b"p/new", b"%d" % number, 1, False) for number in range(700)))
+        client.hset(f"mq:g:{group}", "n", 2**40 + 701)
+    migrate(redis_server.url, f"sqlite:{path}")
+    waiting = state_of(path)["groups"][Given.PLAIN].waiting
+    places = [found.share.place for found in waiting]
+    assert places == [*range(9), 20, *range(2**40 + 2, 2**40 + 702)]
+    assert [found.message.payload for found in waiting[9:]] == [b"leased", *(b"%d" % number for number in range(700))]
+
+
+def write(path: Path, state: State) -> None:
+    """Make a store with this state."""
+    sqlite_file.create(path)
+    with contextlib.closing(sqlite_file.connect(path)) as database:
+        for position, block in enumerate(RecordWriter(state).blocks(), 1):
+            sqlite_file.insert(database, position, block)
 
 
 # ---- a command that is killed ----
@@ -184,13 +340,15 @@ def test_a_command_that_was_killed_is_repeated(
             break
         assert died.returncode == -signal.SIGKILL, died.stderr
         if stages[0] == "own":
-            same(left if source == path else begin, state_of(source), 60_000)
-            assert stages[1] != "own" or not any(part for name, part in state_of(target).items() if name != "clock")
+            same(left if source == path else begin, state_of(source))
+            assert stages[1] != "own" or not any(
+                part for name, part in state_of(target).items() if name not in ("clock", "ahead")
+            )
         else:
-            same(begin, state_of(target), 60_000)
+            same(begin, state_of(target))
         migrate(*arguments)
         assert (stage_of(source), stage_of(target)) == ("moved", "own")
-        same(begin, state_of(target), 60_000)
+        same(begin, state_of(target))
     assert step > 8
 
 
@@ -205,13 +363,6 @@ def stage_of(where: Path | RedisProcess) -> str:
 
 
 # ---- what is refused ----
-
-
-@pytest.fixture
-def old(path: Path) -> Path:
-    """A store with some state, in use by nobody."""
-    shutil.copy(Path(__file__).resolve().parents[1] / "cases" / "store-0.1.sqlite", path)
-    return path
 
 
 def test_nothing_is_nothing_to_move(path: Path, redis_server: RedisProcess, migrate: Run, node: BrokerProcess) -> None:
@@ -255,16 +406,38 @@ def test_a_node_that_starts_meanwhile_is_noticed(old: Path, redis_server: RedisP
     place = RedisPlace(RedisAddress.parse(redis_server.url), load({}), print)
     with redis_server.client() as client, place.opened(create=False):
         client.set("mq:layout", 2)
-        with pytest.raises(FlockError, match="a node uses Redis"):
+        with pytest.raises(FlockError, match="has changed"):
             place.set_mark(Mark(Stage.MOVED, "1", f"sqlite:{old}"))
         assert client.get("mq:layout") == "2"
 
 
+def test_a_node_that_slept_changes_nothing(cluster: ClusterProcess, path: Path, migrate: Run) -> None:
+    """It is taken for dead, as its machine can't be asked: Redis refuses its commits when it is back."""
+    cluster.start()
+    a = cluster["a"]
+    reader = SocketClient(a.port, "reader", clean_start=False)
+    reader.subscribe(("t", 1))
+    publisher = SocketClient(a.port, "publisher")
+    cluster.signal(signal.SIGSTOP)
+    with cluster.redis.client() as client:
+        nodes = client.hgetall("mq:nodes")
+        assert len(nodes) == 2
+        publisher.send(Publish("t", b"late", 1, packet_id=1))
+        migrate(cluster.redis.url, f"sqlite:{path}")
+        cluster.signal(signal.SIGCONT)
+        a.wait_for_log("was moved to")
+        assert client.llen("mq:q:reader") == 0
+        cluster.kill()
+        migrate("--restore", cluster.redis.url)
+        assert client.hgetall("mq:nodes") == nodes
+
+
 def test_unknown_layouts_are_refused(old: Path, redis_server: RedisProcess, migrate: Run) -> None:
     with redis_server.client() as client:
-        client.set("mq:layout", 9)
-    migrate(f"sqlite:{old}", redis_server.url, fails="layout 9")
-    migrate(redis_server.url, f"sqlite:{old}", fails="layout 9")
+        for layout in ("9", "strange"):
+            client.set("mq:layout", layout)
+            migrate(f"sqlite:{old}", redis_server.url, fails=f"layout {layout}")
+            migrate(redis_server.url, f"sqlite:{old}", fails=f"layout {layout}")
     with contextlib.closing(sqlite3.connect(old)) as database:
         database.execute("PRAGMA user_version = 7")
     migrate(f"sqlite:{old}", redis_server.url, "--prefix", "new:", fails="layout 7")
@@ -289,7 +462,7 @@ def test_a_place_that_was_left_is_restored(old: Path, redis_server: RedisProcess
     before = state_of(old)
     migrate(f"sqlite:{old}", redis_server.url)
     migrate("--restore", f"sqlite:{old}")
-    same(before, state_of(old), 60_000)
+    same(before, state_of(old))
     migrate("--restore", f"sqlite:{old}", fails="was not moved away")
     with redis_server.client() as client:
         client.flushall()
@@ -306,13 +479,19 @@ def test_an_unfinished_target_belongs_to_its_source(old: Path, redis_server: Red
         client.hset("mq:migration", mapping={"id": "1", "place": "sqlite:/other.db", "options": ""})
     migrate(f"sqlite:{old}", redis_server.url, fails="flockmq migrate sqlite:/other.db")
     assert "sqlite:/other.db" in refused("--redis", redis_server.url)
+    with contextlib.closing(sqlite_file.connect(old)) as database:
+        sqlite_file.set_mark(database, sqlite_file.Mark(sqlite_file.ARRIVING, "1", "redis://elsewhere:6379/0", ""))
+    assert "flockmq migrate redis://elsewhere:6379/0" in refused("--store", f"sqlite:{old}")
+    with redis_server.client() as client:
+        client.flushall()
+    migrate(f"sqlite:{old}", redis_server.url, fails="has not ended")
 
 
 def test_users_stay_in_redis(old: Path, redis_server: RedisProcess, migrate: Run) -> None:
     with redis_server.client() as client:
         client.hset("mq:users", "ada", "{}")
         migrate(f"sqlite:{old}", redis_server.url)
-        assert "the 1 users of Redis" in migrate(redis_server.url, f"sqlite:{old}").stderr
+        assert "stay in Redis (1)" in migrate(redis_server.url, f"sqlite:{old}").stderr
         assert client.hgetall("mq:users") == {"ada": "{}"}
 
 
@@ -325,7 +504,7 @@ def test_a_unix_socket_and_a_prefix(old: Path, start_redis: StartRedis, migrate:
     assert f"unix://{socket} sqlite:{old} --prefix shop:" in line
     migrate(f"unix://{socket}", f"sqlite:{old}", "--prefix", "shop:")
     begin_what_ends_with_the_node(before)
-    same(before, state_of(old), 60_000)
+    same(before, state_of(old))
 
 
 @pytest.mark.parametrize(
