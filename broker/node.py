@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from _speedups.protocol import close_reasons
 from broker import logs
+from broker.admin.exporters import shared_address
 from broker.admin.exporters.otel import Exporter
 from broker.admin.exporters.sys_topics import SysTopics
 from broker.auth.access_control import AccessControl
@@ -116,7 +117,7 @@ class Node:
         self.coordinator = make_coordinator(self.config, self._loop, self._rejoin)
         self.broker = Broker(self.config, self.coordinator, self._access, self._driver, self._http_failures)
         self.broker.use(self._hooks, self.config.hooks.timeout)
-        self.broker.add_methods(methods(self))
+        self.broker.add_methods(methods(self) | shared_address.methods(self))
         self.broker.data_plane.reactor.attach(Dispatcher(self.broker))
         if self.coordinator.users is not None:
             self.coordinator.users.attach(self._users_changed)

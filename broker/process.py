@@ -14,6 +14,7 @@ from broker.config.schema import Config
 from broker.errors import FlockError, fail
 from broker.listeners.bind import is_loopback
 from broker.node import Node
+from broker.private_redis import bring_back
 
 GC_THRESHOLDS = (2_000, 20, 40)  # of the three generations
 
@@ -88,6 +89,7 @@ def serve(config: Config, *, reload: Callable[[], Config]) -> int:
     logs.configure(config.log.level, config.log.format)
     raise_file_limit()
     try:
+        bring_back(config)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, reload))
     except FlockError as error:

@@ -7,73 +7,30 @@ kernel spreads connections). Rules:
 - A node that dies later is restarted; the delay doubles while it dies soon.
 - Nodes don't outlive this process, even if it is killed.
 - Ports stay reserved by a socket that is bound and doesn't listen, so that the kernel gives it no connections.
+- Without `cluster.redis` the nodes share a Redis of their own (private_redis.py). It starts before them, is restarted
+  as they are, and stops after them.
 """
 
-import ctypes
-import os
+import contextlib
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from broker import logs
+from broker.child import PYTHON, SIGNALS, Child, package_environment, status_text
 from broker.config.keys import TABLES
 from broker.config.listen_url import ListenUrl
-from broker.config.load import environment
-from broker.config.schema import Config
-from broker.errors import ListenError, fail
+from broker.config.schema import ClusterConfig, Config
+from broker.errors import FlockError, fail
 from broker.listeners.bind import address_of, bind, host_name
 from broker.listeners.unix_socket import bind_unix, remove
+from broker.private_redis import bring_in, private_redis
 
-SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds until a node that died is restarted
-LONG_LIFE = 60.0  # seconds after which a death isn't one of a series
 START_SECONDS = 30.0  # in which an error of a new node ends all nodes
 HEAD_START = 1.0  # seconds of the first node before the others: an error is then logged once
-PR_SET_PDEATHSIG = 1
 
 log = logs.get("flockmq.workers")
-
-
-class Worker:
-    """One node, over all its lives."""
-
-    def __init__(self, name: str, command: list[str]) -> None:
-        self.name = name
-        self.command = command
-        self.process: subprocess.Popen[bytes] | None = None
-        self.lives = 0
-        self.began = 0.0  # start of this life or the last one
-        self.delay = FIRST_DELAY
-        self.due = 0.0  # when to start it, if it doesn't run
-
-    def start(self, environment: Mapping[str, str] | None, inherited: Sequence[int] = ()) -> None:
-        """Start its process."""
-        self.lives += 1
-        self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            pass_fds=inherited,
-            process_group=0,  # Ctrl-C reaches only the supervisor, which forwards it once
-            preexec_fn=_prepare_child(os.getpid()),
-        )
-        log.info("worker started", worker=self.name, pid=self.process.pid)
-
-    def end(self) -> float:
-        """Its process has ended; returns how long it ran, in seconds."""
-        now = time.monotonic()
-        life = now - self.began
-        self.process = None
-        if life >= LONG_LIFE:
-            self.delay = FIRST_DELAY
-        self.due = now + self.delay
-        self.delay = min(self.delay * 2, LAST_DELAY)
-        return life
 
 
 class Supervisor:
@@ -83,6 +40,7 @@ class Supervisor:
         commands: name -> command line, in the order in which they start.
         environment: of the workers; that of this process unless given.
         inherited: file descriptors of the workers.
+        redis: of the workers, if it is to be watched; it runs, and goes on after them.
     """
 
     def __init__(
@@ -90,10 +48,13 @@ class Supervisor:
         commands: Mapping[str, list[str]],
         environment: Mapping[str, str] | None = None,
         inherited: Sequence[int] = (),
+        redis: Child | None = None,
     ) -> None:
-        self._workers = [Worker(name, command) for name, command in commands.items()]
-        self._environment = environment
-        self._inherited = inherited
+        self._workers = [
+            Child("worker", {"worker": name}, command, env=environment, pass_fds=inherited)
+            for name, command in commands.items()
+        ]
+        self._redis = [redis] if redis is not None else []
         self._stopping = False
         self._status = 0
 
@@ -103,8 +64,7 @@ class Supervisor:
         for worker in self._workers[1:]:
             worker.due = time.monotonic() + HEAD_START
         while not (self._stopping and not self._running()):
-            if not self._stopping:
-                self._start_due()
+            self._start_due()
             signum = self._wait()
             if signum == signal.SIGHUP:
                 self._send(signum)
@@ -116,19 +76,26 @@ class Supervisor:
         log.info("stopped")
         return self._status
 
-    def _running(self) -> list[Worker]:
+    def _running(self) -> list[Child]:
         return [worker for worker in self._workers if worker.process is not None]
+
+    def _missing(self) -> list[Child]:
+        """Processes that are to run and don't; workers that stop still need their Redis."""
+        wanted = self._redis if self._stopping else [*self._redis, *self._workers]
+        return [child for child in wanted if child.process is None]
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        for worker in self._workers:
-            if worker.process is None and worker.due <= now:
-                worker.start(self._environment, self._inherited)
+        for child in self._missing():
+            if child.due <= now:
+                child.start()
+                assert child.process is not None
+                log.info(f"{child.kind} started", **child.labels, pid=child.process.pid)
 
     def _wait(self) -> int:
-        """Wait for a signal, or until a worker is to be started; returns the signal's number or 0."""
-        due = [worker.due for worker in self._workers if worker.process is None]
-        if self._stopping or not due:
+        """Wait for a signal, or until a process is to be started; returns the signal's number or 0."""
+        due = [child.due for child in self._missing()]
+        if not due:
             return signal.sigwaitinfo(SIGNALS).si_signo
         caught = signal.sigtimedwait(SIGNALS, max(0.0, min(due) - time.monotonic()))
         return caught.si_signo if caught else 0
@@ -139,25 +106,25 @@ class Supervisor:
             worker.process.send_signal(signum)
 
     def _reap(self) -> None:
-        for worker in self._running():
-            assert worker.process is not None
-            status = worker.process.poll()
+        for child in [*self._redis, *self._workers]:
+            status = child.process.poll() if child.process is not None else None
             if status is not None:
-                self._ended(worker, status, worker.end())
+                self._ended(child, status, child.end())
 
-    def _ended(self, worker: Worker, status: int, life: float) -> None:
-        if self._stopping:
+    def _ended(self, child: Child, status: int, life: float) -> None:
+        if self._stopping and child in self._workers:
             if status:
-                log.error("worker did not end cleanly", worker=worker.name, status=_status_text(status))
+                log.error("worker did not end cleanly", **child.labels, status=status_text(status))
                 self._status = self._status or 1
-        elif status > 0 and worker.lives == 1 and life < START_SECONDS:
-            log.error("a worker can't start: stopping all workers", worker=worker.name, status=status)
+        elif status > 0 and child.lives == 1 and life < START_SECONDS and child in self._workers:
+            log.error("a worker can't start: stopping all workers", **child.labels, status=status)
             self._stopping = True
             self._status = status
             self._send(signal.SIGTERM)
         else:
-            seconds = f"{worker.due - time.monotonic():.1f}"
-            log.warning("worker ended: restarting it", worker=worker.name, status=_status_text(status), seconds=seconds)
+            seconds = f"{child.due - time.monotonic():.1f}"
+            event = f"{child.kind} ended: restarting it"
+            log.warning(event, **child.labels, status=status_text(status), seconds=seconds)
 
 
 def supervise(config: Config, arguments: list[str]) -> int:
@@ -169,29 +136,45 @@ def supervise(config: Config, arguments: list[str]) -> int:
     """
     logs.configure(config.log.level, config.log.format)
     try:
-        reserved = {key: [Place(url, mode) for url in urls] for key, (urls, mode) in _addresses(config).items()}
-        http = [reserve(address) for address in config.http.listen]
-    except ListenError as error:
+        with contextlib.ExitStack() as stack:
+            return _supervise(config, arguments, stack)
+    except FlockError as error:
         return fail(error, 2)
+
+
+def _supervise(config: Config, arguments: list[str], stack: contextlib.ExitStack) -> int:
+    reserved = {}
+    for key, (urls, mode) in _addresses(config).items():
+        reserved[key] = [stack.enter_context(contextlib.closing(Place(url, mode))) for url in urls]
+    http = [reserve(address) for address in config.http.listen]
     shared = {key: ",".join(place.handed_down for place in places) for key, places in reserved.items()}
     shared |= {"http.listen": ",".join(address for address, _ in http)}
     shared |= {"listen_shared": "true", "cluster.workers": "1"}
+    inherited = [place.socket.fileno() for places in reserved.values() for place in places if place.is_unix]
+    redis = None
+    if not config.cluster.redis:
+        redis = stack.enter_context(private_redis(config))
+        bring_in(config, redis)
+        shared |= {"cluster.redis": redis.url, "cluster.prefix": ClusterConfig.prefix}
+        inherited.append(redis.lifeline)
+    commands = _commands(config, arguments, shared)
+    where = ", ".join(str(place.url) for place in reserved["listen"])
+    log.info(f"{config.cluster.workers} workers share the addresses", listen=where)
+    if redis is None:
+        return Supervisor(commands, package_environment(), inherited).run()
+    return Supervisor(commands, package_environment(), inherited, redis.child).run() or redis.stop()
+
+
+def _commands(config: Config, arguments: list[str], settings: Mapping[str, str]) -> dict[str, list[str]]:
+    """The command line of each worker, by its name."""
     base = config.cluster.node_name or host_name()
     commands = {}
     for number in range(1, config.cluster.workers + 1):
         name = f"{base[:60]}-{number}"
-        settings = shared | {"cluster.node_name": name}
-        more = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        # -P: a `broker` in the working directory is not this package.
-        commands[name] = [sys.executable, "-P", "-m", "broker.cli", "serve", *arguments, *more]
-    places = [place for places in reserved.values() for place in places]
-    where = ", ".join(str(place.url) for place in reserved["listen"])
-    log.info(f"{config.cluster.workers} workers share the addresses", listen=where)
-    try:
-        return Supervisor(commands, _environment(), [place.socket.fileno() for place in places if place.is_unix]).run()
-    finally:
-        for place in places:
-            place.close()
+        own = {**settings, "cluster.node_name": name}
+        more = [word for key, value in own.items() for word in ("--set", f"{key}={value}")]
+        commands[name] = [*PYTHON, "broker.cli", "serve", *arguments, *more]
+    return commands
 
 
 class Place:
@@ -253,28 +236,3 @@ def reserve(address: str) -> tuple[str, socket.socket]:
     reserved.bind(where)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # it was needed for connections that ended lately
     return scheme + separator + real, reserved
-
-
-def _environment() -> dict[str, str]:
-    """That of this process, with the directory of this package."""
-    own = environment()
-    places = [str(Path(__file__).resolve().parent.parent), own.get("PYTHONPATH", "")]
-    return {**own, "PYTHONPATH": os.pathsep.join(filter(None, places))}
-
-
-def _prepare_child(parent: int) -> Callable[[], None]:
-    """A function that a child runs before it becomes a node."""
-    libc = ctypes.CDLL(None)
-
-    def prepare() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before prctl
-            os._exit(1)
-
-    return prepare
-
-
-def _status_text(status: int) -> str:
-    """An exit status as text."""
-    return str(status) if status >= 0 else signal.Signals(-status).name

@@ -24,11 +24,11 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             f"auth.redis = true ({origins['auth.redis']}): users are in the cluster's Redis, and none is configured",
             "name one with --redis redis://HOST:PORT, or keep users in a file: `flockmq passwd`",
         )
-    if cluster.workers > 1 and not cluster.redis:
+    if cluster.workers > 1 and cluster.replicas and not cluster.redis:
         raise ConfigError(
-            f"cluster.workers = {cluster.workers} ({origins['cluster.workers']}): "
-            "more than one worker needs a Redis, for their shared state",
-            "name one with --redis redis://HOST:PORT, or start one worker",
+            f"cluster.replicas = {cluster.replicas} ({origins['cluster.replicas']}): "
+            "the Redis that workers start has no replicas",
+            "name one with --redis redis://HOST:PORT, or leave it at 0",
         )
     topics = config.analytics.topics
     if topics and not cluster.redis:

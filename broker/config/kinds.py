@@ -6,6 +6,7 @@ Text <-> value only; the kind of each key is in schema.py. A value is text (flag
 
 import json
 import math
+import os
 import re
 from dataclasses import dataclass
 from ipaddress import ip_network
@@ -109,6 +110,17 @@ class Integer(Kind):
         if not isinstance(raw, int) or isinstance(raw, bool) or not self.low <= raw <= self.high:
             raise ValueError
         return raw
+
+
+class Workers(Integer):
+    """A number of processes; `auto` is one for each core that this process may use."""
+
+    @property
+    def expected(self) -> str:
+        return f'{super().expected}, or "auto"'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        return min(len(os.sched_getaffinity(0)), self.high) if raw == "auto" else super().read(raw, is_text=is_text)
 
 
 @dataclass(frozen=True)

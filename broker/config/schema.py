@@ -29,6 +29,7 @@ from broker.config.kinds import (
     Text,
     Texts,
     TopicFilters,
+    Workers,
 )
 
 T = TypeVar("T")
@@ -298,7 +299,7 @@ class SharedConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Many nodes as one broker, which share only a Redis. Without `redis` the node is alone."""
+    """Many nodes as one broker, which share only a Redis. Without `redis`, and with one worker, the node is alone."""
 
     redis: str = option(
         "",
@@ -322,8 +323,9 @@ class ClusterConfig:
     )
     workers: int = option(
         1,
-        "Nodes to start on this machine, one per core, which share the addresses; more than one needs redis.",
-        Integer(1, 256),
+        "Nodes to start on this machine, which share the addresses; auto = one for each core. Without `redis`, more "
+        "than one start a Redis of their own, with its files in a directory beside those of store.url.",
+        Workers(1, 256),
         flag="--workers",
     )
     prefix: str = option(

@@ -22,7 +22,8 @@ def run(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     parser = Parser(
         "migrate",
-        "Move all state of a stopped broker (sessions, messages, wills, groups, bans) between SQLite and Redis.",
+        "Move all state of a stopped broker between a SQLite store and Redis: sessions, queues,\n"
+        "messages in flight, retained messages, wills, shared subscriptions, bans.",
         "FROM TO [OPTION...]",
         EXAMPLES,
     )

@@ -24,7 +24,8 @@ LOSS_OF_POWER = {
     "everysec": ("can take the last second or two", ""),
     "no": (
         "can take half a minute",
-        "Redis never syncs its append-only file, the kernel writes it at some time: set appendfsync everysec or always",
+        "Redis never syncs its append-only file, the kernel writes it at some time: set appendfsync everysec or always "
+        "(for the Redis of --workers: store.sync = full)",
     ),
 }
 UNKNOWN_FSYNC = ("takes as much as appendfsync allows, which this user may not read", "")

@@ -34,8 +34,8 @@ class Panel(NamedTuple):
 
 
 def by_node(expr: str, legend: str = "{{node}}") -> Query:
-    """One line a node; the expression has one series an instance."""
-    return Query(f'({expr}) * on (instance) group_left (node) flockmq_info{{node=~"$node"}}', legend)
+    """One line a node; the expression has one series for each instance and node."""
+    return Query(f'({expr}) * on (instance, node) group_left () flockmq_info{{node=~"$node"}}', legend)
 
 
 def whole(expr: str, legend: str = "", function: str = "sum") -> Query:

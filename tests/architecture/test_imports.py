@@ -41,6 +41,8 @@ LAYERS: dict[str, list[str]] = {
         "client",
         "clock",
         "node",
+        "child append_only_file",
+        "private_redis",
         "process",
         "supervisor audit",
         "commands",

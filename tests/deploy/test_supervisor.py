@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from broker import supervisor as workers
+from broker.child import LONG_LIFE, Child
 from broker.errors import ListenError
 from broker.listeners.bind import bind, host_name
 from tests.harness.broker_process import BrokerProcess, environment, until
@@ -43,9 +44,9 @@ while True:
 """
 SUPERVISOR = """
 import json, sys
-from broker import logs, supervisor as workers
+from broker import child, logs, supervisor as workers
 for name, value in json.loads(sys.argv[2]).items():
-    setattr(workers, name, value)
+    setattr(child if hasattr(child, name) else workers, name, value)
 logs.configure("info", "json")
 sys.exit(workers.Supervisor(json.loads(sys.argv[1])).run())
 """
@@ -138,14 +139,14 @@ def test_a_worker_that_died_starts_again(supervise: Callable[..., Supervised]) -
 
 
 def test_waits_double_to_a_limit() -> None:
-    worker = workers.Worker("a", [])
+    worker = Child("worker", {}, [])
     delays = []
     for _ in range(9):
         worker.began = time.monotonic()
         worker.end()
         delays.append(worker.delay)
     assert delays == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
-    worker.began = time.monotonic() - workers.LONG_LIFE
+    worker.began = time.monotonic() - LONG_LIFE
     worker.end()
     assert worker.delay == 1.0
 
@@ -240,12 +241,6 @@ def test_a_taken_port_is_told_once() -> None:
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"flockmq: error: can't listen on {address}")
-
-
-def test_workers_without_redis() -> None:
-    done = serve("--workers", "2")
-    assert done.returncode == 2
-    assert "needs a Redis" in done.stderr
 
 
 def test_nodes_share_a_port(redis_server: RedisProcess, tmp_path: Path) -> None:

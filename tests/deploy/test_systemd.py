@@ -138,6 +138,26 @@ def test_workers_live_in_the_sandbox(start_systemd: StartSystemd, start_redis: S
     assert "did not end cleanly" not in (tmp_path / "log").read_text()
 
 
+def test_workers_start_a_redis_in_the_sandbox(start_systemd: StartSystemd, tmp_path: Path) -> None:
+    """Without one of the user's; what it has survives a restart of the unit."""
+    port = free_port()
+    systemd = start_systemd(port, FLOCKMQ_CLUSTER_WORKERS=2)
+    with SocketClient(port, "a") as client:
+        client.send(Publish("a/b", b"kept", qos=1, retain=True, packet_id=1))
+        assert client.receive() is not None
+    until(lambda: (tmp_path / "log").read_text().count("is ready") == 2)
+    assert systemd.run("systemctl", "restart", "flockmq").returncode == 0
+    until(lambda: (tmp_path / "log").read_text().count("is ready") == 4)
+    with SocketClient(port, "b") as client:
+        client.subscribe(("a/b", 0))
+        kept = client.receive()
+        assert isinstance(kept, Publish)
+        assert kept.payload == b"kept"
+    assert systemd.run("systemctl", "stop", "flockmq").returncode == 0
+    assert systemd.show("flockmq", "Result") == "success"
+    assert "did not end cleanly" not in (tmp_path / "log").read_text()
+
+
 def test_users_are_made_as_the_unit_says(start_systemd: StartSystemd, tmp_path: Path) -> None:
     """By root, in the directory of a user who is there only while the service runs; hashing works in the sandbox."""
     port = free_port()

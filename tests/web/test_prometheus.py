@@ -3,6 +3,8 @@
 import re
 import urllib.request
 from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
+from tests.harness.workers_process import WorkersProcess
 from tests.protocol.wire import Wire
 
 pytestmark = pytest.mark.one_process
@@ -115,3 +118,24 @@ def test_queues_are_counted(watched: Broker) -> None:
         again.send("pingreq")
         again.expect("pingresp")
         assert queues() == (0, 0, 0)
+
+
+def test_one_of_the_workers_replies_for_all(tmp_path: Path) -> None:
+    """Every scrape has the series of each, so that no counter goes back; the rows of a metric are together."""
+    workers = WorkersProcess(tmp_path, sync="", arguments=["--http", "127.0.0.1:0"])
+    workers.start()
+    try:
+        url = workers.wait_for_log("HTTP server is listening")["listen"]
+        with SocketClient(workers.port, "a"):
+            for _ in range(10):  # each is a connection of its own, to any of them
+                with urllib.request.urlopen(f"{url}/metrics", timeout=DEADLINE) as response:
+                    text = response.read().decode()
+                found = re.findall(r'^flockmq_clients_connected\{node="(.*)"\} (\d)$', text, re.M)
+                assert [name for name, _ in sorted(found)] == ["w-1", "w-2"]
+                assert sorted(count for _, count in found) == ["0", "1"]
+                names = [line.split("{")[0] for line in text.splitlines() if not line.startswith("#")]
+                together = [name for name, _ in groupby(names)]
+                assert len(together) == len(set(together)) == text.count("# HELP ") == text.count("# TYPE ")
+    finally:
+        assert workers.stop() == 0
+    workers.check()

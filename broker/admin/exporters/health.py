@@ -2,25 +2,27 @@
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from inspect import isawaitable
 
 from aiohttp import web
 
 from broker import logs
-from broker.admin.exporters import prometheus
+from broker.admin.exporters import prometheus, shared_address
 from broker.admin.http.authorization import AdminAuthorization
 from broker.rpc.node_view import NodeView
 
 HEADERS = {"Cache-Control": "no-store", "Connection": "close"}
 
 log = logs.get("flockmq.http")
-Page = Callable[[], tuple[HTTPStatus, str, str]]  # status, text, content type
+Answer = tuple[HTTPStatus, str, str]  # status, text, content type
+Page = Callable[[], Answer | Awaitable[Answer]]
 PLAIN = "text/plain; charset=utf-8"
 
 
 def check(is_well: Callable[[], tuple[bool, str]]) -> Page:
     """A page with status 200 or 503, and the reason in one line."""
 
-    def answer() -> tuple[HTTPStatus, str, str]:
+    def answer() -> Answer:
         good, reason = is_well()
         return (HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE), logs.escaped(reason) + "\n", PLAIN
 
@@ -32,7 +34,8 @@ def handler(page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
 
     async def handle(request: web.Request) -> web.Response:
         try:
-            status, text, kind = page()
+            answer = page()
+            status, text, kind = await answer if isawaitable(answer) else answer
         except Exception:
             log.exception("internal error: a page failed", path=request.path)
             status, text, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; see the log of the node\n", PLAIN
@@ -45,7 +48,11 @@ def handler(page: Page) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 def routes(node: NodeView, authorization: AdminAuthorization) -> list[web.RouteDef]:
     """The three routes."""
-    figures = handler(lambda: (HTTPStatus.OK, prometheus.page(node.broker, node.version, node.name), prometheus.KIND))
+
+    async def all_metrics() -> Answer:
+        return HTTPStatus.OK, await shared_address.page(node), prometheus.KIND
+
+    figures = handler(all_metrics)
 
     async def metrics(request: web.Request) -> web.Response:
         if node.config.http.metrics_token:

@@ -21,35 +21,37 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def page(broker: Broker, version: str, node: str) -> str:
-    """All metrics with their present values.
+    """All metrics with their present values; each has the label `node`.
 
     Args:
         broker: of the node.
         version: of FlockMQ.
         node: this node's name.
     """
-    lines = [*_row("flockmq_info", "gauge", "The version and the name of the node.", 1, _labels(version, node))]
+    label = f'node="{node}"'
+    text = "The version and the name of the node."
+    lines = [*_row("flockmq_info", "gauge", text, 1, f'version="{version}",{label}')]
     figures = broker.data_plane.turn.counted()
     for metric in METRICS:
         suffix = "_total" if metric.kind == "counter" else ""
-        lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures))
-    lines += _listeners(list(broker.data_plane.reactor.listeners.values()))
-    lines += _process()
+        lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures), label)
+    lines += _listeners(list(broker.data_plane.reactor.listeners.values()), label)
+    lines += _process(label)
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, kind: str, text: str, value: float, labels: str = "") -> Iterator[str]:
+def _row(name: str, kind: str, text: str, value: float, labels: str) -> Iterator[str]:
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
-    yield f"{name}{labels} {value}"
+    yield f"{name}{{{labels}}} {value}"
 
 
-def _listeners(listeners: list[Listener]) -> Iterator[str]:
+def _listeners(listeners: list[Listener], label: str) -> Iterator[str]:
     """The counters of each listener."""
     for name, kind, text in LISTENER_FIGURES:
         full = listener_name(name, kind)
         yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
-        yield from (f'{full}{{listener="{each.name}"}} {getattr(each, name)}' for each in listeners)
+        yield from (f'{full}{{listener="{each.name}",{label}}} {getattr(each, name)}' for each in listeners)
 
 
 def listener_name(figure: str, kind: str) -> str:
@@ -57,11 +59,7 @@ def listener_name(figure: str, kind: str) -> str:
     return f"flockmq_listener_{figure}{'_total' if kind == 'counter' else ''}"
 
 
-def _labels(version: str, node: str) -> str:
-    return f'{{version="{version}",node="{node}"}}'
-
-
-def _process() -> Iterator[str]:
+def _process(label: str) -> Iterator[str]:
     """The standard metrics of a process."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # from the third, the state, on
     cpu = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
@@ -69,8 +67,8 @@ def _process() -> Iterator[str]:
     started = booted + int(fields[19]) / TICKS_PER_SECOND
     resident = int(fields[21]) * resource.getpagesize()
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    yield from _row("process_cpu_seconds_total", "counter", "CPU time, user and system.", cpu)
-    yield from _row("process_start_time_seconds", "gauge", "When the process began, since 1970.", started)
-    yield from _row("process_resident_memory_bytes", "gauge", "Memory that is resident.", resident)
-    yield from _row("process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd")))
-    yield from _row("process_max_fds", "gauge", "File descriptors that may be open.", most_files)
+    yield from _row("process_cpu_seconds_total", "counter", "CPU time, user and system.", cpu, label)
+    yield from _row("process_start_time_seconds", "gauge", "When the process began, since 1970.", started, label)
+    yield from _row("process_resident_memory_bytes", "gauge", "Memory that is resident.", resident, label)
+    yield from _row("process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd")), label)
+    yield from _row("process_max_fds", "gauge", "File descriptors that may be open.", most_files, label)

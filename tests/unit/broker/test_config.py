@@ -1,5 +1,6 @@
 """The configuration: derivation from fields, precedence, and one clear line for every mistake."""
 
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -187,6 +188,7 @@ def test_toml_values(tmp_path: Path, toml: str, key: str, value: object) -> None
         ("cluster.node_name", "naïve"),
         ("cluster.node_name", "n" * 65),
         ("cluster.workers", "0"),
+        ("cluster.workers", "Auto"),
         ("cluster.prefix", ""),
         ("cluster.prefix", "{mq}"),
         ("cluster.lease", "0.4"),
@@ -306,11 +308,23 @@ def test_what_is_opened_at_start_is_not_reloadable() -> None:
     assert fixed == top | sections
 
 
-def test_more_workers_need_redis(tmp_path: Path) -> None:
-    path = write(tmp_path, "[cluster]\nworkers = 2\n")
-    with pytest.raises(ConfigError, match=r"cluster\.workers = 2 \(.*:2\): .* needs a Redis.*--redis"):
-        load(env={}, file=path)
-    assert load({"cluster.redis": "redis://localhost"}, {}, path).cluster.workers == 2
+def test_one_worker_for_each_core(tmp_path: Path) -> None:
+    """`auto` is valid as text and in a file; cores that this process may not use don't count."""
+    own = os.sched_getaffinity(0)
+    path = write(tmp_path, '[cluster]\nworkers = "auto"\n')
+    assert load(env={}, file=path).cluster.workers == len(own)
+    try:
+        os.sched_setaffinity(0, {min(own)})
+        assert load({"cluster.workers": "auto"}, {}).cluster.workers == 1
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+def test_workers_that_start_a_redis_have_no_replicas() -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.replicas = 1 .* no replicas.*--redis"):
+        load({"cluster.workers": "2", "cluster.replicas": "1"}, {})
+    more = {"cluster.workers": "2", "cluster.replicas": "1", "cluster.redis": "redis://localhost"}
+    assert load(more, {}).cluster.replicas == 1
 
 
 @pytest.mark.parametrize(
