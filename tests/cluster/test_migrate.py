@@ -193,6 +193,17 @@ def test_time_away_goes_on(old: Path, redis_server: RedisProcess, migrate: Run, 
         assert client.zscore("mq:sessions", "away") == pytest.approx(now - 600, abs=60)
 
 
+@pytest.mark.parametrize("keeps", [["--appendonly", "yes"], ["--save", "3600 1"]])
+def test_the_target_is_on_the_disk_of_redis(old: Path, start_redis: StartRedis, migrate: Run, keeps: list[str]) -> None:
+    before = state_of(old)
+    begin_what_ends_with_the_node(before)
+    server = start_redis(keeps)
+    migrate(f"sqlite:{old}", server.url)
+    server.kill()
+    server.start()
+    same(before, state_of(server))
+
+
 def test_a_redis_cluster(old: Path, tmp_path: Path, migrate: Run) -> None:
     before = state_of(old)
     begin_what_ends_with_the_node(before)
@@ -411,8 +422,9 @@ def test_a_node_that_starts_meanwhile_is_noticed(old: Path, redis_server: RedisP
         assert client.get("mq:layout") == "2"
 
 
-def test_a_node_that_slept_changes_nothing(cluster: ClusterProcess, path: Path, migrate: Run) -> None:
+def test_a_node_that_slept_changes_nothing(cluster: ClusterProcess, path: Path, migrate: Run, tmp_path: Path) -> None:
     """It is taken for dead, as its machine can't be asked: Redis refuses its commits when it is back."""
+    (tmp_path / "migrate.toml").write_text("cluster.lease = 1.5")
     cluster.start()
     a = cluster["a"]
     reader = SocketClient(a.port, "reader", clean_start=False)
