@@ -36,7 +36,7 @@ from cluster.migration.state import (
     wall_clock,
 )
 from cluster.redis.clients import RedisAddress
-from cluster.redis.keys import ARRIVING, MOVED
+from cluster.redis.keys import ARRIVING, MOVED, Keys
 from tests.cluster.rich_state import CONFIG, SETTINGS, RichState
 from tests.conftest import StartCluster, StartRedis
 from tests.harness import nursery
@@ -399,6 +399,33 @@ def test_a_target_with_state_is_refused(old: Path, redis_server: RedisProcess, m
     shutil.copy(Path(__file__).resolve().parents[1] / "cases" / "store-0.1.sqlite", other)
     migrate(redis_server.url, f"sqlite:{other}", "--prefix", "new:", fails="has state already")
     assert stage_of(other) == "own"
+
+
+def test_other_clusters_in_the_same_redis_stay(old: Path, redis_server: RedisProcess, migrate: Run) -> None:
+    """Also one whose prefix begins with this one's."""
+    with redis_server.client() as client:
+        client.set("mq:shop:layout", 2)
+        client.hset("mq:shop:retained", "t", "x")
+        client.set("mq:users-of-others", "x")
+        others = sorted(client.keys("*"))
+        client.set("mq:change", 7)
+        client.set("mq:log:gone", "x")
+        migrate(f"sqlite:{old}", redis_server.url)
+        assert not client.exists("mq:change", "mq:log:gone")
+        migrate(redis_server.url, f"sqlite:{old}")
+        migrate(f"sqlite:{old}", redis_server.url, "--prefix", "new:")
+        migrate(redis_server.url, f"sqlite:{old}", "--prefix", "new:")
+        migrate(f"sqlite:{old}", redis_server.url)
+        assert set(others) <= set(client.keys("*"))
+
+
+def test_every_key_of_a_cluster_is_state_or_is_kept(cluster: ClusterProcess) -> None:
+    """Keys that are forgotten here would be found by the next cluster at this prefix."""
+    cluster.start()
+    RichState(cluster["a"], cluster["b"])
+    keys = Keys("mq:")
+    with cluster.redis.client(decode_responses=False) as client:
+        assert [key for key in client.keys("*") if not keys.is_state(key)] == [b"mq:layout"]
 
 
 def test_a_source_in_use_is_refused(
