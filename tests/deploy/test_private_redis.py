@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from cluster.redis.keys import ARRIVING
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
@@ -339,4 +340,26 @@ def test_an_empty_redis_does_not_replace_what_was_moved(start_workers: StartWork
     shutil.rmtree(workers.redis_directory, ignore_errors=True)
     (tmp_path / "elsewhere").rename(workers.redis_directory)
     workers.start()
+    check_all_kinds(workers.port)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_move_that_was_interrupted_goes_on(start_workers: StartWorkers, tmp_path: Path, signum: int) -> None:
+    """While the state is written: nothing outlives the supervisor, one node is refused, workers have all."""
+    node = BrokerProcess(tmp_path, "sqlite").start()
+    publish_all_kinds(node.port)
+    assert node.stop() == 0
+    interrupted = WorkersProcess(tmp_path)
+    interrupted.spawn()
+    path = interrupted.redis_directory / "redis.sock"
+    until(path.exists)
+    with redis.Redis(unix_socket_path=str(path)) as client:
+        until(lambda: int(client.get("mq:layout") or 0) == ARRIVING)
+    interrupted.signal(signum)
+    interrupted.wait()
+    until(lambda: not any(map(is_running, interrupted.pids())))
+    done = serve(tmp_path)
+    assert done.returncode == 2
+    assert "goes on when `flockmq serve` starts with as many workers as then" in done.stderr
+    workers = start_workers()
     check_all_kinds(workers.port)
