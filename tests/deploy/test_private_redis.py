@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -257,16 +258,21 @@ def test_it_ends_after_the_workers(start_workers: StartWorkers) -> None:
 
 def test_nothing_outlives_a_supervisor_that_was_killed(start_workers: StartWorkers) -> None:
     """Redis is there until the workers have stored what they had, and is stopped, not killed."""
-    workers = start_workers(sync="full")  # which has no warnings
+    workers = start_workers(sync="full", settings={"http.drain": 2})
     pids = workers.pids()
-    seen = len(workers.log)
-    os.kill(workers.pid, signal.SIGKILL)
-    workers.wait()  # for the log, too: the workers hold it
+    with SocketClient(workers.port, "p") as client:
+        os.kill(workers.pid, signal.SIGKILL)
+        until(lambda: len(workers.lines("stopping")) == 2)
+        time.sleep(0.5)  # the workers serve their clients for 2 s
+        client.send(Publish("kept", b"last", qos=1, packet_id=1, retain=True))
+        assert client.receive() == Puback(packet_id=1)
+        workers.wait()  # for the log, too: the workers hold it
     until(lambda: not any(map(is_running, pids)))
-    assert len(workers.lines("stopped", seen)) == 2, workers.log_text()
-    assert not [line for line in workers.log[seen:] if line["level"] in ("warning", "error")], workers.log_text()
+    assert len(workers.lines("stopped")) == 2, workers.log_text()
+    assert not [line for line in workers.log if line["level"] in ("warning", "error")], workers.log_text()
     assert "ready to exit" in (workers.redis_directory / "redis.log").read_text()
     workers.start()
+    assert retained(workers.port, "kept") == b"last"
 
 
 # ---- from one node to workers, and back ----
