@@ -27,7 +27,6 @@ from cluster.redis.keys import ARRIVING, LAYOUT, MOVED
 
 TIMEOUT = 60.0  # seconds for a reply: a pipeline of large messages takes a while
 PAUSE = 0.1  # seconds between two looks at heartbeats
-KEPT = (b"users", b"analytics:")  # keys that no migration moves, after the prefix
 
 
 class Stage(Enum):
@@ -218,7 +217,9 @@ class RedisPlace(Place):
     def _read_position(self) -> list[object]:
         """What grows or changes whenever a node lives."""
         keys = self._keys
-        return [*self._client.mget(keys.layout, keys.epoch, keys.change), self._client.hgetall(keys.nodes)]
+        nodes = self._client.hgetall(keys.nodes)
+        commits = [self._client.hget(keys.node(node), "seq") for node in nodes]
+        return [*self._client.mget(keys.layout, keys.epoch, keys.change), nodes, commits]
 
     def read(self) -> State:
         return RedisState(self._client, self._keys, self._config)
@@ -240,11 +241,9 @@ class RedisPlace(Place):
 
     def _clear(self) -> None:
         """Delete what was here before: it was moved away, or is a part of what a migration brought."""
-        prefix = self._keys.prefix
-        kept = (self._keys.layout, self._keys.migration, *(prefix + name for name in KEPT))
         found = []
-        for key in self._client.scan_iter(prefix + b"*", count=ENTRIES):
-            if not key.startswith(kept):
+        for key in self._client.scan_iter(self._keys.prefix + b"*", count=ENTRIES):
+            if self._keys.is_state(key):
                 found.append(key)
             if len(found) >= AT_ONCE:
                 self._client.unlink(*found)
@@ -278,7 +277,7 @@ class RedisPlace(Place):
 
         nodes = [key for pair in self._nodes_aside() for key in pair]
         present = {key for key in nodes if self._client.exists(key)}
-        self._client.transaction(change, keys.layout, keys.epoch, keys.change, keys.nodes)
+        self._client.transaction(change, keys.layout, keys.epoch, keys.change, *nodes)
         self._position = self._read_position()
 
     def _nodes_aside(self) -> list[tuple[bytes, bytes]]:

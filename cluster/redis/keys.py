@@ -8,6 +8,13 @@ ARRIVING = 1_000_001  # a migration to these keys has not ended
 MOVED = 1_000_002  # the state was moved to another place
 LIBRARY = "flockmq1"
 SLOTS = 16384  # of a Redis Cluster
+# What follows the prefix in the keys that are the state of a cluster: whole names, and beginnings. Users, the log of
+# messages and its jobs are not listed: they outlive the state.
+STATE_NAMES = b"clock epoch change changes nodes dead retained sessions expiring delayed groups shared grace".split()
+STATE_KINDS = tuple(
+    b"delayed: node: routes: wills: owned: log: s: q: st: in: subs: "
+    b"g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
+)
 
 
 class Keys:
@@ -56,6 +63,11 @@ class Keys:
         """
         declared = [b"1", self.tag] if self.tag else [b"0"]
         return [b"FCALL", b"flockmq_" + name.encode(), *declared, self.prefix]
+
+    def is_state(self, key: bytes) -> bool:
+        """Whether a key that begins with the prefix is state of this cluster; else it may be another's."""
+        name = key[len(self.prefix) :]
+        return name in STATE_NAMES or name.startswith(STATE_KINDS)
 
     @property
     def slot(self) -> int:

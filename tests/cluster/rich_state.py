@@ -22,7 +22,7 @@ from tests.harness.socket_client import SocketClient
 from tests.web.http_client import HttpClient
 
 SETTINGS = {"shared.redispatch": 1000, "http.listen": "127.0.0.1:0", "mqtt.sys_interval": 0}
-CONFIG = "[shared]\nredispatch = 1000\n[cluster]\nlease = 1.5\n"
+CONFIG = "[shared]\nredispatch = 1000\n[cluster]\nlease = 20\n"
 AS_PUBLISHED = 8
 PROPERTIES: dict[str, Any] = {"content_type": "text/plain", "user_property": [("a", "1"), ("a", "2")]}
 HOUR = {"session_expiry_interval": 3600}

@@ -36,7 +36,7 @@ from cluster.migration.state import (
     wall_clock,
 )
 from cluster.redis.clients import RedisAddress
-from cluster.redis.keys import ARRIVING, MOVED
+from cluster.redis.keys import ARRIVING, MOVED, Keys
 from tests.cluster.rich_state import CONFIG, SETTINGS, RichState
 from tests.conftest import StartCluster, StartRedis
 from tests.harness import nursery
@@ -191,6 +191,17 @@ def test_time_away_goes_on(old: Path, redis_server: RedisProcess, migrate: Run, 
         assert state["sessions"][b"away"].deadline == pytest.approx(state["clock"] + 3_000_000, abs=60_000)
         migrate(f"sqlite:{old}", redis_server.url)
         assert client.zscore("mq:sessions", "away") == pytest.approx(now - 600, abs=60)
+
+
+@pytest.mark.parametrize("keeps", [["--appendonly", "yes"], ["--save", "3600 1"]])
+def test_the_target_is_on_the_disk_of_redis(old: Path, start_redis: StartRedis, migrate: Run, keeps: list[str]) -> None:
+    before = state_of(old)
+    begin_what_ends_with_the_node(before)
+    server = start_redis(keeps)
+    migrate(f"sqlite:{old}", server.url)
+    server.kill()
+    server.start()
+    same(before, state_of(server))
 
 
 def test_a_redis_cluster(old: Path, tmp_path: Path, migrate: Run) -> None:
@@ -390,6 +401,33 @@ def test_a_target_with_state_is_refused(old: Path, redis_server: RedisProcess, m
     assert stage_of(other) == "own"
 
 
+def test_other_clusters_in_the_same_redis_stay(old: Path, redis_server: RedisProcess, migrate: Run) -> None:
+    """Also one whose prefix begins with this one's."""
+    with redis_server.client() as client:
+        client.set("mq:shop:layout", 2)
+        client.hset("mq:shop:retained", "t", "x")
+        client.set("mq:users-of-others", "x")
+        others = sorted(client.keys("*"))
+        client.set("mq:change", 7)
+        client.set("mq:log:gone", "x")
+        migrate(f"sqlite:{old}", redis_server.url)
+        assert not client.exists("mq:change", "mq:log:gone")
+        migrate(redis_server.url, f"sqlite:{old}")
+        migrate(f"sqlite:{old}", redis_server.url, "--prefix", "new:")
+        migrate(redis_server.url, f"sqlite:{old}", "--prefix", "new:")
+        migrate(f"sqlite:{old}", redis_server.url)
+        assert set(others) <= set(client.keys("*"))
+
+
+def test_every_key_of_a_cluster_is_state_or_is_kept(cluster: ClusterProcess) -> None:
+    """Keys that are forgotten here would be found by the next cluster at this prefix."""
+    cluster.start()
+    RichState(cluster["a"], cluster["b"])
+    keys = Keys("mq:")
+    with cluster.redis.client(decode_responses=False) as client:
+        assert [key for key in client.keys("*") if not keys.is_state(key)] == [b"mq:layout"]
+
+
 def test_a_source_in_use_is_refused(
     node: BrokerProcess, path: Path, cluster: ClusterProcess, migrate: Run, tmp_path: Path
 ) -> None:
@@ -411,8 +449,9 @@ def test_a_node_that_starts_meanwhile_is_noticed(old: Path, redis_server: RedisP
         assert client.get("mq:layout") == "2"
 
 
-def test_a_node_that_slept_changes_nothing(cluster: ClusterProcess, path: Path, migrate: Run) -> None:
+def test_a_node_that_slept_changes_nothing(cluster: ClusterProcess, path: Path, migrate: Run, tmp_path: Path) -> None:
     """It is taken for dead, as its machine can't be asked: Redis refuses its commits when it is back."""
+    (tmp_path / "migrate.toml").write_text("cluster.lease = 1.5")
     cluster.start()
     a = cluster["a"]
     reader = SocketClient(a.port, "reader", clean_start=False)
