@@ -290,7 +290,8 @@ def _move(source: str, target: str, config: Config) -> None:
     if done.returncode:
         raise StoreError(
             f"the state in {source} can't be moved to {target}, where it would be used now "
-            f"(status {status_text(done.returncode)}): {reason.removeprefix('flockmq: error: ')}"
+            f"(status {status_text(done.returncode)}): {reason.removeprefix('flockmq: error: ')}",
+            "a move that was interrupted goes on when `flockmq serve` starts with as many workers as then",
         )
     for line in done.stderr.splitlines():
         log.warning(line.removeprefix("flockmq: warning: "))

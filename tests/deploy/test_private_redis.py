@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import redis
 
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from cluster.redis.keys import ARRIVING
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
@@ -256,16 +258,21 @@ def test_it_ends_after_the_workers(start_workers: StartWorkers) -> None:
 
 def test_nothing_outlives_a_supervisor_that_was_killed(start_workers: StartWorkers) -> None:
     """Redis is there until the workers have stored what they had, and is stopped, not killed."""
-    workers = start_workers(sync="full")  # which has no warnings
+    workers = start_workers(sync="full", settings={"http.drain": 2})
     pids = workers.pids()
-    seen = len(workers.log)
-    os.kill(workers.pid, signal.SIGKILL)
-    workers.wait()  # for the log, too: the workers hold it
+    with SocketClient(workers.port, "p") as client:
+        os.kill(workers.pid, signal.SIGKILL)
+        until(lambda: len(workers.lines("stopping")) == 2)
+        time.sleep(0.5)  # the workers serve their clients for 2 s
+        client.send(Publish("kept", b"last", qos=1, packet_id=1, retain=True))
+        assert client.receive() == Puback(packet_id=1)
+        workers.wait()  # for the log, too: the workers hold it
     until(lambda: not any(map(is_running, pids)))
-    assert len(workers.lines("stopped", seen)) == 2, workers.log_text()
-    assert not [line for line in workers.log[seen:] if line["level"] in ("warning", "error")], workers.log_text()
+    assert len(workers.lines("stopped")) == 2, workers.log_text()
+    assert not [line for line in workers.log if line["level"] in ("warning", "error")], workers.log_text()
     assert "ready to exit" in (workers.redis_directory / "redis.log").read_text()
     workers.start()
+    assert retained(workers.port, "kept") == b"last"
 
 
 # ---- from one node to workers, and back ----
@@ -339,4 +346,26 @@ def test_an_empty_redis_does_not_replace_what_was_moved(start_workers: StartWork
     shutil.rmtree(workers.redis_directory, ignore_errors=True)
     (tmp_path / "elsewhere").rename(workers.redis_directory)
     workers.start()
+    check_all_kinds(workers.port)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_move_that_was_interrupted_goes_on(start_workers: StartWorkers, tmp_path: Path, signum: int) -> None:
+    """While the state is written: nothing outlives the supervisor, one node is refused, workers have all."""
+    node = BrokerProcess(tmp_path, "sqlite").start()
+    publish_all_kinds(node.port)
+    assert node.stop() == 0
+    interrupted = WorkersProcess(tmp_path)
+    interrupted.spawn()
+    path = interrupted.redis_directory / "redis.sock"
+    until(path.exists)
+    with redis.Redis(unix_socket_path=str(path)) as client:
+        until(lambda: int(client.get("mq:layout") or 0) == ARRIVING)
+    interrupted.signal(signum)
+    interrupted.wait()
+    until(lambda: not any(map(is_running, interrupted.pids())))
+    done = serve(tmp_path)
+    assert done.returncode == 2
+    assert "goes on when `flockmq serve` starts with as many workers as then" in done.stderr
+    workers = start_workers()
     check_all_kinds(workers.port)

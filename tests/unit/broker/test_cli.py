@@ -90,7 +90,7 @@ def test_a_fault_of_the_node_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
         (["--config", "/nonexistent.toml"], "sample-config"),
         (["check-config", "--log-level", "loud"], '"info"'),
         (["sample-config", "x"], "unknown argument 'x'"),
-        (["--workers", "2"], "needs a Redis"),
+        (["--workers", "2", "--set", "cluster.replicas=1"], "no replicas"),
         (["--redis", "http://x"], "redis+sentinel://"),
     ],
 )
