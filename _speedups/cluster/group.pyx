@@ -14,7 +14,8 @@ node reports the key as idle; when it can't give those that it has, it gives the
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from _speedups.cluster.journal cimport ClusterJournal, pack_failures, pack_key
+from _speedups.cluster.journal cimport ClusterJournal
+from _speedups.cluster.message_codec cimport pack_failures, pack_key
 from _speedups.cluster.peer cimport Peer
 from _speedups.session.counters cimport SHARED_ACCEPTED, SHARED_RETURNED
 from _speedups.session.group cimport GIVEN_TO_ONE, Group

@@ -105,7 +105,3 @@ cdef class ClusterJournal(Journal):
     cdef list pack_acks(self)
     cdef bytes pack_acks_of(self, Py_ssize_t first, Py_ssize_t end, Py_ssize_t used, const Py_ssize_t* counts,
                             const Item* items)
-
-
-cdef bytes pack_failures(tuple failures)
-cdef bytes pack_key(uint32_t key, uint64_t number)

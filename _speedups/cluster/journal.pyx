@@ -3,17 +3,10 @@
 Sessions and the router record here as they do in the journal of a single node. A record alone has no effect: Redis
 returns queue numbers, retained messages and subscriptions of persistent sessions, in one order for all nodes.
 
-A block is two texts of MessagePack (deploy/docs/CLUSTER.md, "Commit"). `commit`: an array of messages, pushes, log,
-header, targets, changes, awaiting, released, wills, releases, and perhaps shares and moves. `acks`: an array of (client id, incarnation, queue numbers
-that are done, queue numbers with PUBREC). It is separate because it must succeed when Redis has no memory left.
-
-A message is one byte (QoS | RETAIN << 2 | LAYOUT << 4), topic length u16, little-endian, topic name, payload. One with
-properties or an expiry has LAYOUT 2: one byte (QoS | RETAIN << 2 | HAS_DEADLINE | LAYOUT << 4), topic length u16,
-properties length u32, [deadline u64 in milliseconds of the cluster's clock], topic name, properties, payload. In a queue
-there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64, length u16, group],
-[length u16, identifiers as properties] before it. One of a group with an order has a key before it: one byte
-(ELSEWHERE | 5 << 4), hash u32, number of the lease as a double. One that was sent without success has failures before
-it: one byte (4 << 4), deliveries u16, reason code of the last u8.
+A block is texts of MessagePack (deploy/docs/CLUSTER.md, "A turn becomes a commit"). `commit`: an array of messages,
+pushes, log, header, targets, changes, awaiting, released, wills, releases, and perhaps shares and moves. `acks`: an array
+of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC). Acknowledgements are separate
+because they must succeed when Redis has no memory left.
 
 A batch is a sequence of packets: PUBLISH as MQTT 3.1.1 encodes it, with packet identifier 0; or, for a message with
 properties or an expiry, PUBLISH as MQTT 5.0 encodes it, with packet type 0.
@@ -26,45 +19,32 @@ from libc.string cimport memcpy
 
 from _speedups.base.array cimport array_reserve
 from _speedups.base.buffers cimport buffer_free, buffer_size, pool_free
+from _speedups.cluster.message_codec cimport (
+    AS_PUBLISHED, ENTRY_LAYOUT, HAS_IDENTIFIERS, OF_SHARE, Heads, Opened, open_entry, pack_failures, read_heads,
+    read_message, stored_size, write_message,
+)
 from _speedups.codec.publish cimport (
     FLAG_RETAIN, FORWARD_5, PUBLISH_QOS_0, properties_size, publish_remaining, publish_size, write_properties,
     write_publish,
 )
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
 from _speedups.session.group cimport Group
-from _speedups.session.group_keys cimport hash_of
 from _speedups.session.group_members cimport forget_given, note_given
 from _speedups.session.message cimport (
-    Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size,
-    publication_of, seconds_left,
+    Publication, message_hold, message_new, message_payload, message_properties, message_release, seconds_left,
 )
 from _speedups.session.outgoing_queue cimport QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE
 from _speedups.session.subscriber cimport Subscriber
 from _speedups.base.msgpack cimport put, put_array, put_number, put_object, put_text, put_text_head
 
-from _speedups.base.msgpack import DamagedMessage, pack
+from _speedups.base.msgpack import pack
 
 import struct
 
 cdef enum:
-    MESSAGE_LAYOUT = 1
-    MESSAGE_HEAD = 3           # bytes before the topic name
-    MESSAGE_LAYOUT_5 = 2       # of a message with properties or an expiry
-    MESSAGE_HEAD_5 = 7         # bytes before its topic name, or before its deadline
-    DEADLINE_SIZE = 8
-    HAS_DEADLINE = 8           # in the first byte of such a message
     QUARTER = 250              # milliseconds of the turn's clock
-    ENTRY_LAYOUT = 3           # of an entry of a queue that has more than a message
-    OF_SHARE = 1               # in its first byte: it is from a shared subscription
-    AS_PUBLISHED = 2           # RETAIN is sent at level 5
-    HAS_IDENTIFIERS = 4
-    FAILED_LAYOUT = 4          # of the failures before a message of a group
-    FAILED_SIZE = 4
-    KEY_LAYOUT = 5             # of the key before a message of a group
-    KEY_SIZE = 13
     PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else for some microseconds each
     ACKS_MAX = 1000            # likewise acknowledgements in a call, but for those of one session
-    ELSEWHERE = 1              # in its first byte: a session that is elsewhere has messages of the key
 
 
 cdef int add(Items* list, uint32_t session, uint8_t kind, uint64_t number) except -1:
@@ -100,190 +80,6 @@ cdef int sort_by_session(Items* list, Py_ssize_t sessions, Py_ssize_t** counts) 
     list.capacity = list.count + 1
     counts[0] = count
     return 0
-
-
-cdef Py_ssize_t stored_size(const Message* m) noexcept:
-    """Bytes of the message as Redis has it."""
-    if m.properties_length == 0 and m.expires == 0:
-        return MESSAGE_HEAD + message_size(m)
-    return MESSAGE_HEAD_5 + (DEADLINE_SIZE if m.expires else 0) + message_size(m)
-
-
-cdef int write_message(uint8_t* p, const Message* m, uint8_t flags, int64_t deadline) except -1:
-    memcpy(p + 1, &m.topic_length, 2)
-    if m.properties_length == 0 and m.expires == 0:
-        p[0] = flags | MESSAGE_LAYOUT << 4
-        memcpy(p + MESSAGE_HEAD, m.data, message_size(m))
-        return 0
-    p[0] = flags | (HAS_DEADLINE if deadline else 0) | MESSAGE_LAYOUT_5 << 4
-    memcpy(p + 3, &m.properties_length, 4)
-    p += MESSAGE_HEAD_5
-    if deadline:
-        memcpy(p, &deadline, DEADLINE_SIZE)
-        p += DEADLINE_SIZE
-    memcpy(p, m.data, message_size(m))
-    return 0
-
-
-cdef Publication read_message(const uint8_t* p, Py_ssize_t n, int64_t* deadline) except *:
-    """Decode a message; the publication borrows from the bytes. `deadline`: 0 = it does not expire."""
-    cdef Publication publication
-    cdef uint16_t topic_length
-    cdef uint32_t properties_length = 0
-    cdef Py_ssize_t head = MESSAGE_HEAD
-    deadline[0] = 0
-    if n < MESSAGE_HEAD or p[0] >> 4 not in (MESSAGE_LAYOUT, MESSAGE_LAYOUT_5):
-        raise DamagedMessage("a message of a layout that this version doesn't support")
-    memcpy(&topic_length, p + 1, 2)
-    if p[0] >> 4 == MESSAGE_LAYOUT_5:
-        head = MESSAGE_HEAD_5 + (DEADLINE_SIZE if p[0] & HAS_DEADLINE else 0)
-        if n < head:
-            raise DamagedMessage("a message that is cut short")
-        memcpy(&properties_length, p + 3, 4)
-        if p[0] & HAS_DEADLINE:
-            memcpy(deadline, p + MESSAGE_HEAD_5, DEADLINE_SIZE)
-    if <Py_ssize_t>topic_length + properties_length > n - head:
-        raise DamagedMessage("a message that is cut short")
-    p += head
-    publication = publication_of(p, topic_length, p + topic_length + properties_length,
-                                 n - head - topic_length - properties_length, (p - head)[0] & 3, (p - head)[0] >> 2 & 1)
-    publication.properties = p + topic_length
-    publication.properties_length = properties_length
-    return publication
-
-
-cdef struct Heads:
-    Py_ssize_t size                # bytes before the message
-    int64_t key                    # hash; -1 = none
-    uint64_t number                # of the lease
-    bint elsewhere
-    uint64_t failures              # deliveries << 8 | reason code of the last
-
-
-cdef Heads read_heads(const uint8_t* p, Py_ssize_t n) noexcept:
-    """Decode what stands before a message of a group."""
-    cdef Heads heads = Heads(0, -1, 0, False, 0)
-    cdef uint32_t key
-    cdef double number
-    cdef uint16_t deliveries
-    if n >= KEY_SIZE and p[0] >> 4 == KEY_LAYOUT:
-        memcpy(&key, p + 1, 4)
-        memcpy(&number, p + 5, 8)
-        heads.key, heads.number, heads.elsewhere = key, <uint64_t>number, p[0] & ELSEWHERE
-        heads.size = KEY_SIZE
-    if n - heads.size >= FAILED_SIZE and p[heads.size] >> 4 == FAILED_LAYOUT:
-        memcpy(&deliveries, p + heads.size + 1, 2)
-        heads.failures = <uint64_t>deliveries << 8 | p[heads.size + 3]
-        heads.size += FAILED_SIZE
-    return heads
-
-
-def encode_message(bytes topic not None, bytes payload not None, int qos, bint retain, bytes properties=b"",
-                   uint64_t deadline=0):
-    """Encode a message for Redis. `deadline`: in milliseconds of the cluster's clock; 0 = it does not expire."""
-    cdef bytes head = len(topic).to_bytes(2, "little")
-    cdef int flags = qos | retain << 2
-    if not properties and not deadline:
-        return bytes([flags | MESSAGE_LAYOUT << 4]) + head + topic + payload
-    head += len(properties).to_bytes(4, "little")
-    if deadline:
-        flags |= HAS_DEADLINE
-        head += struct.pack("<Q", deadline)
-    return bytes([flags | MESSAGE_LAYOUT_5 << 4]) + head + topic + properties + payload
-
-
-def decode_message(bytes data not None):
-    """(topic name, payload, QoS, RETAIN, property block, deadline or 0) of a message encoded for Redis.
-
-    Raises:
-        DamagedMessage: the bytes are not a message.
-    """
-    cdef int64_t deadline
-    cdef Publication m = read_message(data, len(data), &deadline)
-    return (m.topic[:m.topic_length], m.payload[:m.payload_length], m.qos, bool(m.retain),
-            m.properties[:m.properties_length], deadline)
-
-
-cdef struct Opened:
-    uint8_t flags                  # of an entry that has more than a message: OF_SHARE, AS_PUBLISHED, HAS_IDENTIFIERS
-    uint64_t place                 # in its group
-    const uint8_t* group
-    uint16_t group_length
-    const uint8_t* identifiers
-    uint16_t identifiers_length
-    Heads heads
-    const uint8_t* message
-    Py_ssize_t size                # of the message
-
-
-cdef Opened open_entry(const uint8_t* p, Py_ssize_t size) except *:
-    """Decode what stands before the message in an entry of a queue, or of a group; the result borrows from the bytes."""
-    cdef Opened entry
-    entry.flags = 0
-    entry.place = entry.group_length = entry.identifiers_length = 0
-    entry.group = entry.identifiers = p
-    if size and p[0] >> 4 == ENTRY_LAYOUT:
-        entry.flags = p[0]
-        p += 1
-        size -= 1
-        if entry.flags & OF_SHARE:
-            if size >= 10:
-                memcpy(&entry.place, p, 8)
-                memcpy(&entry.group_length, p + 8, 2)
-            if size < 10 + entry.group_length:
-                raise DamagedMessage("an entry of a queue that is cut short")
-            entry.group = p + 10
-            p += 10 + entry.group_length
-            size -= 10 + entry.group_length
-        if entry.flags & HAS_IDENTIFIERS:
-            if size >= 2:
-                memcpy(&entry.identifiers_length, p, 2)
-            if size < 2 + entry.identifiers_length:
-                raise DamagedMessage("an entry of a queue that is cut short")
-            entry.identifiers = p + 2
-            p += 2 + entry.identifiers_length
-            size -= 2 + entry.identifiers_length
-    entry.heads = read_heads(p, size)
-    entry.message = p + entry.heads.size
-    entry.size = size - entry.heads.size
-    return entry
-
-
-def decode_entry(bytes data not None):
-    """An entry of a queue, or a message that waits in a group, as Redis has it.
-
-    Returns:
-        The message as bytes, whether level 5 gets its RETAIN, identifiers of subscriptions as properties, group (empty:
-        none), place in it, hash of the key (-1: none), deliveries without success << 8 | reason code of the last.
-
-    Raises:
-        DamagedMessage: the bytes are no entry.
-    """
-    cdef Opened entry = open_entry(data, len(data))
-    return (entry.message[:entry.size], bool(entry.flags & AS_PUBLISHED), entry.identifiers[:entry.identifiers_length],
-            entry.group[:entry.group_length], entry.place, entry.heads.key, entry.heads.failures)
-
-
-def encode_entry(bytes message not None, bint as_published=False, bytes identifiers=b"", bytes group=b"",
-                 uint64_t place=0, int64_t key=-1, uint64_t failures=0):
-    """The inverse of `decode_entry`."""
-    cdef bytes head = b"" if key < 0 else pack_key(<uint32_t>key, 0)
-    cdef uint8_t flags = (AS_PUBLISHED if as_published else 0) | (HAS_IDENTIFIERS if identifiers else 0) | (
-        OF_SHARE if group else 0)
-    if failures:
-        head += pack_failures((failures >> 8, failures & 255))
-    if identifiers:
-        head = struct.pack("<H", len(identifiers)) + identifiers + head
-    if group:
-        head = struct.pack("<QH", place, len(group)) + group + head
-    if flags:
-        head = bytes([ENTRY_LAYOUT << 4 | flags]) + head
-    return head + message
-
-
-def topic_key(bytes topic not None):
-    """The hash of the key that a message to this topic name has in a group with the strategy `topic`."""
-    return hash_of(topic, len(topic))
 
 
 def arrive(Session session not None, uint64_t n, bytes data not None):
@@ -327,18 +123,6 @@ def leased(object group not None, uint64_t place, bytes data not None):
         known.take_lease(place, m, heads.key, heads.number, heads.elsewhere)
     finally:
         message_release(m)
-
-
-cdef bytes pack_failures(tuple failures):
-    """The failures of a message, to stand before it. None: there are none."""
-    if failures is None:
-        return b""
-    return struct.pack("<BHB", FAILED_LAYOUT << 4, min(failures[0], 65535), failures[1])
-
-
-cdef bytes pack_key(uint32_t key, uint64_t number):
-    """The key of a message, to stand before it. `number`: of its lease; 0: it has none yet."""
-    return struct.pack("<BId", KEY_LAYOUT << 4, key, number)
 
 
 cdef list ended_leases(list moves, list done):

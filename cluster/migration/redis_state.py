@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from _speedups.cluster.journal import decode_entry, decode_message, encode_entry, encode_message
+from _speedups.cluster.message_codec import decode_entry, decode_message, encode_entry, encode_message
 from _speedups.codec.topics import is_shared
 from broker.config.schema import Config
 from broker.core.session_expiry import NEVER

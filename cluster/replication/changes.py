@@ -21,7 +21,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from _speedups.cluster.journal import decode_message
+from _speedups.cluster.message_codec import decode_message
 from _speedups.session.subscriber import SessionKind
 from broker.core.data_plane import DataPlane
 from broker.core.group_settings import settings_of

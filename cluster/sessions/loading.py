@@ -6,7 +6,8 @@ from functools import partial
 
 import hiredis
 
-from _speedups.cluster.journal import arrive, decode_message
+from _speedups.cluster.journal import arrive
+from _speedups.cluster.message_codec import decode_message
 from _speedups.protocol import close_reasons
 from _speedups.session.session import Restored, Session
 from broker import logs

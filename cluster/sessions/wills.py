@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from _speedups.cluster.journal import ClusterJournal, decode_message, encode_message
+from _speedups.cluster.journal import ClusterJournal
+from _speedups.cluster.message_codec import decode_message, encode_message
 from broker.core import will
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink

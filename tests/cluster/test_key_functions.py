@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from _speedups.base.msgpack import pack
-from _speedups.cluster.journal import encode_message
+from _speedups.cluster.message_codec import encode_message
 from cluster.redis.connector import function_library
 from tests.harness.redis_process import RedisProcess
 

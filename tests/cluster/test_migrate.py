@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from _speedups.cluster.journal import encode_entry, encode_message, topic_key
+from _speedups.cluster.message_codec import encode_entry, encode_message, topic_key
 from _speedups.codec.packets import Publish
 from _speedups.session.journal import block_of, records
 from broker.cli import main

@@ -3,7 +3,8 @@
 import struct
 
 from _speedups.cluster.group import ClusterGroup
-from _speedups.cluster.journal import ClusterJournal, arrive, encode_message, leased
+from _speedups.cluster.journal import ClusterJournal, arrive, leased
+from _speedups.cluster.message_codec import encode_message
 from _speedups.routing.router import Router
 from _speedups.session.group_settings import GroupSettings
 from _speedups.session.session import Session
