@@ -18,7 +18,6 @@ from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from cluster.redis.keys import ARRIVING
 from tests.harness.broker_process import BrokerProcess, environment, until
 from tests.harness.deadline import DEADLINE
-from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
 from tests.harness.workers_process import WorkersProcess, is_running
 
@@ -42,7 +41,7 @@ def start_workers(tmp_path: Path) -> Iterator[StartWorkers]:
 
 def serve(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", "serve", "--listen", f"127.0.0.1:{free_port()}", *arguments],
+        [sys.executable, "-m", "broker.cli", "serve", "--listen", "127.0.0.1:0", *arguments],
         capture_output=True,
         text=True,
         cwd=directory,
