@@ -202,13 +202,14 @@ class RedisStore(Store):
 
     def flow(self, link: Link, applied: int) -> None:
         """Send over this link, the unconfirmed blocks first. `applied` is the last block that Redis has."""
-        self._link = link
         self._round += 1
         self._bounds.renew()
-        for waiting in self._waiting:
+        # Calls that read queues come first, and may add a block: it must not be sent before its predecessors.
+        for waiting in list(self._waiting):
             if waiting.block is not None and waiting.seq and waiting.seq <= applied and not waiting.kept:
                 waiting.kept = True
                 self._unnumbered(waiting.block.unnumbered())
+        self._link = link
         self._probing = False
         if self._message_log is not None:
             link.call(ignore, *self._keys.function("log_from"), self._node, self._log_from())

@@ -54,7 +54,7 @@ class SlowLink:
 class Commit:
     """A block of the ledger, as far as the store looks at it."""
 
-    acks = b""
+    acks: tuple[bytes, ...] = ()
     settled = b""
     shares = False
     log_size = 0
@@ -87,7 +87,9 @@ def block(size: int, before: int) -> tuple[bytes, bytes]:
     return b"%d-%d" % (1000 + before, before + size), struct.pack("<24s", b"block") + bytes(size - 24)
 
 
-def made_store(confirmed: list[int], fenced: list[str]) -> RedisStore:
+def made_store(
+    confirmed: list[int], fenced: list[str], unnumbered: Callable[[list[Any]], object] = lambda _: None
+) -> RedisStore:
     """A store that notes the blocks that are confirmed, and the reasons why it is fenced."""
     store = RedisStore(
         Keys("mq:"),
@@ -97,7 +99,7 @@ def made_store(confirmed: list[int], fenced: list[str]) -> RedisStore:
         replicas=0,
         on_changed=lambda *_: None,
         on_dropped=lambda *_: None,
-        unnumbered=lambda _: None,
+        unnumbered=unnumbered,
         on_leased=lambda _: None,
         on_fenced=fenced.append,
     )
@@ -191,3 +193,20 @@ def test_what_is_known_of_a_long_log_is_little() -> None:
     while bounds.halve(waiting):
         assert bounds.size >= waiting
     assert bounds.oldest() <= b"98000-0"
+
+
+def test_a_block_that_is_added_while_the_link_comes_back_follows_those_before_it(link: SlowLink) -> None:
+    """Redis had the first block, and its reply was lost: the call that reads the queues adds the records before it."""
+    confirmed: list[int] = []
+    fenced: list[str] = []
+    store = made_store(confirmed, fenced, lambda _: store.commit(Commit(None, EMPTY_COMMIT)))
+    for _ in range(2):
+        store.commit(Commit(None, EMPTY_COMMIT))
+    store.flow(link, 0)  # type: ignore[arg-type]
+    _, command = link.commands.popleft()
+    link.ask(*command)
+    link.commands.clear()
+    store.stop_flowing()
+    store.flow(link, 1)  # type: ignore[arg-type]
+    link.work()
+    assert (sum(confirmed), fenced, store.seq) == (3, [], 3)
