@@ -95,7 +95,7 @@ class Flow:
         """All go on at the other node. Every message has reached a member, and QoS 2 no more than one of them."""
         for node in self.dying:
             node.module = ["broker.cli"]
-            if node.running:
+            if not node.died():
                 node.kill()  # another one has come to the point
         if len(self.dying) > 1:
             self.cluster.start()
