@@ -25,6 +25,7 @@ def make_target() -> Callable[[bytes], None]:
     msgpack = importlib.import_module("_speedups.base.msgpack")
     errors = importlib.import_module("_speedups.codec.errors")
     journal = importlib.import_module("_speedups.cluster.journal")
+    message_codec = importlib.import_module("_speedups.cluster.message_codec")
     inprocess = importlib.import_module("tests.harness.inprocess")
     wire = importlib.import_module("cluster.peers.wire")
     node = session = None
@@ -50,10 +51,10 @@ def make_target() -> Callable[[bytes], None]:
         assert msgpack.unpack(packed) == found, data
 
     def read_message(data: bytes) -> None:
-        topic, payload, qos, retain, properties, deadline = journal.decode_message(data)
+        topic, payload, qos, retain, properties, deadline = message_codec.decode_message(data)
         if not deadline and len(topic) < 1 << 16 and qos < 3:
-            written = journal.encode_message(topic, payload, qos, retain, properties)
-            assert journal.decode_message(written) == (topic, payload, qos, retain, properties, 0), data
+            written = message_codec.encode_message(topic, payload, qos, retain, properties)
+            assert message_codec.decode_message(written) == (topic, payload, qos, retain, properties, 0), data
 
     def deliver(data: bytes) -> None:
         try:
@@ -94,7 +95,7 @@ def make_target() -> Callable[[bytes], None]:
 def seeds() -> list[bytes]:
     """Items of each kind, with properties and without."""
     pack = importlib.import_module("_speedups.base.msgpack").pack
-    encode_message = importlib.import_module("_speedups.cluster.journal").encode_message
+    encode_message = importlib.import_module("_speedups.cluster.message_codec").encode_message
     wire = importlib.import_module("cluster.peers.wire")
     properties = b"\x03\0\x04text\x26\0\x01a\0\x01b"
     plain, rich = (encode_message(b"a/b", b"payload", 1, True, block) for block in (b"", properties))
