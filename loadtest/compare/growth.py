@@ -205,7 +205,7 @@ GROWTHS = (
         "connections",
         (10, 100, 1000, 15_000),
         {
-            "20 000 messages/s, one per write": _alone(
+            "20 000/s, one per write": _alone(
                 lambda count: Workload(publishers=count // 2, subscribers=count // 2, rate=20_000), apart=True
             ),
             "full speed": _alone(lambda count: Workload(publishers=count // 2, subscribers=count // 2)),
@@ -220,8 +220,8 @@ GROWTHS = (
         "subscriptions that don't match",
         (1000, 10_000, 100_000, 1_000_000),
         {
-            "full speed, 20 topics": _alone(lambda count: PAIRS, _subscribe),
-            "full speed, a million topics, wildcards": _alone(lambda count: WILD, _subscribe),
+            "10 topics": _alone(lambda count: PAIRS, _subscribe),
+            "a million topics, wildcards": _alone(lambda count: WILD, _subscribe),
         },
     ),
     Growth("nodes", (1, 2, 3, 4), {"QoS 0, A to B": _across(0), "QoS 1, A to B": _across(1)}),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import log10
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 420, 260  # of a panel, in pixels
-LEFT, RIGHT, TOP, BOTTOM = 52, 16, 46, 40  # its margins
+WIDTH, HEIGHT = 440, 260  # of a panel, in pixels
+LEFT, RIGHT, TOP, BOTTOM = 52, 36, 46, 40  # its margins
 COLORS = ("#0b7285", "#c2255c", "#5c940d")
 COLUMNS = 2
 
