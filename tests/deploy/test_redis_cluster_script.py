@@ -96,7 +96,9 @@ def test_it_is_formed_once(tmp_path: Path, first: int) -> None:
 
 def test_a_server_that_cannot_start_ends_all(tmp_path: Path, first: int) -> None:
     with socket.socket() as occupant:
+        occupant.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections may have ended there lately
         occupant.bind(("", first + 2))
+        occupant.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         process = start(tmp_path, first)
         errors = process.communicate(timeout=DEADLINE)[1]
     assert process.returncode == 1
