@@ -90,7 +90,7 @@ class PrivateRedis:
         return False
 
     def sync(self) -> None:
-        """Write all that it has to the disk, whatever `appendfsync` is."""
+        """Sync its append-only file, whatever `appendfsync` is."""
         for path in (self.directory / DATA).iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -177,7 +177,7 @@ def _prepared(config: Config, stack: contextlib.ExitStack) -> Path:
         temporary = tempfile.TemporaryDirectory(prefix="flockmq-", ignore_cleanup_errors=True)
         directory = Path(stack.enter_context(temporary))
     directory.mkdir(mode=0o700, exist_ok=True)
-    directory.chmod(0o700)  # this Redis has no password, and sessions and messages are nobody else's business
+    directory.chmod(0o700)  # this Redis has no password: only its owner may read sessions and messages
     length = len(os.fsencode(directory / SOCKET))
     if length > MAX_SOCKET_PATH:
         raise StoreError(
@@ -222,7 +222,7 @@ def _settings(config: Config) -> list[str]:
 
 
 def _end_with(lifeline: int) -> Callable[[], None]:
-    """A function that a child runs before its program: it gets SIGTERM when nobody has the write end any more."""
+    """A function that a child runs before its program: it gets SIGTERM when no process has the write end any more."""
 
     def prepare() -> None:
         unblock_signals()

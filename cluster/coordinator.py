@@ -47,7 +47,7 @@ from cluster.redis.clients import RedisAddress
 from cluster.redis.connector import Connector, Refused
 from cluster.redis.durability import inspect
 from cluster.redis.keys import LAYOUT
-from cluster.redis.link import LinkError, LinkLost, Reply, ignore
+from cluster.redis.link import LinkError, LinkLost, Reply, ignore, is_forbidden
 from cluster.redis.log_bounds import LogBounds
 from cluster.redis.store import RedisStore
 from cluster.replication.analytics_results import AnalyticsResults
@@ -552,6 +552,6 @@ def _hint(reason: str) -> str:
         return "check user and password in the URL"
     if "cluster support disabled" in reason:
         return "this Redis is no Redis Cluster: redis://HOST:PORT is its URL"
-    if reason.startswith("NOPERM") or "no permissions" in reason:
+    if is_forbidden(reason):
         return "the user needs the rights that deploy/docs/CLUSTER.md lists"
     return "FlockMQ needs Redis 7.0 or later"

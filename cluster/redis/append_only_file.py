@@ -9,7 +9,7 @@ after it, although its messages were sent again and stored once more. A rewrite 
 import hiredis
 
 from broker import logs
-from cluster.redis.link import Link, Reply
+from cluster.redis.link import Link, LinkLost, Reply, is_forbidden
 
 log = logs.get("flockmq.cluster")
 
@@ -18,18 +18,15 @@ def rewrite_after_restart(connection: Link) -> None:
     """Let Redis rewrite its append-only file, unless it has done so since its start. Nothing waits for it."""
 
     def decide(reply: Reply) -> None:
-        if _is_forbidden(reply):
-            log.warning(
-                "Redis does not rewrite its append-only file after its restart: a crash may have damaged its end. "
-                "Allow this user +info and +bgrewriteaof"
-            )
+        if isinstance(reply, hiredis.ReplyError):
+            _report(reply)
         elif isinstance(reply, bytes | str) and _is_due(reply.decode() if isinstance(reply, bytes) else reply):
             connection.call(asked, "BGREWRITEAOF")
 
     def asked(reply: Reply) -> None:
-        if _is_forbidden(reply):
-            decide(reply)
-        elif not isinstance(reply, Exception):  # an error: another node was first
+        if isinstance(reply, hiredis.ReplyError):
+            _report(reply)
+        elif not isinstance(reply, LinkLost):
             log.info("Redis rewrites its append-only file after its restart")
 
     connection.call(decide, "INFO", "persistence")
@@ -44,5 +41,9 @@ def _is_due(info: str) -> bool:
     )
 
 
-def _is_forbidden(reply: Reply) -> bool:
-    return isinstance(reply, hiredis.ReplyError) and ("NOPERM" in str(reply) or "no permissions" in str(reply))
+def _report(error: hiredis.ReplyError) -> None:
+    if is_forbidden(str(error)):  # else another node was first
+        log.warning(
+            "Redis does not rewrite its append-only file after its restart: a crash may have damaged its end. "
+            "Allow this user +info and +bgrewriteaof"
+        )

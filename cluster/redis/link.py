@@ -254,6 +254,11 @@ class Link(asyncio.Protocol):
         self._act(self._on_lost)
 
 
+def is_forbidden(reason: str) -> bool:
+    """Whether a reply with this text says that the user may not use a command, a key or a channel."""
+    return reason.startswith("NOPERM") or "no permissions" in reason
+
+
 def _elsewhere(item: Any) -> str:
     """The reason why a reply or push shows that the keys are elsewhere, or will be; empty if it does not."""
     if isinstance(item, hiredis.ReplyError):

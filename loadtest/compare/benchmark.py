@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from loadtest.compare import aedes, micro
-from loadtest.compare.brokers import ROOT, BrokerError, mosquitto_version, start
+from loadtest.compare.brokers import ROOT, BrokerError, mosquitto_version, placed, start
 from loadtest.compare.cluster import PLACES, redis_version, start_cluster
 from loadtest.compare.cluster_scenarios import CLUSTER, LOGS
 from loadtest.compare.scenarios import SINGLE, Goal, Row, Scenario, Table
@@ -88,18 +88,15 @@ def measure(scenario: Scenario, rounds: int, seconds: float) -> Results:
 
 
 def _run(scenario: Scenario, broker: str, seconds: float) -> Figures:
-    own_cores, broker_cores = _cores(scenario.apart)
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, own_cores)
+    own_cores, broker_cores = choose_cores(scenario.apart)
+    run = _run_in_cluster if broker in PLACES else _run_alone
     try:
-        run = _run_in_cluster if broker in PLACES else _run_alone
-        figures = run(scenario, broker, seconds, broker_cores)
+        with placed(own_cores):
+            figures = run(scenario, broker, seconds, broker_cores)
     except BrokerError as error:
         return {"failure": str(error), "missing": True}
     except (LoadError, ConnectionError, TimeoutError) as error:
         return {"failure": str(error)}
-    finally:
-        os.sched_setaffinity(0, allowed)
     figures.pop("latencies", None)
     if figures.get("delivered_per_s"):
         figures["us_per_delivery"] = 1e6 / figures["delivered_per_s"]
@@ -126,7 +123,7 @@ def _run_in_cluster(scenario: Scenario, broker: str, seconds: float, cores: set[
         return run(target, load(**{"seconds": seconds, **scenario.parameters, **place.parameters}))
 
 
-def _cores(apart: bool) -> tuple[set[int], set[int]]:
+def choose_cores(apart: bool) -> tuple[set[int], set[int]]:
     """Return the generator's cores and the broker's, of those this process may use; core 0 is likely to be busy."""
     allowed = sorted(os.sched_getaffinity(0))
     if apart and len(allowed) > 1:

@@ -121,7 +121,7 @@ def run_process(
     name: str, command: list[str], output: Path, cores: set[int], saturated: bool = False
 ) -> Iterator[Process]:
     """Run a command while the block lasts; `output` receives its output; the others are as in `start`."""
-    with open(output, "w+b") as file, _placed(cores, saturated):
+    with open(output, "w+b") as file, placed(cores, saturated):
         popen = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
     try:
         yield Process(name, output, popen)
@@ -189,7 +189,7 @@ COMMANDS: dict[str, Callable[[int, str, Path], list[str]]] = {
 
 
 @contextlib.contextmanager
-def _placed(cores: set[int], saturated: bool) -> Iterator[None]:
+def placed(cores: set[int], saturated: bool = False) -> Iterator[None]:
     """Change this thread's cores and policy, so that a child started in the block inherits them."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)

@@ -11,15 +11,15 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connect, Packet, Pingreq, Publish, Subscribe
-from loadtest.compare.benchmark import describe_machine
-from loadtest.compare.brokers import start
+from loadtest.compare.benchmark import choose_cores, describe_machine
+from loadtest.compare.brokers import placed, start
 from loadtest.compare.cluster import start_cluster
 from loadtest.compare.growth_plot import Panel, plot
 from loadtest.generator.runs import find_faults, publish_load
@@ -94,9 +94,8 @@ def _alone(
     """A run on one node that is prepared first. `apart`: broker and clients have a core each."""
 
     def run(count: int, seconds: float) -> float:
-        cores = sorted(os.sched_getaffinity(0))
-        own, broker = {cores[-1]}, {cores[-2 if apart and len(cores) > 1 else -1]}
-        with _on(own), start("FlockMQ", "memory", broker) as running:
+        own, broker = choose_cores(apart)
+        with placed(own), start("FlockMQ", "memory", broker) as running:
             if prepare is not None:
                 prepare(running.port, count)
             return _cost(Target(port=running.port, pids=[running.pid]), workload(count), seconds)
@@ -105,24 +104,10 @@ def _alone(
 
 
 def _cost(target: Target, load: Workload, seconds: float) -> float:
-    figures = publish_load(target, Workload(**{**vars(load), "seconds": seconds}))
+    figures = publish_load(target, replace(load, seconds=seconds))
     if faults := find_faults(figures):
         raise RuntimeError(f"{load}: {', '.join(faults)}")
     return float(figures["cpu_us_per_delivery"])
-
-
-class _on:  # noqa: N801
-    """This process runs on these cores while the block lasts."""
-
-    def __init__(self, cores: set[int]) -> None:
-        self._cores = cores
-        self._before = os.sched_getaffinity(0)
-
-    def __enter__(self) -> None:
-        os.sched_setaffinity(0, self._cores)
-
-    def __exit__(self, *_: object) -> None:
-        os.sched_setaffinity(0, self._before)
 
 
 def _retain(port: int, count: int) -> None:
