@@ -10,6 +10,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -38,6 +39,8 @@ from broker.hooks.chain import HookChain
 from broker.hooks.load import load
 from broker.hooks.users import HookUsers
 from broker.listeners.bind import host_name
+from broker.links.link import Host
+from broker.links.links import Links
 from broker.listeners.listeners import CERTIFICATE_SECONDS, Listeners
 from broker.rpc.methods import methods
 from broker.storage.memory import MemoryStore
@@ -53,6 +56,7 @@ RETRY_SECONDS = 0.1  # until a failed start is tried again; twice as long each t
 MAX_RETRY_SECONDS = 2.0  # ... up to this
 LOG_SECONDS = 60.0  # between lines in the log about it
 FILES_SECONDS = 2.0  # between checks whether files of users and rules have changed
+IDENTITY_BYTES = 6  # of the name by which other brokers know this one
 TICKET_KEYS_SECONDS = 1.0  # between looks at the stored keys of session tickets
 
 log = logs.get("flockmq.node")
@@ -109,6 +113,7 @@ class Node:
             proofs=lambda: self.broker.login_proofs,
         )
         self._full_queues = FullQueues(self._queue_limits)
+        self.links = Links(Host(lambda: self.broker.data_plane, self._identity), self._runs_link)
         self._clock = Clock(self._loop, self._tick, self._jobs())
         self._driver = make_driver(self._loop)
         self._build()
@@ -132,6 +137,14 @@ class Node:
     def http_addresses(self) -> list[str]:
         """Addresses of the HTTP server."""
         return self.http.addresses if self.http is not None else []
+
+    def _identity(self) -> str:
+        """Names this broker to others; the same at all its nodes, and after a restart."""
+        return blake2b(self.broker.secret(), digest_size=IDENTITY_BYTES, person=b"links").hexdigest()
+
+    def _runs_link(self, name: str) -> bool:
+        is_open = self.serving and self._rejoining is None and not self.broker.redirect.closed
+        return is_open and self.coordinator.is_responsible(f"link {name}")
 
     def _http_failures(self) -> int:
         return self.http.failures() if self.http is not None else 0
@@ -163,6 +176,7 @@ class Node:
         self.serving = True
         self._started = time.monotonic()
         self._open()
+        self.links.configure(self.config.links)
         self._clock.start()
 
     async def _start_coordinator(self) -> None:
@@ -242,6 +256,7 @@ class Node:
             Job(EVERY_TICK, lambda _: self.coordinator.tick()),
             Job(EVERY_TICK, lambda _: self._report_full_queues()),
             Job(EVERY_TICK, lambda _: self.broker.traces.forget()),
+            Job(EVERY_TICK, lambda _: self.links.tick()),
             Job(EVERY_TICK, lambda _: self.broker.connected_users.tick()),
             Job(FILES_SECONDS, lambda _: self._check_files()),
             Job(EVERY_TICK, lambda _: self.broker.bans.tick()),
@@ -300,6 +315,7 @@ class Node:
         self.broker.configure(self.config)
         self.coordinator.configure(self.config)
         self.broker.connected_users.renew(self._access.renewed)
+        self.links.configure(self.config.links)
         log.info("configuration read", changed=", ".join(map(str, changes.reloadable)) or "nothing")
 
     def request_stop(self) -> None:
@@ -328,6 +344,7 @@ class Node:
         if self.serving and self.config.http.drain and not self.broker.redirect.closed:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._fenced.wait(), self.config.http.drain)
+        await self.links.stop()
         reactor = self.broker.data_plane.reactor
         reactor.stop_listening()
         if self.serving:

@@ -11,6 +11,8 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from _speedups.cluster.journal import ClusterJournal
@@ -317,6 +319,11 @@ class ClusterCoordinator(Coordinator):
             for topic in topics:
                 self.journal.change(("expired", topic))
 
+    def is_responsible(self, name: str) -> bool:
+        """Whether this node has the highest weight for the name of all live ones."""
+        nodes = [self._link.node_id, *(member.node for member in self._replica.members)]
+        return self._link.connected and max(nodes, key=partial(_weight, name)) == self._link.node_id
+
     def _is_first(self) -> bool:
         """Whether this node has the smallest id of the live ones."""
         return self._link.node_id <= min((member.node for member in self._replica.members), default=b"\xff")
@@ -539,6 +546,11 @@ def _away_is_not_now() -> Iterator[None]:
         yield
     except (LinkLost, LinkError) as error:
         raise NotNow("Redis is away") from error
+
+
+def _weight(name: str, node: bytes) -> bytes:
+    """The weight of a node for a name: spreads names over nodes, and moves few of them when nodes change."""
+    return blake2b(name.encode() + node, digest_size=8).digest()
 
 
 def _hint(reason: str) -> str:

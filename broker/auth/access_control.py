@@ -24,6 +24,7 @@ from broker.auth.stored_user import StoredUser
 from broker.auth.verifier import Proofs
 from broker.auth.work_pool import Busy
 from broker.config.kinds import FilePath
+from broker.config.link import LISTENER
 from broker.config.schema import AuthConfig, Config, ListenerConfig
 from broker.errors import ConfigError
 
@@ -200,6 +201,8 @@ class AccessControl:
 
     def renewed(self, identity: Identity) -> Identity | None:
         """The present identity and rights of a connected client; None: it would be refused now."""
+        if identity.listener == LISTENER:
+            return identity
         chain = self._chains.get(identity.listener)
         return None if chain is None else chain.renewed(identity)
 

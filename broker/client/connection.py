@@ -5,7 +5,7 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from typing import Self
+from typing import Self, cast
 
 from broker.client.options import Options
 from broker.errors import ConnectError, ConnectionLostError
@@ -62,8 +62,7 @@ class ClientConnection(asyncio.Protocol):
     # ---- called by the loop ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def data_received(self, data: bytes) -> None:
         self._received(self, data)

@@ -31,6 +31,7 @@ from broker.config.kinds import (
     TopicFilters,
     Workers,
 )
+from broker.config.link import LinkConfig, Links
 
 T = TypeVar("T")
 
@@ -711,6 +712,14 @@ class Config:
         "Share the addresses with other processes of the same user that have this set, too (SO_REUSEPORT): the kernel "
         "spreads new connections over them. `--workers` sets it by itself.",
         Boolean(),
+    )
+    links: tuple[LinkConfig, ...] = option(
+        (),
+        "Links (bridges) to other brokers, a table [links.NAME] each: url, topics (rules \"FILTER out|in|both QOS "
+        'LOCAL-PREFIX REMOTE-PREFIX"), version (5, 3.1.1 or 3.1), client_id, username, password or password_file, '
+        "ca_file, certificate, key, insecure, keep_alive, session_expiry, max_inflight, retry (deploy/docs/LINKS.md).",
+        Links(),
+        reloadable=True,
     )
     store: StoreConfig = StoreConfig()
     log: LogConfig = LogConfig()

@@ -68,6 +68,10 @@ class Coordinator(ABC):
         """Number of nodes of the cluster, this one included."""
         return 1
 
+    def is_responsible(self, name: str) -> bool:
+        """Whether this node, of all nodes, does the work of this name; in a change of nodes none or two may do it."""
+        return True
+
     async def call_all(self, method: str, arguments: Arguments, seconds: float = SECONDS) -> dict[str, RpcReply]:
         """Call a method of every node, this one first: `node_id` -> its reply, or the failure after `seconds`."""
         mine = asyncio.ensure_future(call(self.methods, method, arguments))

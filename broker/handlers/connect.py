@@ -18,10 +18,11 @@ from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
 from _speedups.session.session import Session
 from broker import logs
-from broker.auth.authenticator import ReasonCode, Verdict
+from broker.auth.authenticator import Identity, ReasonCode, Verdict
 from broker.auth.bans import Bans
 from broker.auth.connected_users import ConnectedUsers
 from broker.auth.flapping import Flapping
+from broker.config.link import CLIENT_ID_PREFIX, LISTENER
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
@@ -34,6 +35,7 @@ CLIENT_ID_CHARACTERS = 23  # at level 3
 
 FULL = "its user has too many connections"
 WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
+LINK = Identity(method="link", listener=LISTENER)  # of the links of this node
 SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log only
 
 log = logs.get("flockmq.connect")
@@ -82,7 +84,11 @@ class ConnectHandler(Admission):
             self.refuse(connection, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, "" if packet is None else packet.client_id)
             return
         connection.limit_output(packet.properties.get("maximum_packet_size", 0))
-        if not self._has_valid_client_id(packet):
+        if connection.listener == LISTENER:
+            connection.identity = LINK
+            self._coordinator.claim(self, connection, packet)
+            return
+        if packet.client_id.startswith(CLIENT_ID_PREFIX) or not self._has_valid_client_id(packet):
             self.refuse(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, packet.client_id)
             return
         if not self._is_text_valid(packet.username or ""):

@@ -1,0 +1,369 @@
+"""One direction of a link: the packets of one broker, as the other broker gets them.
+
+A link is a client of two brokers, and keeps no message. PUBLISH keeps its packet identifier and goes on under the other
+topic name; so do PUBACK, PUBREC, PUBREL and PUBCOMP, back and forth. The state of each message is in the sessions of
+the two brokers: each sends again what the other has not acknowledged, so QoS 2 is exactly once from end to end.
+
+This end (`source`) and the other (`target`) may speak different levels: properties and reason codes are left out for
+levels 3 and 4. A message that may not go on is acknowledged here, in the place of the target.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from _speedups.base.buffers cimport (
+    Buffer, Pool, buffer_append, buffer_free, buffer_reserve, buffer_size, pool_free,
+)
+from _speedups.base.cursor cimport (
+    Cursor, read_field, read_header, read_u16, read_varint, varint_size, write_u16, write_varint,
+)
+from _speedups.codec.decode cimport decode_body
+from _speedups.codec.publish cimport FLAG_RETAIN, is_sys
+from _speedups.codec.tables cimport PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from _speedups.codec.topics cimport TOPIC_BYTES_MAX, check_topic_name, holds_control_character, match_topic
+
+from _speedups.codec.errors import MalformedPacket
+
+cdef enum:
+    REFUSED = 0x80             # reason codes from this one on are refusals
+    USER_PROPERTY = 0x26       # identifier of the property
+    ECHOES_MAX = 65_536        # messages that are remembered between two calls of `forget`
+
+
+cdef class TopicRule:
+    """Topics that may pass, and their names at the target.
+
+    Args:
+        topic_filter: of the names at the source.
+        removed: the prefix of these names that is replaced ...
+        added: ... by this one.
+    """
+    cdef readonly bytes topic_filter
+    cdef readonly bytes removed
+    cdef readonly bytes added
+
+    def __init__(self, bytes topic_filter not None, bytes removed not None, bytes added not None):
+        self.topic_filter = topic_filter
+        self.removed = removed
+        self.added = added
+
+
+cdef class Echoes:
+    """Messages that a broker may send back: it knows neither No Local nor links. Counts of (topic name, payload)."""
+    cdef dict sent
+    cdef dict before
+
+    def __init__(self):
+        self.sent = {}
+        self.before = {}
+
+    def note(self, object message not None):
+        """The message was sent."""
+        if len(self.sent) >= ECHOES_MAX:
+            self.forget()
+        self.sent[message] = self.sent.get(message, 0) + 1
+
+    def take(self, object message not None):
+        """The message has arrived: whether it is one that was sent. Each is taken once."""
+        cdef dict known
+        for known in (self.before, self.sent):
+            count = known.get(message)
+            if count is not None:
+                if count == 1:
+                    del known[message]
+                else:
+                    known[message] = count - 1
+                return True
+        return False
+
+    def forget(self):
+        """Forget what was sent before the last call."""
+        self.before = self.sent
+        self.sent = {}
+
+
+cdef class LinkRelay:
+    """One direction of a link.
+
+    Args:
+        source_level, target_level: protocol levels of the two connections.
+        rules: the TopicRules of the topics that may pass; the first that matches decides.
+        max_packet_size: bytes of the largest packet that the source may send.
+        target_max_packet_size: bytes of the largest packet that the target takes.
+        max_topic_levels: levels of a topic name at the target.
+        control_characters: whether the target takes them in topic names.
+        retain_available: whether the target takes retained messages; else they lose the flag.
+        mark: name and value of a user property that messages get if the target speaks level 5; None: none.
+        refused_marks: messages with one of these user properties have been at the target, and end here.
+        to_remember: notes what is sent; `remembered`: knows what the source may send back. None: no echoes occur.
+
+    Attributes:
+        relayed, relayed_bytes: messages that went on, and bytes of their packets.
+        unmatched, invalid, too_large, looped, echoed: messages that ended here: no rule is for their topic; their name
+            is invalid at the target; larger than it takes; they have been there; the source has sent them back.
+        refused: messages of QoS 1 and 2 that the source has refused, with a reason code.
+        last_refusal: its last reason code.
+    """
+    cdef Buffer incoming
+    cdef Buffer out
+    cdef Buffer replies
+    cdef Pool pool
+    cdef list rules
+    cdef int source_level
+    cdef int target_level
+    cdef uint32_t max_packet_size
+    cdef uint32_t target_max_packet_size
+    cdef int max_topic_levels
+    cdef bint control_characters
+    cdef bint retain_available
+    cdef bytes mark
+    cdef list refused_marks
+    cdef Echoes to_remember
+    cdef Echoes remembered
+    cdef set ended             # packet identifiers of QoS 2 messages that ended here, until PUBREL
+    cdef set released          # of messages that `release` has released, until PUBCOMP
+    cdef readonly uint64_t relayed
+    cdef readonly uint64_t relayed_bytes
+    cdef readonly uint64_t unmatched
+    cdef readonly uint64_t invalid
+    cdef readonly uint64_t too_large
+    cdef readonly uint64_t looped
+    cdef readonly uint64_t echoed
+    cdef readonly uint64_t refused
+    cdef readonly int last_refusal
+
+    def __init__(self, int source_level, int target_level, rules not None, *, uint32_t max_packet_size,
+                 uint32_t target_max_packet_size=<uint32_t>-1, int max_topic_levels=TOPIC_BYTES_MAX,
+                 bint control_characters=True, bint retain_available=True, tuple mark=None, refused_marks=(),
+                 Echoes to_remember=None, Echoes remembered=None):
+        self.source_level = source_level
+        self.target_level = target_level
+        self.rules = list(rules)
+        self.max_packet_size = max_packet_size
+        self.target_max_packet_size = target_max_packet_size
+        self.max_topic_levels = max_topic_levels
+        self.control_characters = control_characters
+        self.retain_available = retain_available
+        self.mark = user_property(mark) if mark is not None and target_level == 5 else b""
+        self.refused_marks = [user_property(each) for each in refused_marks] if source_level == 5 else []
+        self.to_remember = to_remember
+        self.remembered = remembered
+        self.ended = set()
+        self.released = set()
+
+    def __dealloc__(self):
+        buffer_free(&self.incoming, &self.pool)
+        buffer_free(&self.out, &self.pool)
+        buffer_free(&self.replies, &self.pool)
+        pool_free(&self.pool)
+
+    def feed(self, bytes data not None):
+        """Take bytes of the source.
+
+        Returns:
+            The packets that are not for the target, such as SUBACK.
+
+        Raises:
+            MalformedPacket: the bytes are no packets.
+        """
+        cdef list others = []
+        cdef Cursor at
+        cdef const uint8_t* packet
+        cdef uint8_t first_byte = 0
+        cdef uint32_t remaining = 0
+        cdef int found
+        if buffer_append(&self.incoming, &self.pool, <const uint8_t*>data, len(data)) < 0:
+            raise MemoryError
+        while True:
+            packet = self.incoming.data + self.incoming.start
+            at.p = packet
+            at.end = packet + buffer_size(&self.incoming)
+            found = read_header(&at, &first_byte, &remaining)
+            if found == 0:
+                break
+            if found < 0 or remaining + (at.p - packet) > self.max_packet_size:
+                raise MalformedPacket("a packet that is too large")
+            if at.end - at.p < <Py_ssize_t>remaining:
+                break
+            at.end = at.p + remaining
+            self.incoming.start += at.end - packet
+            if first_byte >> 4 == PUBLISH:
+                self.relay_publish(first_byte, &at)
+            elif PUBACK <= first_byte >> 4 <= PUBCOMP:
+                self.relay_acknowledgement(first_byte >> 4, &at)
+            else:
+                others.append(decode_body(first_byte, at.p, remaining, self.source_level))
+        if buffer_size(&self.incoming) == 0:
+            buffer_free(&self.incoming, &self.pool)
+        return others
+
+    def take_output(self):
+        """The bytes for the target."""
+        return taken(&self.out, &self.pool)
+
+    def take_replies(self):
+        """The bytes for the source: acknowledgements of messages that ended here."""
+        return taken(&self.replies, &self.pool)
+
+    def release(self, packet_ids not None):
+        """Let the source publish QoS 2 messages that it holds: the target has forgotten them, and sends no PUBREL."""
+        for packet_id in packet_ids:
+            self.released.add(packet_id)
+            self.reply(PUBREL << 4 | 2, packet_id)
+
+    cdef int relay_publish(self, uint8_t first_byte, Cursor* at) except -1:
+        cdef uint8_t qos = first_byte >> 1 & 3
+        cdef const uint8_t* topic = NULL
+        cdef const uint8_t* properties
+        cdef Py_ssize_t topic_length = 0
+        cdef uint32_t properties_length = 0
+        cdef uint16_t packet_id = 0
+        cdef TopicRule rule
+        if read_field(at, &topic, &topic_length) < 0 or (qos and read_u16(at, &packet_id) < 0) or qos == 3:
+            raise MalformedPacket("a PUBLISH that is too short, or of QoS 3")
+        if self.source_level == 5 and (read_varint(at, &properties_length) < 0
+                                       or at.end - at.p < <Py_ssize_t>properties_length):
+            raise MalformedPacket("a PUBLISH whose properties end too late")
+        properties = at.p
+        at.p += properties_length
+        if properties_length and self.was_there(properties, properties_length):
+            self.looped += 1
+            return self.end(qos, packet_id)
+        if self.remembered is not None and self.remembered.take(
+                (topic[:topic_length], at.p[:at.end - at.p])):
+            self.echoed += 1
+            return self.end(qos, packet_id)
+        for rule in self.rules:
+            if match_topic(<const uint8_t*>rule.topic_filter, len(rule.topic_filter), topic, topic_length) and (
+                    topic_length >= len(rule.removed)):          # else `a`, which matches `a/#`
+                break
+        else:
+            self.unmatched += 1
+            return self.end(qos, packet_id)
+        if self.target_level < 5:
+            properties_length = 0
+        if not self.retain_available:
+            first_byte &= ~FLAG_RETAIN
+        return self.write_publish(rule, first_byte, topic, topic_length, packet_id, properties, properties_length,
+                                  at.p, at.end - at.p)
+
+    cdef bint was_there(self, const uint8_t* properties, Py_ssize_t n) except -1:
+        """Whether a message with these properties has been at the target."""
+        cdef bytes mark
+        for mark in self.refused_marks:
+            if contains(properties, n, mark):
+                return True
+        return False
+
+    cdef int write_publish(self, TopicRule rule, uint8_t first_byte, const uint8_t* topic, Py_ssize_t topic_length,
+                           uint16_t packet_id, const uint8_t* properties, Py_ssize_t properties_length,
+                           const uint8_t* payload, Py_ssize_t payload_length) except -1:
+        cdef uint8_t qos = first_byte >> 1 & 3
+        cdef Py_ssize_t added = len(rule.added), kept = topic_length - len(rule.removed)
+        cdef Py_ssize_t block = properties_length + len(self.mark)
+        cdef Py_ssize_t remaining = 2 + added + kept + 2 * (qos > 0) + payload_length
+        cdef uint8_t* start
+        cdef uint8_t* p
+        cdef uint8_t* name
+        if self.target_level == 5:
+            remaining += varint_size(<uint32_t>block) + block
+        if added + kept > TOPIC_BYTES_MAX or 5 + remaining > <Py_ssize_t>self.target_max_packet_size:
+            self.too_large += 1
+            return self.end(qos, packet_id)
+        start = p = buffer_reserve(&self.out, &self.pool, 5 + remaining)
+        if p == NULL:
+            raise MemoryError
+        p[0] = first_byte
+        p += 1
+        p += write_varint(p, <uint32_t>remaining)
+        write_u16(p, <uint16_t>(added + kept))
+        name = p + 2
+        memcpy(name, <const uint8_t*>rule.added, added)
+        memcpy(name + added, topic + len(rule.removed), kept)
+        if check_topic_name(name, added + kept, 5, self.max_topic_levels) or is_sys(name, added + kept) or (
+                not self.control_characters and holds_control_character(name, added + kept)):
+            self.invalid += 1
+            return self.end(qos, packet_id)
+        p = name + added + kept
+        if qos:
+            write_u16(p, packet_id)
+            p += 2
+        if self.target_level == 5:
+            p += write_varint(p, <uint32_t>block)
+            memcpy(p, properties, properties_length)
+            memcpy(p + properties_length, <const uint8_t*>self.mark, len(self.mark))
+            p += block
+        memcpy(p, payload, payload_length)
+        if self.to_remember is not None:
+            self.to_remember.note((name[:added + kept], payload[:payload_length]))
+        self.out.end += p + payload_length - start
+        self.relayed += 1
+        self.relayed_bytes += p + payload_length - start
+        return 0
+
+    cdef int end(self, uint8_t qos, uint16_t packet_id) except -1:
+        """A message ends here: acknowledge it."""
+        if qos == 1:
+            return self.reply(PUBACK << 4, packet_id)
+        if qos == 2:
+            self.ended.add(packet_id)
+            return self.reply(PUBREC << 4, packet_id)
+        return 0
+
+    cdef int reply(self, uint8_t first_byte, uint16_t packet_id) except -1:
+        return write_acknowledgement(&self.replies, &self.pool, first_byte, packet_id, 0)
+
+    cdef int relay_acknowledgement(self, int kind, Cursor* at) except -1:
+        cdef uint16_t packet_id = 0
+        cdef uint8_t code = 0
+        if read_u16(at, &packet_id) < 0:
+            raise MalformedPacket("an acknowledgement that is too short")
+        if at.p < at.end:
+            code = at.p[0]
+        if kind == PUBREL and packet_id in self.ended:
+            self.ended.remove(packet_id)
+            return self.reply(PUBCOMP << 4, packet_id)
+        if kind == PUBCOMP and packet_id in self.released:
+            self.released.remove(packet_id)
+            return 0
+        if code >= REFUSED and (kind == PUBACK or kind == PUBREC):
+            self.refused += 1
+            self.last_refusal = code
+        # A target below level 5 has to send PUBREL after PUBREC, also if the message was refused; this is harmless.
+        return write_acknowledgement(&self.out, &self.pool, <uint8_t>(kind << 4 | (2 if kind == PUBREL else 0)),
+                                     packet_id, code if self.target_level == 5 else 0)
+
+
+cdef int write_acknowledgement(Buffer* to, Pool* pool, uint8_t first_byte, uint16_t packet_id, uint8_t code) except -1:
+    cdef uint8_t* p = buffer_reserve(to, pool, 5)
+    if p == NULL:
+        raise MemoryError
+    p[0] = first_byte
+    p[1] = 3 if code else 2
+    write_u16(p + 2, packet_id)
+    p[4] = code
+    to.end += 2 + p[1]
+    return 0
+
+
+cdef bytes user_property(tuple pair):
+    """A user property as it is encoded."""
+    name, value = pair
+    return bytes([USER_PROPERTY]) + len(name).to_bytes(2, "big") + name + len(value).to_bytes(2, "big") + value
+
+
+cdef bint contains(const uint8_t* block, Py_ssize_t n, bytes part):
+    """Whether a property block has these bytes."""
+    cdef const uint8_t* wanted = <const uint8_t*>part
+    cdef Py_ssize_t i, length = len(part)
+    for i in range(n - length + 1):
+        if block[i] == wanted[0] and memcmp(block + i, wanted, length) == 0:
+            return True
+    return False
+
+
+cdef bytes taken(Buffer* from_, Pool* pool):
+    """The bytes of a buffer, which is empty then."""
+    cdef bytes found = from_.data[from_.start:from_.end] if buffer_size(from_) else b""
+    buffer_free(from_, pool)
+    return found

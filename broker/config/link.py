@@ -1,0 +1,245 @@
+"""Links (bridges) to other brokers: the tables `[links.NAME]`, how one is read, checked and written."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+from _speedups.codec.topics import InvalidTopic, validate_topic_filter, validate_topic_name
+from broker.config.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Text, Texts, texts
+from broker.config.listen_url import split_address
+
+DIRECTIONS = ("out", "in", "both")
+LEVELS = {"3.1": 3, "3.1.1": 4, "5": 5}  # protocol levels, by the versions of MQTT
+SCHEMES = ("mqtt", "mqtts", "unix")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+LISTENER = "$links"  # of the connections of links to their own node; no table [listeners.NAME] can have this name
+CLIENT_ID_PREFIX = "$link/"  # of their sessions; other clients can't use it
+DAY = 86_400.0
+HIDDEN = "(hidden)"  # in place of a password
+RULE = re.compile(r'\s*(?:"([^"]*)"|(\S+))')
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Topics of a link, as a `topic` line of Mosquitto's bridges has them."""
+
+    pattern: str  # topic filter after the prefixes; may be empty if there are prefixes
+    direction: str = "out"
+    qos: int = 0
+    local_prefix: str = ""
+    remote_prefix: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Rule":
+        """Parse `FILTER [out|in|both [QOS [LOCAL-PREFIX [REMOTE-PREFIX]]]]`; "" is an empty word.
+
+        Raises:
+            ValueError: with a text that completes "expected ...".
+        """
+        words = [quoted or plain for quoted, plain in RULE.findall(text)]
+        if not 1 <= len(words) <= 5:
+            raise ValueError(EXPECTED_RULE)
+        pattern, direction, qos, local, remote = (*words, *("", "out", "0", "", "")[len(words) :])
+        if direction not in DIRECTIONS or qos not in ("0", "1", "2"):
+            raise ValueError(f"{EXPECTED_RULE}, not {text!r}")
+        rule = cls(pattern, direction, int(qos), local, remote)
+        for topic_filter in (rule.local_filter, rule.remote_filter):
+            try:
+                validate_topic_filter(topic_filter, 5)
+            except InvalidTopic as fault:
+                raise ValueError(f"topic filters; {topic_filter!r} of {text!r} is none: {fault}") from fault
+        for prefix in filter(None, (local, remote)):
+            try:
+                validate_topic_name(prefix, 5)
+            except InvalidTopic as fault:
+                raise ValueError(f"prefixes without wildcards; {prefix!r} of {text!r}: {fault}") from fault
+        if any(name.startswith("$share/") for name in (rule.local_filter, rule.remote_filter)):
+            raise ValueError(f"rules without shared subscriptions, not {text!r}")
+        return rule
+
+    @property
+    def local_filter(self) -> str:
+        """The topic filter at this broker."""
+        return self.local_prefix + self.pattern
+
+    @property
+    def remote_filter(self) -> str:
+        """The topic filter at the other broker."""
+        return self.remote_prefix + self.pattern
+
+    @property
+    def is_out(self) -> bool:
+        """Whether messages of this broker go to the other."""
+        return self.direction != "in"
+
+    @property
+    def is_in(self) -> bool:
+        """Whether messages of the other broker come here."""
+        return self.direction != "out"
+
+    def __str__(self) -> str:
+        words = [self.pattern, self.direction, str(self.qos), self.local_prefix, self.remote_prefix]
+        while not words[-1]:
+            words.pop()
+        return " ".join(word if word and not re.search(r"\s", word) else f'"{word}"' for word in words)
+
+
+EXPECTED_RULE = "rules of the form FILTER [out|in|both [QOS [LOCAL-PREFIX [REMOTE-PREFIX]]]]"
+
+
+class Rules(Kind):
+    """Rules of a link."""
+
+    expected = EXPECTED_RULE
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        found = tuple(map(Rule.parse, texts(raw, is_text=False)))
+        if not found:
+            raise ValueError
+        return found
+
+    def write(self, value: object) -> str:
+        return json.dumps([str(rule) for rule in cast(tuple[Rule, ...], value)], ensure_ascii=False)
+
+
+class LinkUrls(Texts):
+    """Addresses of one broker."""
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        found = cast(tuple[str, ...], super().read(raw, is_text=is_text))
+        for url in found:
+            address_of(url)
+        return found
+
+
+def address_of(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of an address; of "unix" the path and 0. Raises ValueError."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = ("unix", url.removeprefix("unix:")) if url.startswith("unix:/") else ("mqtt", url)
+    if scheme not in SCHEMES:
+        raise ValueError
+    return (scheme, rest, 0) if scheme == "unix" else (scheme, *split_address(rest.removesuffix("/")))
+
+
+@dataclass(frozen=True)
+class LinkConfig:
+    """A link to another broker."""
+
+    name: str
+    url: tuple[str, ...]
+    topics: tuple[Rule, ...]
+    version: str = "5"
+    client_id: str = ""
+    username: str = ""
+    password: str = ""
+    password_file: str = ""
+    ca_file: str = ""
+    certificate: str = ""
+    key: str = ""
+    insecure: bool = False
+    keep_alive: int = 60
+    session_expiry: float = DAY
+    max_inflight: int = 100
+    retry: float = 30.0
+
+    @property
+    def level(self) -> int:
+        """The protocol level."""
+        return LEVELS[self.version]
+
+    @property
+    def secure(self) -> bool:
+        """Whether it uses TLS."""
+        return any(address_of(url)[0] == "mqtts" for url in self.url)
+
+
+# The settings of a link, with a description of each.
+OPTIONS: dict[str, tuple[Kind, str]] = {
+    "url": (
+        LinkUrls(r"\S+", 'addresses such as "mqtt://broker.example:1883", "mqtts://broker.example:8883" or "unix:/PATH"'),
+        "addresses of the other broker, tried in turn: mqtt://HOST:PORT, mqtts://HOST:PORT (TLS) or unix:/PATH",
+    ),
+    "topics": (Rules(), 'rules, each "FILTER out|in|both QOS LOCAL-PREFIX REMOTE-PREFIX", as in Mosquitto'),
+    "version": (Choice(tuple(LEVELS)), "the version of MQTT"),
+    "client_id": (Text(), "at the other broker; empty = one that is unique and stays the same"),
+    "username": (Text(), "at the other broker"),
+    "password": (Text(), "at the other broker"),
+    "password_file": (FilePath(), "file with the password, or a token; read at each connect"),
+    "ca_file": (FilePath(), "PEM file with the authorities to trust; empty = those of the system"),
+    "certificate": (FilePath(), "PEM file with the certificate of this side"),
+    "key": (FilePath(), "PEM file with its private key"),
+    "insecure": (Boolean(), "accept a certificate of another name"),
+    "keep_alive": (Integer(5, 65_535), "seconds"),
+    "session_expiry": (Duration(0, 36_500 * DAY), "seconds that the other broker keeps messages for this side"),
+    "max_inflight": (Integer(1, 65_535), "QoS 1 and 2 messages that a broker below MQTT 5.0 may have unacknowledged"),
+    "retry": (Duration(0.1, 3600), "the longest time between attempts to connect"),
+}
+
+
+def link(name: str, options: Mapping[str, object]) -> LinkConfig:
+    """A link of a configuration.
+
+    Args:
+        name: of the table.
+        options: its keys and values.
+
+    Raises:
+        ValueError: name or settings are invalid; the text completes "expected ...".
+    """
+    if not NAME.fullmatch(name):
+        raise ValueError(f"a table named by letters, digits, - and _, such as [links.cloud], not {name!r}")
+    found: dict[str, Any] = {}
+    for option, raw in options.items():
+        if option not in OPTIONS:
+            raise ValueError(f"settings of a link ({', '.join(OPTIONS)}), not {option!r} in links.{name}")
+        kind, _ = OPTIONS[option]
+        try:
+            found[option] = kind.read(raw, is_text=False)
+        except (ValueError, OverflowError) as error:
+            wanted = str(error) if type(error) is ValueError and str(error) else kind.expected
+            raise ValueError(f"{wanted} for links.{name}.{option}") from None
+    missing = [option for option in ("url", "topics") if not found.get(option)]
+    if missing:
+        raise ValueError(f"{' and '.join(missing)} in links.{name}")
+    made = LinkConfig(name, **found)
+    if bool(made.certificate) != bool(made.key):
+        raise ValueError(f"certificate and key, both or none of them, in links.{name}")
+    if made.password and made.password_file:
+        raise ValueError(f"password or password_file, not both, in links.{name}")
+    if (made.ca_file or made.certificate or made.insecure) and not made.secure:
+        raise ValueError(f"an address mqtts://HOST:PORT in links.{name}, which has settings of TLS")
+    return made
+
+
+class Links(Kind):
+    """Tables `[links.NAME]`; as text a JSON object of objects."""
+
+    expected = 'tables such as [links.cloud], with url = "mqtts://broker.example:8883" and topics = ["sensors/# out 1"]'
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        if is_text and isinstance(raw, str):
+            raw = json.loads(raw) if raw.strip() else {}
+        if not isinstance(raw, Mapping) or not all(isinstance(table, Mapping) for table in raw.values()):
+            raise ValueError
+        return tuple(link(name, table) for name, table in raw.items())
+
+    def write(self, value: object) -> str:
+        tables = (f"{each.name} = {_inline(each)}" for each in cast(tuple[LinkConfig, ...], value))
+        return "{" + ", ".join(tables) + "}"
+
+    def shown(self, raw: object) -> str:
+        return "{...}"  # it may have passwords
+
+
+def _inline(found: LinkConfig) -> str:
+    """The table of a link in one line, without its password."""
+    settings = []
+    for each in fields(found):
+        value = getattr(found, each.name)
+        if each.name != "name" and value != each.default:
+            shown = json.dumps(HIDDEN) if each.name == "password" else OPTIONS[each.name][0].write(value)
+            settings.append(f"{each.name} = {shown}")
+    return "{" + ", ".join(settings) + "}"

@@ -1,0 +1,1 @@
+"""Links (bridges): topics that this broker and another one have in common."""

@@ -1,0 +1,228 @@
+"""The two ends of a link: its connection to the other broker, and its connection to this one.
+
+Both are connections of a client. The local one is a socket pair, so sessions, quotas and figures are those of any
+client; only its listener, which no address leads to, shows the node that it is a link.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connack, Connect, Disconnect, Packet, Suback, Unsuback
+from _speedups.net.listener import Endpoint, Listener
+from _speedups.net.reactor import Reactor
+from _speedups.protocol.client_events import reason_of
+from _speedups.protocol.link_relay import LinkRelay
+from broker.client.connection import ClientConnection
+from broker.client.options import Options
+from broker.config.link import CLIENT_ID_PREFIX, LISTENER, LinkConfig, address_of
+from broker.errors import ConnectError, ConnectionLostError
+
+TIMEOUT = 10.0  # seconds for connecting, and for a reply of a broker
+PINGREQ = b"\xc0\x00"
+BRIDGE_BIT = 0x80  # of the protocol level, by which Mosquitto knows links: no message returns, RETAIN is kept
+UNACCEPTABLE = 1  # return code: the broker does not know this protocol level
+LOCAL_LEVEL = 5
+NEVER = 0xFFFFFFFF  # Session Expiry Interval
+PACKET_IDS = 65_535
+
+_listener = Listener(LISTENER)
+
+
+class LinkError(Exception):
+    """An end of the link is not connected, or no more."""
+
+
+class BridgeBitRefused(LinkError):
+    """The other broker does not know links."""
+
+
+class End(ClientConnection):
+    """A connection of the link, and the direction from it to the other one.
+
+    Args:
+        options: of the connection.
+        relay: of its packets.
+        lost: called when it has ended.
+    """
+
+    def __init__(self, options: Options, relay: LinkRelay, lost: Callable[[], object]) -> None:
+        super().__init__(options, self._on_bytes, self._on_lost)
+        self.address = options.address
+        self.relay = relay
+        self.target: End | None = None  # the end that its packets go to; None: they wait in the relay
+        self.source: End | None = None  # the end whose packets come here
+        self.reason = ""  # why it has ended
+        self.heard = 0  # times that bytes have arrived
+        self._on_end = lost
+        self._waiting: asyncio.Future[Packet] | None = None  # for CONNACK, SUBACK or UNSUBACK
+
+    def _on_bytes(self, connection: ClientConnection, data: bytes) -> None:
+        self.heard += 1
+        try:
+            packets = self.relay.feed(data)
+        except ValueError as fault:
+            self.abort(f"it has sent {fault}")
+            return
+        for packet in packets:
+            self._on_packet(packet)
+        self.pass_on()
+
+    def _on_packet(self, packet: Packet) -> None:
+        if isinstance(packet, Disconnect):
+            self.abort(reason_of(packet, 5), packet.reason_code)
+        elif isinstance(packet, (Connack, Suback, Unsuback)) and self._waiting is not None:
+            if not self._waiting.done():
+                self._waiting.set_result(packet)
+
+    def pass_on(self) -> None:
+        """Send on what the relay has for both ends."""
+        if replies := self.relay.take_replies():
+            self.transport.write(replies)
+        if self.target is not None and (output := self.relay.take_output()):
+            self.target.transport.write(output)
+            if not self.target.writable.is_set():
+                self.pause_reading()
+
+    def connect_to(self, target: "End") -> None:
+        """Packets go on to this end from now on."""
+        self.target = target
+        target.source = self
+        self.pass_on()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.source is not None:
+            self.source.resume_reading()
+
+    def _on_lost(self, connection: ClientConnection, error: ConnectionLostError) -> None:
+        self.reason = str(error)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(LinkError(self.reason))
+        self._on_end()
+
+    async def request(self, packet: bytes) -> Any:
+        """Send CONNECT, SUBSCRIBE or UNSUBSCRIBE; returns its acknowledgement. Raises LinkError."""
+        if self.closed.is_set():
+            raise LinkError(self.reason)
+        self.transport.write(packet)
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                return await self._waiting
+        except TimeoutError:
+            raise LinkError(f"{self.address} did not reply within {TIMEOUT:g} s") from None
+
+
+def tls_of(config: LinkConfig) -> ssl.SSLContext:
+    """The TLS context of a link. Raises LinkError."""
+    try:
+        context = ssl.create_default_context(cafile=config.ca_file or None)
+        if config.certificate:
+            context.load_cert_chain(config.certificate, config.key)
+    except OSError as error:  # ssl's own errors too
+        raise LinkError(f"a file of certificates can't be read: {error.strerror or error}") from None
+    context.check_hostname = not config.insecure
+    return context
+
+
+def password_of(config: LinkConfig) -> bytes | None:
+    """The password of a link. Raises LinkError."""
+    if not config.password_file:
+        return config.password.encode() if config.password else None
+    try:
+        return Path(config.password_file).read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise LinkError(f"{config.password_file} can't be read: {error.strerror}") from None
+
+
+async def dial(config: LinkConfig, url: str, relay: LinkRelay, lost: Callable[[], object]) -> End:
+    """Open the connection to the other broker. Raises LinkError."""
+    scheme, place, port = address_of(url)
+    options = Options(
+        host="" if scheme == "unix" else place,
+        port=port,
+        unix=place if scheme == "unix" else "",
+        tls=tls_of(config) if scheme == "mqtts" else None,
+        timeout=TIMEOUT,
+    )
+    end = End(options, relay, lost)
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            await end.dial()
+    except TimeoutError:
+        raise LinkError(f"{url} did not answer within {TIMEOUT:g} s") from None
+    except ConnectError as error:
+        raise LinkError(str(error)) from None
+    return end
+
+
+async def adopt(reactor: Reactor, relay: LinkRelay, lost: Callable[[], object]) -> End:
+    """Open the connection to this broker. Raises LinkError."""
+    ours, theirs = socket.socketpair()
+    if reactor.adopt(theirs, Endpoint(_listener, transport="unix")) is None:
+        ours.close()
+        raise LinkError("this node has no room for one more connection (limits.max_connections)")
+    end = End(Options(unix="this node"), relay, lost)
+    await asyncio.get_running_loop().create_connection(lambda: end, sock=ours)
+    return end
+
+
+async def connect_remote(
+    end: End, config: LinkConfig, client_id: str, receive_maximum: int, mark: tuple[str, str], *, clean: bool, bit: bool
+) -> Connack:
+    """Send CONNECT to the other broker; returns its CONNACK, which accepts. Raises LinkError."""
+    properties: dict[str, Any] = {}
+    if config.level == LOCAL_LEVEL:
+        properties["session_expiry_interval"] = min(int(config.session_expiry), NEVER)
+        properties["receive_maximum"] = receive_maximum
+        properties["user_property"] = [mark]
+    packet = encode(
+        Connect(
+            client_id=client_id,
+            clean_start=clean,
+            keep_alive=config.keep_alive,
+            username=config.username or None,
+            password=password_of(config),
+            properties=properties,
+            protocol_level=config.level,
+        ),
+        config.level,
+    )
+    try:
+        connack: Connack = await end.request(with_bridge_bit(packet) if bit else packet)
+    except LinkError:
+        if bit:  # a broker may close a connection of an unknown level without CONNACK
+            raise BridgeBitRefused from None
+        raise
+    if bit and connack.reason_code == UNACCEPTABLE:
+        raise BridgeBitRefused
+    if connack.reason_code:
+        raise LinkError(f"{end.address} refused the link: {reason_of(connack, config.level)}")
+    return connack
+
+
+def with_bridge_bit(connect: bytes) -> bytes:
+    """A CONNECT of level 3 or 4 that says that the client is a link."""
+    name = connect.index(b"\x00\x04MQTT") if b"\x00\x04MQTT" in connect[:12] else connect.index(b"\x00\x06MQIsdp")
+    level = name + 2 + connect[name + 1]
+    return connect[:level] + bytes([connect[level] | BRIDGE_BIT]) + connect[level + 1 :]
+
+
+async def connect_local(end: End, name: str, receive_maximum: int) -> Connack:
+    """Send CONNECT to this broker; returns its CONNACK, which accepts. Raises LinkError."""
+    packet = Connect(
+        client_id=CLIENT_ID_PREFIX + name,
+        clean_start=False,
+        keep_alive=0,
+        properties={"session_expiry_interval": NEVER, "receive_maximum": receive_maximum},
+        protocol_level=LOCAL_LEVEL,
+    )
+    connack: Connack = await end.request(encode(packet, LOCAL_LEVEL))
+    if connack.reason_code:
+        raise LinkError(f"this node refused its own link: {reason_of(connack, LOCAL_LEVEL)}")
+    return connack

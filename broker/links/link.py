@@ -1,0 +1,329 @@
+"""One link: keeps both ends connected, and carries packets between them while this node runs it."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple
+
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Connack, Subscribe, Unsubscribe
+from _speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
+from broker import logs
+from broker.config.link import CLIENT_ID_PREFIX, LinkConfig, Rule
+from broker.core.data_plane import DataPlane
+from broker.core.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
+from broker.links.end import (
+    LOCAL_LEVEL,
+    PACKET_IDS,
+    PINGREQ,
+    BridgeBitRefused,
+    End,
+    LinkError,
+    adopt,
+    connect_local,
+    connect_remote,
+    dial,
+)
+
+FIRST_RETRY = 0.2  # seconds until the second attempt to connect; twice as long each time, up to `retry`
+STABLE = 10.0  # seconds connected after which the next wait is the first again
+PING_SECONDS = 15.0  # at most, between two PINGREQ
+DISCONNECT = b"\xe0\x00"
+REFUSED = 0x80  # reason codes from this one on are refusals
+MAX_PACKET_SIZE = 268_435_460  # bytes: the longest fixed header and the largest Remaining Length
+HOP = "flockmq-hop"  # user property: the identity of a broker that the message has left by a link
+WHEN_NEW = 1 << RETAIN_HANDLING_SHIFT  # retained messages are sent only if the subscription is new
+
+ENDS = ("unmatched", "invalid", "too_large", "looped", "echoed")  # reasons for which a message ends at the link
+
+log = logs.get("flockmq.links")
+
+
+class Host(NamedTuple):
+    """The node of a link, as far as links need it; it may have another data plane after a rejoin."""
+
+    data_plane: Callable[[], DataPlane]
+    identity: Callable[[], str]  # of this broker, the same at all its nodes and after a restart
+
+
+class Direction:
+    """The figures of one direction, over all its connections."""
+
+    def __init__(self) -> None:
+        self._past: Counter[str] = Counter()
+        self._relay: LinkRelay | None = None
+
+    def use(self, relay: LinkRelay | None) -> None:
+        """Another connection has begun, or none has."""
+        self._past = self._counted()
+        self._relay = relay
+
+    def _counted(self) -> "Counter[str]":
+        now = self._relay
+        figures = ("relayed", "relayed_bytes", "refused", *ENDS)
+        return self._past + Counter({name: getattr(now, name) for name in figures} if now is not None else {})
+
+    def described(self) -> dict[str, Any]:
+        """The figures, for the API."""
+        counted = self._counted()
+        return {
+            "messages": counted["relayed"],
+            "bytes": counted["relayed_bytes"],
+            "refused": counted["refused"],
+            "ended": {name: counted[name] for name in ENDS},
+        }
+
+
+class Link:
+    """A link, not connected yet.
+
+    Args:
+        config: of the link.
+        host: its node.
+    """
+
+    def __init__(self, config: LinkConfig, host: Host) -> None:
+        self.config = config
+        self._host = host
+        self._attempts = 0
+        self._bridge_bit = config.level < LOCAL_LEVEL
+        self._logged = ""  # the last reason in the log: each is logged once
+        self._out, self._in = Direction(), Direction()
+        self.state = "connecting"  # or "connected", or "waiting" until the next attempt
+        self.since = time.time()
+        self.reason = ""  # why it is not connected
+        self.address = ""  # of the other broker, of the last attempt
+        self.refused_filters: list[str] = []  # that the other broker does not let it subscribe to
+
+    @property
+    def client_id(self) -> bytes:
+        """Of its session at this broker."""
+        return (CLIENT_ID_PREFIX + self.config.name).encode()
+
+    def described(self) -> dict[str, Any]:
+        """The link, for the API."""
+        session = self._host.data_plane().sessions.get(self.client_id)
+        return {
+            "name": self.config.name,
+            "state": self.state,
+            "since": self.since,
+            "reason": self.reason,
+            "address": self.address,
+            "waiting": session.queue_length if session is not None else 0,
+            "refused_filters": self.refused_filters,
+            "out": self._out.described(),
+            "in": self._in.described(),
+        }
+
+    def _enter(self, state: str, reason: str = "") -> None:
+        self.state, self.reason, self.since = state, reason, time.time()
+
+    # ---- life ----
+
+    async def run(self) -> None:
+        """Keep the link up, until it is cancelled."""
+        wait = FIRST_RETRY
+        while True:
+            began = time.monotonic()
+            try:
+                await self._connect()
+            except BridgeBitRefused:
+                self._bridge_bit = False
+                continue
+            except LinkError as error:
+                if self.state != "connected":  # perhaps the bridge bit was not the reason
+                    self._bridge_bit = self.config.level < LOCAL_LEVEL
+                self._note(str(error))
+            except Exception as error:  # a fault of this program: other links, and this one later, must go on
+                log.exception("link has failed", link=self.config.name)
+                self._enter("waiting", repr(error))
+            if time.monotonic() - began > STABLE:
+                wait = FIRST_RETRY
+            self._attempts += 1
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # many links must not come at once
+            wait = min(2 * wait, self.config.retry)
+
+    def _note(self, reason: str) -> None:
+        self._enter("waiting", reason)
+        if reason != self._logged:
+            self._logged = reason
+            log.warning("link is not connected", link=self.config.name, reason=reason)
+
+    async def _connect(self) -> None:
+        """Connect both ends and carry packets, until one of them is lost. Raises LinkError."""
+        if self.state != "waiting":
+            self._enter("connecting")
+        lost = asyncio.Event()
+        plane, own = self._host.data_plane(), self._host.identity()
+        self.address = self.config.url[self._attempts % len(self.config.url)]
+        echoes = Echoes() if self._sees_echoes() else None
+        relay = self._make_in(plane, own, echoes)
+        remote = await dial(self.config, self.address, relay, lost.set)
+        async with _closing(remote):
+            connack = await self._greet(remote, plane)
+            relay = self._make_out(own, connack, echoes)
+            local = await adopt(plane.reactor, relay, lost.set)
+            async with _closing(local):
+                window = connack.properties.get("receive_maximum", PACKET_IDS)
+                if self.config.level < LOCAL_LEVEL:
+                    window = self.config.max_inflight
+                present = (await connect_local(local, self.config.name, window)).session_present
+                if not present and self._continues(connack):
+                    # Packet identifiers begin anew at this side: the other one must not take them for those it knows.
+                    await self._end_remote_session()
+                    raise LinkError("the session at this broker is new: it begins anew at the other one, too")
+                session = plane.sessions.get(self.client_id)
+                assert session is not None
+                if not self._continues(connack):
+                    relay.release([packet_id for packet_id, *_ in session.awaited()])
+                    local.pass_on()
+                packet_id = (session.next_number + PACKET_IDS // 2) % PACKET_IDS + 1  # far from those in use
+                await self._subscribe_local(local, plane, connack.properties.get("maximum_qos", 2))
+                await self._subscribe_remote(remote, packet_id)
+                self._out.use(local.relay)
+                self._in.use(remote.relay)
+                try:
+                    local.connect_to(remote)
+                    remote.connect_to(local)
+                    self._enter("connected")
+                    self._logged = ""
+                    log.info("link is connected", link=self.config.name, address=self.address)
+                    await self._watch(remote, lost, connack, echoes)
+                finally:
+                    self._out.use(None)
+                    self._in.use(None)
+                raise LinkError(remote.reason or local.reason)
+
+    def _sees_echoes(self) -> bool:
+        """Whether the other broker may send messages of this one back."""
+        rules = self.config.topics
+        is_known = self.config.level == LOCAL_LEVEL or self._bridge_bit
+        return not is_known and any(rule.is_out for rule in rules) and any(rule.is_in for rule in rules)
+
+    def _make_in(self, plane: DataPlane, own: str, echoes: Echoes | None) -> LinkRelay:
+        limits = plane.config.limits
+        return LinkRelay(
+            self.config.level,
+            LOCAL_LEVEL,
+            _topic_rules((rule, rule.remote_prefix, rule.local_prefix) for rule in self.config.topics if rule.is_in),
+            max_packet_size=limits.max_packet_size,
+            target_max_packet_size=limits.max_packet_size,
+            max_topic_levels=limits.max_topic_levels,
+            control_characters=plane.config.mqtt.control_characters,
+            refused_marks=[_mark(own)],
+            remembered=echoes,
+        )
+
+    def _make_out(self, own: str, connack: Connack, echoes: Echoes | None) -> LinkRelay:
+        properties = connack.properties
+        visited = [own, *(value for name, value in properties.get("user_property", ()) if name == HOP)]
+        return LinkRelay(
+            LOCAL_LEVEL,
+            self.config.level,
+            _topic_rules((rule, rule.local_prefix, rule.remote_prefix) for rule in self.config.topics if rule.is_out),
+            max_packet_size=MAX_PACKET_SIZE,
+            target_max_packet_size=properties.get("maximum_packet_size", MAX_PACKET_SIZE),
+            retain_available=bool(properties.get("retain_available", 1)),
+            mark=_mark(own),
+            refused_marks=list(map(_mark, visited)),
+            to_remember=echoes,
+        )
+
+    # ---- connecting ----
+
+    def _client_id_there(self) -> str:
+        return self.config.client_id or f"{self._host.identity()}-{self.config.name}"
+
+    async def _greet(self, remote: End, plane: DataPlane, *, clean: bool = False) -> Connack:
+        """Connect to the session at the other broker."""
+        return await connect_remote(
+            remote,
+            self.config,
+            self._client_id_there(),
+            plane.config.limits.receive_maximum,
+            (HOP, self._host.identity()),
+            clean=clean,
+            bit=self._bridge_bit,
+        )
+
+    def _continues(self, connack: Connack) -> bool:
+        """Whether the session at the other broker is an earlier one; MQTT 3.1 does not say so."""
+        return connack.session_present or self.config.level == 3
+
+    async def _end_remote_session(self) -> None:
+        plane = self._host.data_plane()
+        remote = await dial(self.config, self.address, self._make_in(plane, "", None), lambda: None)
+        async with _closing(remote):
+            await self._greet(remote, plane, clean=True)
+
+    async def _subscribe_local(self, local: End, plane: DataPlane, maximum_qos: int) -> None:
+        options = NO_LOCAL | RETAIN_AS_PUBLISHED | WHEN_NEW
+        wanted = {rule.local_filter: min(rule.qos, maximum_qos) for rule in reversed(self.config.topics) if rule.is_out}
+        session = plane.sessions.get(self.client_id)
+        assert session is not None
+        known = {topic_filter.decode() for topic_filter, *_ in plane.router.filters.all_of(session)}
+        if stale := sorted(known - wanted.keys()):
+            await local.request(encode(Unsubscribe(1, stale), LOCAL_LEVEL))
+        if wanted:
+            filters = [(topic_filter, qos | options) for topic_filter, qos in wanted.items()]
+            suback = await local.request(encode(Subscribe(2, filters), LOCAL_LEVEL))
+            if any(code >= REFUSED for code in suback.reason_codes):
+                raise LinkError("this node refused the subscriptions of its own link")
+
+    async def _subscribe_remote(self, remote: End, packet_id: int) -> None:
+        options = NO_LOCAL | RETAIN_AS_PUBLISHED | WHEN_NEW if self.config.level == LOCAL_LEVEL else 0
+        wanted = {rule.remote_filter: rule.qos for rule in reversed(self.config.topics) if rule.is_in}
+        self.refused_filters = []
+        if wanted:
+            filters = [(topic_filter, qos | options) for topic_filter, qos in wanted.items()]
+            suback = await remote.request(encode(Subscribe(packet_id, filters), self.config.level))
+            answers = zip(wanted, suback.reason_codes, strict=False)
+            self.refused_filters = [topic_filter for topic_filter, code in answers if code >= REFUSED]
+            if self.refused_filters:
+                log.error("the other broker refused subscriptions", link=self.config.name, filters=self.refused_filters)
+
+    # ---- connected ----
+
+    async def _watch(self, remote: End, lost: asyncio.Event, connack: Connack, echoes: Echoes | None) -> None:
+        """Send PINGREQ and expect replies, until an end is lost."""
+        keep_alive = connack.properties.get("server_keep_alive") or self.config.keep_alive
+        heard = -1
+        while not await _within(min(keep_alive / 2, PING_SECONDS), lost.wait()):
+            if heard == remote.heard:
+                remote.abort("it does not answer PINGREQ")
+            heard = remote.heard
+            remote.transport.write(PINGREQ)
+            if echoes is not None:
+                echoes.forget()
+
+
+def _topic_rules(parts: Iterable[tuple[Rule, str, str]]) -> list[TopicRule]:
+    """Rules as the relay has them: rule, prefix at the source, prefix at the target."""
+    return [TopicRule((removed + rule.pattern).encode(), removed.encode(), added.encode()) for rule, removed, added in parts]
+
+
+def _mark(identity: str) -> tuple[bytes, bytes]:
+    return HOP.encode(), identity.encode()
+
+
+async def _within(seconds: float, event: Awaitable[object]) -> bool:
+    """Whether the event happens in this time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event
+            return True
+    return False
+
+
+@contextlib.asynccontextmanager
+async def _closing(end: End):  # type: ignore[no-untyped-def]
+    """Close the connection at the end, with DISCONNECT if it is still open."""
+    try:
+        yield
+    finally:
+        if not end.closed.is_set():
+            end.transport.write(DISCONNECT)
+            end.transport.close()
