@@ -28,6 +28,7 @@ COMMANDS = {
     "trace": "follow a message: each step of it, over all nodes",
     "drain": "move the clients of a node to other nodes",
     "groups": "shared subscriptions: their members, and the messages that wait",
+    "links": "links to other brokers: their state, and the messages that wait",
     "bench": "measure a broker: speed, and loss of messages",
 }
 # Commands of other packages, imported by name only: they need libraries that one node doesn't.

@@ -10,7 +10,6 @@ import random
 import resource
 import time
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -38,9 +37,9 @@ from broker.hooks.api import Hooks
 from broker.hooks.chain import HookChain
 from broker.hooks.load import load
 from broker.hooks.users import HookUsers
-from broker.listeners.bind import host_name
 from broker.links.link import Host
 from broker.links.links import Links
+from broker.listeners.bind import host_name
 from broker.listeners.listeners import CERTIFICATE_SECONDS, Listeners
 from broker.rpc.methods import methods
 from broker.storage.memory import MemoryStore
@@ -56,7 +55,6 @@ RETRY_SECONDS = 0.1  # until a failed start is tried again; twice as long each t
 MAX_RETRY_SECONDS = 2.0  # ... up to this
 LOG_SECONDS = 60.0  # between lines in the log about it
 FILES_SECONDS = 2.0  # between checks whether files of users and rules have changed
-IDENTITY_BYTES = 6  # of the name by which other brokers know this one
 TICKET_KEYS_SECONDS = 1.0  # between looks at the stored keys of session tickets
 
 log = logs.get("flockmq.node")
@@ -113,7 +111,7 @@ class Node:
             proofs=lambda: self.broker.login_proofs,
         )
         self._full_queues = FullQueues(self._queue_limits)
-        self.links = Links(Host(lambda: self.broker.data_plane, self._identity), self._runs_link)
+        self.links = Links(Host(lambda: self.broker.data_plane, lambda: self.broker.secret.identity), self._runs_link)
         self._clock = Clock(self._loop, self._tick, self._jobs())
         self._driver = make_driver(self._loop)
         self._build()
@@ -137,10 +135,6 @@ class Node:
     def http_addresses(self) -> list[str]:
         """Addresses of the HTTP server."""
         return self.http.addresses if self.http is not None else []
-
-    def _identity(self) -> str:
-        """Names this broker to others; the same at all its nodes, and after a restart."""
-        return blake2b(self.broker.secret(), digest_size=IDENTITY_BYTES, person=b"links").hexdigest()
 
     def _runs_link(self, name: str) -> bool:
         is_open = self.serving and self._rejoining is None and not self.broker.redirect.closed

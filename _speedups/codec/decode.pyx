@@ -22,7 +22,7 @@ from _speedups.codec.fields cimport (
     decode_topic_name, short_body,
 )
 from _speedups.codec.packets cimport (
-    Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel,
+    BRIDGE_BIT, Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel,
     Suback, Subscribe, Unsuback, Unsubscribe,
 )
 from _speedups.codec.properties cimport decode_properties
@@ -40,8 +40,8 @@ cdef object refuse_flags(int packet_type, str statement):
     return MalformedPacket(f"{TYPE_NAMES[packet_type]}: reserved flags are not as required [{statement}]")
 
 
-cdef int decode_protocol_level(Cursor* c) except -1:
-    """Decode the protocol name and level of a CONNECT, which determine the form of the rest."""
+cdef int decode_protocol_level(Cursor* c, bint* bridge) except -1:
+    """Decode the protocol name and level of a CONNECT, which determine the form of the rest; and the bridge bit."""
     cdef const uint8_t* p
     cdef Py_ssize_t n
     cdef uint8_t level
@@ -52,6 +52,9 @@ cdef int decode_protocol_level(Cursor* c) except -1:
         raise UnacceptableProtocol(f"CONNECT: protocol name {name!r} is unknown [MQTT-3.1.2-1]")
     if read_u8(c, &level) == -1:
         raise short_body(CONNECT, "protocol level")
+    if level & BRIDGE_BIT and level & ~BRIDGE_BIT < 5:
+        bridge[0] = True
+        level &= ~BRIDGE_BIT
     if level != 3 if n == 6 else (level != 4 and level != 5):
         raise UnacceptableProtocol(f"CONNECT: protocol level {level} is not supported [MQTT-3.1.2-2]")
     return level
@@ -61,8 +64,10 @@ cdef Connect decode_connect(Cursor* c, uint8_t first_byte):
     cdef Connect packet = Connect.__new__(Connect)
     cdef uint8_t flags
     cdef uint16_t keep_alive
-    cdef int level = decode_protocol_level(c)
+    cdef bint bridge = False
+    cdef int level = decode_protocol_level(c, &bridge)
     packet.protocol_level = level
+    packet.bridge = bridge
     if level > 3 and first_byte & 0x0F:
         raise refuse_flags(CONNECT, "MQTT-2.2.2-2")
     if read_u8(c, &flags) == -1:

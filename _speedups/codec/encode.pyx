@@ -12,7 +12,7 @@ from _speedups.codec.fields cimport (
     binary, check_level, invalid, number, packet_id_bytes, reason_code_bytes, text, topic, varint,
 )
 from _speedups.codec.packets cimport (
-    Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsuback,
+    BRIDGE_BIT, Acknowledgement, Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Suback, Subscribe, Unsuback,
     Unsubscribe,
 )
 from _speedups.codec.properties cimport encode_properties
@@ -58,7 +58,7 @@ cdef bytes encode_connect(Connect packet):
             raise invalid(CONNECT, "a password without a user name [MQTT-3.1.2-22]")
         flags |= 0x40
     pieces.append(b"\x00\x06MQIsdp" if level == 3 else b"\x00\x04MQTT")
-    pieces.append(bytes((level, flags)))
+    pieces.append(bytes((level | BRIDGE_BIT if packet.bridge and level < 5 else level, flags)))
     pieces.append(number(CONNECT, "keep alive", packet.keep_alive, 2))
     if level == 5:
         pieces.append(encode_properties(CONNECT, CONNECT, packet.properties))

@@ -3,6 +3,9 @@
 # Every field is owned by its packet. Integers are plain `int` although the wire has less room, so that `encode` gets
 # a wrong value and refuses it with a reason.
 
+cdef enum:
+    BRIDGE_BIT = 0x80          # of the protocol level of a CONNECT
+
 cdef class ControlPacket:
     pass
 
@@ -13,6 +16,7 @@ cdef class Acknowledgement(ControlPacket):
 
 cdef class Connect(ControlPacket):
     cdef public int protocol_level    # 3, 4 or 5
+    cdef public bint bridge           # the client is a bridge: the highest bit of the level, at levels 3 and 4
     cdef public str client_id
     cdef public bint clean_start      # the standard's Clean Session at levels 3 and 4
     cdef public int keep_alive        # seconds, 0 = off

@@ -18,6 +18,7 @@ class Connect:
     will_properties: Properties
     properties: Properties
     protocol_level: int
+    bridge: bool
     def __init__(
         self,
         client_id: str = "",
@@ -32,6 +33,7 @@ class Connect:
         will_properties: Properties | None = None,
         properties: Properties | None = None,
         protocol_level: int = 4,
+        bridge: bool = False,
     ) -> None: ...
 
 @final

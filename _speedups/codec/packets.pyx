@@ -39,17 +39,22 @@ cdef class Acknowledgement(ControlPacket):
 
 @cython.final
 cdef class Connect(ControlPacket):
-    """A client's request to connect. `will_topic` None means no will; `keep_alive` is in seconds. Section 3.1."""
+    """A client's request to connect. `will_topic` None means no will; `keep_alive` is in seconds. Section 3.1.
+
+    `bridge`: the client is a bridge, which Mosquitto marks in the protocol level. It gets no message back that it has
+    published, and messages with the RETAIN flag of their publisher.
+    """
 
     packet_type = CONNECT
     fields = (
         "client_id", "clean_start", "keep_alive", "username", "password", "will_topic", "will_payload", "will_qos",
-        "will_retain", "will_properties", "properties", "protocol_level",
+        "will_retain", "will_properties", "properties", "protocol_level", "bridge",
     )
 
     def __init__(
         self, client_id="", clean_start=True, keep_alive=60, username=None, password=None, will_topic=None,
         will_payload=b"", will_qos=0, will_retain=False, will_properties=None, properties=None, protocol_level=4,
+        bridge=False,
     ):
         self.client_id = client_id
         self.clean_start = clean_start
@@ -63,6 +68,7 @@ cdef class Connect(ControlPacket):
         self.will_properties = will_properties or {}
         self.properties = properties or {}
         self.protocol_level = protocol_level
+        self.bridge = bridge
 
 
 @cython.final

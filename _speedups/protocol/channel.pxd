@@ -33,6 +33,7 @@ cdef class Channel(Outlet):
     cdef Alias* client_aliases         # that the client has set, from 1 on; NULL until it sets the first
     cdef uint8_t phase
     cdef bint handing_up               # the handler is being called
+    cdef readonly bint bridge          # the client is a bridge
     cdef bint metered                  # its packets are rate limited
     cdef uint8_t gate                  # reasons not to read: bits of read_gate.pxd
     cdef uint32_t need                 # bytes of the incomplete packet; 0 = unknown or none
@@ -52,6 +53,7 @@ cdef class Channel(Outlet):
     cdef bint resolve_alias(self, Publication* publication, uint16_t number) except -1
     cdef bint within_receive_maximum(self, uint8_t qos, uint16_t packet_id) except -1
     cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1
+    cdef bint is_own_state(self, const Publication* publication) except -1
     cdef int refuse_publish(self, Publication* publication, uint16_t packet_id, uint8_t code, uint8_t why) except -1
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1
     cdef bint check_properties(self, const uint8_t* p, const uint8_t* end, int kind) except -1

@@ -6,6 +6,8 @@ from _speedups.routing.router import Router
 from _speedups.session.session import Session
 from _speedups.session.turn import AckReason, Outlet
 
+STATE_TOPIC: bytes
+
 class Channel(Outlet):
     session: Session | None
     claimed: Session | None
@@ -14,6 +16,7 @@ class Channel(Outlet):
     identity: Any
     authentication: Any
     fault: CloseReason | None
+    bridge: bool
     def __init__(self, router: Router, handler: Any) -> None: ...
     @property
     def protocol_level(self) -> int: ...
@@ -34,6 +37,7 @@ class Channel(Outlet):
         receive_maximum: int = 65535,
         problem_information: bool = True,
         topic_aliases: int = 0,
+        bridge: bool = False,
     ) -> None: ...
     def detach(self) -> Session | None: ...
     def pause(self) -> None: ...

@@ -20,6 +20,7 @@ from _speedups.session.message cimport (
     Message, Publication, message_new, message_release, publication_of, publication_of_message,
 )
 from _speedups.codec.decode cimport decode_body
+from _speedups.codec.packets cimport BRIDGE_BIT
 from _speedups.codec.properties cimport PropertyScan, property_fault, scan_properties
 from _speedups.codec.publish cimport FLAG_DUP, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_sys
 from _speedups.codec.tables cimport (
@@ -46,6 +47,9 @@ from _speedups.session.turn import ACK_REASONS
 
 cdef enum:
     CONNECT_MAX = 327710      # bytes of the largest CONNECT: header and five fields of 65 535 bytes
+
+
+STATE_TOPIC = b"$SYS/broker/connection/%s/state"
 
 
 cdef bint is_text(const uint8_t* p, Py_ssize_t n) noexcept nogil:
@@ -108,7 +112,7 @@ cdef class Channel(Outlet):
         return self.receive_maximum
 
     def accept(self, Session session not None, int level, double keep_alive, *, uint32_t maximum_packet_size=0,
-               uint16_t receive_maximum=65535, bint problem_information=True, uint16_t topic_aliases=0):
+               uint16_t receive_maximum=65535, bint problem_information=True, uint16_t topic_aliases=0, bint bridge=False):
         """Accept CONNECT: packets are handled from now on, and the session's messages are sent.
 
         Args:
@@ -119,12 +123,15 @@ cdef class Channel(Outlet):
             receive_maximum: messages of QoS 1 and 2 that may be sent to it and not be acknowledged.
             problem_information: whether it wants reason strings in acknowledgements.
             topic_aliases: that may be set on messages to it [5: MQTT-3.1.2-26].
+            bridge: whether it is a bridge, below level 5.
         """
         self.level = <uint8_t>level
         self.largest = maximum_packet_size or <uint32_t>-1
         self.receive_maximum = receive_maximum
         self.problem_information = problem_information
         self.aliases.maximum = topic_aliases
+        self.bridge = bridge
+        self.keeps_retain = bridge or level == 5
         self.session = session
         self.phase = OPEN
         # One and a half times the period [MQTT-3.1.2-24], in ticks; a tick counts only when it is over.
@@ -220,7 +227,8 @@ cdef class Channel(Outlet):
 
     cdef bint begins_level_5(self, const uint8_t* body, Py_ssize_t n) noexcept:
         """Whether the body is that of a CONNECT of level 5 or a later one, whose faults get a reason code in CONNACK."""
-        if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and body[6] >= 5:
+        if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and (
+                5 <= body[6] < BRIDGE_BIT):
             self.level = 5
             return True
         return False
@@ -297,8 +305,9 @@ cdef class Channel(Outlet):
                                       publication.payload, publication.payload_length, qos, packet_id,
                                       first_byte & FLAG_DUP != 0)
         if is_sys(publication.topic, publication.topic_length):
-            return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, ONLY_THE_BROKER)  # [MQTT-4.7.2-1]
-        if self.session.rights is not None and not self.router.may_publish(
+            if not self.is_own_state(&publication):
+                return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, ONLY_THE_BROKER)  # [MQTT-4.7.2-1]
+        elif self.session.rights is not None and not self.router.may_publish(
                 self.session.rights, publication.topic, publication.topic_length):
             self.turn.counters[PUBLISH_DENIED] += 1
             if self.session.rights.first_denial():
@@ -395,6 +404,10 @@ cdef class Channel(Outlet):
             self.protocol_error(close_reasons.RECEIVE_MAXIMUM_EXCEEDED)
             return False
         return True
+
+    cdef bint is_own_state(self, const Publication* publication) except -1:
+        """Whether the topic is the one where a bridge says whether it is connected, as Mosquitto's do."""
+        return publication.topic[:publication.topic_length] == STATE_TOPIC % self.session.client_id
 
     cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1:
         """Publish a message that the client may publish, and acknowledge it."""

@@ -116,6 +116,7 @@ cdef class Router:
         cdef Subscriber subscriber
         cdef Outlet outlet
         cdef Message* made = NULL
+        cdef uint8_t* p
         cdef const uint8_t* packet = publication.packet    # the loop is hot: what it looks at is in locals
         cdef Py_ssize_t size = publication.packet_size
         cdef uint8_t qos = publication.qos
@@ -177,7 +178,10 @@ cdef class Router:
                     if tracer is not None:
                         trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and it reads too slowly")
                     continue
-                memcpy(outlet.reserve(size), packet, size)
+                p = outlet.reserve(size)
+                memcpy(p, packet, size)
+                if publication.retain and receiver.flags & KEEP_RETAIN and outlet.keeps_retain:
+                    p[0] |= FLAG_RETAIN                   # it is a bridge
                 sent += 1
                 if tracer is not None:
                     trace_delivery(tracer, "sent", subscriber, publication, 0, "")

@@ -23,7 +23,7 @@ cdef enum EntryState:
 cdef enum EntryFlags:
     QOS = 3                    # granted: 1 or 2
     RETAINED_MESSAGE = 4       # sent with RETAIN at every level: a new subscription matched a retained message
-    RETAIN_AS_PUBLISHED = 8    # sent with RETAIN at level 5
+    RETAIN_AS_PUBLISHED = 8    # sent with RETAIN at level 5, and to bridges
     DUP = 16                   # may have been sent before
     OF_GROUP = 32              # from a shared subscription
     STORED_FLAGS = 15          # those that a store keeps

@@ -453,7 +453,8 @@ cdef class Session(Subscriber):
 
     cdef int send_publish(self, uint64_t n, Entry* e) except -1:
         cdef Message* m = e.message
-        cdef uint8_t retain = e.flags & (RETAINED_MESSAGE | RETAIN_AS_PUBLISHED if self.level == 5 else RETAINED_MESSAGE)
+        cdef uint8_t retain = e.flags & (
+            RETAINED_MESSAGE | RETAIN_AS_PUBLISHED if self.outlet.keeps_retain else RETAINED_MESSAGE)
         if not self.put_publish(
                 m, PUBLISH_QOS_0 | (FLAG_DUP if e.flags & DUP else 0) | (e.flags & QOS) << 1 | (FLAG_RETAIN if retain else 0),
                 packet_id_of(n), self.identifiers_of(e)):

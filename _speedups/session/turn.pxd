@@ -55,6 +55,7 @@ cdef class Outlet:
     cdef TopicAliases aliases         # that this node has set; those of the client are the channel's
     cdef uint16_t receive_maximum     # messages of QoS 1 and 2 that it takes without acknowledging one
     cdef uint8_t level                # protocol level, 0 before CONNECT
+    cdef bint keeps_retain            # messages may keep the RETAIN flag of their publisher: level 5, or a bridge
     cdef bint problem_information     # it wants reason strings
     cdef bint unflushed               # is in turn.unflushed
     cdef bint blocked                 # the socket takes no more for now

@@ -15,6 +15,7 @@ LEVELS = {"3.1": 3, "3.1.1": 4, "5": 5}  # protocol levels, by the versions of M
 SCHEMES = ("mqtt", "mqtts", "unix")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 LISTENER = "$links"  # of the connections of links to their own node; no table [listeners.NAME] can have this name
+HOP = "flockmq-hop"  # user property: the identity of a broker that the message has left by a link
 CLIENT_ID_PREFIX = "$link/"  # of their sessions; other clients can't use it
 DAY = 86_400.0
 HIDDEN = "(hidden)"  # in place of a password
@@ -41,7 +42,8 @@ class Rule:
         words = [quoted or plain for quoted, plain in RULE.findall(text)]
         if not 1 <= len(words) <= 5:
             raise ValueError(EXPECTED_RULE)
-        pattern, direction, qos, local, remote = (*words, *("", "out", "0", "", "")[len(words) :])
+        words += ["", "out", "0", "", ""][len(words) :]
+        pattern, direction, qos, local, remote = words
         if direction not in DIRECTIONS or qos not in ("0", "1", "2"):
             raise ValueError(f"{EXPECTED_RULE}, not {text!r}")
         rule = cls(pattern, direction, int(qos), local, remote)
@@ -159,7 +161,9 @@ class LinkConfig:
 # The settings of a link, with a description of each.
 OPTIONS: dict[str, tuple[Kind, str]] = {
     "url": (
-        LinkUrls(r"\S+", 'addresses such as "mqtt://broker.example:1883", "mqtts://broker.example:8883" or "unix:/PATH"'),
+        LinkUrls(
+            r"\S+", 'addresses such as "mqtt://broker.example:1883", "mqtts://broker.example:8883" or "unix:/PATH"'
+        ),
         "addresses of the other broker, tried in turn: mqtt://HOST:PORT, mqtts://HOST:PORT (TLS) or unix:/PATH",
     ),
     "topics": (Rules(), 'rules, each "FILTER out|in|both QOS LOCAL-PREFIX REMOTE-PREFIX", as in Mosquitto'),

@@ -715,7 +715,7 @@ class Config:
     )
     links: tuple[LinkConfig, ...] = option(
         (),
-        "Links (bridges) to other brokers, a table [links.NAME] each: url, topics (rules \"FILTER out|in|both QOS "
+        'Links (bridges) to other brokers, a table [links.NAME] each: url, topics (rules "FILTER out|in|both QOS '
         'LOCAL-PREFIX REMOTE-PREFIX"), version (5, 3.1.1 or 3.1), client_id, username, password or password_file, '
         "ca_file, certificate, key, insecure, keep_alive, session_expiry, max_inflight, retry (deploy/docs/LINKS.md).",
         Links(),

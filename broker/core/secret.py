@@ -1,12 +1,14 @@
 """A secret of the node, or of all nodes of its cluster, that outlives a restart."""
 
 import secrets
+from hashlib import blake2b
 
 from broker.core.data_plane import DataPlane
 from broker.core.hidden_messages import HiddenMessages
 
 NAME = "secret"
 BYTES = 32
+IDENTITY_BYTES = 6
 
 
 class Secret:
@@ -28,3 +30,8 @@ class Secret:
             self._made = secrets.token_bytes(BYTES)
             self._messages.put(NAME, self._made)
         return self._made
+
+    @property
+    def identity(self) -> str:
+        """Names the broker to other brokers; it does not reveal the secret."""
+        return blake2b(self(), digest_size=IDENTITY_BYTES, person=b"identity").hexdigest()

@@ -14,6 +14,7 @@ from _speedups.codec.reason_codes import return_code
 from _speedups.codec.topics import has_control_characters, validate_topic_name
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
+from _speedups.protocol.channel import STATE_TOPIC
 from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
 from _speedups.session.session import Session
@@ -22,11 +23,12 @@ from broker.auth.authenticator import Identity, ReasonCode, Verdict
 from broker.auth.bans import Bans
 from broker.auth.connected_users import ConnectedUsers
 from broker.auth.flapping import Flapping
-from broker.config.link import CLIENT_ID_PREFIX, LISTENER
+from broker.config.link import CLIENT_ID_PREFIX, HOP, LISTENER
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
 from broker.core.redirect import Redirect
+from broker.core.secret import Secret
 from broker.handlers.auth import WRONG, AuthHandler
 from broker.hooks.api import Client
 from broker.hooks.chain import HookChain, Question, Refused, client_of
@@ -53,6 +55,7 @@ class ConnectHandler(Admission):
         flapping: limits how often a client connects.
         hooks: called for each client that the authenticator accepts.
         redirect: sends clients to other servers.
+        secret: of the node.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class ConnectHandler(Admission):
         flapping: Flapping,
         hooks: HookChain,
         redirect: Redirect,
+        secret: Secret,
     ) -> None:
         self._data_plane = data_plane
         self._turn = data_plane.turn
@@ -75,6 +79,7 @@ class ConnectHandler(Admission):
         self._flapping = flapping
         self._hooks = hooks
         self._redirect = redirect
+        self._secret = secret
         self._next_number = itertools.count(1)
         self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
 
@@ -194,6 +199,8 @@ class ConnectHandler(Admission):
             validate_topic_name(topic, packet.protocol_level, self._data_plane.config.limits.max_topic_levels)
         except ValueError:
             return False
+        if topic.encode() == STATE_TOPIC % packet.client_id.encode():
+            return True
         if topic == "$SYS" or topic.startswith("$SYS/") or not self._is_text_valid(topic):
             return False
         rights = verdict.identity.rights
@@ -273,7 +280,7 @@ class ConnectHandler(Admission):
         else:
             # Level 3 has no Session Present: the byte is reserved there.
             connection.send(encode(Connack(session_present=present and level > 3), 4))
-            connection.accept(session, level, keep_alive)
+            connection.accept(session, level, keep_alive, bridge=packet.bridge)
         self._data_plane.sessions.on_accepted(level)
         connection.proceed()
         self._turn.count(CONNECTS_ACCEPTED)
@@ -318,6 +325,8 @@ class ConnectHandler(Admission):
             tell["authentication_method"] = connection.authentication.method
             if connection.authentication.data:
                 tell["authentication_data"] = connection.authentication.data
+        if any(name == HOP for name, _ in asked.get("user_property", ())):
+            tell["user_property"] = [(HOP, self._secret.identity)]  # another broker's link: by this it knows loops
         largest = asked.get("maximum_packet_size", 0)
         connack = encode(Connack(session_present=present, properties=tell), 5)
         if largest and len(connack) > largest:

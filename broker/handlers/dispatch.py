@@ -47,6 +47,7 @@ class Dispatcher:
             broker.flapping,
             hooks,
             broker.redirect,
+            broker.secret,
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
         subscribe = SubscribeHandler(data_plane, coordinator, hooks)

@@ -17,7 +17,7 @@ from _speedups.session.session import Session
 from broker import logs
 from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
-from broker.core.subscription_options import MAXIMUM_QOS, RETAIN_HANDLING_SHIFT
+from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
 from broker.hooks.chain import HookChain, Refused, client_of
 
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
@@ -104,6 +104,8 @@ class SubscribeHandler:
             if session.subscriptions_held + len(added) >= limits.max_subscriptions:
                 return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions")
             added.add(topic_filter)
+        if connection.bridge and not is_shared(topic_filter):
+            options |= NO_LOCAL | RETAIN_AS_PUBLISHED
         return Grant(options, is_new)
 
     def _call_hooks(self, connection: Connection, topic_filter: str, options: int) -> Any:

@@ -24,7 +24,6 @@ from broker.errors import ConnectError, ConnectionLostError
 
 TIMEOUT = 10.0  # seconds for connecting, and for a reply of a broker
 PINGREQ = b"\xc0\x00"
-BRIDGE_BIT = 0x80  # of the protocol level, by which Mosquitto knows links: no message returns, RETAIN is kept
 UNACCEPTABLE = 1  # return code: the broker does not know this protocol level
 LOCAL_LEVEL = 5
 NEVER = 0xFFFFFFFF  # Session Expiry Interval
@@ -59,7 +58,8 @@ class End(ClientConnection):
         self.reason = ""  # why it has ended
         self.heard = 0  # times that bytes have arrived
         self._on_end = lost
-        self._waiting: asyncio.Future[Packet] | None = None  # for CONNACK, SUBACK or UNSUBACK
+        self._reply: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()  # to the last `request`
+        self._reply.cancel()
 
     def _on_bytes(self, connection: ClientConnection, data: bytes) -> None:
         self.heard += 1
@@ -75,9 +75,8 @@ class End(ClientConnection):
     def _on_packet(self, packet: Packet) -> None:
         if isinstance(packet, Disconnect):
             self.abort(reason_of(packet, 5), packet.reason_code)
-        elif isinstance(packet, (Connack, Suback, Unsuback)) and self._waiting is not None:
-            if not self._waiting.done():
-                self._waiting.set_result(packet)
+        elif isinstance(packet, (Connack, Suback, Unsuback)) and not self._reply.done():
+            self._reply.set_result(packet)
 
     def pass_on(self) -> None:
         """Send on what the relay has for both ends."""
@@ -101,8 +100,8 @@ class End(ClientConnection):
 
     def _on_lost(self, connection: ClientConnection, error: ConnectionLostError) -> None:
         self.reason = str(error)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(LinkError(self.reason))
+        if not self._reply.done():
+            self._reply.set_exception(LinkError(self.reason))
         self._on_end()
 
     async def request(self, packet: bytes) -> Any:
@@ -110,10 +109,10 @@ class End(ClientConnection):
         if self.closed.is_set():
             raise LinkError(self.reason)
         self.transport.write(packet)
-        self._waiting = asyncio.get_running_loop().create_future()
+        self._reply = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(TIMEOUT):
-                return await self._waiting
+                return await self._reply
         except TimeoutError:
             raise LinkError(f"{self.address} did not reply within {TIMEOUT:g} s") from None
 
@@ -190,11 +189,12 @@ async def connect_remote(
             password=password_of(config),
             properties=properties,
             protocol_level=config.level,
+            bridge=bit,
         ),
         config.level,
     )
     try:
-        connack: Connack = await end.request(with_bridge_bit(packet) if bit else packet)
+        connack: Connack = await end.request(packet)
     except LinkError:
         if bit:  # a broker may close a connection of an unknown level without CONNACK
             raise BridgeBitRefused from None
@@ -204,13 +204,6 @@ async def connect_remote(
     if connack.reason_code:
         raise LinkError(f"{end.address} refused the link: {reason_of(connack, config.level)}")
     return connack
-
-
-def with_bridge_bit(connect: bytes) -> bytes:
-    """A CONNECT of level 3 or 4 that says that the client is a link."""
-    name = connect.index(b"\x00\x04MQTT") if b"\x00\x04MQTT" in connect[:12] else connect.index(b"\x00\x06MQIsdp")
-    level = name + 2 + connect[name + 1]
-    return connect[:level] + bytes([connect[level] | BRIDGE_BIT]) + connect[level + 1 :]
 
 
 async def connect_local(end: End, name: str, receive_maximum: int) -> Connack:

@@ -12,7 +12,7 @@ from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Subscribe, Unsubscribe
 from _speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
 from broker import logs
-from broker.config.link import CLIENT_ID_PREFIX, LinkConfig, Rule
+from broker.config.link import CLIENT_ID_PREFIX, HOP, LinkConfig, Rule
 from broker.core.data_plane import DataPlane
 from broker.core.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
 from broker.links.end import (
@@ -34,7 +34,6 @@ PING_SECONDS = 15.0  # at most, between two PINGREQ
 DISCONNECT = b"\xe0\x00"
 REFUSED = 0x80  # reason codes from this one on are refusals
 MAX_PACKET_SIZE = 268_435_460  # bytes: the longest fixed header and the largest Remaining Length
-HOP = "flockmq-hop"  # user property: the identity of a broker that the message has left by a link
 WHEN_NEW = 1 << RETAIN_HANDLING_SHIFT  # retained messages are sent only if the subscription is new
 
 ENDS = ("unmatched", "invalid", "too_large", "looped", "echoed")  # reasons for which a message ends at the link
@@ -119,7 +118,14 @@ class Link:
         }
 
     def _enter(self, state: str, reason: str = "") -> None:
+        if (state == "connected") != (self.state == "connected"):
+            self._publish_state(b"1" if state == "connected" else b"0")
         self.state, self.reason, self.since = state, reason, time.time()
+
+    def _publish_state(self, value: bytes) -> None:
+        plane = self._host.data_plane()
+        plane.router.publish(f"$SYS/broker/links/{self.config.name}/state".encode(), value, 0, True)
+        plane.end_turn()
 
     # ---- life ----
 
@@ -302,7 +308,9 @@ class Link:
 
 def _topic_rules(parts: Iterable[tuple[Rule, str, str]]) -> list[TopicRule]:
     """Rules as the relay has them: rule, prefix at the source, prefix at the target."""
-    return [TopicRule((removed + rule.pattern).encode(), removed.encode(), added.encode()) for rule, removed, added in parts]
+    return [
+        TopicRule((removed + rule.pattern).encode(), removed.encode(), added.encode()) for rule, removed, added in parts
+    ]
 
 
 def _mark(identity: str) -> tuple[bytes, bytes]:

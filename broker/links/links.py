@@ -58,4 +58,3 @@ class Links:
     def described(self) -> list[dict[str, Any]]:
         """The links that this node runs, for the API."""
         return [link.described() for link, _ in self._running.values()]
-

@@ -22,6 +22,7 @@ def methods(view: NodeView) -> RpcMethods:
         "subscriptions": partial(clients.subscriptions, data_plane),
         "groups": partial(groups.find, data_plane, coordinator),
         "group": partial(groups.one, data_plane, coordinator),
+        "links": lambda arguments: view.links.described(),
         "kick": partial(clients.kick, data_plane),
         "wills": partial(clients.wills, coordinator),
         "cancel_will": partial(clients.cancel_will, coordinator),

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from broker.broker import Broker
 from broker.config.schema import Config
+from broker.links.links import Links
 from broker.listeners.listeners import Listeners
 
 
@@ -29,6 +30,10 @@ class NodeView(Protocol):
     @property
     def listeners(self) -> Listeners:
         """Listeners of the node."""
+
+    @property
+    def links(self) -> Links:
+        """Links of the node."""
 
     @property
     def serving(self) -> bool:

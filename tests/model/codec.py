@@ -192,19 +192,21 @@ def decode(data: bytes, level: int = 4) -> Packet:
     kind, flags = TYPES[first >> 4], first & 15
     body = Reader(header.data)
     if kind == "Connect":
-        level = connect_level(body)
+        level, bridge = connect_level(body)
     frame.varint(level)  # again, now that the level is known
     if level > 3 and kind != "Publish":
         require(flags == (2 if kind in FLAGS_OF_TWO else 0))
     packet = decode_fields(kind, flags, body, level)
     require(not body.data)
-    return {"type": kind, **packet}
+    return {"type": kind, **packet, **({"bridge": bridge} if kind == "Connect" else {})}
 
 
-def connect_level(body: Reader) -> int:
+def connect_level(body: Reader) -> tuple[int, bool]:
     name, level = body.binary(), body.number(1)
+    bridge = level in (0x83, 0x84)  # as Mosquitto's bridges send it
+    level -= 0x80 * bridge
     require((name, level) in ((b"MQIsdp", 3), (b"MQTT", 4), (b"MQTT", 5)))
-    return level
+    return level, bridge
 
 
 def decode_fields(kind: str, flags: int, body: Reader, level: int) -> Packet:
@@ -391,7 +393,11 @@ def encode_connect(packet: Packet, properties: bytes, level: int) -> bytes:
     flags = packet["clean_start"] * 2 + (packet["username"] is not None) * 128 + (packet["password"] is not None) * 64
     if will:
         flags += 4 + packet["will_qos"] * 8 + packet["will_retain"] * 32
-    body = text("MQIsdp" if level == 3 else "MQTT") + bytes([level, flags]) + packet["keep_alive"].to_bytes(2, "big")
+    body = (
+        text("MQIsdp" if level == 3 else "MQTT")
+        + bytes([level | 0x80 * packet["bridge"], flags])
+        + packet["keep_alive"].to_bytes(2, "big")
+    )
     body += properties + text(packet["client_id"])
     if will:
         body += encode_properties("Will", packet["will_properties"]) if level == 5 else b""

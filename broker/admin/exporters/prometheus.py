@@ -4,6 +4,7 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from _speedups.net.listener import Listener
 from broker.broker import Broker
@@ -17,16 +18,24 @@ LISTENER_FIGURES = (
     ("bytes_received", "counter", "Bytes read from its clients."),
     ("bytes_sent", "counter", "Bytes written to them."),
 )
+LINK_FIGURES = (
+    ("flockmq_link_up", "gauge", "1 while a link to another broker is connected."),
+    ("flockmq_link_waiting", "gauge", "Messages for the other broker that it has not acknowledged."),
+    ("flockmq_link_messages_total", "counter", "Messages that a link has carried, out or in."),
+    ("flockmq_link_refused_total", "counter", "Messages of QoS 1 and 2 that their receiver refused."),
+    ("flockmq_link_ended_total", "counter", "Messages that ended at a link, by the reason."),
+)
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-def page(broker: Broker, version: str, node: str) -> str:
+def page(broker: Broker, version: str, node: str, links: list[dict[str, Any]]) -> str:
     """All metrics with their present values; each has the label `node`.
 
     Args:
         broker: of the node.
         version: of FlockMQ.
         node: this node's name.
+        links: the links that this node runs, as `Links` describes them.
     """
     label = f'node="{node}"'
     text = "The version and the name of the node."
@@ -36,6 +45,7 @@ def page(broker: Broker, version: str, node: str) -> str:
         suffix = "_total" if metric.kind == "counter" else ""
         lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures), label)
     lines += _listeners(list(broker.data_plane.reactor.listeners.values()), label)
+    lines += _links(links, label)
     lines += _process(label)
     return "\n".join(lines) + "\n"
 
@@ -52,6 +62,23 @@ def _listeners(listeners: list[Listener], label: str) -> Iterator[str]:
         full = listener_name(name, kind)
         yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
         yield from (f'{full}{{listener="{each.name}",{label}}} {getattr(each, name)}' for each in listeners)
+
+
+def _links(links: list[dict[str, Any]], label: str) -> Iterator[str]:
+    """The state and the counters of each link."""
+    up = [(f'link="{link["name"]}"', int(link["state"] == "connected")) for link in links]
+    waiting = [(f'link="{link["name"]}"', link["waiting"]) for link in links]
+    messages, dropped, ended = [], [], []
+    for link in links:
+        for direction in ("out", "in"):
+            labels, found = f'link="{link["name"]}",direction="{direction}"', link[direction]
+            messages.append((labels, found["messages"]))
+            dropped.append((labels, found["refused"]))
+            ended += [(f'{labels},reason="{reason}"', number) for reason, number in found["ended"].items()]
+    rows = zip(LINK_FIGURES, (up, waiting, messages, dropped, ended), strict=True)
+    for (name, kind, text), values in rows:
+        yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
+        yield from (f"{name}{{{labels},{label}}} {value}" for labels, value in values)
 
 
 def listener_name(figure: str, kind: str) -> str:

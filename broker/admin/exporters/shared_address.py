@@ -27,7 +27,7 @@ def methods(node: NodeView) -> RpcMethods:
 
 def own_page(node: NodeView) -> str:
     """The metrics of this node."""
-    return prometheus.page(node.broker, node.version, node.name)
+    return prometheus.page(node.broker, node.version, node.name, node.links.described())
 
 
 async def page(node: NodeView) -> str:

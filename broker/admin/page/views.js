@@ -5,6 +5,7 @@ export const VIEWS = [
   ["clients", "Clients", () => import("./view_clients.js")],
   ["topics", "Topics", () => import("./view_topics.js")],
   ["groups", "Groups", () => import("./view_groups.js")],
+  ["links", "Links", () => import("./view_links.js")],
   ["retained", "Retained", () => import("./view_retained.js")],
   ["console", "Console", () => import("./view_console.js")],
   ["analytics", "Analytics", () => import("./view_analytics.js")],
