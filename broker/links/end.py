@@ -81,11 +81,16 @@ class End(ClientConnection):
     def pass_on(self) -> None:
         """Send on what the relay has for both ends."""
         if replies := self.relay.take_replies():
-            self.transport.write(replies)
+            self.send(replies)
         if self.target is not None and (output := self.relay.take_output()):
-            self.target.transport.write(output)
+            self.target.send(output)
             if not self.target.writable.is_set():
                 self.pause_reading()
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, unless the connection has ended: its session sends again what matters."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def connect_to(self, target: "End") -> None:
         """Packets go on to this end from now on."""
@@ -108,7 +113,7 @@ class End(ClientConnection):
         """Send CONNECT, SUBSCRIBE or UNSUBSCRIBE; returns its acknowledgement. Raises LinkError."""
         if self.closed.is_set():
             raise LinkError(self.reason)
-        self.transport.write(packet)
+        self.send(packet)
         self._reply = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(TIMEOUT):

@@ -301,7 +301,7 @@ class Link:
             if heard == remote.heard:
                 remote.abort("it does not answer PINGREQ")
             heard = remote.heard
-            remote.transport.write(PINGREQ)
+            remote.send(PINGREQ)
             if echoes is not None:
                 echoes.forget()
 
@@ -332,6 +332,5 @@ async def _closing(end: End):  # type: ignore[no-untyped-def]
     try:
         yield
     finally:
-        if not end.closed.is_set():
-            end.transport.write(DISCONNECT)
-            end.transport.close()
+        end.send(DISCONNECT)
+        end.transport.close()

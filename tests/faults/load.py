@@ -58,6 +58,10 @@ class Load:
             subscriber.subscribe(("t/#", 2 if number else 1), ("will", 2))
         self.until(lambda: not any(client.subscriptions for client in self.subscribers), "SUBACK")
 
+    def port_of(self, client: FaultClient) -> int:
+        """Of the broker that the client connects to."""
+        return self.broker.port
+
     def number(self) -> int:
         """A number that no message has."""
         self.count += 1
@@ -69,7 +73,7 @@ class Load:
         for client in self.fleet.clients:
             while client.socket is None and (everybody or self.rng.random() < 0.7):
                 will = b"will %d" % self.number() if client in self.mortals else None
-                if client.connect(self.broker.port, will=will) or not everybody:
+                if client.connect(self.port_of(client), will=will) or not everybody:
                     break
                 assert time.monotonic() < end, f"{client.client_id} can't connect\n{self.broker.log_text()}"
                 self.fleet.run_for(0.05)

@@ -1,0 +1,137 @@
+"""A link between two brokers, each killed at random moments, over a network that is cut: judged by the checker.
+
+Publishers are at one broker, subscribers at the other. What the first has acknowledged arrives, in order, and at QoS 2
+once. Subscribers are of level 4, since a link of level 5 adds a user property.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.client import FaultClient
+from tests.faults.fault_node import FaultNode
+from tests.faults.load import SETTINGS, Load
+from tests.harness.cluster_process import new_seed
+from tests.harness.tcp_proxy import TcpProxy
+
+
+WAYS = (("out", "3.1.1"), ("in", "3.1.1"), ("out", "5"), ("in", "5"))
+
+
+def linked(name: str, port: int, direction: str, version: str) -> dict[str, object]:
+    """The settings of a node with a link to the broker at this port."""
+    table = {
+        "url": f"mqtt://127.0.0.1:{port}",
+        "topics": [f"t/# {direction} 2", f"will {direction} 2"],
+        "version": version,
+        "client_id": name,
+        "retry": 0.5,
+    }
+    return {**SETTINGS, "links": json.dumps({name: table})}
+
+
+class LinkedLoad(Load):
+    """Publishers at the broker, subscribers at another one; a link between them.
+
+    Args:
+        directory: for the stores.
+        seed: of what clients do.
+        direction: "out": the publishers' broker runs the link; "in": the other one.
+        version: of the link.
+    """
+
+    def __init__(self, directory: Path, seed: int, direction: str, version: str) -> None:
+        for name in ("home", "away"):
+            (directory / name).mkdir()
+        home, away = FaultNode(directory / "home", settings=SETTINGS), FaultNode(directory / "away", settings=SETTINGS)
+        super().__init__(home, seed)
+        self.away = away
+        self.subscribers = [FaultClient(self.history, f"subscriber {number}") for number in range(3)]
+        self.fleet.clients[:] = [*self.publishers, *self.subscribers, self.keeper, *self.mortals]
+        self.runner, other = (home, away) if direction == "out" else (away, home)
+        self.network = TcpProxy(lambda: other.port)
+        self.runner.settings = linked("between", self.network.port, direction, version)
+
+    def start(self) -> None:
+        self.away.start()
+        self.broker.start()
+        self.runner.wait_for_log("link is connected")
+        self.reconnect(everybody=True)
+        for subscriber in self.subscribers:
+            subscriber.subscribe(("t/#", 2), ("will", 2))
+        self.until(lambda: not any(client.subscriptions for client in self.subscribers), "SUBACK")
+
+    def port_of(self, client: FaultClient) -> int:
+        return self.away.port if client in self.subscribers else self.broker.port
+
+    def kill(self) -> None:
+        """kill -9 of one broker or of both, or the end of the link's connection."""
+        chance = self.rng.random()
+        if chance < 0.3:
+            self.network.cut()
+            return
+        for node in (self.broker, self.away):
+            if chance > 0.85 or node is (self.broker if chance < 0.6 else self.away):
+                node.kill()
+                self.kills += 1
+                for client in self.fleet.clients:
+                    if self.port_of(client) == node.port:
+                        client.lose()
+                node.start()
+        self.reconnect()
+
+    def close(self) -> None:
+        """Stop both brokers."""
+        self.network.close()
+        for node in (self.broker, self.away):
+            status = node.stop()
+            node.check()
+            assert status == 0, node.log_text()
+
+
+@pytest.fixture(params=WAYS, ids=" ".join)
+def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LinkedLoad]:
+    load = LinkedLoad(tmp_path, new_seed(), *request.param)
+    yield load
+    load.close()
+
+
+def run(load: LinkedLoad, seconds: float) -> None:
+    load.start()
+    end = time.monotonic() + seconds
+    next_fault = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        load.act()
+        if time.monotonic() > next_fault:
+            load.kill()
+            next_fault = time.monotonic() + load.rng.choice((0.0, 0.1, 0.5, 1.0))
+    load.finish()
+    print(f"{load.kills} kills, {load.count} messages, {len(load.history.events)} events")
+    assert load.kills
+
+
+def test_random_kills_of_both_brokers(load: LinkedLoad) -> None:
+    run(load, 5)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_random_kills_of_both_brokers_for_long(tmp_path: Path) -> None:
+    end = time.monotonic() + float(os.environ.get("FLOCKMQ_TEST_SECONDS", "60"))
+    ways = itertools.cycle(WAYS)
+    while time.monotonic() < end:  # in rounds, since a history is kept in memory
+        seed = new_seed()
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        load = LinkedLoad(directory, seed, *next(ways))
+        try:
+            run(load, 20)
+        finally:
+            load.close()
+        shutil.rmtree(directory)
