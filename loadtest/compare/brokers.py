@@ -20,6 +20,7 @@ START_LIMIT = 15.0  # seconds until a broker replies
 STOP_LIMIT = 10.0  # seconds until it is killed
 START_ATTEMPTS = 5  # with another port each, if the port is taken meanwhile
 # The words of brokers, Redis and Node.js for a port in use, in lower case.
+LAST_LINES = 12  # of the output of a server that has ended, for its error
 PORT_IN_USE = ("address already in use", "address in use", "eaddrinuse")
 T = TypeVar("T")
 
@@ -212,10 +213,10 @@ def wait_until_ready(process: Process, is_ready: Callable[[], bool]) -> None:
     while time.monotonic() < end:
         if process.popen.poll() is not None:
             lines = process.output.read_text(errors="replace").strip().splitlines()
-            last = lines[-1] if lines else "no output"
+            said = "\n".join(lines[-LAST_LINES:]) or "no output"
             in_use = any(words in line.lower() for line in lines for words in PORT_IN_USE)
             error = PortInUse if in_use else BrokerError
-            raise error(f"{process.name} ended with status {process.popen.returncode}: {last}")
+            raise error(f"{process.name} ended with status {process.popen.returncode}: {said}")
         with contextlib.suppress(OSError):
             if is_ready():
                 return

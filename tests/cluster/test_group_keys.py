@@ -3,6 +3,7 @@
 A message is named by its topic and its number: `a1` is the first to `jobs/a`. Also: how messages of QoS 0 are divided.
 """
 
+import string
 from collections.abc import Callable
 
 import pytest
@@ -279,9 +280,10 @@ def test_a_lost_link_to_redis_keeps_the_order(cluster: ClusterProcess) -> None:
 def test_messages_of_qos_0_go_to_the_node_of_their_key(cluster: ClusterProcess) -> None:
     workers = [Worker(cluster[name].port, f"w-{name}", 0) for name in "abc"]
     cluster.settle()
+    keys = string.ascii_letters  # so many that each node has some: node ids are random
     for node in "abc":
-        send(cluster, *(f"{key}{node}" for key in "abcdefghijkl"), node=node, qos=0)
-    until(lambda: sum(len(names(worker)) for worker in workers) == 36)
-    for key in "abcdefghijkl":
+        send(cluster, *(f"{key}{node}" for key in keys), node=node, qos=0)
+    until(lambda: sum(len(names(worker)) for worker in workers) == 3 * len(keys))
+    for key in keys:
         assert sum(any(name[0] == key for name in names(worker)) for worker in workers) == 1
     assert all(worker.seen for worker in workers)

@@ -20,7 +20,6 @@ from tests.faults.load import SETTINGS, Load
 from tests.harness.cluster_process import new_seed
 from tests.harness.tcp_proxy import TcpProxy
 
-
 WAYS = (("out", "3.1.1"), ("in", "3.1.1"), ("out", "5"), ("in", "5"))
 
 
