@@ -19,7 +19,7 @@ from _speedups.base.cursor cimport (
 )
 from _speedups.codec.decode cimport decode_body
 from _speedups.codec.publish cimport FLAG_RETAIN, is_sys
-from _speedups.codec.tables cimport PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from _speedups.codec.tables cimport CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from _speedups.codec.topics cimport TOPIC_BYTES_MAX, check_topic_name, holds_control_character, match_topic
 
 from _speedups.codec.errors import MalformedPacket
@@ -121,6 +121,7 @@ cdef class LinkRelay:
     cdef Echoes to_remember
     cdef Echoes remembered
     cdef set ended             # packet identifiers of QoS 2 messages that ended here, until PUBREL
+    cdef bint held             # after CONNACK, until `begin`
     cdef set released          # of messages that `release` has released, until PUBCOMP
     cdef readonly uint64_t relayed
     cdef readonly uint64_t relayed_bytes
@@ -160,6 +161,8 @@ cdef class LinkRelay:
     def feed(self, bytes data not None):
         """Take bytes of the source.
 
+        After CONNACK the rest waits for `begin`, since it has the limits of the source.
+
         Returns:
             The packets that are not for the target, such as SUBACK.
 
@@ -174,7 +177,7 @@ cdef class LinkRelay:
         cdef int found
         if buffer_append(&self.incoming, &self.pool, <const uint8_t*>data, len(data)) < 0:
             raise MemoryError
-        while True:
+        while not self.held:
             packet = self.incoming.data + self.incoming.start
             at.p = packet
             at.end = packet + buffer_size(&self.incoming)
@@ -193,9 +196,21 @@ cdef class LinkRelay:
                 self.relay_acknowledgement(first_byte >> 4, &at)
             else:
                 others.append(decode_body(first_byte, at.p, remaining, self.source_level))
+                self.held = first_byte >> 4 == CONNACK
         if buffer_size(&self.incoming) == 0:
             buffer_free(&self.incoming, &self.pool)
         return others
+
+    def begin(self, *marks):
+        """CONNACK was read: go on with the bytes that follow; as `feed`.
+
+        Args:
+            marks: more user properties that messages get.
+        """
+        self.held = False
+        if self.target_level == 5:
+            self.mark += b"".join([user_property(mark) for mark in marks])
+        return self.feed(b"")
 
     def take_output(self):
         """The bytes for the target."""

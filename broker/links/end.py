@@ -63,14 +63,21 @@ class End(ClientConnection):
 
     def _on_bytes(self, connection: ClientConnection, data: bytes) -> None:
         self.heard += 1
+        self._handle(lambda: self.relay.feed(data))
+
+    def _handle(self, read: Callable[[], list[Packet]]) -> None:
         try:
-            packets = self.relay.feed(data)
+            packets = read()
         except ValueError as fault:
             self.abort(f"it has sent {fault}")
             return
         for packet in packets:
             self._on_packet(packet)
         self.pass_on()
+
+    def begin(self, *marks: tuple[bytes, bytes]) -> None:
+        """CONNACK has come: read on; messages from here get these user properties."""
+        self._handle(lambda: self.relay.begin(*marks))
 
     def _on_packet(self, packet: Packet) -> None:
         if isinstance(packet, Disconnect):

@@ -177,6 +177,8 @@ class Link:
                 if self.config.level < LOCAL_LEVEL:
                     window = self.config.max_inflight
                 present = (await connect_local(local, self.config.name, window)).session_present
+                local.begin()
+                remote.begin(*_marks_of(connack))
                 if not present and self._continues(connack):
                     # Packet identifiers begin anew at this side: the other one must not take them for those it knows.
                     await self._end_remote_session()
@@ -225,7 +227,6 @@ class Link:
 
     def _make_out(self, own: str, connack: Connack, echoes: Echoes | None) -> LinkRelay:
         properties = connack.properties
-        visited = [own, *(value for name, value in properties.get("user_property", ()) if name == HOP)]
         return LinkRelay(
             LOCAL_LEVEL,
             self.config.level,
@@ -234,7 +235,7 @@ class Link:
             target_max_packet_size=properties.get("maximum_packet_size", MAX_PACKET_SIZE),
             retain_available=bool(properties.get("retain_available", 1)),
             mark=_mark(own),
-            refused_marks=list(map(_mark, visited)),
+            refused_marks=[_mark(own), *_marks_of(connack)],
             to_remember=echoes,
         )
 
@@ -315,6 +316,11 @@ def _topic_rules(parts: Iterable[tuple[Rule, str, str]]) -> list[TopicRule]:
 
 def _mark(identity: str) -> tuple[bytes, bytes]:
     return HOP.encode(), identity.encode()
+
+
+def _marks_of(connack: Connack) -> list[tuple[bytes, bytes]]:
+    """The mark of the messages of the other broker, if it is one that knows links."""
+    return [_mark(value) for name, value in connack.properties.get("user_property", ()) if name == HOP]
 
 
 async def _within(seconds: float, event: Awaitable[object]) -> bool:
