@@ -21,7 +21,7 @@ from _speedups.routing.topic_tree cimport Node, level_hash, node_after, node_at,
 from heapq import heappop, heappush
 
 
-cdef void drop_message(void* message) noexcept nogil:
+cdef void drop_message(void* message) noexcept:
     message_release(<Message*>message)
 
 

@@ -272,7 +272,7 @@ cdef inline Node* node_after(Node* node, bint deeper) noexcept nogil:
     return NULL
 
 
-cdef inline void tree_free(Node* root, void (*drop)(void*) noexcept nogil) noexcept nogil:
+cdef inline void tree_free(Node* root, void (*drop)(void*) noexcept) noexcept:
     """Free the tree, and each value with `drop`. Leaves first: down to a leaf, then to its sibling or its parent."""
     cdef Node* node = root
     cdef Node* parent

@@ -78,7 +78,7 @@ cdef inline Message* incoming_remove(IncomingQos2* incoming, uint16_t packet_id)
     return message
 
 
-cdef inline void incoming_clear(IncomingQos2* incoming) noexcept nogil:
+cdef inline void incoming_clear(IncomingQos2* incoming) noexcept:
     """Release all messages and the memory."""
     cdef uint32_t i
     for i in range(incoming_places(incoming)):

@@ -1,8 +1,9 @@
 # An application message with more than one holder: queues, windows, the retained tree, wills.
-# One allocation, counted references, immutable. QoS 0 deliveries never create one.
+# One allocation, counted references, immutable. QoS 0 deliveries never create one. Python's allocator has the memory: for
+# small blocks that come and go by the thousand it takes a fraction of the time of malloc.
 
+from cpython.mem cimport PyObject_Free, PyObject_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 cdef struct Message:
@@ -67,10 +68,10 @@ cdef inline Publication publication_of_message(Message* m) noexcept nogil:
     return publication
 
 
-cdef inline Message* message_new(const Publication* publication) noexcept nogil:
+cdef inline Message* message_new(const Publication* publication) noexcept:
     """A message with one reference, the caller's. NULL: out of memory."""
-    cdef Message* m = <Message*>malloc(sizeof(Message) + publication.topic_length + publication.properties_length
-                                       + publication.payload_length)
+    cdef Message* m = <Message*>PyObject_Malloc(sizeof(Message) + publication.topic_length
+                                                + publication.properties_length + publication.payload_length)
     cdef uint8_t* p
     if m == NULL:
         return NULL
@@ -98,10 +99,10 @@ cdef inline Message* message_hold(Message* m) noexcept nogil:
     return m
 
 
-cdef inline void message_release(Message* m) noexcept nogil:
+cdef inline void message_release(Message* m) noexcept:
     m.refs -= 1
     if m.refs == 0:
-        free(m)
+        PyObject_Free(m)
 
 
 cdef inline const uint8_t* message_properties(const Message* m) noexcept nogil:

@@ -104,7 +104,7 @@ cdef inline Entry* queue_in_flight(OutgoingQueue* queue, uint64_t tail, uint16_t
     return entry
 
 
-cdef inline void queue_clear(OutgoingQueue* queue, uint64_t tail) noexcept nogil:
+cdef inline void queue_clear(OutgoingQueue* queue, uint64_t tail) noexcept:
     """Release all messages and the memory. The caller adjusts the counts."""
     cdef uint64_t n = queue.head
     while n < tail:
