@@ -37,7 +37,7 @@ cdef class Block:
     cdef readonly bytes settled        # what the node settles with groups, for the last of them; empty = nothing
     cdef readonly bint shares          # the reply has messages leased to this node
     cdef list moves, done              # of the journal: leases end with this block
-    cdef readonly Py_ssize_t log_size  # bytes of the batch for the log
+    cdef readonly bytes batch          # for the log and other nodes, with its header; empty = nothing
     cdef readonly tuple entry          # of the message log: (id, block); None = no entry
     cdef list sessions                 # Sessions that get messages, in the order of the reply
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched

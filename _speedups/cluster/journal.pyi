@@ -16,7 +16,7 @@ class Block:
     settled: bytes
     shares: bool
     changes: list[tuple[Any, ...]]
-    log_size: int
+    batch: bytes
     entry: tuple[bytes, bytes] | None
     @property
     def ended_leases(self) -> list[tuple[bytes, int]]: ...

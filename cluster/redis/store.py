@@ -127,8 +127,8 @@ class RedisStore(Store):
             return
         if block.commit:
             self.seq += 1
-        if block.log_size:
-            self._bounds.add(b"%d-0" % self.seq, block.log_size)
+        if block.batch:
+            self._bounds.add(b"%d-0" % self.seq, len(block.batch))
         kept = not block.commit and block.entry is None
         self._append(
             Unconfirmed(
@@ -256,6 +256,7 @@ class RedisStore(Store):
                 int(drop_oldest),
                 self._bounds.oldest(),
                 *((*entry, self._message_bounds.oldest()) if entry is not None else ()),
+                *((block.batch,) if block.batch else ()),
             )
         elif entry is not None and not waiting.kept:
             # Redis checks the id: it ignores an entry that it has, and refuses one whose predecessor it lacks.

@@ -11,6 +11,7 @@ import hiredis
 import pytest
 
 from _speedups.base.msgpack import pack
+from cluster.peers.wire import LOGGED, batch_header
 from cluster.redis.connector import function_library
 from cluster.redis.keys import Keys
 from cluster.redis.log_bounds import LogBounds
@@ -35,6 +36,9 @@ class SlowLink:
 
     def ask(self, *command: Any) -> Any:
         self._socket.sendall(hiredis.pack_command(tuple(command)))
+        return self.receive()
+
+    def receive(self) -> Any:
         reader = hiredis.Reader()
         while (reply := reader.gets()) is False:
             reader.feed(self._socket.recv(1 << 16))
@@ -57,7 +61,7 @@ class Commit:
     acks: tuple[bytes, ...] = ()
     settled = b""
     shares = False
-    log_size = 0
+    batch = b""
 
     def __init__(
         self, entry: tuple[bytes, bytes] | None, commit: bytes = b"", changes: tuple[tuple[Any, ...], ...] = ()
@@ -157,6 +161,26 @@ def test_a_repeated_commit_is_applied_once_and_one_too_early_not_at_all(link: Sl
     assert link.ask("LRANGE", "mq:q:c", 0, -1) == [b"message"]
     assert send(2) == [0, 0, 0, 1]
     assert link.ask("LLEN", "mq:q:c") == 2
+
+
+@pytest.mark.parametrize("entry", [(), (b"1000-24", bytes(24), b"0-0")], ids=["", "with an entry of the other log"])
+@pytest.mark.parametrize("revision", [15, 16])
+def test_the_batch_of_a_node_of_any_version_is_published_and_in_its_log(
+    link: SlowLink, revision: int, entry: tuple[bytes, ...]
+) -> None:
+    """Up to revision 15 it is in the block, then it is an argument. The log is read as before."""
+    packets, header = b"\x32\x09\x00\x01t\x00\x00messa", batch_header(LOGGED, NODE, 1)
+    listener = SlowLink(link.port)
+    listener.ask("SUBSCRIBE", "mq:to:n2")
+    in_block, arguments = (packets, ()) if revision < 16 else (1, (header + packets,))
+    commit = pack([[], [], in_block, header, [[b"n2", b""], [b"n3", b"for n3"]], b"", [], [], [], []])
+    command = ["FCALL", "flockmq_commit", 0, "mq:", NODE, 1, commit, 10, 1000, 0, "0-0", *entry, *arguments]
+    assert link.ask(*command) == [0, 0]
+    assert listener.receive() == [b"message", b"mq:to:n2", header + packets]
+    link.ask("XADD", "mq:log:n1", "2-0", "b", packets, "t", " n2 ")  # as a function of revision 15 has written it
+    assert link.ask("FCALL", "flockmq_log", 0, "mq:", "n2", NODE, 1) == [3, 0, packets, packets]
+    assert link.ask("XLEN", "mq:analytics:log:n1") == len(entry[:1])
+    listener.close()
 
 
 @pytest.mark.parametrize("changes", [(), (("route", b"t", 1),)], ids=["messages", "a change"])

@@ -101,7 +101,7 @@ def install(point: str, count: int) -> None:
         loop.call_soon(loop.call_soon, killer.here, "commit-sent")
 
     def arm(block: Any) -> None:
-        if block.commit and ARM in block.commit:
+        if ARM in block.commit or ARM in block.batch:
             killer.armed = True
 
     def due(point: str) -> Callable[..., None]:

@@ -218,8 +218,9 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
 end
 
 -- args: prefix, node, seq, block, max queued messages, max queued bytes, 1 = drop the oldest, oldest entry of the log
--- to keep; for the log of messages: id of an entry, the entry, the oldest entry to keep. (The entry is an argument of
--- its own because unpacking copies the parts of a block.)
+-- to keep; for the log of messages: id of an entry, the entry, the oldest entry to keep; the batch with its header, if
+-- the block has 1 in its place. (Entry and batch are arguments of their own because unpacking copies the parts of a
+-- block, and Lua hashes each byte of a new text.)
 -- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If messages
 -- were dropped, the last element is {client id, its dropped messages, ...}; nodes of revision 7 ignore it. If the block
 -- has shares, {group, place, message, ...} follows: messages leased to the caller.
@@ -237,7 +238,8 @@ register('flockmq_commit', function(args)
   if seq ~= last + 1 then
     return {'gap', last}
   end
-  local obstacle = args[9] and log_obstacle(prefix, node, args[9], args[10])
+  local has_entry = args[11] ~= nil
+  local obstacle = has_entry and log_obstacle(prefix, node, args[9], args[10])
   if obstacle == 'gap' then
     return {'gap', last}
   end
@@ -279,18 +281,20 @@ register('flockmq_commit', function(args)
     firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts)
   end
   if log ~= '' then
+    -- Nodes before revision 16 have the batch in the block, without its header.
+    local batch = log == 1 and args[#args] or header .. log
     local names = {}
     for i = 1, #targets do
       names[i] = targets[i][1]
     end
-    redis.call('XADD', prefix .. 'log:' .. node, 'MINID', '~', args[8], args[3] .. '-0', 'b', log,
+    redis.call('XADD', prefix .. 'log:' .. node, 'MINID', '~', args[8], args[3] .. '-0', 'b', batch,
       't', ' ' .. table.concat(names, ' ') .. ' ')
     for i = 1, #targets do
       local target = targets[i]
-      publish(prefix .. 'to:' .. target[1], header .. (target[2] == '' and log or target[2]))
+      publish(prefix .. 'to:' .. target[1], target[2] == '' and batch or header .. target[2])
     end
   end
-  if args[9] and not obstacle then
+  if has_entry and not obstacle then
     log_entry(prefix, node, args[9], args[10], args[11])
   end
   if changes ~= '' then

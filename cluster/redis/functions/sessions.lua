@@ -322,8 +322,10 @@ register({function_name = 'flockmq_values', flags = {'no-writes', 'allow-oom'}, 
   return result
 end})
 
+local BATCH = 76              -- 'L', the first byte of a header: entries of revisions before 16 begin with a packet
+
 -- args: prefix, node, owner of the log, first seq.
--- Returns {seq to continue from, 1 = there is more, batches for the node}.
+-- Returns {seq to continue from, 1 = there is more, batches for the node, without their headers}.
 register({function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local key, me, from = args[1] .. 'log:' .. args[3], ' ' .. args[2] .. ' ', args[4]
   local result, size = {0, 1}, 0
@@ -335,8 +337,12 @@ register({function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, cal
     end
     from = string.format('%.0f', tonumber(entry[1]:match('^%d+')) + 1)
     if entry[2][4]:find(me, 1, true) then
-      result[#result + 1] = entry[2][2]
-      size = size + #entry[2][2]
+      local batch = entry[2][2]
+      if batch:byte(1) == BATCH then
+        batch = batch:sub(2 + batch:byte(2) + 8 + 1)
+      end
+      result[#result + 1] = batch
+      size = size + #batch
       if size > AT_ONCE_BYTES then
         break
       end
