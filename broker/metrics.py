@@ -236,6 +236,7 @@ METRICS: tuple[Metric, ...] = (
     counter("flapping_refused", "access/flapping refused", "Connections of clients that connected too often."),
     counter("throttled", "access/throttled", "Times that a connection was read later because of its rate."),
     counter("tls_handshakes", "tls/handshakes", "TLS handshakes completed."),
+    counter("tls_resumed", "tls/resumed", "Those that resumed an earlier session of the client."),
     counter("tls_failures", "tls/failures", "TLS handshakes that failed."),
     counter("websocket_failures", "websocket/failures", "WebSocket handshakes refused and connections at fault."),
 )

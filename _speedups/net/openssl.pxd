@@ -54,6 +54,7 @@ cdef extern from "<openssl/ssl.h>" nogil:
     int SSL_write(SSL*, const void*, int)
     int SSL_shutdown(SSL*)
     int SSL_has_pending(const SSL*)
+    int SSL_session_reused(const SSL*)
     int SSL_get_error(const SSL*, int)
     long SSL_get_verify_result(const SSL*)
     X509* SSL_get1_peer_certificate(const SSL*)

@@ -7,7 +7,7 @@ from _speedups.base.buffers cimport buffer_append, buffer_free, buffer_size
 from _speedups.net.connection cimport Connection
 from _speedups.net.posix cimport MSG_DONTWAIT, MSG_PEEK, memmem, recv
 from _speedups.net.tls cimport FAILED, Tls
-from _speedups.session.counters cimport BYTES_RECEIVED, TLS_FAILURES, TLS_HANDSHAKES, WEBSOCKET_FAILURES
+from _speedups.session.counters cimport BYTES_RECEIVED, TLS_FAILURES, TLS_HANDSHAKES, TLS_RESUMED, WEBSOCKET_FAILURES
 
 from _speedups.net.proxy_header import HEADER_MAX, read_proxy_header as parse_proxy_header
 from _speedups.protocol import close_reasons
@@ -68,6 +68,7 @@ cdef bint tls_handshake(Connection c) except -1:
     result = c.tls.handshake()
     if result == 1:
         c.turn.counters[TLS_HANDSHAKES] += 1
+        c.turn.counters[TLS_RESUMED] += c.tls.resumed()
         c.certificate = c.tls.certificate()
         return True
     if result == FAILED:

@@ -284,6 +284,10 @@ cdef class Tls:
         """"TLSv1.2" or "TLSv1.3"."""
         return SSL_get_version(self.ssl).decode()
 
+    cdef bint resumed(self) noexcept:
+        """Whether the handshake resumed an earlier session of the client."""
+        return SSL_session_reused(self.ssl)
+
     cdef str certificate(self):
         """The subject of the client's verified certificate, in the form that the context selects.
 

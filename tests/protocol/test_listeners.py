@@ -108,12 +108,19 @@ def test_what_tls_counts(start_node: StartNode, tmp_path: Path) -> None:
         settings | {"listeners.open.tls.certificates": tmp_path / "soon.pem"}, arguments=["--http", "127.0.0.1:0"]
     )
     port = ports(node)["mqtts"]
-    tls_client(port, trusting(authority)).close()
+    context = trusting(authority)
+    first = tls_socket(port, context)
+    with SocketClient(0, "lamp", connected=first) as client:
+        client.ping()  # the ticket comes after the handshake
+        session = first.session
+    with SocketClient(0, "lamp", connected=tls_socket(port, context, session=session)) as client:
+        client.ping()
     with SocketClient(port, None) as plain:
         plain.send(CONNECT)
         while plain.socket.recv(100):
             pass
-    assert figure(node, "flockmq_tls_handshakes_total") == 1
+    assert figure(node, "flockmq_tls_handshakes_total") == 2
+    assert figure(node, "flockmq_tls_resumed_total") == 1
     assert figure(node, "flockmq_tls_failures_total") == 1
     assert figure(node, "flockmq_tls_certificate_expires") == int(soon.certificate.not_valid_after_utc.timestamp())
 
