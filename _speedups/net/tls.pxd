@@ -7,7 +7,7 @@ from _speedups.net.ticket_keys cimport TicketKeyRing
 
 cdef enum:
     RECORD_MAX = 16384        # bytes of payload in one record
-    READ_AHEAD = 65536         # bytes that OpenSSL reads from the socket at once, after the handshake
+    READ_AHEAD = 32768         # bytes that OpenSSL reads from the socket at once, after the handshake
     # Results of read, write and handshake that are not a number of bytes.
     WANTS_READ = -1            # continue when the socket is readable
     WANTS_WRITE = -2           # ... when it is writable

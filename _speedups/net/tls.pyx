@@ -227,7 +227,8 @@ cdef class Tls:
         result = SSL_do_handshake(self.ssl)
         if result == 1:
             self.ready = True
-            # Fewer reads and fewer TCP acknowledgements. Not earlier: an unfinished handshake would keep the buffer.
+            # Fewer reads and fewer TCP acknowledgements. Not more bytes: for each record OpenSSL moves the rest of the
+            # buffer to its front. Not earlier: an unfinished handshake would keep the buffer.
             SSL_set_default_read_buffer_len(self.ssl, READ_AHEAD)
             return 1
         return self.explain(result)
