@@ -155,7 +155,7 @@ class AccessControl:
             return step
         if self._chains.get(credentials.listener) is chain:
             return step
-        found = self.renewed(step.identity)
+        found = self.renewed(step.identity, credentials.client_id)
         return CHANGED if found is None else replace(step, identity=found)
 
     async def _delay(self, address: str) -> None:
@@ -199,12 +199,12 @@ class AccessControl:
 
     # ---- connected clients ----
 
-    def renewed(self, identity: Identity) -> Identity | None:
+    def renewed(self, identity: Identity, client_id: str) -> Identity | None:
         """The present identity and rights of a connected client; None: it would be refused now."""
         if identity.listener == LISTENER:
             return identity
         chain = self._chains.get(identity.listener)
-        return None if chain is None else chain.renewed(identity)
+        return None if chain is None else chain.renewed(identity, client_id)
 
     def close(self) -> None:
         """End the threads."""

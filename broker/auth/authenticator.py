@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from _speedups.codec.reason_codes import ReasonCode
@@ -18,7 +19,10 @@ __all__ = [
     "ReasonCode",
     "Step",
     "Verdict",
+    "shared",
 ]
+
+SHARED = 4096  # different identities that clients with equal ones share
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The verified identity of a client: its session, its rights and its quotas are bound to it."""
+    """The verified identity of clients: their sessions, their rights and their quotas are bound to it."""
 
     username: str | None = None  # verified; None = anonymous
     rights: Rights | None = None  # None = may publish and read everything
@@ -45,10 +49,15 @@ class Identity:
     granted: Rights | None = None  # rights that an authenticator set, instead of rules
     method: str = ""  # name of the authentication method; empty = not verified
     listener: str = "default"  # name of the listener
-    client_id: str = ""  # client id that was verified
 
 
 ANYBODY = Identity()
+
+
+@lru_cache(SHARED)
+def shared(identity: Identity) -> Identity:
+    """The one object for all clients with this identity: most clients of a listener are anonymous, or of few users."""
+    return identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from _speedups.session.rights import Rights
 from broker.auth.acl_file import AclFile
-from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
+from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict, shared
 from broker.auth.methods import PASSWORD
 from broker.auth.passwords import SCRAM_ROUNDS, StoredHash
 from broker.auth.rules import rights_of
@@ -160,30 +160,29 @@ class Chain:
         if verdict.code != ReasonCode.ACCEPTED:
             return verdict
         found = verdict.identity
-        identity = replace(
-            found, granted=found.rights, method=method, listener=credentials.listener, client_id=credentials.client_id
-        )
-        return replace(verdict, identity=self._with_rights(identity))
+        identity = replace(found, granted=found.rights, method=method, listener=credentials.listener)
+        return replace(verdict, identity=self._with_rights(identity, credentials.client_id))
 
-    def _with_rights(self, identity: Identity) -> Identity:
-        """The identity with its present rights."""
-        return replace(identity, rights=self._rights(identity))
+    def _with_rights(self, identity: Identity, client_id: str) -> Identity:
+        """The identity with the present rights of a client."""
+        rights = self._rights(identity, client_id)
+        return shared(identity if rights is identity.rights else replace(identity, rights=rights))
 
-    def _rights(self, identity: Identity) -> Rights | None:
+    def _rights(self, identity: Identity, client_id: str) -> Rights | None:
         if identity.granted is not None:
             return identity.granted
         if self.acl is not None:
-            return self.acl.rights(identity.username, identity.client_id, identity.rules or ())
+            return self.acl.rights(identity.username, client_id, identity.rules or ())
         if identity.rules is not None:
-            return rights_of(identity.rules, identity.username, identity.client_id)
+            return rights_of(identity.rules, identity.username, client_id)
         return None
 
-    def renewed(self, identity: Identity) -> Identity | None:
+    def renewed(self, identity: Identity, client_id: str) -> Identity | None:
         """The present identity and rights of a connected client; None: it would be refused now."""
         if not identity.method:
-            return self._with_rights(identity) if self.anonymous else None
+            return self._with_rights(identity, client_id) if self.anonymous else None
         for method in self.methods:
             if method.name == identity.method:
                 found = method.renew(identity)
-                return None if found is None else self._with_rights(found)
+                return None if found is None else self._with_rights(found, client_id)
         return None

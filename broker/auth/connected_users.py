@@ -20,7 +20,7 @@ from broker.auth.authenticator import Identity
 from broker.config.schema import QuotasConfig
 from broker.core.data_plane import DataPlane
 
-Renewed = Callable[[Identity], Identity | None]
+Renewed = Callable[[Identity, str], Identity | None]  # of an identity and a client id
 Expiring = tuple[float, int, Connection]  # seconds since 1970, a number for the order, the connection
 NOTHING = Rights(())
 RENEW_BATCH = 500  # some 20 ms
@@ -151,7 +151,7 @@ class ConnectedUsers:
     def _renew(self, connection: Connection, renewed: Renewed) -> bool:
         """Whether delivery plans have to be forgotten for this."""
         identity = connection.identity
-        found = renewed(identity)
+        found = renewed(identity, _client_id_of(connection))
         if found is None:
             connection.identity = replace(identity, rights=NOTHING)  # its will is not published either
             connection.close(close_reasons.USER_REMOVED)
@@ -164,6 +164,14 @@ def _set_rights(connection: Connection, identity: Identity) -> bool:
     """Whether delivery plans have to be forgotten for this."""
     session = connection.claimed  # None while it waits for one, which gets the rights with it
     return session is not None and session.set_rights(identity.rights) and session.subscriptions_held > 0
+
+
+def _client_id_of(connection: Connection) -> str:
+    """The client id of an authenticated client."""
+    if connection.claimed is not None:
+        return connection.claimed.client_id.decode()
+    assert connection.connect is not None  # its CONNECT is not answered yet
+    return connection.connect.client_id
 
 
 def _is_current(entry: Expiring) -> bool:

@@ -142,7 +142,7 @@ class ConnectHandler(Admission):
         if code != ReasonCode.ACCEPTED:
             self.refuse(connection, code, packet.client_id, reason, packet.username or "")
             return
-        connection.identity = identity
+        connection.identity, connection.connect = identity, packet
         if not self._hooks.has("connect", "authorize"):
             self._coordinator.claim(self, connection, packet)
             return

@@ -39,6 +39,6 @@ def test_new_rights_act_on_a_delivery_plan_that_is_kept() -> None:
     publisher.send(*[Publish("t", b"before")] * 3)  # the plan is kept from the second time on
     reader.take()
     rights = Rights([(True, READ, b"other"), (True, PUBLISH, b"t")])
-    node.broker.connected_users.renew(lambda identity: replace(identity, rights=rights))
+    node.broker.connected_users.renew(lambda identity, client_id: replace(identity, rights=rights))
     publisher.send(Publish("t", b"after"))
     assert reader.take() == []
