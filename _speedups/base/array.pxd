@@ -1,5 +1,6 @@
 # The growable array of C: items, count and capacity.
 
+from cpython.mem cimport PyMem_Realloc
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport realloc
 
@@ -22,15 +23,17 @@ cdef inline int array_reserve(void** items, Py_ssize_t wanted, Py_ssize_t* capac
     return 0
 
 
-cdef inline int array_reserve_tight(void** items, uint32_t wanted, uint32_t* capacity, size_t size) noexcept nogil:
-    """The same for numerous small arrays: they begin with one item and grow by half."""
-    cdef uint32_t room = capacity[0] + (capacity[0] >> 1) + 1
+cdef inline int array_reserve_tight(void** items, uint32_t count, size_t size) noexcept:
+    """Ensure room for one more item after `count`, in one of numerous small arrays; -1: out of memory.
+
+    Such an array has room for as many items as the next power of two, so it needs no field for that. Its memory is
+    Python's, which has no header: the owner frees it with PyMem_Free.
+    """
     cdef void* grown
-    if wanted <= capacity[0]:
+    if count & (count - 1):
         return 0
-    grown = realloc(items[0], room * size)
+    grown = PyMem_Realloc(items[0], (count * 2 if count else 1) * size)
     if grown == NULL:
         return -1
     items[0] = grown
-    capacity[0] = room
     return 0

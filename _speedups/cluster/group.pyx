@@ -230,7 +230,7 @@ cdef class ClusterGroup(Group):
         if session.kind != SHARED:
             return Group.take_refused(self, member, n, code)
         place = session.shares.places[n & session.shares.mask]
-        message = take_entry(session, n, queue_entry(&session.queue, n))
+        message = take_entry(session, n, queue_entry(session.queue, n))
         member.given -= 1
         self.journal.refused(self.client_id, place, session.client_id, n, code)
         if self.is_mine(place):

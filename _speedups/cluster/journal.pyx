@@ -300,8 +300,7 @@ cdef class ClusterJournal(Journal):
         return 0
 
     cdef uint32_t index(self, Subscriber session) except? 0:
-        if session.block != self.block:
-            session.block = self.block
+        if session.block_index >= <uint32_t>len(self.sessions) or self.sessions[session.block_index] is not session:
             session.block_index = <uint32_t>len(self.sessions)
             self.sessions.append(session)
         return session.block_index

@@ -25,7 +25,7 @@ cdef class MessageLog(Subscriber):
     cdef Buffer properties         # property blocks, with the expiry, without length
     cdef Buffer property_ends      # of int32_t, one for each row; empty until a row has properties
     cdef list clients              # client ids
-    cdef uint64_t blocks           # number of the block being filled; marks the plans and sessions in it
+    cdef uint64_t blocks           # number of the block being filled; marks the plans in it
     cdef int64_t now               # microseconds; 0 = not read yet
     cdef int64_t last              # the latest time used: the log's time never decreases
     cdef bint required             # a message in the block is acknowledged only when the block is stored

@@ -155,8 +155,8 @@ cdef class MessageLog(Subscriber):
         cdef Subscriber session
         if isinstance(publisher, Subscriber):
             session = <Subscriber>publisher
-            if session.log_block != self.blocks:
-                session.log_block = self.blocks
+            if (session.log_index >= <uint32_t>len(self.clients)
+                    or self.clients[session.log_index] is not session.client_id):
                 session.log_index = <uint32_t>len(self.clients)
                 self.clients.append(session.client_id)
             return <int32_t>session.log_index

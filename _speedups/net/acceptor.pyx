@@ -43,7 +43,7 @@ cdef class Acceptor(Loop):
         self.max_pending = <uint32_t>-1
 
     def __iter__(self):
-        return iter(list(self.connections.values()))
+        return iter([each for each in self.connections if each is not None])
 
     @property
     def certificate_expires(self):
@@ -137,7 +137,7 @@ cdef class Acceptor(Loop):
     cdef bint has_room(self) except -1:
         """Whether one more connection may be accepted; may end the oldest one that has not sent CONNECT."""
         cdef Connection oldest
-        if len(self.connections) >= self.max_connections:
+        if self.connection_count >= <Py_ssize_t>self.max_connections:
             return False
         if len(self.awaiting_connect) < self.max_pending:
             return True
@@ -196,7 +196,10 @@ cdef class Acceptor(Loop):
         c.is_pending = True
         if epoll_ctl(self.pending_epoll, EPOLL_CTL_ADD, fd, &event) < 0:
             return None                            # the object closes the socket
+        while len(self.connections) <= fd:
+            self.connections.append(None)
         self.connections[fd] = c
+        self.connection_count += 1
         c.awaits_connect = True
         self.awaiting_connect[fd] = c
         if self.at_capacity and not self.paused:
@@ -208,7 +211,7 @@ cdef class Acceptor(Loop):
         c.restart_timer()
         if endpoint.websocket:
             c.websocket = WebSocket()
-        c.metered = endpoint.listener.metered()
+        c.meter()
         c.in_proxy_header = endpoint.trusts is not None
         c.in_preamble = c.in_proxy_header or endpoint.secure
         if c.in_proxy_header and not endpoint.trusts(c.address):

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t
 
 from _speedups.base.buffers cimport Buffer
+from _speedups.base.flag cimport flag
 from _speedups.base.rate_limit cimport RateLimit
 from _speedups.base.timer_wheel cimport Timer
 from _speedups.net.listener cimport Endpoint
@@ -19,23 +20,23 @@ cdef class Connection(Channel):
     cdef readonly Endpoint endpoint    # the endpoint that accepted it
     cdef Tls tls                       # None: plain text
     cdef WebSocket websocket           # None: no frames
-    cdef readonly bint lingering       # all output is sent; waits for the client to close
+    cdef readonly flag lingering       # all output is sent; waits for the client to close
+    cdef flag awaits_connect           # is in loop.awaiting_connect
+    cdef flag overdue                  # the time for CONNECT and authentication is over
+    cdef public flag reset_on_close    # close by reset: a clean close would confirm data that is not stored yet
+    cdef flag in_preamble              # reads the bytes before the first byte of MQTT or HTTP:
+    cdef flag in_proxy_header          # ... a PROXY protocol header, then TLS if the endpoint uses it
+    cdef flag is_pending               # in the epoll set of connections without CONNACK
+    cdef flag counted                  # counted among the connections of its address
+    cdef flag tls_wants_write          # TLS must write before it can read on
+    cdef flag reads_again              # is in loop.read_again
+    cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6, or only the family
     cdef Loop loop
     cdef Buffer incoming               # bytes of an incomplete packet, or of packets that may not be handled yet
     cdef Timer timer                   # for CONNECT, then for keep alive
-    cdef bint awaits_connect           # is in loop.awaiting_connect
-    cdef bint overdue                  # the time for CONNECT and authentication is over
-    cdef public bint reset_on_close    # close by reset: a clean close would confirm data that is not stored yet
-    cdef object reason                    # reason of the close
-    cdef uint8_t peer[28]              # struct sockaddr_in or sockaddr_in6, or only the family
+    cdef object reason                 # reason of the close
     cdef readonly str certificate      # subject of the client's certificate, as configured, or None
-    cdef bint in_preamble              # reads the bytes before the first byte of MQTT or HTTP:
-    cdef bint in_proxy_header          # ... a PROXY protocol header, then TLS if the endpoint uses it
-    cdef bint is_pending               # in the epoll set of connections without CONNACK
-    cdef bint counted                  # counted among the connections of its address
-    cdef RateLimit messages, volume    # recent use of its rates
-    cdef bint tls_wants_write          # TLS must write before it can read on
-    cdef bint reads_again              # is in loop.read_again
+    cdef RateLimit* rates              # recent messages, and bytes; NULL while it is not metered
 
     cdef bint transmit(self) except -1
     cdef Py_ssize_t push(self, const uint8_t* p, Py_ssize_t size) except -4
@@ -47,6 +48,7 @@ cdef class Connection(Channel):
     cdef bytes origin(self)
     cdef bint count_address(self) except -1
     cdef int uncount_address(self) except -1
+    cdef int meter(self) except -1
     cdef bint within_rate(self) noexcept
     cdef int apply_rate_limit(self) except -1
     cdef int resume_rate_limited(self) except -1

@@ -10,10 +10,11 @@ such as a failed write. The reactor then ends the connection at the end of the t
 from cpython.ref cimport Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset, strerror
 
 from _speedups.base.buffers cimport buffer_free, buffer_size, pointers_push
-from _speedups.base.rate_limit cimport charge_rate, has_rate
+from _speedups.base.rate_limit cimport RateLimit, charge_rate, has_rate
 from _speedups.base.timer_wheel cimport timer_start, timer_stop
 from _speedups.codec.packets cimport Connack, Disconnect
 from _speedups.codec.encode cimport encode
@@ -42,6 +43,8 @@ from _speedups.protocol import close_reasons
 
 cdef enum:
     LINGER_TICKS = 8           # how long a refused client may take to read the refusal
+    MESSAGES = 0               # place in `rates`
+    VOLUME = 1
 
 cdef const uint8_t* MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"  # prefix of an IPv4 address in IPv6 form
 cdef Py_ssize_t TIMER_OFFSET           # of `timer` in a Connection
@@ -59,6 +62,7 @@ cdef class Connection(Channel):
     def __dealloc__(self):
         if self.fd >= 0:
             close(self.fd)
+        free(self.rates)
         if self.turn is not None:
             buffer_free(&self.incoming, &self.turn.pool)
 
@@ -159,11 +163,20 @@ cdef class Connection(Channel):
 
     # ---- rates ----
 
+    cdef int meter(self) except -1:
+        """Limit its packets from now on if its listener has rates, else no longer."""
+        self.metered = self.endpoint.listener.metered()
+        if self.metered and self.rates == NULL:
+            self.rates = <RateLimit*>calloc(2, sizeof(RateLimit))
+            if self.rates == NULL:
+                raise MemoryError
+        return 0
+
     cdef int charge(self, bint is_publish, Py_ssize_t size) except -1:
         cdef Listener listener = self.endpoint.listener
         cdef uint32_t tick = self.turn.tick
-        charge_rate(&self.messages, listener.client_messages, is_publish, tick)
-        charge_rate(&self.volume, listener.client_bytes, size, tick)
+        charge_rate(&self.rates[MESSAGES], listener.client_messages, is_publish, tick)
+        charge_rate(&self.rates[VOLUME], listener.client_bytes, size, tick)
         charge_rate(&listener.messages, listener.total_messages, is_publish, tick)
         charge_rate(&listener.volume, listener.total_bytes, size, tick)
         return self.apply_rate_limit()
@@ -185,11 +198,11 @@ cdef class Connection(Channel):
             return self.close_soon(close_reasons.INTERNAL_ERROR)
 
     cdef bint within_rate(self) noexcept:
-        """Whether its rates and those of its listener allow another packet."""
+        """Whether its rates and those of its listener allow a metered connection another packet."""
         cdef Listener listener = self.endpoint.listener
         cdef uint32_t tick = self.turn.tick
-        return (has_rate(&self.messages, listener.client_messages, tick)
-                and has_rate(&self.volume, listener.client_bytes, tick)
+        return (has_rate(&self.rates[MESSAGES], listener.client_messages, tick)
+                and has_rate(&self.rates[VOLUME], listener.client_bytes, tick)
                 and has_rate(&listener.messages, listener.total_messages, tick)
                 and has_rate(&listener.volume, listener.total_bytes, tick))
 
@@ -436,7 +449,8 @@ cdef class Connection(Channel):
         self.connect_received()
         self.reason = reason
         timer_stop(&self.loop.wheel, &self.timer)
-        del self.loop.connections[self.fd]
+        self.loop.connections[self.fd] = None
+        self.loop.connection_count -= 1
         self.loop.closed_this_turn.append(self)
         if self.reset_on_close:
             reset = linger(1, 0)

@@ -20,7 +20,8 @@ cdef class Loop:
     cdef int pending_epoll             # an epoll set within the first: connections without CONNACK
     cdef uint8_t* shared               # read buffer of all connections
     cdef uint8_t* record               # joins head and payload of a frame for TLS
-    cdef dict connections              # fd -> Connection: owns them
+    cdef list connections              # by file descriptor: owns them; None where there is none
+    cdef Py_ssize_t connection_count
     cdef dict awaiting_connect         # fd -> Connection that has not sent CONNECT or AUTH, oldest first
     cdef dict addresses                # address -> number of its connections, if a listener limits them
     cdef list rate_limited             # Connections over a rate

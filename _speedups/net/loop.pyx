@@ -35,7 +35,7 @@ cdef class Loop:
         self.record = <uint8_t*>malloc(RECORD_MAX)
         if self.epoll < 0 or self.pending_epoll < 0 or self.shared == NULL or self.record == NULL:
             raise OSError("no epoll set or no memory")
-        self.connections = {}
+        self.connections = []
         self.awaiting_connect = {}
         self.addresses = {}
         self.rate_limited = []
@@ -104,7 +104,7 @@ cdef class Loop:
 
     def __len__(self):
         """Open connections, including those that have not sent CONNECT."""
-        return len(self.connections)
+        return self.connection_count
 
     @property
     def pending(self):

@@ -317,5 +317,5 @@ cdef class Reactor(Acceptor):
     def apply_rate_limits(self):
         """Apply changed rates of listeners to all connections."""
         cdef Connection c
-        for c in self.connections.values():
-            c.metered = c.endpoint.listener.metered()
+        for c in self:
+            c.meter()

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
+from _speedups.base.flag cimport flag
 from _speedups.routing.router cimport Router
 from _speedups.session.message cimport Publication
 from _speedups.session.session cimport Session
@@ -32,9 +33,9 @@ cdef class Channel(Outlet):
     cdef readonly object fault         # the CloseReason for which the connection must end, or None
     cdef Alias* client_aliases         # that the client has set, from 1 on; NULL until it sets the first
     cdef uint8_t phase
-    cdef bint handing_up               # the handler is being called
-    cdef readonly bint bridge          # the client is a bridge
-    cdef bint metered                  # its packets are rate limited
+    cdef flag handing_up               # the handler is being called
+    cdef readonly flag bridge          # the client is a bridge
+    cdef flag metered                  # its packets are rate limited
     cdef uint8_t gate                  # reasons not to read: bits of read_gate.pxd
     cdef uint32_t need                 # bytes of the incomplete packet; 0 = unknown or none
     cdef uint32_t last_seen            # tick of the last bytes received

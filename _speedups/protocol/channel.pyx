@@ -15,6 +15,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from _speedups.base.buffers cimport buffer_size
 from _speedups.base.cursor cimport Cursor, read_header, read_varint, varint_size
+from _speedups.session.incoming_qos2 cimport incoming_bytes, incoming_count
 from _speedups.session.journal cimport BLOCK_MAX
 from _speedups.session.message cimport (
     Message, Publication, message_new, message_release, publication_of, publication_of_message,
@@ -425,9 +426,9 @@ cdef class Channel(Outlet):
         if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may be sent.
             return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind(), 0, 0)
-        if self.session.incoming.count >= self.turn.limits.max_awaiting_release or (
-                self.session.incoming.count
-                and self.session.incoming.bytes + publication.topic_length + publication.properties_length
+        if incoming_count(self.session.incoming) >= self.turn.limits.max_awaiting_release or (
+                incoming_count(self.session.incoming)
+                and incoming_bytes(self.session.incoming) + publication.topic_length + publication.properties_length
                     + publication.payload_length > self.turn.limits.max_queued_bytes):
             if self.level == 5:
                 return self.refuse_publish(publication, packet_id, CODE_QUOTA_EXCEEDED, TOO_MANY_UNRELEASED)

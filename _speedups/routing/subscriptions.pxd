@@ -52,7 +52,6 @@ cdef class SubscriptionTree:
     cdef Node** beyond         # nodes reached at the next
     cdef Py_ssize_t frontier_capacity, beyond_capacity, receiver_capacity
     cdef readonly uint64_t generation
-    cdef uint64_t mark         # marks the sessions already in the plan being made
     cdef readonly uint64_t count       # subscriptions
 
     cdef dict by_name          # Group by its name
@@ -68,6 +67,7 @@ cdef class SubscriptionTree:
     cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL
     cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1
     cdef int collect(self, Node* node) except -1
+    cdef bint is_receiver(self, void* subscriber) noexcept
     cdef int add_receiver(self, void* subscriber, uint8_t qos, uint8_t flags) except -1
     cdef int complete(self) except -1
     cdef int complete_one(self, SpecialMatch* matches, Py_ssize_t n) except -1

@@ -14,6 +14,7 @@ the call that requested it: no function called meanwhile changes subscriptions.
 """
 
 from libc.stdint cimport uint16_t, uintptr_t
+from cpython.mem cimport PyMem_Free
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
@@ -106,7 +107,7 @@ cdef class SubscriptionTree:
         pool_free(&self.pool)
         free(self.frontier)
         free(self.beyond)
-        tree_free(self.root, free)
+        tree_free(self.root, PyMem_Free)
 
     # ---- changes ----
 
@@ -145,11 +146,10 @@ cdef class SubscriptionTree:
             if subscriber.kind == LOCAL and subscriber.recorded():
                 subscriber.turn.journal.subscribed(subscriber.session_id, options, identifier, path, n)
             return False
-        if array_reserve_tight(&node.value, node.count + 1, &node.capacity, sizeof(SubscriptionEntry)) < 0:
+        if array_reserve_tight(&node.value, node.count, sizeof(SubscriptionEntry)) < 0:
             node_prune(node)
             raise MemoryError
-        if array_reserve_tight(<void**>&subscriber.subscriptions, subscriber.subscription_count + 1,
-                               &subscriber.subscription_capacity, sizeof(Subscription)) < 0:
+        if array_reserve_tight(<void**>&subscriber.subscriptions, subscriber.subscription_count, sizeof(Subscription)) < 0:
             raise MemoryError
         subscriber.subscriptions[subscriber.subscription_count] = Subscription(<void*>node, node.count)
         (<SubscriptionEntry*>node.value)[node.count] = SubscriptionEntry(
@@ -207,9 +207,8 @@ cdef class SubscriptionTree:
             else:
                 self.generation += 1
             self.cancel(subscriber, subscriber.subscription_count - 1)
-        free(subscriber.subscriptions)
+        PyMem_Free(subscriber.subscriptions)
         subscriber.subscriptions = NULL
-        subscriber.subscription_capacity = 0
 
     cdef Py_ssize_t find(self, Subscriber subscriber, Node* node) noexcept:
         """The position of the node in the subscriber's array, or -1; searches the shorter of the two arrays."""
@@ -241,9 +240,8 @@ cdef class SubscriptionTree:
             subscriber.subscriptions[position] = last[0]
             (<SubscriptionEntry*>(<Node*>last.node).value)[last.position].position = position
         if node.count == 0:
-            free(node.value)
+            PyMem_Free(node.value)
             node.value = NULL
-            node.capacity = 0
             node_prune(node)
         self.count -= 1
         return 0
@@ -471,7 +469,6 @@ cdef class SubscriptionTree:
         self.special_count = 0
         self.identifiers.start = self.identifiers.end = 0
         self.last_identifiers = 0
-        self.mark += 1
         self.widen(1)
         self.frontier[0] = self.root
         while more:
@@ -543,7 +540,7 @@ cdef class SubscriptionTree:
                 continue
             qos = s.options & MAXIMUM_QOS
             flags = KEEP_RETAIN if s.options & KEEPS_RETAIN else 0
-            if subscriber.plan_mark == self.mark:
+            if self.is_receiver(s.subscriber):
                 known = &self.scratch.receivers[subscriber.plan_index]
                 known.flags |= flags
                 if known.qos < qos:
@@ -553,9 +550,13 @@ cdef class SubscriptionTree:
             s += 1
         return 0
 
+    cdef bint is_receiver(self, void* subscriber) noexcept:
+        """Whether the plan being made has the subscriber: its `plan_index` may be of an earlier plan."""
+        cdef uint32_t index = (<Subscriber>subscriber).plan_index
+        return index < self.scratch.count and self.scratch.receivers[index].subscriber == subscriber
+
     cdef int add_receiver(self, void* subscriber, uint8_t qos, uint8_t flags) except -1:
         """Add a receiver, for which there is room."""
-        (<Subscriber>subscriber).plan_mark = self.mark
         (<Subscriber>subscriber).plan_index = self.scratch.count
         self.scratch.receivers[self.scratch.count] = Receiver(subscriber, qos, flags, 0, 0)
         self.scratch.count += 1
@@ -577,7 +578,7 @@ cdef class SubscriptionTree:
     cdef int complete_one(self, SpecialMatch* matches, Py_ssize_t n) except -1:
         """Add `n` matches of one subscriber, in the order of their identifiers."""
         cdef Subscriber subscriber = <Subscriber>matches[0].subscriber
-        cdef bint others = subscriber.plan_mark == self.mark     # it has matches without No Local ...
+        cdef bint others = self.is_receiver(matches[0].subscriber) # it has matches without No Local ...
         cdef bint no_local = False                               # ... and with it
         cdef uint8_t own_qos = 0, own_flags = 0
         cdef Receiver* receiver

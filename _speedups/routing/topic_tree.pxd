@@ -7,8 +7,9 @@
 # Matching is bound by memory: each node that it visits, and each that it compares, is a miss of the cache. So the table
 # holds the hashes, and what matching reads of a node is together.
 
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
 
 cdef enum:
@@ -24,21 +25,20 @@ cdef struct Node:
     Node* parent               # NULL at the root
     Node* previous             # sibling; at the first: the last
     uint32_t children
-    uint32_t capacity          # for the owner
     uint32_t pins              # cursors at this node
     uint32_t table_size        # a power of two; from here on all that matching reads
+    uint32_t count             # for the owner: items in `value`
     Slot* table                # children by hash of their level, open addressing; or NULL
     Node* child                # the first child; its `previous` is the last
     Node* next                 # sibling, NULL at the last
     void* value                # value of the tree's owner; a node without value, child and pin is removed
-    uint32_t count             # for the owner: items in `value`
     uint32_t hash
     uint16_t length            # of the level
     uint8_t wild
     uint8_t level[1]
 
 
-cdef inline uint32_t level_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+cdef inline uint32_t level_hash(const uint8_t* p, Py_ssize_t n) noexcept:
     """FNV-1a: levels are short."""
     cdef uint32_t h = 2166136261u
     cdef Py_ssize_t i
@@ -47,7 +47,7 @@ cdef inline uint32_t level_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
     return h
 
 
-cdef inline Py_ssize_t level_length(const uint8_t* p, const uint8_t* end) noexcept nogil:
+cdef inline Py_ssize_t level_length(const uint8_t* p, const uint8_t* end) noexcept:
     """Bytes until the next '/' or the end."""
     cdef const uint8_t* start = p
     while p < end and p[0] != c'/':
@@ -55,8 +55,8 @@ cdef inline Py_ssize_t level_length(const uint8_t* p, const uint8_t* end) noexce
     return p - start
 
 
-cdef inline Node* node_new(Node* parent, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept nogil:
-    cdef Node* node = <Node*>calloc(1, sizeof(Node) + n)
+cdef inline Node* node_new(Node* parent, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept:
+    cdef Node* node = <Node*>PyMem_Calloc(1, sizeof(Node) - 1 + n)     # the struct has the first byte of the level
     if node != NULL:
         node.parent = parent
         node.hash = h
@@ -65,14 +65,14 @@ cdef inline Node* node_new(Node* parent, const uint8_t* level, Py_ssize_t n, uin
     return node
 
 
-cdef inline void table_put(Node* node, Node* child) noexcept nogil:
+cdef inline void table_put(Node* node, Node* child) noexcept:
     cdef uint32_t i = child.hash & (node.table_size - 1)
     while node.table[i].node != NULL:
         i = (i + 1) & (node.table_size - 1)
     node.table[i] = Slot(child, child.hash)
 
 
-cdef inline int table_build(Node* node, uint32_t size) noexcept nogil:
+cdef inline int table_build(Node* node, uint32_t size) noexcept:
     """A table of `size` slots with all children; on failure the old one stays."""
     cdef Slot* table = <Slot*>calloc(size, sizeof(Slot))
     cdef Node* child = node.child
@@ -87,7 +87,7 @@ cdef inline int table_build(Node* node, uint32_t size) noexcept nogil:
     return 0
 
 
-cdef inline Node* node_child(const Node* node, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept nogil:
+cdef inline Node* node_child(const Node* node, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept:
     """The child with this level, or NULL."""
     cdef Node* child
     cdef uint32_t i
@@ -104,17 +104,17 @@ cdef inline Node* node_child(const Node* node, const uint8_t* level, Py_ssize_t 
         i = (i + 1) & (node.table_size - 1)
 
 
-cdef inline Node* node_plus(const Node* node) noexcept nogil:
+cdef inline Node* node_plus(const Node* node) noexcept:
     """The child '+' of a node that has it."""
     return node.child
 
 
-cdef inline Node* node_hash(const Node* node) noexcept nogil:
+cdef inline Node* node_hash(const Node* node) noexcept:
     """The child '#' of a node that has it."""
     return node.child.next if node.wild & PLUS else node.child
 
 
-cdef inline void ring_insert(Node* node, Node* child, Node* after) noexcept nogil:
+cdef inline void ring_insert(Node* node, Node* child, Node* after) noexcept:
     """Put a child into the ring of siblings, after this one; NULL: as the first."""
     if after == NULL:
         child.next = node.child
@@ -130,7 +130,7 @@ cdef inline void ring_insert(Node* node, Node* child, Node* after) noexcept nogi
         node.child.previous = child
 
 
-cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept nogil:
+cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept:
     """A new youngest child. NULL: out of memory."""
     cdef Node* child = node_new(node, level, n, h)
     if child == NULL:
@@ -155,7 +155,7 @@ cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint3
     return child
 
 
-cdef inline void table_put_if_absent(Node* node, Node* child) noexcept nogil:
+cdef inline void table_put_if_absent(Node* node, Node* child) noexcept:
     """Put the child into the table, unless the table was just built with it."""
     cdef uint32_t i = child.hash & (node.table_size - 1)
     while node.table[i].node != NULL:
@@ -165,7 +165,7 @@ cdef inline void table_put_if_absent(Node* node, Node* child) noexcept nogil:
     node.table[i] = Slot(child, child.hash)
 
 
-cdef inline void table_remove(Node* node, Node* child) noexcept nogil:
+cdef inline void table_remove(Node* node, Node* child) noexcept:
     """Remove the child, and move back the entries that collisions had pushed on."""
     cdef uint32_t mask = node.table_size - 1
     cdef uint32_t i = child.hash & mask
@@ -184,7 +184,7 @@ cdef inline void table_remove(Node* node, Node* child) noexcept nogil:
     node.table[i].node = NULL
 
 
-cdef inline void node_remove(Node* child) noexcept nogil:
+cdef inline void node_remove(Node* child) noexcept:
     """Unhook a node without children from its parent and free it."""
     cdef Node* node = child.parent
     if node.table != NULL:
@@ -203,10 +203,10 @@ cdef inline void node_remove(Node* child) noexcept nogil:
     elif child.length == 1 and child.level[0] == c'#':
         node.wild &= ~HASH
     free(child.table)
-    free(child)
+    PyMem_Free(child)
 
 
-cdef inline void node_prune(Node* node) noexcept nogil:
+cdef inline void node_prune(Node* node) noexcept:
     """Remove the node and then its ancestors, as long as they are empty."""
     cdef Node* parent
     while node.parent != NULL and node.child == NULL and node.value == NULL and node.pins == 0:
@@ -215,7 +215,7 @@ cdef inline void node_prune(Node* node) noexcept nogil:
         node = parent
 
 
-cdef inline Node* node_at(Node* node, const uint8_t* path, Py_ssize_t n, bint make) noexcept nogil:
+cdef inline Node* node_at(Node* node, const uint8_t* path, Py_ssize_t n, bint make) noexcept:
     """The node of a topic name or filter below `node`; if missing, created if `make`, else NULL."""
     cdef const uint8_t* p = path
     cdef const uint8_t* end = path + n
@@ -240,7 +240,7 @@ cdef inline Node* node_at(Node* node, const uint8_t* path, Py_ssize_t n, bint ma
         p += 1
 
 
-cdef inline Py_ssize_t node_path(const Node* node, uint8_t* path) noexcept nogil:
+cdef inline Py_ssize_t node_path(const Node* node, uint8_t* path) noexcept:
     """Length in bytes of the node's topic name or filter, which is written to `path` unless that is NULL."""
     cdef const Node* n = node
     cdef Py_ssize_t size = 0
@@ -261,7 +261,7 @@ cdef inline Py_ssize_t node_path(const Node* node, uint8_t* path) noexcept nogil
     return size
 
 
-cdef inline Node* node_after(Node* node, bint deeper) noexcept nogil:
+cdef inline Node* node_after(Node* node, bint deeper) noexcept:
     """The node after this one, parents before children; without `deeper`, past all below it. NULL: no more."""
     if deeper and node.child != NULL:
         return node.child
@@ -286,5 +286,5 @@ cdef inline void tree_free(Node* root, void (*drop)(void*) noexcept) noexcept:
             if node.value != NULL:
                 drop(node.value)
             free(node.table)
-            free(node)
+            PyMem_Free(node)
             node = parent

@@ -33,8 +33,8 @@ from _speedups.session.group_store cimport GroupStore
 from _speedups.session.message cimport (
     Message, Publication, message_hold, message_payload, message_properties, message_release, message_size,
 )
-from _speedups.session.outgoing_queue cimport OF_GROUP, RETAIN_AS_PUBLISHED, WAITING, Entry, queue_entry, queue_grow
-from _speedups.session.session cimport Session, count_queued
+from _speedups.session.outgoing_queue cimport OF_GROUP, RETAIN_AS_PUBLISHED, WAITING, Entry, queue_entry
+from _speedups.session.session cimport Session, count_queued, make_room
 from _speedups.session.subscriber cimport Plan, Receiver
 from _speedups.session.turn cimport Turn
 
@@ -283,9 +283,9 @@ cdef class Group(GroupStore):
         for member in self.members:
             session = member.session
             for n in entries_of(member):
-                if queue_entry(&session.queue, n).message != NULL:
+                if queue_entry(session.queue, n).message != NULL:
                     place = session.shares.places[n & session.shares.mask]
-                    self.note_key(place, queue_entry(&session.queue, n).message)
+                    self.note_key(place, queue_entry(session.queue, n).message)
                     self.keys.bind(place, member)
         return 0
 
@@ -443,10 +443,9 @@ cdef class Begun(Held):
 cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message* message, uint8_t flags) except 0:
     """Put a message of the group into the queue of the session; returns its queue number."""
     cdef uint64_t n = session.tail
-    if queue_grow(&session.queue, n) < 0:
-        raise MemoryError
+    make_room(session)
     session.shares.put(session.queue.head, n, place)
-    queue_entry(&session.queue, n)[0] = Entry(message_hold(message), 0, flags | OF_GROUP, WAITING, member.index)
+    queue_entry(session.queue, n)[0] = Entry(message_hold(message), 0, flags | OF_GROUP, WAITING, member.index)
     if session.recorded():
         session.turn.journal.queued(session, session.session_id, n, message, flags, member.properties,
                                     len(member.properties))

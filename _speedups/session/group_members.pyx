@@ -23,6 +23,7 @@ from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport Message, Publication, message_size
 from _speedups.session.outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, SENT, WAITING, Entry, queue_entry, queue_skip_acked,
+    queue_unsent,
 )
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.session cimport Session, count_inflight, count_queued
@@ -69,7 +70,7 @@ cdef class Member(Membership):
             outlet.wants_room = True              # it acknowledges nothing: only its output shows how fast it reads
             return False
         window = min(self.group.settings.window, <uint32_t>outlet.receive_maximum)
-        return self.given < window and self.session.tail - self.session.queue.next < window
+        return self.given < window and queue_unsent(self.session.queue, self.session.tail) < window
 
     cdef bint may_take(self, const Message* message) except -1:
         """Whether its client may read the message, and takes a packet of its size."""
@@ -215,7 +216,7 @@ cdef class GroupMembers(GroupQueue):
         self.make_unready(member)
         self.members.remove(member)
         for n in entries_of(member):
-            e = queue_entry(&session.queue, n)
+            e = queue_entry(session.queue, n)
             if session.restoring or session.kind == SHARED:
                 release_entry(session, member, n, e)
             elif e.state == WAITING and not e.flags & DUP:
@@ -357,7 +358,7 @@ cdef class GroupMembers(GroupQueue):
 
     cdef int take_refused(self, Member member, uint64_t n, uint8_t code) except -1:
         """The client refuses the entry `n` of its queue: it comes back."""
-        return give_back(member.session, n, queue_entry(&member.session.queue, n), code)
+        return give_back(member.session, n, queue_entry(member.session.queue, n), code)
 
     # ---- the messages, see group.pyx ----
 
@@ -399,7 +400,7 @@ cdef Message* take_entry(Session session, uint64_t n, Entry* e) except NULL:
         count_inflight(session, -<int64_t>session.in_flight(n, e))
     count_queued(session, -1, -message_size(message))
     e[0] = Entry(NULL, 0, e.flags & QOS, ACKED, 0)
-    queue_skip_acked(&session.queue, session.tail)
+    queue_skip_acked(session.queue, session.tail)
     return message
 
 
@@ -448,7 +449,7 @@ cdef list entries_of(Member member):
     cdef Entry* e
     cdef list found = []
     for n in range(session.queue.head, session.tail):
-        e = queue_entry(&session.queue, n)
+        e = queue_entry(session.queue, n)
         if e.flags & OF_GROUP and e.identifiers == member.index and e.state != ACKED:
             found.append(n)
     return found
@@ -461,7 +462,7 @@ cdef int give_back_unsent(Member member) except -1:
     cdef Entry* e
     if member.given:
         for n in entries_of(member):
-            e = queue_entry(&session.queue, n)
+            e = queue_entry(session.queue, n)
             if e.state == WAITING and not e.flags & DUP:
                 give_back(session, n, e)
     return 0
@@ -477,7 +478,7 @@ def give_back_sent(Session session not None):
         return 0
     for member in session.shares.items:
         for n in entries_of(member) if member is not None else ():
-            e = queue_entry(&session.queue, n)
+            e = queue_entry(session.queue, n)
             if e.flags & QOS == 1:
                 give_back(session, n, e)
                 count += 1
@@ -495,7 +496,7 @@ cdef int note_given(Session session, uint64_t n, bytes name, uint64_t place, bin
     cdef Entry* e
     if session.shares is None or not session.queue.head <= n < session.tail:
         return 0
-    e = queue_entry(&session.queue, n)
+    e = queue_entry(session.queue, n)
     if e.message == NULL or e.state == ACKED or e.flags & OF_GROUP:
         return 0
     for member in session.shares.items:

@@ -91,7 +91,7 @@ cdef class GroupStore(GroupMembers):
         for member in self.members:
             session = member.session
             for n in () if session.recorded() else entries_of(member):
-                e = queue_entry(&session.queue, n)
+                e = queue_entry(session.queue, n)
                 if e.message != NULL and e.flags & QOS == 1:
                     self.record_queued(session.shares.places[n & session.shares.mask], e.message)
 
@@ -130,7 +130,7 @@ cdef class GroupStore(GroupMembers):
         self.next_place = max(self.next_place, place + 1)
         for member in self.members:
             if member.session is session and session.queue.head <= n < session.tail:
-                e = queue_entry(&session.queue, n)
+                e = queue_entry(session.queue, n)
                 if e.state != ACKED and not e.flags & OF_GROUP:
                     e.flags |= OF_GROUP
                     e.identifiers = member.index

@@ -12,45 +12,59 @@ cdef struct Awaiting:
     Message* message           # owns a reference; NULL = an empty place
     uint16_t packet_id
 
+# A table by packet identifier, open addressing, at most half full. A session without such messages has none: NULL.
 cdef struct IncomingQos2:
-    Awaiting* items            # by packet identifier, open addressing; at most half full
-    uint32_t mask              # size of the table - 1
-    uint32_t count
     uint64_t bytes             # of topic names, properties and payloads
+    uint32_t count
+    uint32_t mask              # places of the table - 1
+    Awaiting items[1]          # mask + 1 of them
 
 
 cdef inline uint32_t incoming_places(const IncomingQos2* incoming) noexcept nogil:
     """The size of the table; empty places have no message."""
-    return incoming.mask + 1 if incoming.items != NULL else 0
+    return incoming.mask + 1 if incoming != NULL else 0
+
+
+cdef inline uint32_t incoming_count(const IncomingQos2* incoming) noexcept nogil:
+    return incoming.count if incoming != NULL else 0
+
+
+cdef inline uint64_t incoming_bytes(const IncomingQos2* incoming) noexcept nogil:
+    return incoming.bytes if incoming != NULL else 0
 
 
 cdef inline Awaiting* incoming_find(IncomingQos2* incoming, uint16_t packet_id) noexcept nogil:
     """The place of the identifier, or the empty place for it; NULL only if there is no table yet."""
-    cdef uint32_t i = packet_id & incoming.mask
-    if incoming.items == NULL:
+    cdef uint32_t i
+    if incoming == NULL:
         return NULL
+    i = packet_id & incoming.mask
     while incoming.items[i].message != NULL and incoming.items[i].packet_id != packet_id:
         i = (i + 1) & incoming.mask
     return &incoming.items[i]
 
 
-cdef inline int incoming_add(IncomingQos2* incoming, uint16_t packet_id, Message* message) noexcept nogil:
+cdef inline int incoming_add(IncomingQos2** incoming, uint16_t packet_id, Message* message) noexcept nogil:
     """Keep a message whose identifier is new; takes over the reference. -1: out of memory."""
-    cdef Awaiting* before = incoming.items
-    cdef uint32_t places = incoming_places(incoming), i
-    if incoming.count * 2 >= places:
-        incoming.items = <Awaiting*>calloc(places * 2 if places else FIRST_SIZE, sizeof(Awaiting))
-        if incoming.items == NULL:
-            incoming.items = before
+    cdef IncomingQos2* before = incoming[0]
+    cdef IncomingQos2* grown
+    cdef uint32_t places = incoming_places(before), i
+    if before == NULL or before.count * 2 >= places:
+        places = places * 2 if places else FIRST_SIZE
+        grown = <IncomingQos2*>calloc(1, sizeof(IncomingQos2) + (places - 1) * sizeof(Awaiting))
+        if grown == NULL:
             return -1
-        incoming.mask = (places * 2 if places else FIRST_SIZE) - 1
-        for i in range(places):
-            if before[i].message != NULL:
-                incoming_find(incoming, before[i].packet_id)[0] = before[i]
+        grown.mask = places - 1
+        for i in range(incoming_places(before)):
+            if before.items[i].message != NULL:
+                incoming_find(grown, before.items[i].packet_id)[0] = before.items[i]
+        grown.count = incoming_count(before)
+        grown.bytes = incoming_bytes(before)
         free(before)
-    incoming_find(incoming, packet_id)[0] = Awaiting(message, packet_id)
-    incoming.count += 1
-    incoming.bytes += message_size(message)
+        incoming[0] = grown
+    incoming_find(incoming[0], packet_id)[0] = Awaiting(message, packet_id)
+    incoming[0].count += 1
+    incoming[0].bytes += message_size(message)
     return 0
 
 
@@ -78,11 +92,10 @@ cdef inline Message* incoming_remove(IncomingQos2* incoming, uint16_t packet_id)
     return message
 
 
-cdef inline void incoming_clear(IncomingQos2* incoming) noexcept:
+cdef inline void incoming_free(IncomingQos2* incoming) noexcept:
     """Release all messages and the memory."""
     cdef uint32_t i
     for i in range(incoming_places(incoming)):
         if incoming.items[i].message != NULL:
             message_release(incoming.items[i].message)
-    free(incoming.items)
-    incoming[0] = IncomingQos2(NULL, 0, 0, 0)
+    free(incoming)

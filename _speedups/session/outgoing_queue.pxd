@@ -3,9 +3,12 @@
 # Queue numbers are packet identifiers: the n-th message of a session (from 1) is always sent with packet identifier
 # (n - 1) mod 65535 + 1. An entry leaves the queue when it is acknowledged; one acknowledged out of order waits as ACKED
 # for the entries before it. The next queue number, `tail`, belongs to the session (Sender): commits note it.
+#
+# A session gets a queue with its first message, and loses it when its client leaves and it is empty. Without one it has
+# NO_QUEUE, as all such sessions: empty, with queue numbers above any `tail`, and never written to.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 
 from _speedups.session.message cimport Message, message_release
 
@@ -56,6 +59,19 @@ cdef inline Entry* queue_entry(OutgoingQueue* queue, uint64_t n) noexcept nogil:
     return &queue.entries[n & queue.mask]
 
 
+cdef inline OutgoingQueue* queue_new(uint64_t first) noexcept nogil:
+    """An empty queue, whose first message gets this number. NULL: out of memory."""
+    cdef OutgoingQueue* queue = <OutgoingQueue*>malloc(sizeof(OutgoingQueue))
+    if queue != NULL:
+        queue[0] = OutgoingQueue(NULL, 0, 0, first, first, first, 0, 0, 0)
+    return queue
+
+
+cdef inline uint64_t queue_unsent(const OutgoingQueue* queue, uint64_t tail) noexcept nogil:
+    """Number of entries that were not sent on this connection, or are to be sent again."""
+    return tail - min(queue.next, tail)
+
+
 cdef inline int queue_grow(OutgoingQueue* queue, uint64_t tail) noexcept nogil:
     """Ensure room for the entry `tail`; -1: out of memory."""
     cdef uint32_t capacity = (queue.mask + 1) * 2 if queue.entries != NULL else FIRST_CAPACITY
@@ -93,7 +109,7 @@ cdef inline Entry* queue_in_flight(OutgoingQueue* queue, uint64_t tail, uint16_t
     An entry that is about to be sent again counts too: the reply to its first sending may be in transit.
     """
     cdef Entry* entry
-    if packet_id == 0:
+    if packet_id == 0 or queue.head >= tail:
         return NULL
     n[0] = queue.head + (<uint64_t>packet_id + PACKET_IDS - packet_id_of(queue.head)) % PACKET_IDS
     if n[0] >= tail:
@@ -104,7 +120,7 @@ cdef inline Entry* queue_in_flight(OutgoingQueue* queue, uint64_t tail, uint16_t
     return entry
 
 
-cdef inline void queue_clear(OutgoingQueue* queue, uint64_t tail) noexcept:
+cdef inline void queue_free(OutgoingQueue* queue, uint64_t tail) noexcept:
     """Release all messages and the memory. The caller adjusts the counts."""
     cdef uint64_t n = queue.head
     while n < tail:
@@ -112,6 +128,4 @@ cdef inline void queue_clear(OutgoingQueue* queue, uint64_t tail) noexcept:
             message_release(queue_entry(queue, n).message)
         n += 1
     free(queue.entries)
-    queue.entries = NULL
-    queue.mask = 0
-    queue.droppable = 0
+    free(queue)

@@ -2,11 +2,15 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from _speedups.base.flag cimport flag
 from _speedups.session.incoming_qos2 cimport IncomingQos2
 from _speedups.session.membership cimport Memberships
 from _speedups.session.message cimport Message
-from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue
+from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue, queue_grow, queue_new
 from _speedups.session.subscriber cimport Subscriber
+
+cdef OutgoingQueue NO_QUEUE            # of all sessions without messages
+
 
 cdef class MessageSource:
     # A sequence of messages that the session pulls when it has room: retained messages after SUBSCRIBE.
@@ -17,17 +21,18 @@ cdef class Session(Subscriber):
     cdef public object owner           # for Python: the object that holds the rest of the session
     cdef public object user            # bytes: the verified user that owns the session; None = no user
     cdef public object expiry          # for Python: Session Expiry Interval in seconds; None = as configured
-    cdef readonly bint persistent      # outlives its connection
-    cdef bint restoring                # records are being restored
-    cdef uint32_t pending              # messages passed to the journal that have no queue number yet
+    cdef public uint32_t away_since    # for Python: time of the turn's clock at which its last connection ended
     cdef readonly uint8_t level        # protocol level of the last connection
-    cdef OutgoingQueue queue           # `tail` is the next queue number to give
-    cdef IncomingQos2 incoming         # QoS 2 messages from the client
+    cdef readonly flag persistent      # outlives its connection
+    cdef flag restoring                # records are being restored
+    cdef OutgoingQueue* queue          # NO_QUEUE until the first message; `tail` is the next queue number to give
+    cdef IncomingQos2* incoming        # QoS 2 messages from the client; NULL until the first
     cdef list identifier_sets          # of bytes: the sets of subscription identifiers of queued messages, from 1 on
     cdef Memberships shares            # its shared subscriptions; None until it has one
-    cdef list sources                  # of MessageSource, in order of arrival; None when empty
 
     cdef void clear(self) noexcept
+    cdef int drop_empty_queue(self) noexcept
+    cdef uint64_t first_unsent(self) noexcept
     cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1
     cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0
     cdef bint drop_expired(self) except -1
@@ -52,6 +57,25 @@ cdef class Session(Subscriber):
 
 cdef class Restored:
     cdef Message* message
+
+cdef inline int begin_queue(Session session) except -1:
+    """Ensure that the session has a queue of its own."""
+    cdef OutgoingQueue* queue
+    if session.queue == &NO_QUEUE:
+        queue = queue_new(session.tail)
+        if queue == NULL:
+            raise MemoryError
+        session.queue = queue
+    return 0
+
+
+cdef inline int make_room(Session session) except -1:
+    """Ensure room for the entry `tail` in the session's queue."""
+    begin_queue(session)
+    if queue_grow(session.queue, session.tail) < 0:
+        raise MemoryError
+    return 0
+
 
 cdef inline void count_queued(Session session, int64_t messages, int64_t size) noexcept:
     """Add to the messages and bytes in the session's queue, and to the node's totals."""

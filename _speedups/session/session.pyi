@@ -10,6 +10,7 @@ class Session(Subscriber):
     owner: Any
     user: bytes | None
     expiry: int | None
+    away_since: int
     def set_rights(self, rights: Rights | None) -> bool: ...
     persistent: bool
     level: int

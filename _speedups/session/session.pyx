@@ -23,7 +23,7 @@ from _speedups.codec.publish cimport (
 )
 from _speedups.codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND, CODE_UNSPECIFIED
 from _speedups.session.incoming_qos2 cimport (
-    Awaiting, incoming_add, incoming_clear, incoming_find, incoming_places, incoming_remove,
+    Awaiting, incoming_add, incoming_find, incoming_free, incoming_places, incoming_remove,
 )
 from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport (
@@ -36,7 +36,7 @@ from _speedups.session.counters cimport (
 )
 from _speedups.session.outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, PACKET_IDS, QOS, RETAIN_AS_PUBLISHED, RETAINED_MESSAGE, SENT, STORED_FLAGS, WAITING, Entry,
-    packet_id_of, queue_clear, queue_entry, queue_grow, queue_in_flight, queue_skip_acked,
+    packet_id_of, queue_entry, queue_free, queue_in_flight, queue_skip_acked, queue_unsent,
 )
 from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, SHARED, Plan, Receiver, Subscriber
 from _speedups.session.topic_aliases cimport ALIAS_ROOM, alias_of
@@ -51,6 +51,8 @@ cdef enum:
     ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED
     PULLS_MAX = 4096           # steps of a source in one turn
     IDENTIFIER_SETS_MAX = 4096 # sets of subscription identifiers in a queue; past it messages get none
+
+NO_QUEUE.head = NO_QUEUE.next = NO_QUEUE.sent = <uint64_t>-1
 
 
 cdef class MessageSource:
@@ -83,20 +85,32 @@ cdef class Session(Subscriber):
         self.kind = SHARED if shared else LOCAL
         self.level = level
         self.restoring = restoring
-        self.queue.head = self.queue.next = self.tail = self.queue.sent = 1     # message identifiers start at 1
+        self.tail = 1                             # message identifiers start at 1
         self.committed = 1 if self.kind == LOCAL and self.recorded() else <uint64_t>-1
+
+    def __cinit__(self):
+        self.queue = &NO_QUEUE
 
     def __dealloc__(self):
         self.clear()
 
     cdef void clear(self) noexcept:
         """Release the queue and the messages that wait for PUBREL."""
-        queue_clear(&self.queue, self.tail)
-        incoming_clear(&self.incoming)
-        if self.turn is not None:                 # else `__init__` has failed
+        if self.queue != &NO_QUEUE:
             count_queued(self, -<int64_t>self.queue.queued, -<int64_t>self.queue.queued_bytes)
             count_inflight(self, -<int64_t>self.queue.inflight)
+            queue_free(self.queue, self.tail)
+            self.queue = &NO_QUEUE
+        incoming_free(self.incoming)
+        self.incoming = NULL
         self.pending = 0
+
+    cdef int drop_empty_queue(self) noexcept:
+        """Return the memory of an empty queue."""
+        if self.queue != &NO_QUEUE and self.queue.head == self.tail:
+            queue_free(self.queue, self.tail)
+            self.queue = &NO_QUEUE
+        return 0
 
     cdef bint recorded(self) noexcept:
         """Whether changes are written to the journal."""
@@ -141,7 +155,7 @@ cdef class Session(Subscriber):
     @property
     def sources_waiting(self):
         """Number of message sources that are not exhausted."""
-        return len(self.sources) if self.sources is not None else 0
+        return len(self.outlet.sources) if self.outlet is not None and self.outlet.sources is not None else 0
 
     def entries(self):
         """The messages that the client has not acknowledged, oldest first.
@@ -154,7 +168,7 @@ cdef class Session(Subscriber):
         cdef Message* m
         cdef list found = []
         while n < self.tail:
-            e = queue_entry(&self.queue, n)
+            e = queue_entry(self.queue, n)
             m = e.message
             if e.state != ACKED:
                 found.append((
@@ -170,7 +184,7 @@ cdef class Session(Subscriber):
         cdef uint32_t i
         cdef Message* m
         cdef list found = []
-        for i in range(incoming_places(&self.incoming)):
+        for i in range(incoming_places(self.incoming)):
             m = self.incoming.items[i].message
             if m == NULL:
                 continue
@@ -194,8 +208,10 @@ cdef class Session(Subscriber):
 
     def detach(self):
         """Detach the connection, which has ended."""
-        self.outlet = None
-        self.sources = None
+        if self.outlet is not None:
+            self.outlet.sources = None
+            self.outlet = None
+        self.drop_empty_queue()
         if self.shares is not None:
             self.shares.detached()
 
@@ -203,8 +219,11 @@ cdef class Session(Subscriber):
         """Send everything again that was sent and is not acknowledged."""
         cdef uint64_t n = self.queue.head
         cdef Entry* e
+        if self.queue == &NO_QUEUE:
+            self.turn.schedule_send(self)
+            return
         while n < self.queue.next:
-            e = queue_entry(&self.queue, n)
+            e = queue_entry(self.queue, n)
             if e.state == SENT:
                 e.state = WAITING
                 e.flags |= DUP
@@ -216,7 +235,7 @@ cdef class Session(Subscriber):
             # Only PUBLISH waits for the window of the client's Receive Maximum [5: MQTT-3.3.4-8].
             n = self.queue.head
             while n < self.queue.sent and n < self.tail:
-                if queue_entry(&self.queue, n).state == GOT_PUBREC:
+                if queue_entry(self.queue, n).state == GOT_PUBREC:
                     count_inflight(self, 1)
                     self.outlet.acknowledge(PUBREL, packet_id_of(n), False, 0, 0)
                 n += 1
@@ -227,15 +246,15 @@ cdef class Session(Subscriber):
 
         Nothing is sent again while earlier output waits for the client to read it.
         """
-        if (self.queue.inflight and self.turn.tick - queue_entry(&self.queue, self.queue.head).sent_tick >= ticks
+        if (self.queue.inflight and self.turn.tick - queue_entry(self.queue, self.queue.head).sent_tick >= ticks
                 and buffer_size(&self.outlet.out) == 0):
             self.resend()
 
     def pull_from(self, MessageSource source not None):
-        """Also send the messages of `source`, as room allows."""
-        if self.sources is None:
-            self.sources = []
-        self.sources.append(source)
+        """Also send the messages of `source` on the live connection, as room allows."""
+        if self.outlet.sources is None:
+            self.outlet.sources = []
+        self.outlet.sources.append(source)
         self.turn.schedule_send(self)
 
     # ---- messages to the client ----
@@ -275,9 +294,8 @@ cdef class Session(Subscriber):
             if not self.turn.limits.drop_oldest or not self.drop_one():
                 self.trace("dropped", message, flags & QOS, "the queue is full")
                 return 0
-        if queue_grow(&self.queue, self.tail) < 0:
-            raise MemoryError
-        e = queue_entry(&self.queue, self.tail)
+        make_room(self)
+        e = queue_entry(self.queue, self.tail)
         e[0] = Entry(message_hold(message), 0, flags, WAITING, self.identifier_set(identifiers, n) if n else 0)
         self.trace("queued", message, flags & QOS, "" if self.outlet is not None else "until the client is back")
         if self.recorded():
@@ -310,7 +328,7 @@ cdef class Session(Subscriber):
         # Accepted from the first restored part of the queue until the client leaves; CONNACK may still be pending.
         if self.queue.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
             return 0
-        if n < self.tail and not (self.restoring and n >= self.queue.head and queue_entry(&self.queue, n).message == NULL):
+        if n < self.tail and not (self.restoring and n >= self.queue.head and queue_entry(self.queue, n).message == NULL):
             return 0
         e = self.restored_entry(n)
         e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING,
@@ -330,7 +348,7 @@ cdef class Session(Subscriber):
         cdef Entry* e
         if n >= self.tail:
             return False
-        e = queue_entry(&self.queue, n)
+        e = queue_entry(self.queue, n)
         if e.state != WAITING or e.flags & DUP or e.message.expires == 0 or e.message.expires > self.turn.clock:
             return False
         self.turn.counters[EXPIRED] += 1
@@ -345,25 +363,25 @@ cdef class Session(Subscriber):
     cdef bint drop_one(self) except -1:
         """Drop the oldest message that has never been sent; False when there is none."""
         cdef uint64_t n = max(self.queue.next, self.queue.droppable)
-        while n < self.tail and (queue_entry(&self.queue, n).state != WAITING
-                                 or queue_entry(&self.queue, n).flags & (DUP | OF_GROUP)):
+        while n < self.tail and (queue_entry(self.queue, n).state != WAITING
+                                 or queue_entry(self.queue, n).flags & (DUP | OF_GROUP)):
             n += 1
         self.queue.droppable = n                        # no entry before this one can become droppable again
-        if n == self.tail:
+        if n >= self.tail:
             return False
-        self.trace("dropped", queue_entry(&self.queue, n).message, queue_entry(&self.queue, n).flags & QOS,
+        self.trace("dropped", queue_entry(self.queue, n).message, queue_entry(self.queue, n).flags & QOS,
                    "the queue is full, and it was the oldest")
         self.finish(n)
         # Dropped entries wait as ACKED for entries in flight. If those are never acknowledged, they are dropped too.
         while self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued:
             self.turn.queue_is_full(self.client_id)
-            count_inflight(self, -<int64_t>self.in_flight(self.queue.head, queue_entry(&self.queue, self.queue.head)))
+            count_inflight(self, -<int64_t>self.in_flight(self.queue.head, queue_entry(self.queue, self.queue.head)))
             self.finish(self.queue.head)
         return True
 
     cdef int finish(self, uint64_t n) except -1:
         """Mark entry n as done and release its message."""
-        cdef Entry* e = queue_entry(&self.queue, n)
+        cdef Entry* e = queue_entry(self.queue, n)
         if e.message != NULL:
             count_queued(self, 0, -message_size(e.message))
             message_release(e.message)
@@ -374,7 +392,7 @@ cdef class Session(Subscriber):
             self.shares.finished(n, e.identifiers, e.flags & QOS)
             e.flags &= ~<uint8_t>OF_GROUP
         if not self.restoring:                    # during restore, entries before this one may still be read
-            queue_skip_acked(&self.queue, self.tail)
+            queue_skip_acked(self.queue, self.tail)
         if self.recorded():
             self.turn.journal.entry(j.DONE, self, self.session_id, n)
         return 0
@@ -393,17 +411,17 @@ cdef class Session(Subscriber):
             if buffer_size(&outlet.out) > SEND_BYTES:
                 outlet.wants_room = True
                 return 0
-            if (self.sources is not None
-                    and self.tail - self.queue.next + self.pending < self.turn.limits.max_inflight
+            if (outlet.sources is not None
+                    and queue_unsent(self.queue, self.tail) + self.pending < self.turn.limits.max_inflight
                     and self.queue.queued + self.pending < self.turn.limits.max_queued_messages
                     and self.queue.queued_bytes < self.turn.limits.max_queued_bytes):
                 pulls += 1
                 if pulls > PULLS_MAX:                # a long search must not delay other sessions
                     return self.turn.schedule_send(self)
-                if not (<MessageSource>self.sources[0]).pull(self):
-                    self.sources.pop(0)
-                    if not self.sources:
-                        self.sources = None
+                if not (<MessageSource>outlet.sources[0]).pull(self):
+                    outlet.sources.pop(0)
+                    if not outlet.sources:
+                        outlet.sources = None
                 continue
             n = self.queue.next
             if (n >= self.tail or n >= self.committed or self.queue.inflight >= window
@@ -412,7 +430,7 @@ cdef class Session(Subscriber):
                     self.shares.sent()
                 return 0
             self.queue.next = n + 1
-            e = queue_entry(&self.queue, n)
+            e = queue_entry(self.queue, n)
             if e.state == WAITING:
                 if e.message.expires and e.message.expires <= self.turn.clock and not e.flags & DUP:
                     self.turn.counters[EXPIRED] += 1      # not begun: it is deleted [5: MQTT-3.3.2-5]
@@ -500,7 +518,7 @@ cdef class Session(Subscriber):
     cdef bint puback(self, uint16_t packet_id, uint8_t code) except -1:
         """Handle PUBACK. Returns False if it answers a QoS 2 message, which is a protocol error."""
         cdef uint64_t n
-        cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
+        cdef Entry* e = queue_in_flight(self.queue, self.tail, packet_id, &n)
         if e == NULL:
             return True                           # late or repeated: harmless
         if e.flags & QOS != 1:
@@ -521,7 +539,7 @@ cdef class Session(Subscriber):
         A failure ends the exchange, and no PUBREL follows [5: 4.3.3].
         """
         cdef uint64_t n
-        cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
+        cdef Entry* e = queue_in_flight(self.queue, self.tail, packet_id, &n)
         cdef bint fresh = e != NULL and e.state != GOT_PUBREC
         if fresh and e.flags & QOS != 2:
             return False
@@ -562,7 +580,7 @@ cdef class Session(Subscriber):
     cdef bint pubcomp(self, uint16_t packet_id) except -1:
         """Handle PUBCOMP. Returns False if no PUBREC preceded it."""
         cdef uint64_t n
-        cdef Entry* e = queue_in_flight(&self.queue, self.tail, packet_id, &n)
+        cdef Entry* e = queue_in_flight(self.queue, self.tail, packet_id, &n)
         if e == NULL or e.state == WAITING:
             return True
         if e.state != GOT_PUBREC:
@@ -576,7 +594,7 @@ cdef class Session(Subscriber):
 
     cdef bint awaits(self, uint16_t packet_id) noexcept:
         """Whether a message with this packet identifier waits for PUBREL."""
-        cdef Awaiting* found = incoming_find(&self.incoming, packet_id)
+        cdef Awaiting* found = incoming_find(self.incoming, packet_id)
         return found != NULL and found.message != NULL
 
     cdef int await_release(self, uint16_t packet_id, Message* message) except -1:
@@ -589,7 +607,7 @@ cdef class Session(Subscriber):
 
     cdef Message* release(self, uint16_t packet_id) except? NULL:
         """Handle PUBREL. Returns the message, whose reference passes to the caller, or NULL if none waits."""
-        cdef Message* message = incoming_remove(&self.incoming, packet_id)
+        cdef Message* message = incoming_remove(self.incoming, packet_id)
         if message != NULL and self.recorded():
             self.turn.journal.entry(j.RELEASED, self, self.session_id, packet_id)
         return message
@@ -600,11 +618,15 @@ cdef class Session(Subscriber):
         """Write the session to the journal: its level, its user, and whether it is connected."""
         cdef bytes data
         if self.kind == LOCAL and self.recorded():
-            data = struct.pack("<QQ", self.queue.head, max(self.queue.sent, self.queue.next)) + self.client_id
+            data = struct.pack("<QQ", min(self.queue.head, self.tail), self.first_unsent()) + self.client_id
             self.turn.journal.text(j.SESSION, self.session_id, self.level | connected << 7, data, len(data))
             if self.user is not None:
                 data = self.user
                 self.turn.journal.text(j.SESSION_USER, self.session_id, 0, data, len(data))
+
+    cdef uint64_t first_unsent(self) noexcept:
+        """The queue number below which all may have been sent."""
+        return min(max(self.queue.sent, self.queue.next), self.tail)
 
     def record_gone(self):
         """Write the end of the session to the journal."""
@@ -620,7 +642,7 @@ cdef class Session(Subscriber):
         if not self.recorded():
             return
         while n < self.tail:
-            e = queue_entry(&self.queue, n)
+            e = queue_entry(self.queue, n)
             if e.message != NULL:
                 identifiers = self.identifiers_of(e)
                 self.turn.journal.queued(self, self.session_id, n, e.message, e.flags & STORED_FLAGS, identifiers,
@@ -630,7 +652,7 @@ cdef class Session(Subscriber):
             if e.flags & OF_GROUP:
                 (<Membership>self.shares.items[e.identifiers]).record_given(self.shares.places[n & self.shares.mask], n)
             n += 1
-        for i in range(incoming_places(&self.incoming)):
+        for i in range(incoming_places(self.incoming)):
             if self.incoming.items[i].message != NULL:
                 self.turn.journal.awaiting(self, self.session_id, self.incoming.items[i].packet_id, self.incoming.items[i].message)
 
@@ -650,16 +672,17 @@ cdef class Session(Subscriber):
         Messages that arrive before `restore` are in the queue that is read.
         """
         self.clear()
-        self.queue.head = self.queue.next = self.tail = self.queue.sent = 0
+        self.tail = 0
+        begin_queue(self)
         self.restoring = True
 
     def unload(self):
         """Release the queue after the client left this node. Returns the `sent` limit that `restore` takes."""
-        cdef uint64_t sent = max(self.queue.sent, self.queue.next)
+        cdef uint64_t sent = self.first_unsent()
         if self.shares is not None:
             self.shares.detached()                # also if the client was gone before it was attached
         self.clear()
-        self.queue.head = self.queue.next = self.tail = self.queue.sent = 1
+        self.tail = 1
         self.restoring = False
         return sent
 
@@ -668,17 +691,18 @@ cdef class Session(Subscriber):
         if n >= self.tail and n - self.tail > GAP_MAX:
             raise DamagedBlock("a queue number out of range")
         while self.tail <= n:
-            if queue_grow(&self.queue, self.tail) < 0:
-                raise MemoryError
-            queue_entry(&self.queue, self.tail)[0] = Entry(NULL, 0, 2, ACKED, 0)
+            make_room(self)
+            queue_entry(self.queue, self.tail)[0] = Entry(NULL, 0, 2, ACKED, 0)
             self.tail += 1
-        return queue_entry(&self.queue, n)
+        return queue_entry(self.queue, n)
 
     def restore(self, uint64_t first, uint64_t sent):
         """Restore a SESSION record: all before `first` is done, all before `sent` has been sent."""
-        cdef uint64_t n = self.queue.head
+        cdef uint64_t n
         if first == 0 or sent > max(first, self.tail) + GAP_MAX:
             raise DamagedBlock("queue numbers out of range")
+        begin_queue(self)
+        n = self.queue.head
         while n < first and n < self.tail:
             self.restore_done(n)                  # a no-op after a DONE record
             n += 1
@@ -707,7 +731,7 @@ cdef class Session(Subscriber):
         """Restore a DONE record. A compaction may have dropped the entry, but its number is not used again."""
         if n >= self.tail:
             self.restored_entry(n)
-        elif n >= self.queue.head and queue_entry(&self.queue, n).state != ACKED:
+        elif n >= self.queue.head and queue_entry(self.queue, n).state != ACKED:
             self.finish(n)
 
     def restore_received(self, uint64_t n):
@@ -739,20 +763,22 @@ cdef class Session(Subscriber):
 
         If the client was connected, all messages do: acknowledgements missing in the store may have released any.
         """
-        cdef uint64_t n
-        cdef uint64_t sent = self.tail if connected else self.queue.sent
+        cdef uint64_t n, sent
+        begin_queue(self)
+        sent = self.tail if connected else self.queue.sent
         if self.tail < self.queue.sent:                 # the newest were acknowledged; their numbers are not reused
             self.restored_entry(self.queue.sent - 1)
         self.restoring = False
         self.committed = self.tail if self.kind == LOCAL and self.recorded() else <uint64_t>-1
-        queue_skip_acked(&self.queue, self.tail)
+        queue_skip_acked(self.queue, self.tail)
         n = self.queue.head
         while n < sent:
-            if queue_entry(&self.queue, n).state == WAITING:
-                queue_entry(&self.queue, n).flags |= DUP
+            if queue_entry(self.queue, n).state == WAITING:
+                queue_entry(self.queue, n).flags |= DUP
             n += 1
         self.queue.sent = max(self.queue.sent, sent)
         self.queue.next = self.queue.head
+        self.drop_empty_queue()
 
 
 cdef class Restored:

@@ -57,15 +57,12 @@ cdef class Subscriber(Sender):
     cdef readonly object client_id     # bytes; for a peer, the id of its node
     cdef readonly Rights rights        # of the client; None = may publish and read everything
     cdef Outlet outlet                 # of the live connection, or None
-    cdef readonly uint8_t kind         # SessionKind
-    cdef uint32_t block_index          # place of this subscriber in ...
-    cdef uint64_t block                # ... the last block of the cluster's journal that names it
-    cdef uint64_t log_block            # the last block of the message log that names it ...
-    cdef uint32_t log_index            # ... and its place there
-    cdef uint32_t plan_index           # its place in ...
-    cdef uint64_t plan_mark            # ... the last delivery plan that has it
+    # Its place in the newest list of each kind that has named it. A later list has it only if it is at that place.
+    cdef uint32_t plan_index           # among the receivers of a delivery plan
+    cdef uint32_t block_index          # among the sessions of a block of the cluster's journal
+    cdef uint32_t log_index            # among the client ids of a block of the message log
+    cdef uint32_t subscription_count
     cdef Subscription* subscriptions
-    cdef uint32_t subscription_count, subscription_capacity
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1
     cdef bint recorded(self) noexcept

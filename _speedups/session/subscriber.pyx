@@ -4,14 +4,14 @@ The router itself copies QoS 0 packets to sessions. For all else it calls `accep
 queues, other nodes and logs.
 """
 
-from libc.stdlib cimport free
+from cpython.mem cimport PyMem_Free
 
 
 cdef class Subscriber(Sender):
     """The base class of sessions, peers and the message log."""
 
     def __dealloc__(self):
-        free(self.subscriptions)
+        PyMem_Free(self.subscriptions)
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
         """Accept a message, except QoS 0 for a session. Returns 1, or 0 if this receiver is not counted."""

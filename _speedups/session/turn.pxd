@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pointers, Pool
+from _speedups.base.flag cimport flag
 from _speedups.session.counters cimport COUNTER_COUNT
 from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.journal cimport Journal
@@ -53,14 +54,15 @@ cdef class Outlet:
     cdef uint32_t largest             # bytes of the largest packet that the client takes
     cdef uint32_t unacknowledged      # its messages of QoS 1 and 2 that are not acknowledged; counted at level 5
     cdef TopicAliases aliases         # that this node has set; those of the client are the channel's
+    cdef list sources                 # of MessageSource, for the session, in order of arrival; None when empty
     cdef uint16_t receive_maximum     # messages of QoS 1 and 2 that it takes without acknowledging one
     cdef uint8_t level                # protocol level, 0 before CONNECT
-    cdef bint keeps_retain            # messages may keep the RETAIN flag of their publisher: level 5, or a bridge
-    cdef bint problem_information     # it wants reason strings
-    cdef bint unflushed               # is in turn.unflushed
-    cdef bint blocked                 # the socket takes no more for now
-    cdef readonly bint closed
-    cdef bint wants_room              # `drained` is to be called when all has been sent
+    cdef flag keeps_retain            # messages may keep the RETAIN flag of their publisher: level 5, or a bridge
+    cdef flag problem_information     # it wants reason strings
+    cdef flag unflushed               # is in turn.unflushed
+    cdef flag blocked                 # the socket takes no more for now
+    cdef readonly flag closed
+    cdef flag wants_room              # `drained` is to be called when all has been sent
 
     cdef int flush(self) except -1
     cdef int drained(self) except -1
@@ -72,8 +74,10 @@ cdef class Outlet:
 cdef class Sender:
     cdef uint64_t tail                # queue number that the next message gets
     cdef uint64_t committed           # queue numbers below this may be sent
-    cdef bint waiting                 # is in turn.awaiting_commit
-    cdef bint is_scheduled            # is in turn.to_send
+    cdef uint32_t pending             # messages passed to the journal that have no queue number yet
+    cdef flag waiting                 # is in turn.awaiting_commit
+    cdef flag is_scheduled            # is in turn.to_send
+    cdef readonly uint8_t kind        # SessionKind of a Subscriber
 
     cdef int send_pending(self) except -1
 

@@ -39,7 +39,6 @@ class Expiry:
         self._data_plane = data_plane
         self._turn = data_plane.turn
         self._journal = journal
-        self._away: dict[bytes, int] = {}  # persistent sessions without a connection -> since when
         self._sessions = Deadlines()
         self._wills: dict[bytes, Will] = {}  # of ended connections
         self._due_wills = Deadlines()
@@ -75,7 +74,7 @@ class Expiry:
             if not self.outlives(session):  # its connection ended with the node
                 self._end(session)
                 continue
-            self._away[session.client_id] = now
+            session.away_since = now
             self._watch_given(session)
             deadline = deadlines.get(session.client_id, 0)
             self._set(session, self._journal.clock_of(deadline) if deadline else self._deadline(session))
@@ -103,7 +102,6 @@ class Expiry:
 
     def connected(self, session: Session, interval: int | None) -> None:
         """A connection has the session now, with this Session Expiry Interval."""
-        self._away.pop(session.client_id, None)
         self._sessions.remove(session.client_id)
         self._redispatch.remove(session.client_id)
         known, session.expiry = session.expiry, interval
@@ -122,7 +120,7 @@ class Expiry:
             self._end(session)
             return
         session.record(connected=False)
-        self._away[session.client_id] = self._turn.clock
+        session.away_since = self._turn.clock
         self._watch_given(session)
         self._set(session, self._deadline(session))
 
@@ -166,7 +164,6 @@ class Expiry:
         self._end(session)
 
     def _end(self, session: Session) -> None:
-        self._away.pop(session.client_id, None)
         self._sessions.remove(session.client_id)
         self._redispatch.remove(session.client_id)
         self._data_plane.sessions.end(session)
@@ -204,7 +201,7 @@ class Expiry:
     # ---- time ----
 
     def _deadline(self, session: Session) -> int | None:
-        return deadline_after(session.expiry, self._away[session.client_id], self._data_plane.config.mqtt)
+        return deadline_after(session.expiry, session.away_since, self._data_plane.config.mqtt)
 
     def _set(self, session: Session, deadline: int | None) -> None:
         if deadline is None:
@@ -219,9 +216,8 @@ class Expiry:
         if self._default == self._data_plane.config.mqtt.session_expiry:
             return
         self._default = self._data_plane.config.mqtt.session_expiry
-        for client_id in self._away:
-            session = self._data_plane.sessions.get(client_id)
-            if session is not None and session.expiry is None:
+        for session in self._data_plane.sessions:
+            if session.owner is None and session.expiry is None and self.outlives(session):
                 self._set(session, self._deadline(session))
 
     def tick(self) -> None:

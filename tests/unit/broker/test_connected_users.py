@@ -1,12 +1,14 @@
-"""Users of connected clients: many credentials that expire at one moment, and rights that change."""
+"""Users of connected clients: many credentials that expire at one moment, rights that change, identities as one."""
 
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any, cast
 
 from _speedups.codec.packets import Publish, Subscribe
 from _speedups.session.rights import PUBLISH, READ, Rights
 from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
+from broker.auth.chain import Chain
 from broker.auth.connected_users import CLOSE_BATCH
 from tests.harness.inprocess import Client, Node
 
@@ -42,3 +44,15 @@ def test_new_rights_act_on_a_delivery_plan_that_is_kept() -> None:
     node.broker.connected_users.renew(lambda identity, client_id: replace(identity, rights=rights))
     publisher.send(Publish("t", b"after"))
     assert reader.take() == []
+
+
+def test_clients_with_equal_identities_share_one() -> None:
+    chain = Chain((), cast(Any, None), anonymous=True)
+
+    def identity(client_id: str, listener: str) -> Identity:
+        verdict = chain.authenticate(Credentials(client_id, None, None, "127.0.0.1", 4, listener))
+        assert isinstance(verdict, Verdict)
+        return verdict.identity
+
+    assert identity("a", "one") is identity("b", "one")
+    assert identity("a", "one") != identity("a", "other")
