@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
-from _speedups.codec.topics import InvalidTopic, validate_topic_filter, validate_topic_name
+from _speedups.codec.topics import InvalidTopic, is_shared, validate_topic_filter, validate_topic_name
 from broker.config.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Text, Texts, texts
 from broker.config.listen_url import split_address
 
@@ -57,7 +57,7 @@ class Rule:
                 validate_topic_name(prefix, 5)
             except InvalidTopic as fault:
                 raise ValueError(f"prefixes without wildcards; {prefix!r} of {text!r}: {fault}") from fault
-        if any(name.startswith("$share/") for name in (rule.local_filter, rule.remote_filter)):
+        if any(map(is_shared, (rule.local_filter, rule.remote_filter))):
             raise ValueError(f"rules without shared subscriptions, not {text!r}")
         return rule
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from _speedups.codec.packets import Publish
+from _speedups.codec.packets import Puback, Publish
 from tests.conftest import StartBroker
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.mosquitto_process import MosquittoProcess
@@ -102,7 +102,8 @@ def test_messages_wait_for_a_broker_that_is_away(start_broker: StartBroker, mosq
         broker.wait_for_log("link is not connected")
         with SocketClient(broker.port, "here") as here:
             here.send(*(Publish("out/a", b"%d" % number, qos=1, packet_id=number) for number in range(1, 51)))
-            here.ping()
+            for _ in range(50):
+                assert isinstance(here.receive(), Puback)
         broker.kill()
         broker.start()
         network.resume()
