@@ -114,6 +114,7 @@ def is_group(name: str) -> bool:
 class DeclaredGroups(Kind):
     """Tables `[[shared.groups]]`; as text a JSON array of objects."""
 
+    is_table = True
     expected = 'tables such as {name = "$share/workers/jobs/#", window = 10}'
 
     def read(self, raw: object, *, is_text: bool) -> object:

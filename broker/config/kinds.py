@@ -46,6 +46,8 @@ DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3
 class Kind:
     """One kind of value; subclasses describe it, read it and write it as TOML."""
 
+    is_table = False  # whether people write it as tables, which TOML allows only if the key has no value in one line
+
     @property
     def expected(self) -> str:
         """Description of a valid value, to complete "expected ..."."""

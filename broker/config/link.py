@@ -221,11 +221,13 @@ def link(name: str, options: Mapping[str, object]) -> LinkConfig:
 class Links(Kind):
     """Tables `[links.NAME]`; as text a JSON object of objects."""
 
+    is_table = True
     expected = 'tables such as [links.cloud], with url = "mqtts://broker.example:8883" and topics = ["sensors/# out 1"]'
 
     def read(self, raw: object, *, is_text: bool) -> object:
         if is_text and isinstance(raw, str):
             raw = json.loads(raw) if raw.strip() else {}
+        raw = raw or {}
         if not isinstance(raw, Mapping) or not all(isinstance(table, Mapping) for table in raw.values()):
             raise ValueError
         return tuple(link(name, table) for name, table in raw.items())

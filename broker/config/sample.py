@@ -24,5 +24,5 @@ def sample() -> str:
         choices = f" One of {', '.join(kind.words)}." if isinstance(kind, Choice) else ""
         notes = f"{key.help}{choices}{' (reloadable)' if key.reloadable else ''}"
         lines += ["", *textwrap.wrap(notes, 110, initial_indent="# ", subsequent_indent="# ")]
-        lines.append(f"{key.field.name} = {kind.write(key.field.default)}")
+        lines.append(f"{'# ' if kind.is_table else ''}{key.field.name} = {kind.write(key.field.default)}")
     return "\n".join(lines) + "\n"

@@ -49,6 +49,7 @@ HEALTHY_NODE = {
     "flockmq_shared_groups_unattended": "0x{n}",
     "flockmq_dead_letters_total": "3x{n}",
     "flockmq_tls_certificate_expires": "10000000x{n}",
+    "flockmq_link_up": "1x{n}",
     "process_open_fds": "1100x{n}",
     "process_max_fds": "65536x{n}",
     "process_start_time_seconds": "1700000000x{n}",
@@ -62,8 +63,8 @@ HEALTHY_BALANCER = {
 
 def of(node: str, name: str) -> str:
     """A series of a node; all have version 0.1.0."""
-    version = f', version="0.1.0", node="{node[0]}"' if name == "flockmq_info" else ""
-    return f'{name}{{job="flockmq", instance="{node}"{version}}}'
+    more = {"flockmq_info": f', version="0.1.0", node="{node[0]}"', "flockmq_link_up": f', link="of-{node[0]}"'}
+    return f'{name}{{job="flockmq", instance="{node}"{more.get(name, "")}}}'
 
 
 HEALTHY = {of(node, name): values for node in NODES for name, values in HEALTHY_NODE.items()} | HEALTHY_BALANCER
@@ -147,6 +148,8 @@ SCENARIOS = (
         {"FlockMQSharedUnattended"},
     ),
     Scenario("a node knows a group that others do not", one("flockmq_shared_groups_unattended", "0x40 1x80"), set()),
+    Scenario("a link is down", one("flockmq_link_up", "1x40 0x80"), {"FlockMQLinkDown"}),
+    Scenario("a link was down for a moment", one("flockmq_link_up", "1x100 0x10 1x20"), set()),
     Scenario("a worker refuses messages", one("flockmq_dead_letters_total", "3x100 3+1x20"), {"FlockMQDeadLetters"}),
     Scenario("a loop lags", one("flockmq_loop_lag_seconds", "0.003x40 0.4x80"), {"FlockMQLoopLag"}),
     Scenario("a loop lagged once", one("flockmq_loop_lag_seconds", "0.003x116 0.4x1 0.003x9"), set()),

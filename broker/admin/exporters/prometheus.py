@@ -76,7 +76,7 @@ def _links(links: list[dict[str, Any]], label: str) -> Iterator[str]:
             dropped.append((labels, found["refused"]))
             ended += [(f'{labels},reason="{reason}"', number) for reason, number in found["ended"].items()]
     rows = zip(LINK_FIGURES, (up, waiting, messages, dropped, ended), strict=True)
-    for (name, kind, text), values in rows:
+    for (name, kind, text), values in rows if links else ():
         yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
         yield from (f"{name}{{{labels},{label}}} {value}" for labels, value in values)
 
