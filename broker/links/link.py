@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Subscribe, Unsubscribe
 from _speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
+from _speedups.session.session import Session
 from broker import logs
 from broker.config.link import CLIENT_ID_PREFIX, HOP, LinkConfig, Rule
 from broker.core.data_plane import DataPlane
@@ -127,6 +128,10 @@ class Link:
         plane.router.publish(f"$SYS/broker/links/{self.config.name}/state".encode(), value, 0, True)
         plane.end_turn()
 
+    def close(self) -> None:
+        """The link has ended: its state is no longer published."""
+        self._publish_state(b"")
+
     # ---- life ----
 
     async def run(self) -> None:
@@ -183,8 +188,7 @@ class Link:
                     # Packet identifiers begin anew at this side: the other one must not take them for those it knows.
                     await self._end_remote_session()
                     raise LinkError("the session at this broker is new: it begins anew at the other one, too")
-                session = plane.sessions.get(self.client_id)
-                assert session is not None
+                session = self._session(plane)
                 if not self._continues(connack):
                     relay.release([packet_id for packet_id, *_ in session.awaited()])
                     local.pass_on()
@@ -204,6 +208,12 @@ class Link:
                     self._out.use(None)
                     self._in.use(None)
                 raise LinkError(remote.reason or local.reason)
+
+    def _session(self, plane: DataPlane) -> Session:
+        session = plane.sessions.get(self.client_id)
+        if session is None:
+            raise LinkError("its session at this broker has ended")
+        return session
 
     def _sees_echoes(self) -> bool:
         """Whether the other broker may send messages of this one back."""
@@ -269,8 +279,7 @@ class Link:
     async def _subscribe_local(self, local: End, plane: DataPlane, maximum_qos: int) -> None:
         options = NO_LOCAL | RETAIN_AS_PUBLISHED | WHEN_NEW
         wanted = {rule.local_filter: min(rule.qos, maximum_qos) for rule in reversed(self.config.topics) if rule.is_out}
-        session = plane.sessions.get(self.client_id)
-        assert session is not None
+        session = self._session(plane)
         known = {topic_filter.decode() for topic_filter, *_ in plane.router.filters.all_of(session)}
         if stale := sorted(known - wanted.keys()):
             await local.request(encode(Unsubscribe(1, stale), LOCAL_LEVEL))

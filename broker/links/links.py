@@ -44,8 +44,9 @@ class Links:
         self._running[config.name] = link, task
 
     def _end(self, name: str) -> None:
-        _, task = self._running.pop(name)
+        link, task = self._running.pop(name)
         task.cancel()
+        link.close()
 
     async def stop(self) -> None:
         """End all links; their sessions stay."""
