@@ -6,6 +6,7 @@ each subcommand only when it is called, so that `--help` and mistakes return at 
 
 import sys
 from importlib import import_module
+from keyword import iskeyword
 
 from broker.errors import ConfigError, FlockError, UsageError, fail
 from broker.version import version
@@ -22,6 +23,7 @@ COMMANDS = {
     "cluster": "`cluster status`: the nodes of a cluster and their state in Redis",
     "session": "`session show|kick|purge CLIENT_ID`: one session of a cluster",
     "users": "`users add|remove|list|...`: users of a cluster and their rules of access, in Redis",
+    "import": "make a configuration out of a mosquitto.conf",
     "migrate": "move all state of a stopped broker from SQLite to Redis, or back",
     "analytics": "`analytics run|sql|report|package`: every message, queryable with Spark SQL",
     "replay": "publish logged messages again",
@@ -105,7 +107,7 @@ def run(arguments: list[str]) -> int:
         raise UsageError(f"unknown command {first!r}", hint)
     name, *rest = arguments or ["serve"]
     package = ELSEWHERE.get(name, "broker")
-    module = import_module(f"{package}.commands.{name.replace('-', '_')}")
+    module = import_module(f"{package}.commands.{name.replace('-', '_')}{'_' if iskeyword(name) else ''}")
     return int(module.run(rest))
 
 

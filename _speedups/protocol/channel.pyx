@@ -228,8 +228,7 @@ cdef class Channel(Outlet):
 
     cdef bint begins_level_5(self, const uint8_t* body, Py_ssize_t n) noexcept:
         """Whether the body is that of a CONNECT of level 5 or a later one, whose faults get a reason code in CONNACK."""
-        if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and (
-                5 <= body[6] < BRIDGE_BIT):
+        if self.phase == EXPECTING and n > 6 and memcmp(body, b"\0\4MQTT", 6) == 0 and body[6] & ~BRIDGE_BIT >= 5:
             self.level = 5
             return True
         return False

@@ -399,6 +399,7 @@ def connect_fields(draw: st.DrawFn, level: int) -> dict[str, Any]:
     return {
         "protocol_level": level,
         "client_id": draw(texts),
+        "bridge": level < 5 and draw(st.booleans()),
         "clean_start": draw(st.booleans()),
         "keep_alive": draw(st.integers(0, 65535)),
         "username": username,

@@ -1,0 +1,285 @@
+"""A configuration of Mosquitto as one of FlockMQ: TOML, with a comment for every line that has no counterpart.
+
+Directives are rows: those of a listener, of a bridge (`connection`), and of the whole broker. A path is taken as it is;
+FlockMQ reads Mosquitto's files of users and rules unchanged.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from broker.config.keys import KEYS
+from broker.config.link import LEVELS, link
+from broker.errors import ConfigError
+
+VERSIONS = {"mqttv31": "3.1", "mqttv311": "3.1.1", "mqttv50": "5"}
+SECONDS = {"h": 3600, "d": 86_400, "w": 604_800, "m": 2_592_000, "y": 31_536_000}  # of persistent_client_expiration
+FIRST = "127.0.0.1:1883"  # that a configuration without listeners has
+STORE_FILE = "flockmq.db"
+
+Convert = Callable[[str], object]
+
+
+class Row(NamedTuple):
+    """The counterpart of a directive."""
+
+    key: str  # of FlockMQ
+    convert: Convert
+
+
+def _flag(text: str) -> bool:
+    return text.strip().lower() in ("true", "1")
+
+
+def _seconds(text: str) -> str:
+    return f"{int(text)} s"
+
+
+def _expiration(text: str) -> str:
+    return f"{int(text[:-1]) * SECONDS[text[-1]]} s"
+
+
+# Of a listener; the value of `tls.*` and so on in its table.
+LISTENER: dict[str, Row] = {
+    "max_connections": Row("quotas.max_connections", lambda text: max(0, int(text))),
+    "certfile": Row("tls.certificate", str),
+    "keyfile": Row("tls.key", str),
+    "cafile": Row("tls.client_ca", str),
+    "crlfile": Row("tls.client_crl", str),
+    "require_certificate": Row("tls.client_certificate", lambda text: "required" if _flag(text) else "none"),
+    "use_identity_as_username": Row("tls.username_from", lambda text: "cn" if _flag(text) else "none"),
+    "use_subject_as_username": Row("tls.username_from", lambda text: "subject" if _flag(text) else "none"),
+    "tls_version": Row("tls.min_version", lambda text: "1.3" if text == "tlsv1.3" else "1.2"),
+    "allow_anonymous": Row("auth.allow_anonymous", _flag),
+    "password_file": Row("auth.password_file", str),
+    "acl_file": Row("auth.acl_file", str),
+}
+BROKER: dict[str, Row] = {
+    "max_inflight_messages": Row("limits.max_inflight", lambda text: min(65_535, int(text) or 65_535)),
+    "max_queued_messages": Row("limits.max_queued_messages", lambda text: int(text) or 2**31 - 1),
+    "max_queued_bytes": Row("limits.max_queued_bytes", lambda text: int(text) or 1 << 40),
+    "max_packet_size": Row("limits.max_packet_size", lambda text: int(text) or 268_435_460),
+    "message_size_limit": Row("limits.max_packet_size", lambda text: int(text) + 65_600 if int(text) else 268_435_460),
+    "max_keepalive": Row("limits.max_keep_alive", _seconds),
+    "max_topic_alias": Row("mqtt.topic_alias_maximum", int),
+    "sys_interval": Row("mqtt.sys_interval", _seconds),
+    "persistent_client_expiration": Row("mqtt.session_expiry", _expiration),
+}
+BRIDGE: dict[str, Row] = {
+    "bridge_protocol_version": Row("version", lambda text: VERSIONS[text]),
+    "remote_clientid": Row("client_id", str),
+    "clientid": Row("client_id", str),
+    "remote_username": Row("username", str),
+    "username": Row("username", str),
+    "remote_password": Row("password", str),
+    "password": Row("password", str),
+    "bridge_cafile": Row("ca_file", str),
+    "bridge_certfile": Row("certificate", str),
+    "bridge_keyfile": Row("key", str),
+    "bridge_insecure": Row("insecure", _flag),
+    "keepalive_interval": Row("keep_alive", lambda text: max(5, int(text))),
+}
+# True of FlockMQ in any case, so that nothing is lost with the line.
+ALWAYS = {
+    "autosave_interval": "each message is stored before it is acknowledged",
+    "autosave_on_changes": "each message is stored before it is acknowledged",
+    "persistence_file": "the store has its own file, see store.url",
+    "set_tcp_nodelay": "always so",
+    "allow_zero_length_clientid": "always so, as the standard says",
+    "retain_available": "always so",
+    "log_timestamp": "always so",
+    "connection_messages": "level debug logs each connection",
+    "try_private": "always so",
+    "notifications": "$SYS/broker/links/NAME/state is 1 or 0",
+    "start_type": "links are always up",
+    "cleansession": "links keep their sessions",
+    "bridge_attempt_unsubscribe": "filters that are no longer configured are not carried",
+}
+UNKNOWN = "no counterpart"
+
+
+@dataclass
+class Listener:
+    """A listener, as far as it has been read."""
+
+    address: str
+    values: dict[str, object] = field(default_factory=dict)
+    websocket: bool = False
+
+    def is_for(self, key: str) -> bool:
+        """Whether a key has an effect on it."""
+        return not key.startswith("tls.") or "tls.certificate" in self.values
+
+    @property
+    def url(self) -> str:
+        """As `listen` has it."""
+        if self.address.startswith("unix:"):
+            return self.address
+        secure = "tls.certificate" in self.values
+        scheme = {(False, False): "", (False, True): "mqtts://", (True, False): "ws://", (True, True): "wss://"}
+        return scheme[self.websocket, secure] + self.address
+
+
+class Translation:
+    """What has been read so far.
+
+    Args:
+        directory: of the file, for `include_dir`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.first = Listener(FIRST)  # of `port`, and of the file before the first `listener`
+        self.listeners: list[Listener] = []
+        self.bridges: dict[str, dict[str, object]] = {}
+        self.values: dict[str, object] = {}
+        self.notes: list[str] = []
+        self._bridge: dict[str, object] | None = None
+        self._persistent = self._per_listener = False
+
+    @property
+    def _listener(self) -> Listener:
+        """The one that a line is about."""
+        return self.listeners[-1] if self.listeners else self.first
+
+    def read(self, text: str) -> None:
+        """Read the lines of a file. Raises ConfigError."""
+        for number, line in enumerate(text.splitlines(), 1):
+            line = line.strip()
+            if not line or line.startswith("#"):
+                continue
+            name, _, value = line.partition(" ")
+            try:
+                self._take(name, value.strip(), line)
+            except (ValueError, KeyError, IndexError):
+                raise ConfigError(f"line {number}: `{line}` is not understood", "is it a mosquitto.conf?") from None
+
+    def _take(self, name: str, value: str, line: str) -> None:
+        if name == "include_dir":
+            for path in sorted(Path(self._directory, value).glob("*.conf")):
+                self.read(path.read_text("utf-8"))
+        elif name in ("listener", "port"):
+            self._begin_listener(name, *value.split())
+        elif name == "connection":
+            self._bridge = self.bridges.setdefault(value, {"url": [], "topics": [], "version": "3.1.1"})
+        elif self._bridge is not None and self._take_bridge(self._bridge, name, value):
+            pass
+        elif name in LISTENER:
+            row = LISTENER[name]
+            is_shared = row.key.startswith("auth.") and not self._per_listener
+            (self.values if is_shared else self._listener.values)[row.key] = row.convert(value)
+        elif name in BROKER:
+            row = BROKER[name]
+            self.values[row.key] = row.convert(value)
+        elif not self._take_other(name, value):
+            self.notes.append(f"{line}: {ALWAYS.get(name, UNKNOWN)}")
+
+    def _begin_listener(self, name: str, port: str, host: str = "0.0.0.0") -> None:
+        self._bridge = None
+        address = f"unix:{host}" if port == "0" else f"{f'[{host}]' if ':' in host else host}:{int(port)}"
+        if name == "port":
+            self.first.address = address
+        else:
+            self.listeners.append(Listener(address))
+
+    def _take_bridge(self, bridge: dict[str, object], name: str, value: str) -> bool:
+        urls, topics = cast(list[str], bridge["url"]), cast(list[str], bridge["topics"])
+        if name in ("address", "addresses"):
+            urls += [place if ":" in place else f"{place}:1883" for place in value.split()]
+        elif name == "topic":
+            topics.append(value)
+        elif name in BRIDGE:
+            row = BRIDGE[name]
+            bridge[row.key] = row.convert(value)
+        else:
+            return False
+        return True
+
+    def _take_other(self, name: str, value: str) -> bool:
+        if name == "protocol":
+            self._listener.websocket = value == "websockets"
+        elif name == "per_listener_settings":
+            self._per_listener = _flag(value)
+        elif name == "bind_address":
+            self.first.address = f"{value}:{self.first.address.rpartition(':')[2]}"
+        elif name == "persistence":
+            self._persistent = _flag(value)
+        elif name == "persistence_location":
+            self.values["store.url"] = f"sqlite:{Path(value) / STORE_FILE}"
+        elif name == "log_type":
+            if value in ("debug", "all"):
+                self.values["log.level"] = "debug"
+        else:
+            return False
+        return True
+
+    def _drop_unused(self, listener: Listener) -> None:
+        """Note the settings that have no effect on this listener: FlockMQ refuses them."""
+        values = listener.values
+        needs_certificate = values.get("tls.client_certificate") == "required"
+        for key in list(values):
+            is_vain = key in ("tls.client_ca", "tls.client_crl", "tls.username_from") and not needs_certificate
+            if not listener.is_for(key) or is_vain:
+                self.notes.append(f"{key} = {json.dumps(values.pop(key))}: without effect on {listener.url}")
+
+    def toml(self) -> Iterator[str]:
+        """The lines of the configuration. Raises ConfigError."""
+        is_used = not self.listeners or self.first.address != FIRST
+        listeners = [self.first, *self.listeners] if is_used else self.listeners
+        shared = {} if is_used else self.first.values
+        for listener in listeners:
+            self._drop_unused(listener)
+        default = min(listeners, key=lambda listener: len(listener.values))  # the others inherit what it has
+        yield f"listen = {json.dumps([default.url])}"
+        values = {**self.values, **shared, **default.values}
+        if not self._persistent:
+            values["store.url"] = "memory"  # as Mosquitto without persistence
+        yield from _sections(values)
+        for number, listener in enumerate((each for each in listeners if each is not default), 2):
+            name = f"listeners.listener-{number}"
+            inherited = {key: KEYS[key].field.default for key in default.values if listener.is_for(key)}
+            yield from ("", f"[{name}]", f"listen = {json.dumps([listener.url])}")
+            yield from _sections({**inherited, **listener.values}, f"{name}.")
+        for name, bridge in self.bridges.items():
+            secure = any(key in bridge for key in ("ca_file", "certificate", "insecure"))
+            bridge["url"] = [f"mqtt{'s' * secure}://{place}" for place in cast(list[str], bridge["url"])]
+            try:
+                link(name, bridge)
+            except ValueError as fault:
+                raise ConfigError(f"connection {name}: expected {fault}") from None
+            yield from ("", f"[links.{name}]")
+            yield from (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in bridge.items())
+        if self.notes:
+            yield from ("", "# Lines without a key of their own:")
+            yield from (f"# {note}" for note in self.notes)
+
+
+def _sections(values: dict[str, object], prefix: str = "") -> Iterator[str]:
+    sections: dict[str, list[str]] = {}
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        sections.setdefault(section, []).append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+    for section, lines in sections.items():
+        yield from ("", f"[{prefix}{section}]", *lines)
+
+
+def translate(path: Path) -> str:
+    """The configuration of a mosquitto.conf, as TOML.
+
+    Raises:
+        ConfigError: the file can't be read, or a line is not understood.
+    """
+    try:
+        text = path.read_text("utf-8")
+        translation = Translation(path.parent)
+        translation.read(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
+    return f"# Made of {path.name} by `flockmq import`.\n" + "\n".join(translation.toml()) + "\n"
+
+
+assert set(VERSIONS.values()) == set(LEVELS)

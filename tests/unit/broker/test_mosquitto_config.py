@@ -1,0 +1,138 @@
+"""`flockmq import`: a mosquitto.conf becomes a configuration that can be loaded, and no line is lost."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.config.load import load
+from broker.config.mosquitto import ALWAYS, translate
+from broker.config.schema import Config
+from broker.errors import ConfigError
+
+EXAMPLE = Path("/usr/share/doc/mosquitto/examples/mosquitto.conf")
+
+
+def imported(tmp_path: Path, text: str) -> tuple[Config, str]:
+    """The configuration of a mosquitto.conf, and its text."""
+    source, made = tmp_path / "mosquitto.conf", tmp_path / "flockmq.toml"
+    source.write_text(text)
+    made.write_text(translate(source))
+    return load({}, {}, made), made.read_text()
+
+
+def test_an_empty_file_is_the_default_of_mosquitto(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, "# nothing\n")
+    assert config.listen == ("127.0.0.1:1883",) and config.store.url == "memory"
+
+
+def test_listeners_have_what_they_had(tmp_path: Path) -> None:
+    config, text = imported(
+        tmp_path,
+        """per_listener_settings true
+listener 1883 127.0.0.1
+allow_anonymous true
+listener 8883
+cafile /ca.pem
+certfile /c.pem
+keyfile /k.pem
+require_certificate true
+use_identity_as_username true
+acl_file /acl
+listener 9001 ::1
+protocol websockets
+cafile /unused.pem
+max_connections 100
+listener 0 /run/m.sock
+""",
+    )
+    found = {listener.listen[0]: listener for listener in config.listeners}
+    assert set(found) == {"127.0.0.1:1883", "mqtts://0.0.0.0:8883", "ws://[::1]:9001", "unix:/run/m.sock"}
+    secure = found["mqtts://0.0.0.0:8883"]
+    assert (secure.tls.certificate, secure.tls.client_certificate, secure.tls.username_from) == (
+        "/c.pem",
+        "required",
+        "cn",
+    )
+    assert [listener.auth.allow_anonymous for listener in found.values()].count(True) == 1
+    assert found["127.0.0.1:1883"].auth.allow_anonymous and secure.auth.acl_file == "/acl"
+    assert found["ws://[::1]:9001"].quotas.max_connections == 100
+    assert [listener.quotas.max_connections for listener in found.values()].count(0) == 3
+    assert "/unused.pem" in text
+
+
+def test_users_are_those_of_all_listeners(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, "port 1884\nlistener 1885 127.0.0.1\npassword_file /pw\n")
+    assert [(each.listen, each.auth.password_file) for each in config.listeners] == [
+        (("0.0.0.0:1884",), "/pw"),
+        (("127.0.0.1:1885",), "/pw"),
+    ]
+
+
+def test_limits_and_the_store(tmp_path: Path) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / "more.conf").write_text("max_queued_messages 7\n")
+    config, text = imported(
+        tmp_path,
+        "persistence true\npersistence_location /var/lib/m/\nmax_inflight_messages 0\nmax_keepalive 60\n"
+        "persistent_client_expiration 2w\nmessage_size_limit 1000\nlog_type all\ninclude_dir conf.d\n"
+        "queue_qos0_messages true\nautosave_interval 60\n",
+    )
+    assert config.store.url == "sqlite:/var/lib/m/flockmq.db" and config.mqtt.session_expiry == 14 * 86_400
+    assert (config.limits.max_inflight, config.limits.max_keep_alive, config.limits.max_queued_messages) == (
+        65_535,
+        60,
+        7,
+    )
+    assert config.log.level == "debug" and config.limits.max_packet_size > 1000
+    assert "# queue_qos0_messages true: no counterpart" in text
+    assert f"# autosave_interval 60: {ALWAYS['autosave_interval']}" in text
+
+
+def test_bridges_are_links(tmp_path: Path) -> None:
+    config, text = imported(
+        tmp_path,
+        """connection cloud
+address a.example:8883 b.example
+topic sensors/# out 1
+topic # both 2 "" plant/
+remote_username u
+remote_password secret
+bridge_cafile /ca.pem
+bridge_protocol_version mqttv50
+keepalive_interval 30
+notifications true
+connection other
+address c.example:1884
+topic x
+""",
+    )
+    cloud, other = config.links
+    assert cloud.url == ("mqtts://a.example:8883", "mqtts://b.example:1883") and cloud.version == "5"
+    assert [str(rule) for rule in cloud.topics] == ["sensors/# out 1", '# both 2 "" plant/']
+    assert (cloud.username, cloud.password, cloud.ca_file, cloud.keep_alive) == ("u", "secret", "/ca.pem", 30)
+    assert (other.url, other.version) == (("mqtt://c.example:1884",), "3.1.1")
+    assert "# notifications true: " in text
+
+
+@pytest.mark.parametrize(
+    "line", ["listener here", "max_inflight_messages many", "connection a\nbridge_protocol_version 9"]
+)
+def test_lines_that_are_not_understood(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text(f"# first\n{line}\n")
+    with pytest.raises(ConfigError, match="is not understood"):
+        translate(path)
+
+
+@pytest.mark.skipif(not EXAMPLE.exists(), reason="not installed: mosquitto")
+def test_every_directive_of_mosquittos_own_example(tmp_path: Path) -> None:
+    """Each line that it has as an example, one at a time: a key, or a comment that names it."""
+    lines = re.findall(r"^#([a-z_]+(?: \S.*)?)$", EXAMPLE.read_text(), re.MULTILINE)
+    assert len(lines) > 60
+    for line in lines:
+        name, _, value = line.partition(" ")
+        if not value or name in ("listener", "connection", "address", "topic", "include_dir"):
+            continue
+        _, text = imported(tmp_path, f"{line}\n")
+        assert text.count("\n") > 3 or name in ("protocol", "persistence", "log_type", "port"), line
