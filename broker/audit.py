@@ -15,6 +15,7 @@ from broker.auth.acl_file import AclFile
 from broker.auth.exposure import is_local
 from broker.auth.methods import authenticates
 from broker.auth.password_file import read_users
+from broker.config.link import address_of
 from broker.config.redis_url import RedisUrl
 from broker.config.schema import Config
 from broker.errors import ConfigError
@@ -49,15 +50,16 @@ def audit(config: Config, file: str | None = None) -> list[Finding]:
         file: of the configuration.
     """
     found = [finding for check in CHECKS for finding in check(config)]
-    if file is not None and is_readable(file) and has_password(config.cluster.redis):
-        found.append(
-            Finding(
-                "bad",
-                file,
-                "holds the password of Redis, and every user of this machine may read it",
-                f"chmod 640 {file}",
-            )
-        )
+    if file is not None and is_readable(file):
+        secrets = {
+            "the password of Redis": has_password(config.cluster.redis),
+            "the password of a link": any(link.password for link in config.links),
+        }
+        found += [
+            Finding("bad", file, f"holds {name}, and every user of this machine may read it", f"chmod 640 {file}")
+            for name, is_there in secrets.items()
+            if is_there
+        ]
     return sorted(dict.fromkeys(found), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -241,6 +243,20 @@ def http(config: Config) -> Findings:
             )
 
 
+def links(config: Config) -> Findings:
+    for link in config.links:
+        where = f"links.{link.name}"
+        for url in link.url:
+            scheme, host, port = address_of(url)
+            if scheme == "mqtt" and not is_local(f"{f'[{host}]' if ':' in host else host}:{port}"):
+                text = "can be read and changed on its way" + (", the password too" if link.username else "")
+                yield Finding("weak", where, f"traffic to {url} {text}", f"url = mqtts://{host}:8883")
+        if link.insecure:
+            yield Finding("weak", where, "any certificate of a known authority is accepted", "insecure = false")
+        for path in filter(is_readable, (link.password_file, link.key)):
+            yield Finding("bad", where, f"every user of this machine may read {path}", f"chmod 600 {path}")
+
+
 def limits(config: Config) -> Findings:
     if not any(exposure.reachable(config)):
         return
@@ -268,5 +284,6 @@ CHECKS: tuple[Callable[[Config], Findings], ...] = (
     certificates,
     the_cluster,
     http,
+    links,
     limits,
 )

@@ -46,6 +46,30 @@ def test_nothing_is_found_where_nothing_is_weak(good: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize(
+    ("more", "severity"),
+    [
+        ({"url": "mqtts://far.example:8883"}, ""),
+        ({"url": "mqtt://127.0.0.1:1884"}, ""),
+        ({"url": "mqtt://far.example:1883", "username": "u", "password": "p"}, "weak"),
+        ({"url": "mqtts://far.example:8883", "insecure": True}, "weak"),
+        ({"url": "mqtt://127.0.0.1:1884", "username": "u", "password_file": "/etc/passwd"}, "bad"),
+    ],
+)
+def test_links(good: dict[str, object], more: dict[str, object], severity: str) -> None:
+    links = json.dumps({"far": {"topics": ["a"], **more}})
+    assert ("links.far" in found(severity, links=links, **good)) is (severity != "")
+
+
+def test_the_password_of_a_link_in_a_file_that_all_may_read(tmp_path: Path) -> None:
+    path = tmp_path / "flockmq.toml"
+    path.write_text('[links.a]\nurl = "mqtts://b:1"\ntopics = ["a"]\nusername = "u"\npassword = "p"\n')
+    path.chmod(0o644)
+    assert str(path) in {finding.where for finding in audit(load({}, {}, path), str(path))}
+    path.chmod(0o600)
+    assert str(path) not in {finding.where for finding in audit(load({}, {}, path), str(path))}
+
+
+@pytest.mark.parametrize(
     ("changes", "severity", "where"),
     [
         ({"auth__password_file": ""}, "bad", "listen"),
