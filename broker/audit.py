@@ -248,9 +248,9 @@ def links(config: Config) -> Findings:
         where = f"links.{link.name}"
         for url in link.url:
             scheme, host, port = address_of(url)
-            if scheme == "mqtt" and not is_local(f"{f'[{host}]' if ':' in host else host}:{port}"):
+            if scheme in ("mqtt", "ws") and not is_local(f"{f'[{host}]' if ':' in host else host}:{port}"):
                 text = "can be read and changed on its way" + (", the password too" if link.username else "")
-                yield Finding("weak", where, f"traffic to {url} {text}", f"url = mqtts://{host}:8883")
+                yield Finding("weak", where, f"traffic to {url} {text}", f"url = {scheme}s://{host}...")
         if link.insecure:
             yield Finding("weak", where, "any certificate of a known authority is accepted", "insecure = false")
         for path in filter(is_readable, (link.password_file, link.key)):

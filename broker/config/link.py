@@ -12,7 +12,9 @@ from broker.config.listen_url import split_address
 
 DIRECTIONS = ("out", "in", "both")
 LEVELS = {"3.1": 3, "3.1.1": 4, "5": 5}  # protocol levels, by the versions of MQTT
-SCHEMES = ("mqtt", "mqtts", "unix")
+SCHEMES = ("mqtt", "mqtts", "ws", "wss", "unix")
+SECURE = ("mqtts", "wss")
+WEB_PORTS = {"ws": 80, "wss": 443}
 NAME = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 LISTENER = "$links"  # of the connections of links to their own node; no table [listeners.NAME] can have this name
 HOP = "flockmq-hop"  # user property: the identity of a broker that the message has left by a link
@@ -123,7 +125,12 @@ def address_of(url: str) -> tuple[str, str, int]:
         scheme, rest = ("unix", url.removeprefix("unix:")) if url.startswith("unix:/") else ("mqtt", url)
     if scheme not in SCHEMES:
         raise ValueError
-    return (scheme, rest, 0) if scheme == "unix" else (scheme, *split_address(rest.removesuffix("/")))
+    if scheme == "unix":
+        return scheme, rest, 0
+    if scheme in WEB_PORTS:  # it may have a path
+        rest = rest.partition("/")[0]
+        rest += "" if re.search(r":\d+$", rest) else f":{WEB_PORTS[scheme]}"
+    return (scheme, *split_address(rest.removesuffix("/")))
 
 
 @dataclass(frozen=True)
@@ -155,16 +162,17 @@ class LinkConfig:
     @property
     def secure(self) -> bool:
         """Whether it uses TLS."""
-        return any(address_of(url)[0] == "mqtts" for url in self.url)
+        return any(address_of(url)[0] in SECURE for url in self.url)
 
 
 # The settings of a link, with a description of each.
 OPTIONS: dict[str, tuple[Kind, str]] = {
     "url": (
         LinkUrls(
-            r"\S+", 'addresses such as "mqtt://broker.example:1883", "mqtts://broker.example:8883" or "unix:/PATH"'
+            r"\S+",
+            'addresses such as "mqtt://broker.example:1883", "mqtts://broker.example:8883" or "wss://broker.example/mqtt"',
         ),
-        "addresses of the other broker, tried in turn: mqtt://HOST:PORT, mqtts://HOST:PORT (TLS) or unix:/PATH",
+        "addresses of the other broker, tried in turn: mqtt://, mqtts:// (TLS), ws://, wss://, unix:",
     ),
     "topics": (Rules(), 'rules, each "FILTER out|in|both QOS LOCAL-PREFIX REMOTE-PREFIX", as in Mosquitto'),
     "version": (Choice(tuple(LEVELS)), "the version of MQTT"),

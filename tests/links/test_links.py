@@ -73,6 +73,25 @@ def test_a_ring_of_three_delivers_each_message_once(start_broker: StartBroker, d
 
 
 @one_store
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+def test_a_link_over_websocket(start_broker: StartBroker, version: str) -> None:
+    there = start_broker(HTTP, listen="ws://127.0.0.1:0")
+    url = f"ws://127.0.0.1:{there.port}/mqtt"
+    here = start_broker(links(far={"url": url, "topics": ["a/# both 2"], "retry": 0.5, "version": version}))
+    here.wait_for_log("link is connected")
+    api = HttpClient(there)
+    with SocketClient(here.port, "here") as client:
+        client.subscribe(("a/#", 0))
+        for number in range(1, 201):  # more than the transport holds before it pauses
+            client.send(Publish("a/x", b"%d " % number + bytes(2000), qos=1, packet_id=number))
+        until(lambda: HttpClient(here).get("/links")["items"][0]["out"]["messages"] == 200)
+        assert api.ask("POST", "/messages", {"topic": "a/back", "payload": "end", "qos": 1}).status == 200
+        assert payloads(client, b"end")[-2][:4] == b"200 "
+    there.kill()
+    here.wait_for_log("link is not connected")
+
+
+@one_store
 def test_a_refusal_is_logged_once_and_shown(start_broker: StartBroker, tmp_path: Path) -> None:
     users = tmp_path / "users"
     command = [sys.executable, "-m", "broker.cli", "passwd", str(users), "link"]
