@@ -38,6 +38,7 @@ SPREAD = (
     "faults/test_cluster_faults.py",
     "protocol/test_limits.py",
     "protocol/test_time.py",
+    "faults/test_links.py",
     "faults/test_kill.py",
     "faults/test_cluster_redis.py",
     "faults/test_redis_cluster.py",
