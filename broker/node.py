@@ -137,8 +137,8 @@ class Node:
         return self.http.addresses if self.http is not None else []
 
     def _runs_link(self, name: str) -> bool:
-        is_open = self.serving and self._rejoining is None and not self.broker.redirect.closed
-        return is_open and self.coordinator.is_responsible(f"link {name}")
+        """Whether this node runs the link; also while it is drained, since the others still expect it to."""
+        return self.serving and self._rejoining is None and self.coordinator.is_responsible(f"link {name}")
 
     def _http_failures(self) -> int:
         return self.http.failures() if self.http is not None else 0
