@@ -41,6 +41,14 @@ class BridgeBitRefused(LinkError):
     """The other broker does not know links."""
 
 
+class ThisNode(Options):
+    """The options of a connection to this node, which needs no address."""
+
+    @property
+    def address(self) -> str:
+        return "this node"
+
+
 class End(ClientConnection):
     """A connection of the link, and the direction from it to the other one.
 
@@ -187,7 +195,7 @@ async def adopt(reactor: Reactor, relay: LinkRelay, lost: Callable[[], object]) 
     if reactor.adopt(theirs, Endpoint(_listener, transport="unix")) is None:
         ours.close()
         raise LinkError("this node has no room for one more connection (limits.max_connections)")
-    end = End(Options(unix="this node"), relay, lost)
+    end = End(ThisNode(), relay, lost)
     await asyncio.get_running_loop().create_connection(lambda: end, sock=ours)
     return end
 

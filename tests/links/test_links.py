@@ -153,6 +153,17 @@ def test_the_command_lists_links(start_broker: StartBroker) -> None:
 
 
 @one_store
+def test_a_drained_node_keeps_its_links(start_broker: StartBroker) -> None:
+    there = start_broker(HTTP)
+    here = start_broker(links(far=table(there.port, "a out 1")))
+    here.wait_for_log("link is connected")
+    before = len(here.log)
+    assert HttpClient(here).ask("POST", "/nodes/node/drain", {}).status < 300
+    here.wait_for_log("drained: ", since=before)
+    here.wait_for_log("link is connected", since=before)
+
+
+@one_store
 def test_the_session_of_a_link_is_no_clients(start_broker: StartBroker) -> None:
     broker = start_broker(HTTP)
     with SocketClient(broker.port) as client:
