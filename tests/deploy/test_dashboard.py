@@ -20,7 +20,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from _speedups.codec.packets import Publish
-from broker.admin.exporters.prometheus import LISTENER_FIGURES, listener_name
+from broker.admin.exporters.prometheus import LINK_FIGURES, LISTENER_FIGURES, listener_name
 from broker.metrics import METRICS
 from tests.deploy.prometheus_process import PrometheusProcess
 from tests.deploy.test_alerts import alerts
@@ -33,7 +33,7 @@ GRAFANA = Path("deploy/grafana").resolve()
 FILE = GRAFANA / "dashboards" / "flockmq.json"
 NAME = re.compile(r"\b(?:flockmq|process|haproxy)_\w+\b")
 OURS = {f"flockmq_{m.name}{'_total' if m.kind == 'counter' else ''}" for m in METRICS} | {"flockmq_info"}
-OURS |= {listener_name(name, kind) for name, kind, _ in LISTENER_FIGURES}
+OURS |= {listener_name(name, kind) for name, kind, _ in LISTENER_FIGURES} | {name for name, *_ in LINK_FIGURES}
 HAPROXY = """\
 defaults
     mode tcp
@@ -157,8 +157,9 @@ def seen(tmp_path: Path) -> Iterator[tuple[ClusterProcess, PrometheusProcess]]:
     """A cluster of three nodes, with some traffic, behind a load balancer; and a Prometheus that sees all of them."""
     ports = {name: free_port() for name in ("a", "b", "c", "mqtt", "metrics")}
     cluster = ClusterProcess(tmp_path, nodes=(), orderly=False)
+    links = json.dumps({"back": {"url": f"mqtt://127.0.0.1:{ports['mqtt']}", "topics": ["never out 0"]}})
     for name in "abc":
-        cluster.add(name, **{"http.listen": f"127.0.0.1:{ports[name]}"})
+        cluster.add(name, **{"http.listen": f"127.0.0.1:{ports[name]}", "links": links})
     (tmp_path / "prometheus").mkdir()
     closing = [cluster.close]
     try:
