@@ -21,6 +21,7 @@ from broker.client.connection import ClientConnection
 from broker.client.connection import reason_of as reason_for
 from broker.client.options import Options
 from broker.config.link import CLIENT_ID_PREFIX, LISTENER, LinkConfig, address_of
+from broker.config.schema import LimitsConfig
 from broker.errors import ConnectError, ConnectionLostError
 
 TIMEOUT = 10.0  # seconds for connecting, and for a reply of a broker
@@ -201,13 +202,14 @@ async def adopt(reactor: Reactor, relay: LinkRelay, lost: Callable[[], object]) 
 
 
 async def connect_remote(
-    end: End, config: LinkConfig, client_id: str, receive_maximum: int, mark: tuple[str, str], *, clean: bool, bit: bool
+    end: End, config: LinkConfig, client_id: str, limits: LimitsConfig, mark: tuple[str, str], *, clean: bool, bit: bool
 ) -> Connack:
     """Send CONNECT to the other broker; returns its CONNACK, which accepts. Raises LinkError."""
     properties: dict[str, Any] = {}
     if config.level == LOCAL_LEVEL:
         properties["session_expiry_interval"] = min(int(config.session_expiry), NEVER)
-        properties["receive_maximum"] = receive_maximum
+        properties["receive_maximum"] = limits.receive_maximum
+        properties["maximum_packet_size"] = limits.max_packet_size
         properties["user_property"] = [mark]
     packet = encode(
         Connect(

@@ -227,7 +227,7 @@ class Link:
             self.config.level,
             LOCAL_LEVEL,
             _topic_rules((rule, rule.remote_prefix, rule.local_prefix) for rule in self.config.topics if rule.is_in),
-            max_packet_size=limits.max_packet_size,
+            max_packet_size=MAX_PACKET_SIZE,  # a larger one than the node takes must end here, or it comes again
             target_max_packet_size=limits.max_packet_size,
             max_topic_levels=limits.max_topic_levels,
             control_characters=plane.config.mqtt.control_characters,
@@ -260,7 +260,7 @@ class Link:
             remote,
             self.config,
             self._client_id_there(),
-            plane.config.limits.receive_maximum,
+            plane.config.limits,
             (HOP, self._host.identity()),
             clean=clean,
             bit=self._bridge_bit,

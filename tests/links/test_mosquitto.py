@@ -12,6 +12,7 @@ from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.mosquitto_process import MosquittoProcess
 from tests.harness.socket_client import SocketClient
 from tests.harness.tcp_proxy import TcpProxy
+from tests.web.http_client import HttpClient
 
 pytestmark = [
     pytest.mark.skipif(not MosquittoProcess.is_installed(), reason="not installed: mosquitto"),
@@ -109,6 +110,20 @@ def test_messages_wait_for_a_broker_that_is_away(start_broker: StartBroker, mosq
         network.resume()
         found = [packet.payload for _ in range(50) if isinstance(packet := there.receive(), Publish)]
         assert found == [b"%d" % number for number in range(1, 51)]
+
+
+def test_a_message_that_is_too_large_does_not_stop_the_others(
+    start_broker: StartBroker, mosquitto: MosquittoProcess
+) -> None:
+    table = {"url": f"mqtt://127.0.0.1:{mosquitto.port}", "topics": ["a in 2"], "version": "3.1.1"}
+    broker = start_broker({"limits.max_packet_size": 1000, **links(m=table)})
+    broker.wait_for_log("link is connected")
+    with SocketClient(broker.port, "here") as here, SocketClient(mosquitto.port, "there") as there:
+        here.subscribe(("a", 1))
+        there.send(Publish("a", bytes(100_000), qos=1, packet_id=1), Publish("a", b"next", qos=1, packet_id=2))
+        assert received(here, 1) == {("a", b"next", 1, False)}
+    (link,) = HttpClient(broker).get("/links")["items"]
+    assert link["in"]["ended"]["too_large"] == 1 and link["state"] == "connected"
 
 
 def test_a_bridge_of_mosquitto(start_broker: StartBroker, tmp_path: Path) -> None:
