@@ -75,8 +75,11 @@ class LocustProcess:
         path = self.directory / "result_stats.csv"
         if not path.exists():
             return {}
-        with path.open() as file:
-            return {row["Name"]: int(row["Request Count"]) for row in csv.DictReader(file)}
+        try:
+            with path.open() as file:
+                return {row["Name"]: int(row["Request Count"]) for row in csv.DictReader(file)}
+        except (ValueError, TypeError):  # locust is writing it
+            return {}
 
     def failures(self) -> dict[tuple[str, str], int]:
         """How many of each failure there were: of which event, with which words."""

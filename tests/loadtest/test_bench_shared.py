@@ -83,7 +83,7 @@ def test_equal_members_get_equal_shares(node: BrokerProcess) -> None:
 def test_a_message_that_comes_twice_is_found(node: BrokerProcess, qos: int) -> None:
     meddler = Meddler(node.port, twice=True)
     try:
-        load = Workload(qos=qos, count=1000, seconds=20, drain_limit=5, **CLIENTS)
+        load = Workload(qos=qos, count=1000, seconds=20, drain_limit=60, **CLIENTS)
         figures = publish_load(Target(port=meddler.port), load)
     finally:
         meddler.close()
