@@ -241,11 +241,15 @@ def test_a_full_queue_drops_nothing_that_was_sent(start_broker: StartBroker, pol
     with Wire(broker.port, name="s") as subscriber, Wire(broker.port, name="p") as publisher:
         subscriber.connect("clean=0").subscribe("t:1")
         publisher.connect()
+        sent = []
         for n in range(1, 9):
             publisher.send(f"publish t {n} q1 id={n}")
             publisher.expect(f"puback {n}")
-        subscriber.settle()
-        assert arrived(subscriber, 5) == list(kept)
+            if n <= 2:  # in a cluster its node may not have sent it yet, and what was not sent may be dropped
+                sent.append(subscriber.packet())
+        for packet in sent:
+            subscriber.send(f"puback {packet.packet_id}")
+        assert [packet.payload.decode() for packet in sent] + arrived(subscriber, 3) == list(kept)
 
 
 @pytest.mark.one_node
