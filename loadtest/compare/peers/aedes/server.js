@@ -6,7 +6,9 @@ import emitter from 'mqemitter-redis'
 
 const [port, redisPort] = process.argv.slice(2).map(Number)
 const redis = { host: '127.0.0.1', port: redisPort }
-const broker = await Aedes.createBroker({ persistence: persistence(redis), mq: emitter(redis) })
+// The emitter subscribes as soon as it is connected: the INFO of ioredis' ready check may then be an error, which ends Aedes.
+const mq = emitter({ ...redis, enableReadyCheck: false })
+const broker = await Aedes.createBroker({ persistence: persistence(redis), mq })
 const server = createServer((socket) => {
   socket.setNoDelay(true)
   broker.handle(socket)
