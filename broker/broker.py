@@ -19,6 +19,7 @@ from broker.core.redirect import Drain, Redirect
 from broker.core.secret import Secret
 from broker.hooks.api import Hooks, Message
 from broker.hooks.chain import HookChain
+from broker.streams.streams import Streams
 from broker.tracing import Traces
 
 
@@ -57,6 +58,7 @@ class Broker:
         self.secret = Secret(self.data_plane)
         self.login_proofs = LoginProofs(self.data_plane)
         self.redirect = Redirect(self.data_plane)
+        self.streams = Streams(self.data_plane, lambda: coordinator.message_log)
         self.draining = Drain(self.redirect, coordinator.drain, lambda: self.config.http.drain)
         self.configure(config)
 

@@ -72,6 +72,14 @@ METRICS: tuple[Metric, ...] = (
         "Subscriptions of all sessions.",
         lambda d: d.router.filters.count,
     ),
+    node_gauge("streams", "subscriptions/streams", "Streams that clients read.", lambda broker: len(broker.streams)),
+    Metric(
+        "stream_missed_bytes",
+        "counter",
+        "subscriptions/streams/missed bytes",
+        "Bytes of logs that were trimmed before streams had read them.",
+        lambda broker, _: broker.streams.missed,
+    ),
     gauge(
         "retained",
         "retained messages/count",

@@ -31,6 +31,7 @@ from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
 from broker.core.data_plane import DataPlane
 from broker.core.will import Will
 from broker.errors import NotNow, StoreError
+from broker.streams.message_log import MessageLog
 from cluster.membership.cleanup import Cleanup
 from cluster.membership.clock import ClusterClock
 from cluster.membership.description import describe_node
@@ -67,6 +68,7 @@ from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.subscribing import Subscribing
 from cluster.sessions.takeover import TakeOver
 from cluster.sessions.wills import Wills
+from cluster.streams.redis_log import RedisLog
 
 MIN_PATIENCE = 3.0  # seconds without data from Redis after which a call counts as lost
 STOP_SECONDS = 10.0
@@ -116,6 +118,7 @@ class ClusterCoordinator(Coordinator):
             on_fenced=self._on_fenced,
         )
         self.users = Users(self._link)
+        self._message_log = RedisLog(self._address)
 
     # ---- composition ----
 
@@ -356,6 +359,7 @@ class ClusterCoordinator(Coordinator):
             with contextlib.suppress(LinkLost, LinkError, TimeoutError):
                 await asyncio.wait_for(link.ask_function("leave"), STOP_SECONDS / 5)
         self._recovery.stop()
+        self._message_log.close()
         self.store.close()
         link.close()
 
@@ -403,6 +407,10 @@ class ClusterCoordinator(Coordinator):
     @property
     def shares(self) -> bool:
         return self.journal.layout >= 2
+
+    @property
+    def message_log(self) -> MessageLog | None:
+        return self._message_log if self._config.analytics.topics else None
 
     def claim(self, admission: Admission, connection: Connection, packet: Connect) -> None:
         self._takeover.claim(admission, connection, packet)
@@ -471,6 +479,7 @@ class ClusterCoordinator(Coordinator):
     def _on_fenced(self, reason: str) -> None:
         """This node is no longer a member of the cluster."""
         if not self._link.closed:
+            self._message_log.close()
             self.store.close()
             self._link.close()
             if self._link.joined:  # else `start` fails, and the node tries again

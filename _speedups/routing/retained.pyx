@@ -14,7 +14,7 @@ from _speedups.session.message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size, publication_of,
 )
 from _speedups.session.outgoing_queue cimport RETAINED_MESSAGE
-from _speedups.session.session cimport Restored, Session, MessageSource
+from _speedups.session.session cimport SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Restored, Session
 from _speedups.routing.topic_tree cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
 
 
@@ -318,23 +318,23 @@ cdef class RetainedSearch(MessageSource):
             return NULL
         return <Message*>self.at.value
 
-    cdef bint pull(self, Session session) except -1:
+    cdef int pull(self, Session session) except -1:
         cdef Message* m
         cdef const uint8_t* identifiers = self.identifiers
         cdef uint8_t qos
         if not self.step():
-            return False
+            return SOURCE_ENDED
         m = self.found()
         if m == NULL:
-            return True
+            return SOURCE_GOES_ON
         if m.expires and m.expires <= session.turn.clock:
-            return True                            # the sweep drops it soon
+            return SOURCE_GOES_ON                  # the sweep drops it soon
         qos = m.qos if m.qos < self.qos else self.qos
         if session.may_not_read(m, qos == 0):
-            return True
+            return SOURCE_GOES_ON
         if qos:
             session.enqueue(m, qos | RETAINED_MESSAGE, identifiers, len(self.identifiers))
-            return True
+            return SOURCE_GOES_ON
         if session.put_publish(m, PUBLISH_QOS_0 | FLAG_RETAIN, 0, self.identifiers):    # [MQTT-3.3.1-8]
             session.trace("sent", m, 0, "retained")
-        return True
+        return SOURCE_GOES_ON

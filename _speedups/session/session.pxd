@@ -12,9 +12,15 @@ from _speedups.session.subscriber cimport Subscriber
 cdef OutgoingQueue NO_QUEUE            # of all sessions without messages
 
 
+cdef enum Pulled:
+    SOURCE_ENDED = 0
+    SOURCE_GOES_ON = 1
+    NO_ROOM = 2                        # the queue has no room for its next message
+
+
 cdef class MessageSource:
-    # A sequence of messages that the session pulls when it has room: retained messages after SUBSCRIBE.
-    cdef bint pull(self, Session session) except -1
+    # A sequence of messages that the session pulls when it has room: retained messages after SUBSCRIBE, streams.
+    cdef int pull(self, Session session) except -1
 
 
 cdef class Session(Subscriber):

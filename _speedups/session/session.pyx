@@ -58,9 +58,9 @@ NO_QUEUE.head = NO_QUEUE.next = NO_QUEUE.sent = <uint64_t>-1
 cdef class MessageSource:
     """A sequence of messages that a session pulls when its queue has room."""
 
-    cdef bint pull(self, Session session) except -1:
-        """Enqueue or send one more message; False at the end of the source."""
-        return False
+    cdef int pull(self, Session session) except -1:
+        """Enqueue or send one more message, if the queue has room for it; a value of Pulled."""
+        return SOURCE_ENDED
 
 
 @cython.no_gc_clear                       # the collector must not clear `turn`: `clear` subtracts from its totals
@@ -403,7 +403,7 @@ cdef class Session(Subscriber):
         cdef Entry* e
         cdef uint64_t n
         cdef uint32_t window
-        cdef int pulls = 0
+        cdef int pulls = 0, pulled = SOURCE_GOES_ON
         if outlet is None or outlet.closed:
             return 0
         window = min(self.turn.limits.max_inflight, <uint32_t>outlet.receive_maximum)
@@ -411,14 +411,15 @@ cdef class Session(Subscriber):
             if buffer_size(&outlet.out) > SEND_BYTES:
                 outlet.wants_room = True
                 return 0
-            if (outlet.sources is not None
+            if (outlet.sources is not None and pulled != NO_ROOM
                     and queue_unsent(self.queue, self.tail) + self.pending < self.turn.limits.max_inflight
                     and self.queue.queued + self.pending < self.turn.limits.max_queued_messages
                     and self.queue.queued_bytes < self.turn.limits.max_queued_bytes):
                 pulls += 1
                 if pulls > PULLS_MAX:                # a long search must not delay other sessions
                     return self.turn.schedule_send(self)
-                if not (<MessageSource>outlet.sources[0]).pull(self):
+                pulled = (<MessageSource>outlet.sources[0]).pull(self)
+                if pulled == SOURCE_ENDED:
                     outlet.sources.pop(0)
                     if not outlet.sources:
                         outlet.sources = None

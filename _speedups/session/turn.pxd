@@ -118,6 +118,7 @@ cdef class Turn:
     cdef readonly int64_t clock       # quarters of a second since the node began, the machine's sleep included
     cdef uint64_t counters[COUNTER_COUNT]
     cdef readonly object dead_letters # callable that takes a DeadLetter; None = they are dropped
+    cdef list sealing                 # callbacks of `before_seal`; None: there are none
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
     cdef readonly GroupSettings shared # of shared subscriptions that have none of their own
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...

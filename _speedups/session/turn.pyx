@@ -274,6 +274,12 @@ cdef class Turn:
         commit.size += CALLBACK_SIZE
         self.uncommitted += CALLBACK_SIZE
 
+    def before_seal(self, callback):
+        """Call `callback()` before the block being written is sealed: its records are in the block, too."""
+        if self.sealing is None:
+            self.sealing = []
+        self.sealing.append(callback)
+
     cdef int await_commit(self, Sender sender) except -1:
         """Note that the sender has entries in the block being written."""
         if not sender.waiting:
@@ -314,6 +320,10 @@ cdef class Turn:
         cdef Sender sender
         cdef Py_ssize_t i
         self.deferred = False
+        if self.sealing is not None:
+            callbacks, self.sealing = self.sealing, None
+            for callback in callbacks:
+                callback()
         if buffer_size(&self.journal.records) == 0:
             return 0
         if self.awaiting_commit.count:

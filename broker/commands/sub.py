@@ -46,6 +46,7 @@ EXAMPLES = """\
   flockmq sub -t 'sensors/#' -v
   flockmq sub -t a -t 'b/+' -T b/noise -q 1         two filters, without one topic
   flockmq sub -t state -C 1 -W 5                    the first message within five seconds
+  flockmq sub -t 'a/#' --since 10m -v                the last ten minutes, then live messages
   flockmq sub -t '#' --retained-only -W 1 -v        retained messages
   flockmq sub -t jobs -q 2 -c -i worker-1           nothing lost while not running
   flockmq sub -t 'a/#' -V 5 -D subscribe subscription-identifier 7 -F '%S %t %C %P'
@@ -77,6 +78,11 @@ def parse(arguments: list[str]) -> Namespace:
     group = parser.add_argument_group("subscription")
     group.add_argument(
         "-t", "--topic", dest="topics", action="append", default=[], metavar="FILTER", help="topic filter; repeatable"
+    )
+    group.add_argument(
+        "--since",
+        metavar="TIME",
+        help="also earlier messages, from the log: 10m, 2026-11-22T10:00Z, earliest, or a position (FlockMQ)",
     )
     group.add_argument("-q", "--qos", type=number(0, 2), default=0, help="0, 1 or 2 at most [0]")
     group.add_argument(
@@ -126,6 +132,10 @@ def parse(arguments: list[str]) -> Namespace:
     for flag, filters in (("-t", args.topics), ("-T", args.hidden), ("-U", args.unsubscribed)):
         for topic_filter in filters:
             check_topic_filter(topic_filter, flag)
+    if args.since is not None:
+        args.topics = [f"$stream/{args.since}/{topic_filter}" for topic_filter in args.topics]
+        for topic_filter in args.topics:
+            check_topic_filter(topic_filter, "--since")
     if args.no_retained and args.retained_only:
         raise UsageError("-R and --retained-only exclude each other")
     args.write = writer(args)

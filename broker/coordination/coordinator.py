@@ -20,6 +20,7 @@ from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply, call, ga
 from broker.core.data_plane import DataPlane
 from broker.core.will import Will
 from broker.storage.store import Store
+from broker.streams.message_log import MessageLog
 
 Done = Callable[[], object]
 
@@ -52,6 +53,11 @@ class Coordinator(ABC):
     def shares(self) -> bool:
         """Whether clients may use shared subscriptions."""
         return True
+
+    @property
+    def message_log(self) -> MessageLog | None:
+        """The log of messages, for streams; None: there is none."""
+        return None
 
     @property
     def connected(self) -> bool:

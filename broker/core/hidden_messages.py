@@ -47,11 +47,15 @@ class HiddenMessages:
             seconds: after which it expires; 0 = never.
             on_stored: called when the store has it.
         """
-        expiry = encode_block({"message_expiry_interval": seconds}) if seconds else b""
-        self._data_plane.router.publish(self._topic(name), payload, 0, True, properties=expiry)
+        self.record(name, payload, seconds=seconds)
         if on_stored is not None:
             self._data_plane.turn.after_commit(on_stored)
         self._data_plane.end_turn()
+
+    def record(self, name: str, payload: bytes, *, seconds: int = 0) -> None:
+        """As `put`, within a turn: the message is in the same block as the other records of the turn."""
+        expiry = encode_block({"message_expiry_interval": seconds}) if seconds else b""
+        self._data_plane.router.publish(self._topic(name), payload, 0, True, properties=expiry)
 
     def remove(self, name: str, *, on_stored: Callable[[], object] | None = None) -> None:
         """Remove a message; `on_stored` as in `put`."""

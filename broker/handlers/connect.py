@@ -32,6 +32,7 @@ from broker.core.secret import Secret
 from broker.handlers.auth import WRONG, AuthHandler
 from broker.hooks.api import Client
 from broker.hooks.chain import HookChain, Question, Refused, client_of
+from broker.streams.streams import Streams
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
 
@@ -69,6 +70,7 @@ class ConnectHandler(Admission):
         hooks: HookChain,
         redirect: Redirect,
         secret: Secret,
+        streams: Streams,
     ) -> None:
         self._data_plane = data_plane
         self._turn = data_plane.turn
@@ -80,6 +82,7 @@ class ConnectHandler(Admission):
         self._hooks = hooks
         self._redirect = redirect
         self._secret = secret
+        self._streams = streams
         self._next_number = itertools.count(1)
         self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
 
@@ -282,6 +285,8 @@ class ConnectHandler(Admission):
             connection.send(encode(Connack(session_present=present and level > 3), 4))
             connection.accept(session, level, keep_alive, bridge=packet.bridge)
         self._data_plane.sessions.on_accepted(level)
+        if session.persistent:
+            self._streams.attached(session, present=present)
         connection.proceed()
         self._turn.count(CONNECTS_ACCEPTED)
         if not present:

@@ -36,6 +36,7 @@ class Dispatcher:
         self._hooks = hooks
         self._reactor = data_plane.reactor
         self._sessions = data_plane.sessions
+        self._streams = broker.streams
         self._connected_users = broker.connected_users
         self._auth = AuthHandler(data_plane, broker.authenticator, broker.connected_users)
         self._connect = ConnectHandler(
@@ -48,10 +49,11 @@ class Dispatcher:
             hooks,
             broker.redirect,
             broker.secret,
+            broker.streams,
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
-        subscribe = SubscribeHandler(data_plane, coordinator, hooks)
-        unsubscribe = UnsubscribeHandler(data_plane, coordinator)
+        subscribe = SubscribeHandler(data_plane, coordinator, hooks, broker.streams)
+        unsubscribe = UnsubscribeHandler(data_plane, coordinator, broker.streams)
         disconnect = DisconnectHandler(data_plane, coordinator)
         # Packets after CONNECT that are not hot. Any other packet is one that only servers send.
         self._handlers: dict[type, Callable[[Connection, Session, Any], None]] = {
@@ -116,6 +118,7 @@ class Dispatcher:
             self._hooks.notify("disconnected", client_of(connection), reason)
             connection.claimed = None
         self._sessions.on_disconnected(connection.protocol_level if connection.session is not None else None)
+        self._streams.detached(session)
         connection.detach()
         session.owner = None
         self._connected_users.on_disconnected(connection)

@@ -19,9 +19,13 @@ from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
 from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
 from broker.hooks.chain import HookChain, Refused, client_of
+from broker.streams.since import PREFIX, is_stream, parse_since, split_stream
+from broker.streams.streams import Streams
 
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
+STREAM = PREFIX.encode()
 FAILURE = 0x80  # in SUBACK at level 4
+NO_LOG = "no log of messages to read a stream from: analytics.topics with Redis keeps one"
 MAX_REASONS = 16  # user properties of a SUBACK with the reasons of refusals
 
 
@@ -51,13 +55,15 @@ class SubscribeHandler:
         data_plane: of the node.
         coordinator: adds subscriptions.
         hooks: called for each filter.
+        streams: of the node.
     """
 
-    def __init__(self, data_plane: DataPlane, coordinator: Coordinator, hooks: HookChain) -> None:
+    def __init__(self, data_plane: DataPlane, coordinator: Coordinator, hooks: HookChain, streams: Streams) -> None:
         self._data_plane = data_plane
         self._turn = data_plane.turn
         self._coordinator = coordinator
         self._hooks = hooks
+        self._streams = streams
 
     def handle(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         """Subscribe; SUBACK follows when the subscriptions hold everywhere, and retained messages follow SUBACK."""
@@ -94,6 +100,17 @@ class SubscribeHandler:
                 _, read = split_shared(topic_filter)
             except ValueError as fault:
                 return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
+            if is_stream(read):
+                return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "a stream can't be shared")
+        if is_stream(topic_filter):
+            try:
+                since, read = split_stream(topic_filter)
+                parse_since(since, 0)
+                validate_topic_filter(read, connection.protocol_level, limits.max_topic_levels)
+            except ValueError as fault:
+                return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
+            if not self._streams.available:
+                return Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NO_LOG)
         if has_control_characters(topic_filter) and not self._data_plane.config.mqtt.control_characters:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "a control character in the topic filter")
         if session.rights is not None and not session.rights.may_subscribe(read.encode()):
@@ -148,6 +165,9 @@ class SubscribeHandler:
         identifier = packet.properties.get("subscription_identifier", 0)
         done = partial(self._acknowledge, connection, session, suback, granted, identifier)
         filters = [(name, grant.options) for name, grant in granted]
+        for name, _ in granted:
+            if name.startswith(STREAM):
+                self._streams.prepare(session, name.decode())
         self._coordinator.subscribe(connection, session, filters, identifier, done)
 
     def _suback(
@@ -177,6 +197,9 @@ class SubscribeHandler:
             return
         connection.send(suback)
         for name, grant in granted:
+            if name.startswith(STREAM):
+                self._streams.begin(session, name.decode(), grant.options, identifier)
+                continue
             if is_shared(name):  # a group gets no retained messages [5: 3.3.1.3]
                 continue
             handling = grant.options >> RETAIN_HANDLING_SHIFT

@@ -8,6 +8,8 @@ from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
+from broker.streams.since import is_stream
+from broker.streams.streams import Streams
 
 
 class UnsubscribeHandler:
@@ -16,17 +18,21 @@ class UnsubscribeHandler:
     Args:
         data_plane: of the node.
         coordinator: removes subscriptions.
+        streams: of the node.
     """
 
-    def __init__(self, data_plane: DataPlane, coordinator: Coordinator) -> None:
+    def __init__(self, data_plane: DataPlane, coordinator: Coordinator, streams: Streams) -> None:
         self._data_plane = data_plane
         self._coordinator = coordinator
+        self._streams = streams
 
     def handle(self, connection: Connection, session: Session, packet: Unsubscribe) -> None:
         """Remove the subscriptions that exist, and acknowledge [MQTT-3.10.4-5]."""
         level = connection.protocol_level
         codes = self._codes(session, packet.topic_filters) if level == 5 else []
         unsuback = encode(Unsuback(packet_id=packet.packet_id, reason_codes=codes), level)
+        if ended := list(filter(is_stream, packet.topic_filters)):
+            self._streams.end(session, ended)
         filters = [topic_filter.encode() for topic_filter in packet.topic_filters]
         self._coordinator.unsubscribe(connection, session, filters, lambda: connection.send(unsuback))
 

@@ -49,6 +49,7 @@ class Worker:
     unanswered: list[Publish | Pubrel] = field(default_factory=list)
     level: int = 4
     own: set[bytes] = field(default_factory=set)  # sent to it before it left: they go to no other
+    received: dict[int, bytes] = field(default_factory=dict)  # packet identifier -> payload, from PUBREC to PUBCOMP
 
 
 def places_of(node: Node) -> Counter[bytes]:
@@ -172,8 +173,13 @@ class GroupMachine(RuleBasedStateMachine):
         """Whether another message with the key is with a member without a connection."""
         if self.strategy == "rotation":
             return False
-        held = (self.last.get(other) for other in self.keys[self.key_of[payload]] if other not in self.done)
-        return any(one is not None and self.workers[one[0]].client is None for one in held)
+        of_key = self.keys[self.key_of[payload]]
+        held = (self.last.get(other) for other in of_key if other not in self.done)
+        absent = [worker for worker in self.workers.values() if worker.client is None]
+        # A receiver may act on a message of QoS 2 only at PUBREL: the key is held until PUBCOMP.
+        return any(one is not None and self.workers[one[0]].client is None for one in held) or any(
+            other in of_key for worker in absent for other in worker.received.values()
+        )
 
     def keeps_order(self, name: str, payload: bytes) -> None:
         """All earlier messages with the key are done, or this member got them before."""
@@ -232,6 +238,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def left(self, name: str) -> None:
         self.workers[name].qos = None
+        self.workers[name].received.clear()
         self.group_may_have_ended()
 
     def group_may_have_ended(self) -> None:
@@ -357,12 +364,14 @@ class GroupMachine(RuleBasedStateMachine):
         assert worker.client is not None
         packet = worker.unanswered.pop(0)
         if isinstance(packet, Pubrel):
+            worker.received.pop(packet.packet_id, None)
             worker.client.send(Pubcomp(packet.packet_id))
         elif packet.qos == 1:
             self.done.add(packet.payload)
             worker.client.send(Puback(packet.packet_id))
         else:
             self.done.add(packet.payload)
+            worker.received[packet.packet_id] = packet.payload
             worker.client.send(Pubrec(packet.packet_id))
         self.pump()
 

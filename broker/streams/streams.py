@@ -1,0 +1,162 @@
+"""The streams of a node: begun by SUBSCRIBE, gone on with at a reconnect, and where persistent sessions have got to.
+
+What a session has reached is a hidden retained message, one for each client, which all nodes have. It is written in the
+block in which messages enter the session's queue. So after a crash, or at another node, no message is missing in the
+queue and none is there twice.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from _speedups.session.session import Session
+from broker.core.data_plane import DataPlane
+from broker.core.hidden_messages import HiddenMessages
+from broker.core.session_expiry import NEVER
+from broker.streams.message_log import MessageLog
+from broker.streams.since import Start, parse_since, split_stream
+from broker.streams.stream import Stream
+
+GRACE = 60  # seconds that the place of a session is kept longer than the session
+
+Stored = dict[str, dict[str, Any]]  # topic filter of a stream -> where it goes on, as JSON
+
+
+class Streams:
+    """The streams of the clients of a node.
+
+    Args:
+        data_plane: of the node.
+        message_log: returns the log of messages; None: there is none.
+    """
+
+    def __init__(self, data_plane: DataPlane, message_log: Callable[[], MessageLog | None]) -> None:
+        self._plane = data_plane
+        self._message_log = message_log
+        self._stored = HiddenMessages(data_plane, "streams")
+        self._streams: dict[Session, dict[str, Stream]] = {}
+        self._unconfirmed: dict[bytes, Stored] = {}  # by client id: recorded, and not in the retained tree yet
+        self._missed = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._streams.values()))
+
+    @property
+    def missed(self) -> int:
+        """Bytes of logs that were trimmed before streams had read them."""
+        return self._missed + sum(stream.missed for streams in self._streams.values() for stream in streams.values())
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a log to read."""
+        return self._message_log() is not None
+
+    def prepare(self, session: Session, topic_filter: str) -> None:
+        """SUBSCRIBE: note where a stream begins, with the other records of the subscription.
+
+        A stream that the session has goes on.
+        """
+        if topic_filter in self._streams.get(session, {}) or not session.persistent:
+            return
+        stored = self._find(session)
+        if topic_filter not in stored:
+            self._record(session, stored | {topic_filter: _start(topic_filter).to_json()})
+
+    def begin(self, session: Session, topic_filter: str, options: int, identifier: int) -> None:
+        """Begin a stream, or go on with it with other options, after SUBACK."""
+        message_log = self._message_log()
+        if message_log is None or not session.connected:
+            return
+        streams = self._streams.setdefault(session, {})
+        if (before := streams.pop(topic_filter, None)) is not None:
+            start = before.reached()
+            self._end(before)
+        elif stored := self._find(session).get(topic_filter):
+            start = Start.from_json(stored)
+        else:
+            start = _start(topic_filter)
+        streams[topic_filter] = Stream(
+            self._plane,
+            message_log,
+            session,
+            split_stream(topic_filter)[1],
+            start,
+            options=options,
+            identifier=identifier,
+            on_progress=partial(self._record_reached, session),
+        )
+
+    def end(self, session: Session, topic_filters: list[str]) -> None:
+        """UNSUBSCRIBE: end these streams, as far as the session has them."""
+        streams = self._streams.get(session, {})
+        ended = [streams.pop(name) for name in topic_filters if name in streams]
+        for stream in ended:
+            self._end(stream)
+        if not streams:
+            self._streams.pop(session, None)
+        if session.persistent and (stored := self._find(session)):
+            rest = {name: start for name, start in stored.items() if name not in topic_filters}
+            if len(rest) < len(stored):
+                self._record(session, rest)
+
+    def attached(self, session: Session, *, present: bool) -> None:
+        """A client has connected: go on with the streams of its session, or forget those of an earlier one."""
+        stored = self._find(session)
+        if not stored:
+            return
+        known = {name: rest for name, *rest in self._plane.router.filters.all_of(session)} if present else {}
+        alive = {name: start for name, start in stored.items() if name.encode() in known}
+        if len(alive) < len(stored) or alive:
+            self._record(session, alive)  # without an expiry, as long as the client is here
+        for name in alive:
+            options, identifier = known[name.encode()]
+            self.begin(session, name, options, identifier)
+
+    def detached(self, session: Session) -> None:
+        """The client's connection has ended."""
+        streams = self._streams.get(session)
+        if streams is None:
+            return
+        if session.persistent:
+            self._record_reached(session, away=True)
+        for stream in streams.values():
+            self._end(stream)
+        del self._streams[session]
+
+    def _end(self, stream: Stream) -> None:
+        stream.stop()
+        self._missed += stream.missed
+
+    # ---- where a session has got to ----
+
+    def _find(self, session: Session) -> Stored:
+        """Where the streams of a session go on."""
+        if session.client_id in self._unconfirmed:
+            return self._unconfirmed[session.client_id]
+        found = self._stored.find(session.client_id.hex())
+        return json.loads(found) if found else {}
+
+    def _record_reached(self, session: Session, *, away: bool = False) -> None:
+        streams = self._streams.get(session, {})
+        if streams:
+            self._record(session, {name: stream.reached().to_json() for name, stream in streams.items()}, away=away)
+
+    def _record(self, session: Session, stored: Stored, *, away: bool = False) -> None:
+        """Write where streams go on, with the other records of the turn."""
+        seconds = 0
+        if away:
+            expiry = self._plane.config.mqtt.session_expiry if session.expiry is None else session.expiry
+            seconds = min(int(expiry) + GRACE, NEVER - 1) if expiry and expiry != NEVER else 0
+        self._unconfirmed[session.client_id] = stored
+        self._stored.record(session.client_id.hex(), json.dumps(stored).encode() if stored else b"", seconds=seconds)
+        self._plane.turn.after_commit(partial(self._confirmed, session.client_id, stored))
+
+    def _confirmed(self, client_id: bytes, stored: Stored) -> None:
+        if self._unconfirmed.get(client_id) is stored:
+            del self._unconfirmed[client_id]
+
+
+def _start(topic_filter: str) -> Start:
+    return parse_since(split_stream(topic_filter)[0], time.time_ns() // 1000)

@@ -1,0 +1,1 @@
+"""The log of messages in Redis, as streams read it."""
