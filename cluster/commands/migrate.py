@@ -1,5 +1,6 @@
-"""`flockmq migrate`: move all state of a stopped broker between a SQLite store and Redis."""
+"""`flockmq migrate`: move all state of a stopped broker between a SQLite store and Redis, or from Mosquitto."""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -8,11 +9,14 @@ from broker.config.load import load
 from broker.config.redis_url import masked
 from broker.config.schema import Config
 from broker.errors import UsageError
+from cluster.migration.migration import migrate, restore
+from cluster.migration.places import MOSQUITTO, SQLITE, MosquittoFile, Place, SqlitePlace, is_mosquitto, is_sqlite
 
 EXAMPLES = """\
   flockmq migrate sqlite:flockmq.db redis://10.0.0.5:6379       # from one node to a cluster
   flockmq migrate redis://10.0.0.5:6379 sqlite:flockmq.db       # and back
   flockmq migrate sqlite:flockmq.db unix:///run/redis/redis.sock --prefix shop:
+  flockmq migrate mosquitto:mosquitto.db sqlite:flockmq.db      # as `flockmq import mosquitto.db sqlite:flockmq.db`
   flockmq migrate --restore sqlite:flockmq.db                   # the state that was moved away is valid again
 
 Stop all nodes first. A command that was interrupted is repeated as it was."""
@@ -27,14 +31,16 @@ def run(arguments: list[str]) -> int:
         "FROM TO [OPTION...]",
         EXAMPLES,
     )
-    parser.add_argument("source", metavar="FROM", help="sqlite:PATH, or the URL of Redis as for `serve --redis`")
-    parser.add_argument("target", metavar="TO", nargs="?", help="likewise the other; it must have no state")
+    parser.add_argument(
+        "source", metavar="FROM", help="sqlite:PATH, mosquitto:PATH, or the URL of Redis as for `serve --redis`"
+    )
+    parser.add_argument("target", metavar="TO", nargs="?", help="a SQLite store or Redis; it must have no state")
     group = parser.add_argument_group("options")
-    group.add_argument("--prefix", metavar="PREFIX", help="of the keys in Redis [cluster.prefix, mq:]")
-    group.add_argument("--config", metavar="FILE", help="the nodes' configuration file, for their expiry and lease")
+    add_options(group)
     group.add_argument(
         "--restore", action="store_true", help="make the state at FROM valid again, which was moved away from there"
     )
+    add_source_options(parser.add_argument_group("options of a mosquitto.db"))
     parser.add_general_help(group)
     args = parser.parse(arguments)
     if args.restore == (args.target is not None):
@@ -42,30 +48,62 @@ def run(arguments: list[str]) -> int:
             "--restore has one place" if args.restore else "the place to move to is missing",
             "`flockmq migrate --help` explains",
         )
-    named = {} if args.prefix is None else {"cluster.prefix": args.prefix}
-    config = load(named, file=args.config)
+    if args.restore:
+        print(restore(place(args.source, settings(args))))
+        return 0
+    return move(args.source, args)
+
+
+def add_options(group: argparse._ArgumentGroup) -> None:
+    """The flags of both commands."""
+    group.add_argument("--prefix", metavar="PREFIX", help="of the keys in Redis [cluster.prefix, mq:]")
+    group.add_argument("--config", metavar="FILE", help="the nodes' configuration file, for their expiry and lease")
+
+
+def add_source_options(group: argparse._ArgumentGroup) -> None:
+    """The flags that are about a mosquitto.db."""
+    group.add_argument(
+        "--no-users",
+        action="store_true",
+        help="sessions belong to nobody until their clients return: for a Mosquitto that took user names unverified",
+    )
+    group.add_argument("--partial", action="store_true", help="take what is whole in a file that was cut")
+
+
+def settings(args: argparse.Namespace) -> Config:
+    """The configuration of the nodes. Raises ConfigError."""
+    return load({} if args.prefix is None else {"cluster.prefix": args.prefix}, file=args.config)
+
+
+def move(origin: str, args: argparse.Namespace) -> int:
+    """Move the state at `origin` to the target of the command line; returns the exit status. Raises FlockError."""
+    config = settings(args)
+    if is_mosquitto(origin):
+        path = Path(origin.removeprefix(MOSQUITTO))
+        source = MosquittoFile(path, config, keeps_users=not args.no_users, takes_part=args.partial)
+        print(migrate(source, place(args.target, config), warn))
+        return 0
+    if args.no_users or args.partial:
+        raise UsageError("--no-users and --partial are for a mosquitto.db")
+    if is_sqlite(origin) == is_sqlite(args.target):
+        raise UsageError("one place is a SQLite store, the other Redis", "`flockmq migrate --help` has examples")
+    print(migrate(place(origin, config), place(args.target, config), warn))
+    return 0
+
+
+def place(text: str, config: Config) -> Place:
+    """The place of this name. Raises UsageError."""
+    if is_sqlite(text):
+        return SqlitePlace(Path(text.removeprefix(SQLITE)), config)
     try:
-        from cluster.migration.migration import migrate, restore
-        from cluster.migration.places import Place, RedisPlace, SqlitePlace, is_sqlite
+        from cluster.migration.redis_place import RedisPlace
         from cluster.redis.clients import RedisAddress
     except ModuleNotFoundError as error:
         raise UsageError(f"the library {error.name} is missing", "pip install 'flockmq[cluster]'") from error
-
-    def place(text: str, config: Config) -> Place:
-        if is_sqlite(text):
-            return SqlitePlace(Path(text.removeprefix("sqlite:")), config)
-        try:
-            return RedisPlace(RedisAddress.parse(text, config.cluster.prefix), config, warn)
-        except ValueError as error:
-            raise UsageError(f"{masked(text)} names no place: expected sqlite:PATH, or {error}") from error
-
-    if args.restore:
-        print(restore(place(args.source, config)))
-        return 0
-    if is_sqlite(args.source) == is_sqlite(args.target):
-        raise UsageError("one place is a SQLite store, the other Redis", "`flockmq migrate --help` has examples")
-    print(migrate(place(args.source, config), place(args.target, config), warn))
-    return 0
+    try:
+        return RedisPlace(RedisAddress.parse(text, config.cluster.prefix), config, warn)
+    except ValueError as error:
+        raise UsageError(f"{masked(text)} names no place: expected sqlite:PATH, or {error}") from error
 
 
 def warn(sentence: str) -> None:

@@ -14,12 +14,12 @@ import secrets
 from collections.abc import Callable
 
 from broker.errors import FlockError
-from cluster.migration.places import Mark, Place, Stage
+from cluster.migration.places import Mark, Place, Source, Stage
 
 NOTHING = "nothing to move"
 
 
-def migrate(source: Place, target: Place, warn: Callable[[str], object]) -> str:
+def migrate(source: Source, target: Place, warn: Callable[[str], object]) -> str:
     """Move all state; returns what was done, as a sentence.
 
     Args:
@@ -52,7 +52,7 @@ def migrate(source: Place, target: Place, warn: Callable[[str], object]) -> str:
             return f"moved from {source.name} to {target.name}{target.options}: {moved}"
 
 
-def go_on(source: Place, target: Place, found: bool) -> str:
+def go_on(source: Source, target: Place, found: bool) -> str:
     """The source was moved away before: to this target, or the command is wrong."""
     if not found or target.mark.id != source.mark.id:
         raise FlockError(
@@ -71,7 +71,7 @@ def go_on(source: Place, target: Place, found: bool) -> str:
     return f"{NOTHING}: {source.name} was moved to {target.name} before"
 
 
-def check_target(source: Place, target: Place) -> None:
+def check_target(source: Source, target: Place) -> None:
     """Raise FlockError if the target has state, or a part of another source's."""
     if target.mark.stage == Stage.ARRIVING and target.mark.place != source.name:
         raise unfinished(target)
@@ -82,7 +82,7 @@ def check_target(source: Place, target: Place) -> None:
         )
 
 
-def unfinished(place: Place) -> FlockError:
+def unfinished(place: Source) -> FlockError:
     """A migration to this place was interrupted."""
     return FlockError(
         f"a migration from {place.mark.place} to {place.name} has not ended",

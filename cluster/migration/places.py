@@ -1,32 +1,25 @@
-"""The places that a migration moves state between: a SQLite store, and Redis.
+"""The places that a migration moves state between; Redis is in `redis_place.py`.
 
 A mark at each place has the id of the migration, so that a command that is repeated goes on where the last one was.
 """
 
 import contextlib
 import sqlite3
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import redis
+from typing import NamedTuple
 
 from broker.config.schema import Config
 from broker.errors import FlockError
 from broker.storage import sqlite_file
-from cluster.migration.durable import make_durable
-from cluster.migration.redis_state import AT_ONCE, ENTRIES, KeyWriter, RedisState
+from cluster.migration.mosquitto_file import CutFile, DamagedFile, chunks
+from cluster.migration.mosquitto_state import MosquittoState
 from cluster.migration.sqlite_state import RecordWriter, SqliteState
 from cluster.migration.state import Moved, State
-from cluster.peers.liveness import is_gone
-from cluster.redis.clients import RedisAddress
-from cluster.redis.keys import ARRIVING, LAYOUT, MOVED
 
-TIMEOUT = 60.0  # seconds for a reply: a pipeline of large messages takes a while
-PAUSE = 0.1  # seconds between two looks at heartbeats
+SQLITE, MOSQUITTO = "sqlite:", "mosquitto:"  # before the path of a file
 
 
 class Stage(Enum):
@@ -46,8 +39,8 @@ class Mark(NamedTuple):
     options: str = ""  # of the command line
 
 
-class Place(ABC):
-    """A place that can have the state of a broker. Use it as `with place.opened():`."""
+class Source(ABC):
+    """A place that has the state of a broker. Use it as `with source.opened():`."""
 
     name: str  # as on the command line; without passwords
     options: str = ""  # of the command line that belong to it
@@ -63,7 +56,19 @@ class Place(ABC):
 
     @abstractmethod
     def read(self) -> State:
-        """Its state."""
+        """Its state. Raises FlockError."""
+
+    @abstractmethod
+    def set_mark(self, mark: Mark) -> None:
+        """Note what a migration has done, if nothing has changed here since the place was opened."""
+
+    def losses(self) -> list[str]:
+        """What stays behind when the state is moved away, or is at risk here, in sentences. After `read`."""
+        return []
+
+
+class Place(Source):
+    """A source that can be a target, too."""
 
     @property
     @abstractmethod
@@ -73,14 +78,6 @@ class Place(ABC):
     @abstractmethod
     def write(self, state: State, mark: Mark) -> Moved:
         """Replace all by the state of another place, and set the mark; returns when all of it is durable."""
-
-    @abstractmethod
-    def set_mark(self, mark: Mark) -> None:
-        """Note what a migration has done, if nothing has changed here since the place was opened."""
-
-    def losses(self) -> list[str]:
-        """What stays behind when the state is moved away, or is at risk here, in sentences."""
-        return []
 
 
 class SqlitePlace(Place):
@@ -94,7 +91,7 @@ class SqlitePlace(Place):
     def __init__(self, path: Path, config: Config) -> None:
         self._path = path.absolute()
         self._config = config
-        self.name = f"sqlite:{self._path}"
+        self.name = f"{SQLITE}{self._path}"
 
     @contextlib.contextmanager
     def opened(self, *, create: bool) -> Iterator[bool]:
@@ -153,156 +150,58 @@ class SqlitePlace(Place):
             raise
 
 
-class RedisPlace(Place):
-    """The keys of a cluster in Redis.
+class MosquittoFile(Source):
+    """A persistence file of Mosquitto. It is only read: Mosquitto, and a repeated migration, find it as it was.
 
     Args:
-        address: of Redis, and the prefix of the keys.
-        config: of the nodes.
-        warn: called with a sentence.
+        path: of the file.
+        config: of the nodes to be.
+        keeps_users: whether a session belongs to the user name that its client gave.
+        takes_part: whether a file that ends within a chunk is read up to there.
     """
 
-    def __init__(self, address: RedisAddress, config: Config, warn: Callable[[str], object]) -> None:
-        self._address = address
+    def __init__(self, path: Path, config: Config, *, keeps_users: bool = True, takes_part: bool = False) -> None:
+        self._path = path.absolute()
         self._config = config
-        self._warn = warn
-        self._keys = address.keys
-        self.name = str(address)
-        self.options = "" if address.prefix == "mq:" else f" --prefix {address.prefix}"
+        self._keeps_users = keeps_users
+        self._takes_part = takes_part
+        self.name = f"{MOSQUITTO}{self._path}"
+        self.options = f"{'' if keeps_users else ' --no-users'}{' --partial' if takes_part else ''}"
+        self.mark = Mark(Stage.OWN)
 
     @contextlib.contextmanager
     def opened(self, *, create: bool) -> Iterator[bool]:
         try:
-            with self._address.client(TIMEOUT) as self._client:
-                self._check_layout()
-                self._check_nodes()
-                self._position = self._read_position()
-                yield True
-        except (redis.RedisError, OSError) as error:
-            raise FlockError(f"can't use Redis at {self.name}: {error}") from error
-
-    def _check_layout(self) -> None:
-        keys = self._keys
-        written = self._client.get(keys.layout) or b"0"
-        layout = int(written) if written.isdigit() else -1
-        noted = {name.decode(): value.decode() for name, value in self._client.hgetall(keys.migration).items()}
-        stage = {ARRIVING: Stage.ARRIVING, MOVED: Stage.MOVED}.get(layout, Stage.OWN)
-        if stage == Stage.OWN and not 0 <= layout <= LAYOUT:
-            raise FlockError(
-                f"Redis at {self.name} has layout {written.decode('utf-8', 'replace')}, "
-                f"this version knows layouts up to {LAYOUT}",
-                "use the version of its nodes",
-            )
-        self._layout = int(noted.get("layout", layout if stage == Stage.OWN and layout else LAYOUT))
-        self.mark = Mark(stage, *(noted.get(name, "") for name in ("id", "place", "options")))
-
-    def _check_nodes(self) -> None:
-        """Wait until it is certain that no node lives: no heartbeat for a lease, or the process is gone."""
-        end = time.monotonic() + self._config.cluster.lease
-        first = self._client.hgetall(self._keys.nodes)
-        counts = first
-        while waiting := [node for node in counts if not self._is_gone(node)]:
-            grown = [node for node in waiting if counts[node] != first.get(node)]
-            if grown:
-                name = (self._client.hget(self._keys.node(grown[0]), "name") or grown[0]).decode()
-                raise FlockError(f"the node {name} uses Redis at {self.name}", "stop all nodes of the cluster first")
-            if time.monotonic() > end:
-                return
-            time.sleep(PAUSE)
-            counts = self._client.hgetall(self._keys.nodes)
-
-    def _is_gone(self, node: bytes) -> bool:
-        return is_gone(self._client.hget(self._keys.node(node), "process") or b"")
-
-    def _read_position(self) -> list[object]:
-        """What grows or changes whenever a node lives."""
-        keys = self._keys
-        nodes = self._client.hgetall(keys.nodes)
-        commits = [self._client.hget(keys.node(node), "seq") for node in nodes]
-        return [*self._client.mget(keys.layout, keys.epoch, keys.change), nodes, commits]
+            self._data = self._path.read_bytes()
+        except OSError as error:
+            raise FlockError(f"{self._path} can't be read: {error.strerror}") from error
+        yield True
 
     def read(self) -> State:
-        return RedisState(self._client, self._keys, self._config)
-
-    @property
-    def has_state(self) -> bool:
-        return not self.read().is_empty or bool(self._client.exists(self._keys.nodes))
-
-    def write(self, state: State, mark: Mark) -> Moved:
-        self._layout = LAYOUT
-        self.set_mark(mark)
-        self._clear()
-        writer = KeyWriter(self._client, self._keys, self._config, state)
-        writer.write()
-        self._position = self._read_position()
-        for warning in make_durable(self._client, self._config.cluster.replicas, in_slot=bool(self._keys.tag)):
-            self._warn(warning)
-        return writer.moved
-
-    def _clear(self) -> None:
-        """Delete what was here before: it was moved away, or is a part of what a migration brought."""
-        found = []
-        for key in self._client.scan_iter(self._keys.prefix + b"*", count=ENTRIES):
-            if self._keys.is_state(key):
-                found.append(key)
-            if len(found) >= AT_ONCE:
-                self._client.unlink(*found)
-                found.clear()
-        if found:
-            self._client.unlink(*found)
+        options = {"keeps_users": self._keeps_users, "takes_part": self._takes_part}
+        try:
+            self._state = MosquittoState(chunks(self._data), self._config, **options)
+        except CutFile as cut:
+            raise FlockError(
+                f"{self._path} is cut {cut}",
+                "restore it from a backup, or import what is before that place: --partial",
+            ) from cut
+        except DamagedFile as damage:
+            raise FlockError(f"{self._path} is damaged {damage}", "restore it from a backup") from damage
+        return self._state
 
     def set_mark(self, mark: Mark) -> None:
-        keys = self._keys
-        layout = {Stage.ARRIVING: ARRIVING, Stage.MOVED: MOVED, Stage.OWN: self._layout}[mark.stage]
-        noted: dict[Any, Any] = {"id": mark.id, "place": mark.place, "options": mark.options}
-        if mark.stage == Stage.MOVED:
-            noted["layout"] = str(self._layout)
-
-        def change(pipe: "redis.client.Pipeline") -> None:
-            if self._read_position() != self._position:
-                raise FlockError(
-                    f"the state in Redis at {self.name} has changed since the migration began",
-                    "stop all nodes and other migrations, then repeat the command",
-                )
-            pipe.multi()
-            pipe.delete(keys.migration)
-            if mark.id:
-                pipe.hset(keys.migration, mapping=noted)
-            pipe.set(keys.layout, layout)
-            for key, aside in self._nodes_aside():
-                if mark.stage == Stage.MOVED and key in present:
-                    pipe.rename(key, aside)
-                elif mark.stage == Stage.OWN and aside in present:
-                    pipe.rename(aside, key)
-
-        nodes = [key for pair in self._nodes_aside() for key in pair]
-        present = {key for key in nodes if self._client.exists(key)}
-        self._client.transaction(change, keys.layout, keys.epoch, keys.change, *nodes)
-        self._position = self._read_position()
-
-    def _nodes_aside(self) -> list[tuple[bytes, bytes]]:
-        """The keys that make dead nodes members, and where they are while the state is moved away.
-
-        Redis refuses every step of a node that is no member. So one that only slept can't change state that was moved.
-        """
-        keys = self._keys
-        aside = keys.prefix + b"moved:"
-        nodes: set[Any] = {*self._client.hkeys(keys.nodes), *self._client.hkeys(aside + b"nodes")}
-        return [(keys.nodes, aside + b"nodes"), *((keys.node(node), aside + b"node:" + node) for node in sorted(nodes))]
+        """None: what was imported stays, too."""
 
     def losses(self) -> list[str]:
-        users = self._client.hlen(self._keys.users)
-        found = []
-        if users:
-            found.append(
-                f"the users of auth.redis stay in Redis ({users}), a node alone has none: write those that it needs "
-                "into a password file with `flockmq passwd`, and their rules into an ACL file"
-            )
-        if self._client.exists(self._keys.analytics_logs):
-            found.append("the log of messages for analytics stays in Redis")
-        return found
+        return self._state.losses()
 
 
 def is_sqlite(text: str) -> bool:
     """Whether this names a SQLite store."""
-    return text.startswith("sqlite:") and len(text) > len("sqlite:")
+    return text.startswith(SQLITE) and len(text) > len(SQLITE)
+
+
+def is_mosquitto(text: str) -> bool:
+    """Whether this names a persistence file of Mosquitto."""
+    return text.startswith(MOSQUITTO) and len(text) > len(MOSQUITTO)

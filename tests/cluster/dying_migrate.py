@@ -11,7 +11,8 @@ from typing import Any
 
 from broker.cli import main
 from broker.storage import sqlite_file
-from cluster.migration.places import RedisPlace, SqlitePlace
+from cluster.migration.places import SqlitePlace
+from cluster.migration.redis_place import RedisPlace
 from cluster.migration.redis_state import KeyWriter
 
 STEPS: list[tuple[Any, str]] = [

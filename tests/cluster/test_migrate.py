@@ -21,7 +21,8 @@ from broker.core.session_expiry import NEVER
 from broker.core.will import Will
 from broker.errors import FlockError
 from broker.storage import sqlite_file
-from cluster.migration.places import Mark, RedisPlace, Stage
+from cluster.migration.places import Mark, Stage
+from cluster.migration.redis_place import RedisPlace
 from cluster.migration.redis_state import RedisState
 from cluster.migration.sqlite_state import RecordWriter, SqliteState
 from cluster.migration.state import (

@@ -1,6 +1,7 @@
-"""A real Mosquitto, as the other end of a link."""
+"""A real Mosquitto: the other end of a link, or the broker whose state is imported."""
 
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -54,6 +55,20 @@ class MosquittoProcess:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def stop(self) -> None:
+        """SIGTERM: it writes its persistence file, and ends."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(DEADLINE)
+            self._process = None
+
+    def save(self, path: Path) -> None:
+        """SIGUSR1: it writes its persistence file, which is new when this returns."""
+        assert self._process is not None
+        before = path.stat().st_ino if path.exists() else 0
+        self._process.send_signal(signal.SIGUSR1)
+        until(lambda: path.exists() and path.stat().st_ino != before, "Mosquitto has written its file")
 
     def log_text(self) -> str:
         """All that it has logged."""
