@@ -17,11 +17,11 @@ EXAMPLES = """\
   flockmq import /var/lib/mosquitto/mosquitto.db sqlite:flockmq.db --config flockmq.toml
   flockmq import /var/lib/mosquitto/mosquitto.db redis://10.0.0.5:6379
 
-A mosquitto.conf: listeners, TLS, users, rules, limits, the store and bridges become keys of FlockMQ. Lines without a
-counterpart are comments at the end. Files of users and rules are used as they are.
+A mosquitto.conf: listeners, TLS, users, rules, limits, the store and bridges become keys of FlockMQ.
+Lines without a counterpart are comments at the end. Files of users and rules are used as they are.
 
-A mosquitto.db: sessions, subscriptions, queued messages, messages in flight and retained messages are written to an
-empty store. Stop Mosquitto first: it writes the file as it ends. The file stays as it is."""
+A mosquitto.db: sessions, subscriptions, queued messages, messages in flight and retained messages are
+written to an empty store. Stop Mosquitto first: it writes the file as it ends. The file stays as it is."""
 
 
 def run(arguments: list[str]) -> int:

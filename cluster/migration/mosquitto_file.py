@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from _speedups.codec.properties import check_properties, decode_block, encode_block
 from _speedups.codec.topics import InvalidTopic, validate_topic_filter, validate_topic_name
-from broker.core.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
+from broker.core.subscription_options import STORED_OPTIONS
 
 MAGIC = b"\x00\xb5\x00mosquitto db"
 VERSIONS = range(3, 7)
@@ -29,6 +29,7 @@ PUBLISH = 3
 QUOTA_EXCEEDED = 0x97  # more user properties than a packet may have here: no damage
 MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS = 0x02, 0x0B, 0x23
 OUT = 1  # direction of a delivery: to the client
+OPTIONS_MAX = 0x2F  # all options of level 5; Mosquitto 2.1 writes Retain Handling too
 
 # States of a delivery. Those of versions 3 to 6 are the same.
 RESEND_PUBREL, WAIT_FOR_PUBREL, RESEND_PUBCOMP, WAIT_FOR_PUBCOMP, SEND_PUBREC, QUEUED = range(6, 12)
@@ -55,6 +56,7 @@ class StoredClient(NamedTuple):
     expires: int = 0  # seconds since 1970; 0 = never, or it was connected
     left: int = 0  # seconds since 1970; versions 3 and 4
     user: bytes = b""  # as its CONNECT had it; version 6
+    port: int = 0  # of the listener that it has connected to since Mosquitto started; version 6
 
 
 class Delivery(NamedTuple):
@@ -242,15 +244,15 @@ def _message(fields: _Fields, _: int) -> Iterator[Chunk]:
 def _client(fields: _Fields, version: int) -> Iterator[Chunk]:
     expires = fields.number(Struct("<q"))
     interval, last_packet_id, id_length = fields.read(Struct(">IHH"))
-    user_length = 0
+    port = user_length = 0
     if version >= 6:
-        _port, user_length = fields.read(Struct(">HH"))
+        port, user_length = fields.read(Struct(">HH"))
         padding = fields.end - fields.at - id_length - user_length
         if padding not in (0, 4):  # 0: by a machine of 32 bits
             raise _Fault("the lengths of a client do not add up")
         fields.take(padding)
     client_id, user = _text(fields.take(id_length)), _text(fields.take(user_length))
-    yield StoredClient(client_id, last_packet_id, interval, max(0, expires), user=user)
+    yield StoredClient(client_id, last_packet_id, interval, max(0, expires), user=user, port=port)
 
 
 def _delivery(fields: _Fields, _: int) -> Iterator[Chunk]:
@@ -386,6 +388,6 @@ def _checked_subscription(
 ) -> StoredSubscription:
     _check_qos(qos)
     validate_topic_filter(topic_filter, 5)
-    if options & ~(NO_LOCAL | RETAIN_AS_PUBLISHED):
+    if options > OPTIONS_MAX:
         raise _Fault(f"subscription options of {options}")
-    return StoredSubscription(_text(client_id), topic_filter, qos | options, identifier)
+    return StoredSubscription(_text(client_id), topic_filter, qos | options & STORED_OPTIONS, identifier)

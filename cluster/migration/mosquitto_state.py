@@ -26,6 +26,7 @@ from cluster.migration.mosquitto_file import StoredMessage as FileMessage
 from cluster.migration.state import Queued, State, StoredGroup, StoredMessage, StoredSession, StoredWill, wall_clock
 
 PACKET_IDS = 65_535
+SHOWN = 3  # client ids in a sentence
 BOTH_SIDES = {RESEND_PUBREL, WAIT_FOR_PUBCOMP}  # both have received: nothing but PUBREL and PUBCOMP is left
 
 
@@ -90,7 +91,7 @@ class MosquittoState(State):
     def _made(self) -> Iterator[StoredSession]:
         """The sessions that outlive their connections."""
         for number, (client_id, client) in enumerate(self._clients.items(), 1):
-            if client_id and client.interval != 0:
+            if client_id and not ends_with_connection(client):
                 session = StoredSession(client_id, number, 4)
                 session.subscriptions = self._subscriptions.get(client_id, {})
                 self._set_expiry(session, client)
@@ -103,9 +104,9 @@ class MosquittoState(State):
         """The level is not in the file: a session whose interval has an end, or with options of level 5, is of that."""
         options = session.subscriptions.values()
         is_level_5 = any(identifier or option & ~MAXIMUM_QOS for option, identifier in options)
-        if client.interval not in (None, NEVER) or is_level_5:
+        if client.interval not in (None, 0, NEVER) or is_level_5:
             session.level = 5
-            session.interval = limited(NEVER if client.interval is None else client.interval, self._config.mqtt)
+            session.interval = limited(client.interval or NEVER, self._config.mqtt)
         configured = self._config.mqtt.session_expiry
         if session.interval is None:
             left = client.left + round(configured) if client.left else client.expires
@@ -178,13 +179,21 @@ class MosquittoState(State):
             found.append(f"{self._missing} entries name a message or a client that the file does not have")
         if self._qos_0:
             found.append(f"{self._qos_0} queued messages of QoS 0 stay behind: FlockMQ queues QoS 1 and 2")
-        kept = {session.client_id for session in self._sessions}
-        ended = [client_id for client_id in self._clients if client_id not in kept]
-        if ended:
-            some = ", ".join(client_id.decode() for client_id in ended[:3])
-            waiting = sum(len(self._deliveries.get(client_id, ())) for client_id in ended)
-            found.append(
-                f"{len(ended)} sessions with {waiting} messages stay behind ({some}{', ...' * (len(ended) > 3)}): they "
-                "end with their connections, or are those of bridges"
-            )
+        unclear = [client_id for client_id, client in self._clients.items() if client.interval == 0]
+        for ends, sentence in (
+            (True, "stay behind: they end with their connections"),
+            (False, "never expire: they are those of bridges, or as old as Mosquitto 1.5"),
+        ):
+            if some := [client_id for client_id in unclear if ends_with_connection(self._clients[client_id]) == ends]:
+                names = ", ".join(client_id.decode() for client_id in some[:SHOWN])
+                found.append(f"{len(some)} sessions ({names}{', ...' * (len(some) > SHOWN)}) {sentence}")
         return found
+
+
+def ends_with_connection(client: StoredClient) -> bool:
+    """Whether a session was there only because its client was connected.
+
+    Mosquitto 2 also writes an interval of 0 for sessions of its bridges, and for those that it has read from a file of
+    version 3 or 4: they have no listener.
+    """
+    return client.interval == 0 and client.port > 0

@@ -1,6 +1,6 @@
 """`flockmq import mosquitto.db`: clients of a real Mosquitto come back to FlockMQ, and get what they were owed."""
 
-import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,10 +20,11 @@ from _speedups.codec.packets import (
     Suback,
     Subscribe,
 )
+from broker.errors import StoreError
 from broker.storage import sqlite_file
-from cluster.migration.sqlite_state import SqliteState
-from cluster.migration.state import StoredSession
 from tests.cluster.rich_state import AS_PUBLISHED, HOUR, PROPERTIES, leave, numbered
+from tests.cluster.test_migrate import same, stage_of, state_of
+from tests.cluster.test_mosquitto_file import rich, sessions_of
 from tests.conftest import StartCluster
 from tests.harness import nursery
 from tests.harness.broker_process import BrokerProcess, environment
@@ -225,13 +226,6 @@ class MosquittoState:
         assert brief.connack is not None and not brief.connack.session_present
 
 
-def sessions_of(path: Path) -> dict[bytes, StoredSession]:
-    """The sessions in a SQLite store."""
-    with contextlib.closing(sqlite_file.connect(path)) as database:
-        state = SqliteState(block for _, block in sqlite_file.blocks(database, path))
-        return {session.client_id: session for session in state.sessions()}
-
-
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_clients_come_back_to_one_node(
     mosquitto: MosquittoProcess, path: Path, node: BrokerProcess, run_import: Run, tmp_path: Path, how: str
@@ -246,7 +240,7 @@ def test_clients_come_back_to_one_node(
     assert "5 sessions with 5 subscriptions and 7 queued messages" in done.stdout
     assert ", 2 retained messages" in done.stdout
     assert "1 queued messages of QoS 0 stay behind" in done.stderr
-    assert "1 sessions with 0 messages stay behind (brief)" in done.stderr
+    assert "1 sessions (brief) stay behind: they end with their connections" in done.stderr
     assert path.read_bytes() == before
     state.find(node.start())
     assert node.stop() == 0
@@ -286,3 +280,40 @@ def test_what_was_imported_goes_on_to_redis(
     run_import(store, redis_server.url, command="migrate")
     cluster.start()
     state.find(cluster["a"], cluster["b"])
+
+
+def test_an_import_that_was_killed_is_repeated(path: Path, redis_server: RedisProcess, run_import: Run) -> None:
+    """At each step: no node may use a part of the state, and the same command brings all of it."""
+    path.write_bytes(rich(6).data)
+    run_import(path, redis_server.url)
+    whole = state_of(redis_server)
+    assert whole["sessions"] and whole["retained"]
+    for step in range(1, 99):
+        with redis_server.client() as client:
+            client.flushall()
+        line = [sys.executable, "-m", "tests.cluster.dying_migrate", str(step), f"mosquitto:{path}", redis_server.url]
+        died = nursery.run(line, capture_output=True, text=True, timeout=DEADLINE, env=environment())
+        if died.returncode == 0:
+            break
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        if stage_of(redis_server) == "arriving" or not state_of(redis_server)["sessions"]:
+            run_import(path, redis_server.url)
+        assert stage_of(redis_server) == "own"
+        same(whole, state_of(redis_server))
+    assert step > 6
+
+
+def test_a_node_names_the_command_that_completes_an_import(path: Path, tmp_path: Path, run_import: Run) -> None:
+    path.write_bytes(rich(6).data)
+    store = tmp_path / "flockmq.db"
+    for step in range(1, 99):
+        line = [sys.executable, "-m", "tests.cluster.dying_migrate", str(step), f"mosquitto:{path}", f"sqlite:{store}"]
+        died = nursery.run(line, capture_output=True, text=True, timeout=DEADLINE, env=environment())
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        if store.exists() and stage_of(store) == "arriving":
+            break
+    with pytest.raises(StoreError) as refused:
+        sqlite_file.connect(store)
+    assert refused.value.hint == f"`flockmq migrate mosquitto:{path} sqlite:{store}` completes it"
+    run_import(f"mosquitto:{path}", f"sqlite:{store}", command="migrate")
+    assert sessions_of(store).keys() == {b"four", b"idle"}
