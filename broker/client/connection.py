@@ -46,7 +46,11 @@ class ClientConnection(asyncio.Protocol):
         """
         options, loop = self._options, asyncio.get_running_loop()
         try:
-            if options.unix:
+            if options.websocket:
+                from broker.client import websocket  # late: its library takes a while to load
+
+                await websocket.connect(options.address, options.tls, self)
+            elif options.unix:
                 await loop.create_unix_connection(lambda: self, options.unix)
             else:
                 await loop.create_connection(lambda: self, options.host, options.port, ssl=options.tls)

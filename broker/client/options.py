@@ -19,9 +19,11 @@ class Options(ConnectOptions):
     max_inflight: int = 20  # QoS 1 and 2 messages sent and not yet acknowledged
     tls: "ssl.SSLContext | None" = None  # None: in plain text
     unix: str = ""  # path of a Unix socket, instead of host and port
+    websocket: str = ""  # path of MQTT over WebSocket, such as "/mqtt"; empty: without WebSocket
 
     @property
     def address(self) -> str:
         if self.unix:
             return f"unix:{self.unix}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{'ws' if self.tls is None else 'wss'}://{place}{self.websocket}" if self.websocket else place

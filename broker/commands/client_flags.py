@@ -16,6 +16,7 @@ from broker.commands.property_flags import (
     connect_properties,
     split_properties,
 )
+from broker.config.broker_url import PORTS, SECURE, WEB, WEB_PATH, port_of
 from broker.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,11 +31,18 @@ def add_client_options(parser: Parser) -> None:
     """The flags for connection, session and will."""
     group = parser.add_argument_group("connection")
     group.add_argument("-h", "--host", default="localhost", help="the broker's host [localhost]")
-    group.add_argument("-p", "--port", type=number(1, 65535), help="its port [1883; 8883 with TLS]")
+    group.add_argument(
+        "-p", "--port", type=number(1, 65535), help="its port [1883; 8883 with TLS; with --ws 80, and 443 with TLS]"
+    )
     group.add_argument("--unix", metavar="PATH", help="its Unix socket, instead of host and port")
     group.add_argument(
-        "-L", "--url", metavar="URL", help="all in one: mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC; mqtts for TLS"
+        "-L",
+        "--url",
+        metavar="URL",
+        help="all in one: mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC; also mqtts:// for TLS, ws:// and wss://",
     )
+    group.add_argument("--ws", action="store_true", help="over WebSocket")
+    group.add_argument("--ws-path", metavar="PATH", help=f"its path; turns WebSocket on [{WEB_PATH}]")
     group.add_argument("-u", "--username", metavar="USER", help="user name")
     group.add_argument("-P", "--pw", dest="password", metavar="PASSWORD", help="password")
     group.add_argument(
@@ -110,10 +118,14 @@ def apply_url(args: Namespace) -> str | None:
     except ValueError as error:
         raise UsageError(f"-L {args.url!r}: {error}") from None
     topic = unquote(args.url.partition("://")[2].partition("/")[2])  # "#" and "?" belong to the topic
-    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or not topic:
-        raise UsageError(f"-L {args.url!r}: expected mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC, or mqtts://")
+    if parts.scheme not in PORTS or not parts.hostname or not topic:
+        raise UsageError(
+            f"-L {args.url!r}: expected mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC, or mqtts://, ws://, wss://",
+            "the path of WebSocket is --ws-path",
+        )
     args.host, args.port = parts.hostname, port
-    args.tls = args.tls or parts.scheme == "mqtts"
+    args.tls = args.tls or parts.scheme in SECURE
+    args.ws = args.ws or parts.scheme in WEB
     if parts.username is not None:
         args.username = unquote(parts.username)
     if parts.password is not None:
@@ -141,13 +153,15 @@ def client_options(args: Namespace, command: str, needs_5: Sequence[str] = (), *
     else:
         client_id = f"flockmq-{command}-{os.urandom(4).hex()}"  # 20 characters: MQTT 3.1 allows 23
     tls = tls_context(args)
-    if args.unix and tls:
-        raise UsageError("--unix: TLS is for networks")
+    web_path = websocket_path(args)
+    if args.unix and (tls or web_path):
+        raise UsageError("--unix: TLS and WebSocket are for networks")
     return Options(
         host=args.host,
-        port=args.port or (8883 if tls else 1883),
+        port=args.port or port_of(is_web=bool(web_path), is_secure=tls is not None),
         tls=tls,
         unix=args.unix or "",
+        websocket=web_path,
         client_id=client_id,
         level=level,
         properties=connect_properties(args, level),
@@ -159,6 +173,13 @@ def client_options(args: Namespace, command: str, needs_5: Sequence[str] = (), *
         will=will(args),
         **more,
     )
+
+
+def websocket_path(args: Namespace) -> str:
+    """The path of WebSocket; empty: MQTT without it. Raises UsageError."""
+    if args.ws_path is not None and not args.ws_path.startswith("/"):
+        raise UsageError(f"--ws-path {args.ws_path!r}: expected a path, such as {WEB_PATH}")
+    return (args.ws_path or WEB_PATH) if args.ws or args.ws_path else ""
 
 
 def will(args: Namespace) -> "Will | None":

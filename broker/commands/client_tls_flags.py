@@ -1,6 +1,6 @@
-"""The flags of `pub` and `sub` for TLS, with mosquitto's names, and the `ssl` context that they describe."""
+"""The flags of `pub`, `sub` and `replay` for TLS, with mosquitto's names, and the `ssl` context that they describe."""
 
-from argparse import Namespace
+from argparse import Namespace, _ArgumentGroup
 from typing import TYPE_CHECKING
 
 from broker.commands.parser import Parser
@@ -11,18 +11,28 @@ if TYPE_CHECKING:
 
 
 def add_tls_options(parser: Parser) -> None:
-    """The flags."""
+    """The flags of a command whose broker has a host and a port."""
     group = parser.add_argument_group("TLS, to port 8883 unless -p is given; any of these turns it on")
     group.add_argument("--tls", action="store_true", help="trust the authorities that this system trusts")
+    add_certificate_options(group)
+
+
+def add_certificate_options(group: _ArgumentGroup) -> None:
+    """The flags of a command whose broker has a URL."""
     group.add_argument("--cafile", metavar="FILE", help="trust the authorities in this PEM file instead")
     group.add_argument("--cert", metavar="FILE", help="the client certificate, and its intermediate certificates: PEM")
     group.add_argument("--key", metavar="FILE", help="its private key: PEM [in the file of --cert]")
     group.add_argument("--insecure", action="store_true", help="accept a certificate of another name")
 
 
+def names_certificates(args: Namespace) -> bool:
+    """Whether one of `add_certificate_options` is given."""
+    return bool(args.cafile or args.cert or args.key or args.insecure)
+
+
 def tls_context(args: Namespace) -> "SSLContext | None":
     """The context of the flags; None: no TLS. Raises UsageError."""
-    if not (args.tls or args.cafile or args.cert or args.key or args.insecure):
+    if not (args.tls or names_certificates(args)):
         return None
     import ssl
 

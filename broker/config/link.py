@@ -7,14 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from _speedups.codec.topics import InvalidTopic, is_shared, validate_topic_filter, validate_topic_name
+from broker.config.broker_url import PORTS, SECURE, WEB
 from broker.config.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Text, Texts, texts
 from broker.config.listen_url import split_address
 
 DIRECTIONS = ("out", "in", "both")
 LEVELS = {"3.1": 3, "3.1.1": 4, "5": 5}  # protocol levels, by the versions of MQTT
-SCHEMES = ("mqtt", "mqtts", "ws", "wss", "unix")
-SECURE = ("mqtts", "wss")
-WEB_PORTS = {"ws": 80, "wss": 443}
 NAME = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 LISTENER = "$links"  # of the connections of links to their own node; no table [listeners.NAME] can have this name
 HOP = "flockmq-hop"  # user property: the identity of a broker that the message has left by a link
@@ -123,14 +121,19 @@ def address_of(url: str) -> tuple[str, str, int]:
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = ("unix", url.removeprefix("unix:")) if url.startswith("unix:/") else ("mqtt", url)
-    if scheme not in SCHEMES:
+    if scheme not in (*PORTS, "unix"):
         raise ValueError
     if scheme == "unix":
         return scheme, rest, 0
-    if scheme in WEB_PORTS:  # it may have a path
+    if scheme in WEB:  # it may have a path
         rest = rest.partition("/")[0]
-        rest += "" if re.search(r":\d+$", rest) else f":{WEB_PORTS[scheme]}"
+        rest += "" if re.search(r":\d+$", rest) else f":{PORTS[scheme]}"
     return (scheme, *split_address(rest.removesuffix("/")))
+
+
+def path_of(url: str) -> str:
+    """The path of an address of WebSocket, and its query if it has one."""
+    return "/" + url.partition("://")[2].partition("/")[2]
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from _speedups.net.reactor import Reactor
 from _speedups.protocol.client_events import reason_of
 from _speedups.protocol.link_relay import LinkRelay
 from broker.client.connection import ClientConnection
-from broker.client.connection import reason_of as reason_for
 from broker.client.options import Options
-from broker.config.link import CLIENT_ID_PREFIX, LISTENER, LinkConfig, address_of
+from broker.config.broker_url import SECURE, WEB
+from broker.config.link import CLIENT_ID_PREFIX, LISTENER, LinkConfig, address_of, path_of
 from broker.config.schema import LimitsConfig
 from broker.errors import ConnectError, ConnectionLostError
 
@@ -164,30 +164,22 @@ def password_of(config: LinkConfig) -> bytes | None:
 async def dial(config: LinkConfig, url: str, relay: LinkRelay, lost: Callable[[], object]) -> End:
     """Open the connection to the other broker. Raises LinkError."""
     scheme, place, port = address_of(url)
-    context = tls_of(config) if scheme in ("mqtts", "wss") else None
+    context = tls_of(config) if scheme in SECURE else None
     options = Options(
         host="" if scheme == "unix" else place,
         port=port,
         unix=place if scheme == "unix" else "",
         tls=context,
+        websocket=path_of(url) if scheme in WEB else "",
         timeout=TIMEOUT,
     )
-    end = End(options, relay, lost)
     try:
         async with asyncio.timeout(TIMEOUT):
-            if scheme in ("ws", "wss"):
-                from broker.links import websocket  # late: its library takes a while to load
-
-                await websocket.connect(url, context, end)
-            else:
-                await end.dial()
+            return await End(options, relay, lost).dial()
     except TimeoutError:
         raise LinkError(f"{url} did not answer within {TIMEOUT:g} s") from None
     except ConnectError as error:
         raise LinkError(str(error)) from None
-    except OSError as error:
-        raise LinkError(f"cannot connect to {url}: {reason_for(error)}") from None
-    return end
 
 
 async def adopt(reactor: Reactor, relay: LinkRelay, lost: Callable[[], object]) -> End:

@@ -12,8 +12,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from broker.commands.client_flags import check_topic_filter, check_topic_name, encoded, number, warn
+from broker.commands.client_flags import (
+    check_topic_filter,
+    check_topic_name,
+    encoded,
+    number,
+    warn,
+)
+from broker.commands.client_tls_flags import add_certificate_options, names_certificates, tls_context
 from broker.commands.parser import Parser
+from broker.config.broker_url import PORTS, SECURE, WEB, WEB_PATH, port_of
 from broker.errors import ClientError, ConnectRefusedError, UsageError
 from cluster.commands.connection import add_redis_options, connected
 
@@ -32,6 +40,7 @@ PATIENCE = 10.0  # seconds for a Redis that is away
 EXAMPLES = """\
   flockmq replay --since "10 min ago" --filter 'site/#'
   flockmq replay --since "today 08:00" --until "today 08:30" --speed 10x --to mqtt://test.example
+  flockmq replay --since "1 h ago" --to mqtts://ada:secret@test.example --cafile ca.pem
   flockmq replay --since "1 h ago" --topic-prefix replay/ --with-times      beside what is live
   flockmq replay --since "1 h ago" --filter 'site/+/temp' --count           how many, how large
   flockmq replay --since "5 min ago" --client pump-17 --dry-run --json      what pump-17 sent, as JSON lines
@@ -77,7 +86,9 @@ def make_parser() -> Parser:
     group.add_argument("--node", metavar="NAME", action="append", default=[], help="accepted by this node; repeatable")
     group.add_argument("--limit", type=number(0, 999_999_999), default=0, metavar="N", help="no more than N")
     group = parser.add_argument_group("how they are published")
-    group.add_argument("--to", metavar="URL", default=TO, help=f"mqtt://[USER:PASSWORD@]HOST[:PORT] [{TO}]")
+    group.add_argument(
+        "--to", metavar="URL", default=TO, help=f"mqtt://[USER:PASSWORD@]HOST[:PORT]; mqtts://, ws://, wss:// [{TO}]"
+    )
     group.add_argument("-i", "--id", metavar="ID", help="client identifier [a new one each time]")
     group.add_argument("--speed", metavar="N", default="1x", help="10x, 0.5x, or max [1x: at the original pace]")
     group.add_argument("--max-pause", metavar="TIME", help='no pause is longer, such as "5 s"')
@@ -93,6 +104,7 @@ def make_parser() -> Parser:
     group.add_argument(
         "--max-inflight", type=number(1, 65535), default=100, metavar="N", help="unacknowledged at a time [100]"
     )
+    add_certificate_options(parser.add_argument_group("TLS, of mqtts:// and wss://"))
     group = parser.add_argument_group("instead of publishing")
     group.add_argument("--count", action="store_true", help="how many there are, by node")
     group.add_argument("--dry-run", action="store_true", help="a line for each; with --json as for --with-times")
@@ -161,21 +173,26 @@ def client_options(args: Namespace) -> "Options":
     from broker.client.options import Options
 
     manner(args)  # reports errors before any work begins
-    expected = "expected mqtt://[USER:PASSWORD@]HOST[:PORT]"
+    expected = "expected mqtt://[USER:PASSWORD@]HOST[:PORT], or mqtts://, ws://, wss://"
     try:
         parts = urlsplit(args.to if "://" in args.to else f"mqtt://{args.to}")
-        port = parts.port or 1883
+        port = parts.port
     except ValueError as error:
         raise UsageError(f"--to: {error}", expected) from None
-    if parts.scheme == "mqtts":
-        raise UsageError("--to: TLS is not supported", "use mqtt://")
-    if parts.scheme != "mqtt" or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
+    is_web, is_secure = parts.scheme in WEB, parts.scheme in SECURE
+    more = parts.query or parts.fragment or (not is_web and parts.path.strip("/"))
+    if parts.scheme not in PORTS or not parts.hostname or more:
         raise UsageError("--to is no broker's address", f"{expected}; --topic-prefix is for topic names")
     if parts.password is not None and not parts.username:
         raise UsageError("--to has a password without a user name", expected)
+    if names_certificates(args) and not is_secure:
+        raise UsageError("--cafile, --cert, --key and --insecure are for --to mqtts:// or wss://")
+    args.tls = is_secure
     return Options(
         host=parts.hostname,
-        port=port,
+        port=port or port_of(is_web=is_web, is_secure=is_secure),
+        tls=tls_context(args),
+        websocket=(parts.path.rstrip("/") or WEB_PATH) if is_web else "",
         client_id=args.id or f"flockmq-replay-{os.urandom(4).hex()}",
         username=unquote(parts.username) if parts.username else None,
         password=None if parts.password is None else encoded(unquote(parts.password)),

@@ -27,11 +27,13 @@ from cluster.analytics.times import iso
 from tests.analytics.written_logs import WrittenLog, row
 from tests.conftest import StartCluster
 from tests.harness.broker_process import BrokerProcess, environment, until
+from tests.harness.certificates import Authority
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.logs import logged_rows
 from tests.harness.ports import free_port
 from tests.harness.redis_process import RedisProcess
+from tests.harness.transports import make_node, ports, tls_settings
 from tests.model.log_block import Row
 
 SECOND = 1_000_000
@@ -392,6 +394,33 @@ def test_the_pace_is_kept_or_multiplied(redis_server: RedisProcess, target: Brok
     assert asyncio.run(spread("--max-pause", "100 ms")) < 1.4
 
 
+@pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
+def test_other_transports(redis_server: RedisProcess, tmp_path: Path, scheme: str) -> None:
+    """TLS with a certificate that the target demands; WebSocket."""
+    authority = Authority(tmp_path)
+    lamp = authority.client("lamp")
+    strict = {"client_ca": authority.ca, "client_certificate": "required"}
+    target = make_node(tmp_path / "target", tls_settings(authority.server(), **strict))
+    log = WrittenLog(redis_server, "n1", "a")
+    log.write([row(T0, payload=b"1"), row(T0 + 1, payload=bytes(300_000), qos=1), row(T0 + 2, payload=b"3", qos=2)])
+    to = ["--to", f"{scheme}://localhost:{ports(target)[scheme]}"]
+    trust = [] if scheme == "ws" else ["--cafile", authority.ca, "--cert", lamp.cert, "--key", lamp.key]
+
+    async def replayed() -> list[bytes]:
+        async with Listener(target.port) as listener:
+            told = await asyncio.to_thread(replay_of, redis_server.url, *SINCE, *UNTIL, *to, *trust)
+            assert told.status == 0, told.errors
+            await listener.wait_for(3)
+            return [message.payload for message in listener.received]
+
+    assert asyncio.run(replayed()) == [b"1", bytes(300_000), b"3"]
+    if trust:
+        told = replay_of(redis_server.url, *SINCE, *UNTIL, *to)
+        assert told.status == 1
+        assert "its certificate can't be trusted" in told.errors
+    assert target.stop() == 0
+
+
 def test_what_is_published_can_be_changed(redis_server: RedisProcess, target: BrokerProcess) -> None:
     log = WrittenLog(redis_server, "n1", "a")
     retained = Row(T0 + 2, "pump", "r", 1, True, False, b"\xff\x00")
@@ -632,7 +661,10 @@ def test_memory_does_not_grow_with_the_range(redis_server: RedisProcess) -> None
         (["--since", "1 h ago", "--speed", "0x"], "--speed '0x'"),
         (["--since", "1 h ago", "--max-pause", "long"], "--max-pause 'long': expected a duration such as"),
         (["--since", "1 h ago", "--to", "http://host"], "--to is no broker's address"),
-        (["--since", "1 h ago", "--to", "mqtts://host"], "TLS is not supported"),
+        (["--since", "1 h ago", "--to", "mqtts://host/topic"], "--topic-prefix is for topic names"),
+        (["--since", "1 h ago", "--to", "mqtts://host", "--cafile", "/none"], "--cafile /none: No such file"),
+        (["--since", "1 h ago", "--to", "mqtts://host", "--key", "k"], "--key needs --cert"),
+        (["--since", "1 h ago", "--to", "ws://host", "--insecure"], "are for --to mqtts:// or wss://"),
         (["--since", "1 h ago", "--to", "mqtt://host/topic"], "--topic-prefix is for topic names"),
         (["--since", "1 h ago", "--topic-prefix", "a/#"], "--topic-prefix 'a/#'"),
         (["--since", "1 h ago", "--count", "--dry-run"], "exclude each other"),

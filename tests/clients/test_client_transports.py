@@ -1,6 +1,7 @@
 """Real clients over TLS, WebSocket and Unix sockets: mosquitto, paho-mqtt, MQTT.js, and ours."""
 
 import queue
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def node(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
     running.check()
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return nursery.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
 
 
@@ -72,6 +73,45 @@ def test_command_lines(
         assert node.wait_for_log("client connected", listener="strict", certificate="lamp")
         refused = run(*pub, *flags[:6], "-t", topic, "-m", "x", "-q", "1")
         assert refused.returncode != 0
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+def test_flockmq_over_websocket(node: BrokerProcess, authority: Authority, tmp_path: Path, scheme: str) -> None:
+    """By a URL and by flags, a payload that is larger than all buffers, each QoS."""
+    port = ports(node)[scheme]
+    trust = ["--cafile", authority.ca] if scheme == "wss" else []
+    payload = tmp_path / "payload"
+    payload.write_bytes(bytes(range(256)) * 4000)
+    for qos in "012":
+        topic = f"web/{scheme}/{qos}"
+        url = f"{scheme}://localhost:{port}/{topic}"
+        done = run(*FLOCKMQ, "pub", "-L", url, *trust, "-f", payload, "-q", qos, "-r")
+        assert done.returncode == 0, done.stderr
+        flags = ["-h", "localhost", "-p", str(port), "--ws", *trust]
+        done = run(*FLOCKMQ, "sub", *flags, "-t", topic, "-C", "1", "-q", qos, "-F", "%t %l %q %x")
+        *words, content = done.stdout.split()
+        assert words == [topic, str(256 * 4000), qos]
+        assert bytes.fromhex(content) == payload.read_bytes(), "another payload"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--ws", "--ws-path", "/elsewhere"], "/elsewhere: the reply to its WebSocket request has status 404"),
+        (["--ws", "-p", "1"], "cannot connect to ws://localhost:1/mqtt: connection refused"),
+        (["--ws", "-h", "no-such-host.invalid"], "cannot find host 'no-such-host.invalid'"),
+        (["-L", "wss://localhost:PORT/a"], "its certificate can't be trusted: unable to get local issuer certificate"),
+        (["-L", "wss://127.0.0.1:WS/a"], "cannot connect to wss://127.0.0.1:"),
+    ],
+)
+def test_no_connection_over_websocket_is_one_line(node: BrokerProcess, flags: list[str], words: str) -> None:
+    here = {"PORT": ports(node)["wss"], "WS": ports(node)["ws"]}
+    line = [re.sub("PORT|WS", lambda found: str(here[found[0]]), flag) for flag in flags]
+    port = [] if {"-p", "-L"} & {*flags} else ["-p", str(here["WS"])]
+    done = run(*FLOCKMQ, "pub", *port, *line, *([] if "-L" in flags else ["-t", "a"]), "-m", "x")
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""MQTT over WebSocket for a link: what asyncio calls a transport, over a connection of aiohttp."""
+"""MQTT over WebSocket for a client: what asyncio calls a transport, over a connection of aiohttp."""
 
 import asyncio
 import contextlib
@@ -97,6 +97,11 @@ class WebSocketTransport(asyncio.Transport):
 async def connect(url: str, context: ssl.SSLContext | None, protocol: asyncio.Protocol) -> None:
     """Connect a protocol to ws:// or wss://.
 
+    Args:
+        url: with the path.
+        context: of wss://.
+        protocol: gets the transport.
+
     Raises:
         OSError: no connection could be made, or the server does not speak MQTT over WebSocket.
     """
@@ -105,9 +110,16 @@ async def connect(url: str, context: ssl.SSLContext | None, protocol: asyncio.Pr
         messages = await session.ws_connect(
             url, protocols=(SUBPROTOCOL,), ssl=context if context is not None else True, max_msg_size=0, compress=0
         )
+    except aiohttp.ClientConnectorCertificateError as error:  # it has no `os_error`
+        await session.close()
+        fault = error.certificate_error
+        raise fault if isinstance(fault, OSError) else OSError(str(fault)) from None
     except aiohttp.ClientConnectorError as error:
         await session.close()
         raise error.os_error from None
+    except aiohttp.WSServerHandshakeError as error:
+        await session.close()
+        raise OSError(f"the reply to its WebSocket request has status {error.status}") from None
     except aiohttp.ClientError as error:
         await session.close()
         raise OSError(str(error)) from None
