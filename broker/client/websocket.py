@@ -110,10 +110,6 @@ async def connect(url: str, context: ssl.SSLContext | None, protocol: asyncio.Pr
         messages = await session.ws_connect(
             url, protocols=(SUBPROTOCOL,), ssl=context if context is not None else True, max_msg_size=0, compress=0
         )
-    except aiohttp.ClientConnectorCertificateError as error:  # it has no `os_error`
-        await session.close()
-        fault = error.certificate_error
-        raise fault if isinstance(fault, OSError) else OSError(str(fault)) from None
     except aiohttp.ClientConnectorError as error:
         await session.close()
         raise error.os_error from None
