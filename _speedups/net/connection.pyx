@@ -164,7 +164,8 @@ cdef class Connection(Channel):
     # ---- rates ----
 
     cdef int meter(self) except -1:
-        """Limit its packets from now on if its listener has rates, else no longer."""
+        """Limit its packets from now on as its listener says: their size, and their rate if there is one."""
+        self.own_max_packet_size = self.endpoint.listener.max_packet_size
         self.metered = self.endpoint.listener.metered()
         if self.metered and self.rates == NULL:
             self.rates = <RateLimit*>calloc(2, sizeof(RateLimit))

@@ -16,6 +16,7 @@ cdef class Listener:
     cdef readonly double client_bytes  # ... and bytes of its packets
     cdef readonly double total_messages  # from all clients of the listener
     cdef readonly double total_bytes
+    cdef readonly uint32_t max_packet_size # bytes
     cdef RateLimit accepted_lately, messages, volume
     cdef readonly uint32_t connections
     cdef readonly uint64_t accepted

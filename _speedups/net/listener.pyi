@@ -13,6 +13,7 @@ class Listener:
     client_bytes: float
     total_messages: float
     total_bytes: float
+    max_packet_size: int
     connections: int
     accepted: int
     refused: int
@@ -30,6 +31,7 @@ class Listener:
         client_bytes: float = 0,
         total_messages: float = 0,
         total_bytes: float = 0,
+        max_packet_size: int = ...,
     ) -> None: ...
 
 class Endpoint:

@@ -13,13 +13,15 @@ cdef class Listener:
         self.name = name
         self.tls = tls
         self.max_connections = <uint32_t>-1
+        self.max_packet_size = <uint32_t>-1
 
     def use(self, TlsContext tls):
         """Use these certificates for new connections."""
         self.tls = tls
 
     def set_limits(self, *, uint32_t max_connections=<uint32_t>-1, uint32_t max_per_address=0, double connects=0,
-                   double client_messages=0, double client_bytes=0, double total_messages=0, double total_bytes=0):
+                   double client_messages=0, double client_bytes=0, double total_messages=0, double total_bytes=0,
+                   uint32_t max_packet_size=<uint32_t>-1):
         """The limits of its connections; 0 = no limit. Rates are per second.
 
         Args:
@@ -30,6 +32,7 @@ cdef class Listener:
             client_bytes: bytes of packets from one client.
             total_messages: PUBLISH packets from all clients of the listener.
             total_bytes: bytes of packets from all clients of the listener.
+            max_packet_size: bytes of the largest packet from a client, beside the limit of the node.
         """
         self.max_connections = max_connections
         self.max_per_address = max_per_address
@@ -38,6 +41,7 @@ cdef class Listener:
         self.client_bytes = client_bytes
         self.total_messages = total_messages
         self.total_bytes = total_bytes
+        self.max_packet_size = max_packet_size
 
     cdef bint metered(self) noexcept:
         """Whether its clients have a rate limit."""

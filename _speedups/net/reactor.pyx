@@ -315,7 +315,7 @@ cdef class Reactor(Acceptor):
         return 0
 
     def apply_rate_limits(self):
-        """Apply changed rates of listeners to all connections."""
+        """Apply changed rates and packet sizes of listeners to all connections."""
         cdef Connection c
         for c in self:
             c.meter()

@@ -33,10 +33,13 @@ cdef class Channel(Outlet):
     cdef readonly object fault         # the CloseReason for which the connection must end, or None
     cdef Alias* client_aliases         # that the client has set, from 1 on; NULL until it sets the first
     cdef uint8_t phase
+    cdef readonly uint8_t maximum_qos            # of messages from the client
+    cdef uint8_t refused_flags         # of the first byte of PUBLISH: FLAG_RETAIN if retained messages are refused
     cdef flag handing_up               # the handler is being called
     cdef readonly flag bridge          # the client is a bridge
     cdef flag metered                  # its packets are rate limited
     cdef uint8_t gate                  # reasons not to read: bits of read_gate.pxd
+    cdef uint32_t own_max_packet_size  # bytes of the largest packet from the client, beside the limit of the turn
     cdef uint32_t need                 # bytes of the incomplete packet; 0 = unknown or none
     cdef uint32_t last_seen            # tick of the last bytes received
     cdef uint32_t keep_alive_ticks     # ticks without bytes until the client times out; 0 = never
@@ -50,8 +53,10 @@ cdef class Channel(Outlet):
     cdef bint begins_level_5(self, const uint8_t* body, Py_ssize_t n) noexcept
     cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
     cdef int handle_publish(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1
+    cdef int refuse_kind(self, uint8_t qos) except -1
     cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1
     cdef bint resolve_alias(self, Publication* publication, uint16_t number) except -1
+    cdef bint rename(self, Publication* publication, bytes topic) except -1
     cdef bint within_receive_maximum(self, uint8_t qos, uint16_t packet_id) except -1
     cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1
     cdef bint is_own_state(self, const Publication* publication) except -1

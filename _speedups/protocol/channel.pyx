@@ -23,7 +23,7 @@ from _speedups.session.message cimport (
 from _speedups.codec.decode cimport decode_body
 from _speedups.codec.packets cimport BRIDGE_BIT
 from _speedups.codec.properties cimport PropertyScan, property_fault, scan_properties
-from _speedups.codec.publish cimport FLAG_DUP, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_sys
+from _speedups.codec.publish cimport FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_sys
 from _speedups.codec.tables cimport (
     AUTH, CODE_MALFORMED, CODE_NO_MATCHING_SUBSCRIBERS, CODE_NOT_AUTHORIZED, CODE_PACKET_IDENTIFIER_NOT_FOUND,
     CODE_PACKET_TOO_LARGE, CODE_PACKETS, CODE_PAYLOAD_FORMAT_INVALID, CODE_QUOTA_EXCEEDED, CODE_TOPIC_ALIAS_INVALID,
@@ -38,7 +38,7 @@ from _speedups.session.counters cimport (
     MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED, PUBLISH_RECEIVED,
 )
 from _speedups.session.turn cimport (
-    ALIASES_MAX, NO_RIGHT, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8, TOO_MANY_UNRELEASED, Outlet,
+    ALIASES_MAX, NO_RIGHT, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8, TOO_MANY_UNRELEASED, NOT_REWRITABLE, Outlet,
 )
 
 from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
@@ -80,6 +80,7 @@ cdef class Channel(Outlet):
         self.turn = router.turn
         self.handler = handler
         self.last_seen = self.turn.tick
+        self.own_max_packet_size = <uint32_t>-1
 
     def __dealloc__(self):
         cdef int i
@@ -108,12 +109,18 @@ cdef class Channel(Outlet):
         self.largest = maximum_packet_size or <uint32_t>-1
 
     @property
+    def max_packet_size(self):
+        """Bytes of the largest packet that is accepted from the client [5: 3.2.2.3.6]."""
+        return min(self.turn.limits.max_packet_size, self.own_max_packet_size)
+
+    @property
     def window(self):
         """Receive Maximum of the client [5: 3.1.2.11.3]."""
         return self.receive_maximum
 
     def accept(self, Session session not None, int level, double keep_alive, *, uint32_t maximum_packet_size=0,
-               uint16_t receive_maximum=65535, bint problem_information=True, uint16_t topic_aliases=0, bint bridge=False):
+               uint16_t receive_maximum=65535, bint problem_information=True, uint16_t topic_aliases=0, bint bridge=False,
+               uint8_t maximum_qos=2, bint retain_available=True):
         """Accept CONNECT: packets are handled from now on, and the session's messages are sent.
 
         Args:
@@ -125,6 +132,8 @@ cdef class Channel(Outlet):
             problem_information: whether it wants reason strings in acknowledgements.
             topic_aliases: that may be set on messages to it [5: MQTT-3.1.2-26].
             bridge: whether it is a bridge, below level 5.
+            maximum_qos: of messages from the client; a PUBLISH with a higher one ends the connection.
+            retain_available: whether the client may publish retained messages.
         """
         self.level = <uint8_t>level
         self.largest = maximum_packet_size or <uint32_t>-1
@@ -132,6 +141,8 @@ cdef class Channel(Outlet):
         self.problem_information = problem_information
         self.aliases.maximum = topic_aliases
         self.bridge = bridge
+        self.maximum_qos = maximum_qos
+        self.refused_flags = 0 if retain_available else FLAG_RETAIN
         self.keeps_retain = bridge or level == 5
         self.session = session
         self.phase = OPEN
@@ -192,6 +203,8 @@ cdef class Channel(Outlet):
             if self.phase == ENDED:
                 return n
             limit = self.turn.limits.max_packet_size
+            if limit > self.own_max_packet_size:
+                limit = self.own_max_packet_size
             if self.phase != OPEN:
                 if self.phase == EXPECTING and p[0] >> 4 != CONNECT:
                     self.protocol_error(close_reasons.NOT_CONNECT)
@@ -269,8 +282,9 @@ cdef class Channel(Outlet):
         cdef Publication publication
         cdef uint16_t packet_id = 0
         cdef int fault
-        if qos == 3:
-            return self.protocol_error(close_reasons.PUBLISH_QOS_3)
+        cdef bytes renamed = None                  # the topic name of the publication, if a rule has made it
+        if qos > self.maximum_qos or first_byte & self.refused_flags:
+            return self.refuse_kind(qos)
         if qos == 0 and first_byte & 8 and self.level > 3:
             return self.protocol_error(close_reasons.PUBLISH_DUP)
         if n < 2 + 2 * (qos > 0):
@@ -300,6 +314,11 @@ cdef class Channel(Outlet):
         publication.looked_up = True
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
+        if self.turn.rewrite is not None:
+            # Before rights and traces: both are of the topic that the message gets.
+            renamed = self.turn.rewrite(self, publication.topic[:publication.topic_length])
+            if not self.rename(&publication, renamed):
+                return self.refuse_publish(&publication, packet_id, CODE_TOPIC_NAME_INVALID, NOT_REWRITABLE)
         if self.turn.tracer is not None:
             self.turn.tracer.received(self, self.session.client_id, publication.topic, publication.topic_length,
                                       publication.payload, publication.payload_length, qos, packet_id,
@@ -322,6 +341,13 @@ cdef class Channel(Outlet):
                                  publication.expires)
             return 0
         return self.accept_publish(&publication, packet_id)
+
+    cdef int refuse_kind(self, uint8_t qos) except -1:
+        """Refuse a PUBLISH of a QoS, or with RETAIN, that the node does not take: the client was told, at level 5."""
+        if qos == 3:
+            return self.protocol_error(close_reasons.PUBLISH_QOS_3)
+        return self.protocol_error(
+            close_reasons.QOS_NOT_SUPPORTED if qos > self.maximum_qos else close_reasons.RETAIN_NOT_SUPPORTED)
 
     cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1:
         """Take the property block from the front of the payload, and check it.
@@ -393,6 +419,19 @@ cdef class Channel(Outlet):
                 raise MemoryError
             alias.length = publication.topic_length
         memcpy(alias.topic, publication.topic, publication.topic_length)
+        return True
+
+    cdef bint rename(self, Publication* publication, bytes topic) except -1:
+        """Give a publication the topic name of a rule, which the caller keeps alive. False: the name is not valid."""
+        cdef Py_ssize_t n = len(topic)
+        cdef const uint8_t* name = topic
+        if n == publication.topic_length and memcmp(name, publication.topic, n) == 0:
+            return True
+        if self.router.check_topic(name, n, self.level):
+            return False
+        publication.topic = name
+        publication.topic_length = n
+        publication.packet = publication.packet_5 = NULL    # they have the name as received
         return True
 
     cdef bint within_receive_maximum(self, uint8_t qos, uint16_t packet_id) except -1:

@@ -22,6 +22,7 @@ cpdef enum AckReason:
     TOO_MANY_UNRELEASED
     REFUSED_BY_HOOK
     MADE_INVALID_BY_HOOK
+    NOT_REWRITABLE
 
 cdef struct Limits:
     uint32_t max_packet_size          # bytes of a whole packet
@@ -112,6 +113,7 @@ cdef class Turn:
     cdef uint64_t most_commits        # unconfirmed blocks with which a turn ends without sealing one more; 0 = any number
     cdef bint deferred                # a turn has ended so
     cdef readonly bint has_publish_hook  # every PUBLISH is passed to the handler first
+    cdef readonly object rewrite      # callable: (channel, topic name) -> the name to publish to; None = as received
     cdef readonly object deliver_hook # callable: whether the session may get the message; None = always
     cdef readonly Tracer tracer       # None while no trace runs
     cdef readonly uint32_t tick       # quarters of a second that the loop has been running

@@ -48,6 +48,7 @@ ACK_REASONS = {
     TOO_MANY_UNRELEASED: "too many QoS 2 messages wait for PUBREL",
     REFUSED_BY_HOOK: "a hook refuses it",
     MADE_INVALID_BY_HOOK: "a hook made it invalid",
+    NOT_REWRITABLE: "a rewrite rule has no valid topic name for it",
 }
 cdef tuple ACK_SENTENCES = tuple(ACK_REASONS[why].encode() for why in range(len(ACK_REASONS)))
 
@@ -216,6 +217,14 @@ cdef class Turn:
         """
         self.has_publish_hook = has_publish_hook
         self.deliver_hook = deliver_hook
+
+    def set_rewrite(self, rewrite):
+        """Set the function that gives each PUBLISH of a client its topic name, before rights are checked.
+
+        Args:
+            rewrite: called with (channel, topic name); returns a topic name, which need not be valid. None: names stay.
+        """
+        self.rewrite = rewrite
 
     def set_dead_letters(self, publish):
         """Set the function that is called with each DeadLetter, while the turn ends, before its block is sealed."""

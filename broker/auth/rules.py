@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_filter
 from _speedups.session.rights import PUBLISH, READ, Rights
+from broker.core.placeholders import filled, is_plain
 
 ACCESS = {"read": READ, "write": PUBLISH, "readwrite": READ | PUBLISH, "deny": READ | PUBLISH}
 KINDS = ("topic", "pattern")
@@ -99,28 +100,15 @@ def rights_of(rules: Iterable[Rule], username: str | None, client_id: str) -> Ri
             names = [value for mark, value in (("%c", client_id), ("%u", username)) if mark in name]
             if not all(names):
                 continue
-            if not all(map(_is_plain, names)):
+            if not all(map(is_plain, names)):
                 if rule.allow:
                     continue
                 return _shared(())
-            name = "".join(_filled(name, username, client_id))
+            name = filled(name, username, client_id)
         encoded = name.encode()
         if len(encoded) <= MAX_FILTER:
             made.add((rule.allow, rule.access, encoded))
     return _shared(tuple(sorted(made)))
-
-
-def _filled(name: str, username: str | None, client_id: str) -> Iterable[str]:
-    """In one pass: names that were filled in are not replaced again."""
-    head, *rest = name.split("%")
-    yield head
-    for part in rest:
-        value = {"c": client_id, "u": username or ""}.get(part[:1])
-        yield f"%{part}" if value is None else value + part[1:]
-
-
-def _is_plain(value: str | None) -> bool:
-    return value is not None and not any(char in value for char in "+#/\0")
 
 
 @lru_cache(SHARED)

@@ -18,6 +18,13 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
         ConfigError: keys contradict each other.
     """
     _check_listeners(config, origins)
+    known = {listener.name for listener in config.listeners}
+    for rule in config.mqtt.auto_subscribe:
+        if rule.listener and rule.listener not in known:
+            raise ConfigError(
+                f"mqtt.auto_subscribe ({origins['mqtt.auto_subscribe']}): there is no listener {rule.listener}",
+                f"one of {', '.join(sorted(known))}",
+            )
     cluster = config.cluster
     if not cluster.redis and any(listener.auth.redis for listener in config.listeners):
         raise ConfigError(

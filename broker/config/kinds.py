@@ -151,6 +151,17 @@ class Size(Kind):
         return str(value)
 
 
+class PacketSize(Size):
+    """A number of bytes, or 0: the size that another key gives."""
+
+    @property
+    def expected(self) -> str:
+        return f"{super().expected}, or 0"
+
+    def read(self, raw: object, *, is_text: bool) -> object:
+        return 0 if scaled(raw, SIZE_UNITS) == 0 else super().read(raw, is_text=is_text)
+
+
 @dataclass(frozen=True)
 class Duration(Kind):
     """A number of seconds: 10, "10s", "1.5m", "250 ms"."""

@@ -21,6 +21,7 @@ from broker.config.kinds import (
     ListenUrls,
     Name,
     Networks,
+    PacketSize,
     PythonObjects,
     Rate,
     RedisUrlKind,
@@ -32,6 +33,7 @@ from broker.config.kinds import (
     Workers,
 )
 from broker.config.link import LinkConfig, Links
+from broker.config.topic_rules import AutoSubscription, AutoSubscriptions, RewriteRule, RewriteRules
 
 T = TypeVar("T")
 
@@ -228,6 +230,37 @@ class MqttConfig:
         False,
         "Check that the payload is UTF-8 where an MQTT 5.0 client says so; the message is refused if it is not.",
         Boolean(),
+        reloadable=True,
+    )
+    maximum_qos: int = option(
+        2,
+        "The highest QoS: an MQTT 5.0 client gets it in CONNACK, a PUBLISH above it ends its connection, and a "
+        "subscription gets no more.",
+        Integer(0, 2),
+        reloadable=True,
+    )
+    retain_available: bool = option(
+        True,
+        "Whether clients may publish retained messages: an MQTT 5.0 client gets it in CONNACK, and a PUBLISH with "
+        "RETAIN ends its connection if not.",
+        Boolean(),
+        reloadable=True,
+    )
+    rewrite: tuple[RewriteRule, ...] = option(
+        (),
+        "Topics of clients that are replaced, a table [[mqtt.rewrite]] each: source (a topic filter), target ($1 is "
+        "the part that the first wildcard of the source stands for; %c the client identifier, %u the user name), "
+        "action (all, publish or subscribe). The first that matches counts. Access rules are of the new topics "
+        "(deploy/docs/MQTT.md).",
+        RewriteRules(),
+        reloadable=True,
+    )
+    auto_subscribe: tuple[AutoSubscription, ...] = option(
+        (),
+        "Subscriptions that clients get when they connect, a table [[mqtt.auto_subscribe]] each: topic_filter (with "
+        "%c, %u), qos (0), no_local (false), retain_as_published (false), retain_handling (1), listener (its name) and "
+        'user (a pattern such as "sensor-*") if not for all clients (deploy/docs/MQTT.md).',
+        AutoSubscriptions(),
         reloadable=True,
     )
     server_reference: tuple[str, ...] = option(
@@ -658,6 +691,13 @@ class QuotasConfig:
         0,
         "Bytes of packets that are read from all clients of a listener in a second; 0 = no limit.",
         Size(0, SIZE_MAX),
+        reloadable=True,
+    )
+    max_packet_size: int = option(
+        0,
+        "Bytes of the largest packet that a listener accepts, header included; 0 = `limits.max_packet_size`, which is "
+        "the limit in any case. An MQTT 5.0 client gets it in CONNACK.",
+        PacketSize(128, 268_435_455 + 5),
         reloadable=True,
     )
     max_connections_per_user: int = option(

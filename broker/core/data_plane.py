@@ -19,6 +19,7 @@ from broker.config.schema import Config
 from broker.core.dead_letters import DeadLetters
 from broker.core.driver import Driver
 from broker.core.group_settings import refresh
+from broker.core.rewriter import Rewriter
 from broker.core.sessions import Sessions
 
 TICKS_PER_SECOND = 4
@@ -49,6 +50,9 @@ class DataPlane:
         """Apply the limits of a configuration, at the start and after a reload."""
         self.config = config
         limits = config.limits
+        self.rewriter = Rewriter(config.mqtt.rewrite, limits.max_topic_levels) if config.mqtt.rewrite else None
+        renames = self.rewriter is not None and self.rewriter.renames_messages
+        self.turn.set_rewrite(self.rewriter.on_publish if self.rewriter is not None and renames else None)
         self.turn.set_limits(
             max_packet_size=limits.max_packet_size,
             max_topic_levels=limits.max_topic_levels,

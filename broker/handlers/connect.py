@@ -3,10 +3,10 @@
 import itertools
 import math
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypedDict
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect
@@ -44,6 +44,13 @@ SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log onl
 log = logs.get("flockmq.connect")
 
 
+class _Capabilities(TypedDict, total=False):
+    """Arguments of `accept`: the messages that are taken from a client."""
+
+    maximum_qos: int
+    retain_available: bool
+
+
 class ConnectHandler(Admission):
     """Decides over CONNECT packets, and sends CONNACK.
 
@@ -57,6 +64,7 @@ class ConnectHandler(Admission):
         hooks: called for each client that the authenticator accepts.
         redirect: sends clients to other servers.
         secret: of the node.
+        subscribe: adds the subscriptions of the configuration to the session of a client that has connected.
     """
 
     def __init__(
@@ -71,6 +79,7 @@ class ConnectHandler(Admission):
         redirect: Redirect,
         secret: Secret,
         streams: Streams,
+        subscribe: Callable[[Connection, Session], None],
     ) -> None:
         self._data_plane = data_plane
         self._turn = data_plane.turn
@@ -83,6 +92,7 @@ class ConnectHandler(Admission):
         self._redirect = redirect
         self._secret = secret
         self._streams = streams
+        self._subscribe = subscribe
         self._next_number = itertools.count(1)
         self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
 
@@ -136,10 +146,14 @@ class ConnectHandler(Admission):
         if self._is_banned(connection, packet.client_id, identity.username):  # a ban may be new by now
             return
         self._turn.count(AUTH_FAILURES, code in WRONG)
+        if code == ReasonCode.ACCEPTED and packet.will_topic is not None:
+            self._rewrite_will(connection, packet, packet.will_topic, identity.username)
         if code == ReasonCode.ACCEPTED and packet.will_topic is not None and not self._is_will_valid(packet, verdict):
             code, reason = ReasonCode.NOT_AUTHORIZED, "it may not publish its will"
         if code == ReasonCode.ACCEPTED and not self._is_will_text(packet):
             code, reason = ReasonCode.PAYLOAD_FORMAT_INVALID, "its will is not UTF-8, as its format indicator says"
+        if code == ReasonCode.ACCEPTED and packet.will_topic is not None:
+            code, reason = self._kind_of_will(packet)
         if code == ReasonCode.ACCEPTED and not self._connected_users.has_room(identity, packet.client_id.encode()):
             code, reason = ReasonCode.QUOTA_EXCEEDED, FULL
         if code != ReasonCode.ACCEPTED:
@@ -220,6 +234,25 @@ class ConnectHandler(Admission):
             return False
         return True
 
+    def _rewrite_will(self, connection: Connection, packet: Connect, topic: str, username: str | None) -> None:
+        """Give the will the topic name of the rewrite rules; one that is not valid stays as it is, and is refused."""
+        if self._data_plane.rewriter is None:
+            return
+        try:
+            validate_topic_name(topic, packet.protocol_level, self._data_plane.config.limits.max_topic_levels)
+        except ValueError:
+            return
+        packet.will_topic = self._data_plane.rewriter.topic_name(connection, username, packet.client_id, topic)
+
+    def _kind_of_will(self, packet: Connect) -> tuple[ReasonCode, str]:
+        """Whether the node takes messages as the will [5: MQTT-3.2.2-12, 13]."""
+        mqtt = self._data_plane.config.mqtt
+        if packet.will_qos > mqtt.maximum_qos:
+            return ReasonCode.QOS_NOT_SUPPORTED, "the QoS of its will is above mqtt.maximum_qos"
+        if packet.will_retain and not mqtt.retain_available:
+            return ReasonCode.RETAIN_NOT_SUPPORTED, "its will is retained, and mqtt.retain_available is false"
+        return ReasonCode.ACCEPTED, ""
+
     # ---- Admission ----
 
     def refuse(
@@ -283,11 +316,13 @@ class ConnectHandler(Admission):
         else:
             # Level 3 has no Session Present: the byte is reserved there.
             connection.send(encode(Connack(session_present=present and level > 3), 4))
-            connection.accept(session, level, keep_alive, bridge=packet.bridge)
+            connection.accept(session, level, keep_alive, bridge=packet.bridge, **self._capabilities(connection))
         self._data_plane.sessions.on_accepted(level)
         if session.persistent:
             self._streams.attached(session, present=present)
         connection.proceed()
+        if self._data_plane.config.mqtt.auto_subscribe and connection.session is session:
+            self._subscribe(connection, session)  # after SUBSCRIBE packets that came with CONNECT: they are preferred
         self._turn.count(CONNECTS_ACCEPTED)
         if not present:
             self._hooks.notify("session_started", packet.client_id, session.persistent)
@@ -316,7 +351,12 @@ class ConnectHandler(Admission):
         if session.expiry != asked.get("session_expiry_interval", 0):
             tell["session_expiry_interval"] = session.expiry
         tell["receive_maximum"] = config.limits.receive_maximum
-        tell["maximum_packet_size"] = config.limits.max_packet_size
+        tell["maximum_packet_size"] = connection.max_packet_size
+        capabilities = self._capabilities(connection)
+        if capabilities.get("maximum_qos", 2) < 2:  # [5: MQTT-3.2.2-9]
+            tell["maximum_qos"] = capabilities["maximum_qos"]
+        if not capabilities.get("retain_available", True):
+            tell["retain_available"] = 0
         if packet.client_id.startswith(self._prefix):
             tell["assigned_client_identifier"] = packet.client_id
         if config.mqtt.topic_alias_maximum:
@@ -347,7 +387,15 @@ class ConnectHandler(Admission):
             receive_maximum=asked.get("receive_maximum", 65_535),
             problem_information=bool(asked.get("request_problem_information", 1)),
             topic_aliases=min(asked.get("topic_alias_maximum", 0), config.mqtt.topic_alias_out),
+            **capabilities,
         )
+
+    def _capabilities(self, connection: Connection) -> _Capabilities:
+        """The messages that are taken from a client; a link has another broker's, which its clients do not choose."""
+        mqtt = self._data_plane.config.mqtt
+        if connection.listener == LISTENER:
+            return {}
+        return {"maximum_qos": mqtt.maximum_qos, "retain_available": mqtt.retain_available}
 
 
 def _shown(packet: Connect) -> dict[str, Any]:

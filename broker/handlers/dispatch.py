@@ -39,6 +39,7 @@ class Dispatcher:
         self._streams = broker.streams
         self._connected_users = broker.connected_users
         self._auth = AuthHandler(data_plane, broker.authenticator, broker.connected_users)
+        subscribe = SubscribeHandler(data_plane, coordinator, hooks, broker.streams)
         self._connect = ConnectHandler(
             data_plane,
             coordinator,
@@ -50,9 +51,9 @@ class Dispatcher:
             broker.redirect,
             broker.secret,
             broker.streams,
+            subscribe.subscribe_configured,
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
-        subscribe = SubscribeHandler(data_plane, coordinator, hooks, broker.streams)
         unsubscribe = UnsubscribeHandler(data_plane, coordinator, broker.streams)
         disconnect = DisconnectHandler(data_plane, coordinator)
         # Packets after CONNECT that are not hot. Any other packet is one that only servers send.

@@ -1,6 +1,6 @@
 """SUBSCRIBE: grants or refuses topic filters, and sends the retained messages that match them."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from _speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from _speedups.session.session import Session
 from broker import logs
 from broker.coordination.coordinator import Coordinator
+from broker.core.auto_subscriptions import subscriptions_of
 from broker.core.data_plane import DataPlane
 from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
 from broker.hooks.chain import HookChain, Refused, client_of
@@ -44,6 +45,8 @@ class Grant(NamedTuple):
 
 
 Grants = list[Grant | Refusal]  # for each filter of a packet
+Wanted = list[tuple[str, int]]  # topic filters, and the options of their subscriptions
+Then = Callable[[Grants], None]
 
 log = logs.get("flockmq.subscribe")
 
@@ -70,17 +73,38 @@ class SubscribeHandler:
         if session.sources_waiting > MAX_SEARCHES:
             connection.reject(close_reasons.TOO_MANY_SEARCHES)
             return
-        added: set[str] = set()  # filters of this packet for which the session has no subscription yet
-        grants: Grants = [self._grant(connection, session, *wanted, added) for wanted in packet.topic_filters]
+        rewriter = self._data_plane.rewriter
+        if rewriter is not None:  # before rights: a rule for a topic is one for what clients read there
+            client_id = session.client_id.decode()
+            packet.topic_filters = [
+                (rewriter.topic_filter(connection, client_id, name), options) for name, options in packet.topic_filters
+            ]
+        self._decide(connection, session, packet.topic_filters, partial(self._subscribe, connection, session, packet))
+
+    def subscribe_configured(self, connection: Connection, session: Session) -> None:
+        """Add the subscriptions that the configuration has for a client that has connected, and that it lacks."""
+        rules, filters = self._data_plane.config.mqtt.auto_subscribe, self._data_plane.router.filters
+        wanted = [
+            (name, options)
+            for name, options in subscriptions_of(rules, connection, session.client_id.decode()).items()
+            if not filters.has(session, name.encode())
+        ]
+        if wanted:
+            self._decide(connection, session, wanted, partial(self._add_configured, connection, session, wanted))
+
+    def _decide(self, connection: Connection, session: Session, wanted: Wanted, then: Then) -> None:
+        """Call `then` with the decisions of rules, limits and hooks over the wanted filters."""
+        added: set[str] = set()  # wanted filters for which the session has no subscription yet
+        grants: Grants = [self._grant(connection, session, *each, added) for each in wanted]
         if not self._hooks.has("subscribe", "authorize"):
-            self._subscribe(connection, session, packet, grants)
+            then(grants)
             return
-        found = [self._call_hooks(connection, *wanted) for wanted in packet.topic_filters]
+        found = [self._call_hooks(connection, *each) for each in wanted]
         if any(map(isawaitable, found)):
             connection.pause()
-            self._data_plane.run(self._wait(connection, session, packet, grants, found))
+            self._data_plane.run(self._wait(connection, grants, found, then))
         else:
-            self._subscribe(connection, session, packet, list(map(_after_hooks, grants, found)))
+            then(list(map(_after_hooks, grants, found)))
 
     def _grant(
         self, connection: Connection, session: Session, topic_filter: str, options: int, added: set[str]
@@ -123,7 +147,8 @@ class SubscribeHandler:
             added.add(topic_filter)
         if connection.bridge and not is_shared(topic_filter):
             options |= NO_LOCAL | RETAIN_AS_PUBLISHED
-        return Grant(options, is_new)
+        qos = min(options & MAXIMUM_QOS, connection.maximum_qos)  # [5: MQTT-3.2.2-10]
+        return Grant(options & ~MAXIMUM_QOS | qos, is_new)
 
     def _call_hooks(self, connection: Connection, topic_filter: str, options: int) -> Any:
         client = client_of(connection)
@@ -133,12 +158,10 @@ class SubscribeHandler:
             ("subscribe", lambda qos: (client, topic_filter, qos)),
         )
 
-    async def _wait(
-        self, connection: Connection, session: Session, packet: Subscribe, grants: Grants, found: list[Any]
-    ) -> None:
+    async def _wait(self, connection: Connection, grants: Grants, found: list[Any], then: Then) -> None:
         settled = [await answer if isinstance(answer, Awaitable) else answer for answer in found]
         if not connection.closed:
-            self._subscribe(connection, session, packet, list(map(_after_hooks, grants, settled)))
+            then(list(map(_after_hooks, grants, settled)))
             connection.proceed()
             self._data_plane.end_turn()
 
@@ -150,13 +173,7 @@ class SubscribeHandler:
             if isinstance(grant, Grant):
                 granted.append((topic_filter.encode(), grant))
                 continue
-            self._turn.count(SUBSCRIBES_REFUSED)
-            log.debug(
-                "filter refused",
-                client_id=session.client_id.decode(),
-                topic_filter=topic_filter,
-                reason=grant.reason,
-            )
+            self._count_refusal(session, topic_filter, grant)
             refused.append((f"filter {number}", grant.reason))
             if level == 3:  # has no failure code
                 connection.reject(CloseReason(None, f"SUBSCRIBE: {grant.reason}"))
@@ -169,6 +186,24 @@ class SubscribeHandler:
             if name.startswith(STREAM):
                 self._streams.prepare(session, name.decode())
         self._coordinator.subscribe(connection, session, filters, identifier, done)
+
+    def _count_refusal(self, session: Session, topic_filter: str, refusal: Refusal) -> None:
+        self._turn.count(SUBSCRIBES_REFUSED)
+        client_id = session.client_id.decode()
+        log.debug("filter refused", client_id=client_id, topic_filter=topic_filter, reason=refusal.reason)
+
+    def _add_configured(self, connection: Connection, session: Session, wanted: Wanted, grants: Grants) -> None:
+        granted: list[tuple[bytes, Grant]] = []
+        for (topic_filter, _), grant in zip(wanted, grants, strict=True):
+            if isinstance(grant, Grant):
+                granted.append((topic_filter.encode(), grant))
+            else:
+                self._count_refusal(session, topic_filter, grant)
+        if granted:
+            done = partial(self._send_retained, connection, session, granted, 0)
+            self._coordinator.subscribe(
+                connection, session, [(name, grant.options) for name, grant in granted], 0, done
+            )
 
     def _suback(
         self, connection: Connection, packet: Subscribe, grants: Grants, refused: list[tuple[str, str]]
@@ -196,6 +231,13 @@ class SubscribeHandler:
         if connection.session is not session:
             return
         connection.send(suback)
+        self._send_retained(connection, session, granted, identifier)
+
+    def _send_retained(
+        self, connection: Connection, session: Session, granted: list[tuple[bytes, Grant]], identifier: int
+    ) -> None:
+        if connection.session is not session:
+            return
         for name, grant in granted:
             if name.startswith(STREAM):
                 self._streams.begin(session, name.decode(), grant.options, identifier)

@@ -29,12 +29,23 @@ class UnsubscribeHandler:
     def handle(self, connection: Connection, session: Session, packet: Unsubscribe) -> None:
         """Remove the subscriptions that exist, and acknowledge [MQTT-3.10.4-5]."""
         level = connection.protocol_level
+        if self._data_plane.rewriter is not None:
+            packet.topic_filters = [self._rewritten(connection, session, each) for each in packet.topic_filters]
         codes = self._codes(session, packet.topic_filters) if level == 5 else []
         unsuback = encode(Unsuback(packet_id=packet.packet_id, reason_codes=codes), level)
         if ended := list(filter(is_stream, packet.topic_filters)):
             self._streams.end(session, ended)
         filters = [topic_filter.encode() for topic_filter in packet.topic_filters]
         self._coordinator.unsubscribe(connection, session, filters, lambda: connection.send(unsuback))
+
+    def _rewritten(self, connection: Connection, session: Session, topic_filter: str) -> str:
+        """The filter of the subscription: that of the rules, unless only one made before the rules exists."""
+        rewriter, filters = self._data_plane.rewriter, self._data_plane.router.filters
+        assert rewriter is not None
+        made = rewriter.topic_filter(connection, session.client_id.decode(), topic_filter)
+        if not filters.has(session, made.encode()) and filters.has(session, topic_filter.encode()):
+            return topic_filter
+        return made
 
     def _codes(self, session: Session, topic_filters: list[str]) -> list[int]:
         """The reason code for each filter [5: MQTT-3.11.3-1]."""

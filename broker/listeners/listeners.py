@@ -160,6 +160,7 @@ def _limit(listener: Listener, quotas: QuotasConfig) -> None:
         client_bytes=quotas.bytes_per_second,
         total_messages=quotas.listener_messages_per_second,
         total_bytes=quotas.listener_bytes_per_second,
+        max_packet_size=quotas.max_packet_size or UNLIMITED,
     )
 
 

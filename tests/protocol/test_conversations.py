@@ -129,7 +129,7 @@ def local_node(store: str, place: Path) -> Iterator[Callable[[dict[str, Any]], N
         groups: dict[str, dict[str, Any]] = {"limits": {}, "mqtt": {}, "shared": {}}
         for name, value in settings.items():
             group, _, key = name.partition(".")
-            groups[group][key] = KEYS[name].kind.read(value, is_text=True) if name == "shared.groups" else value
+            groups[group][key] = KEYS[name].kind.read(value, is_text=True) if KEYS[name].kind.is_table else value
         return Node(
             stores[-1], mqtt={"retry_interval": 0.0, **groups["mqtt"]}, shared=groups["shared"], **groups["limits"]
         )
@@ -236,7 +236,8 @@ class Stage:
                     client.close()
         with self.open_wire(name="cleaner") as client:
             client.connect()
-            for topic in sorted(self.retained):
+            takes_retained = self.conversation.settings.get("mqtt.retain_available", True)
+            for topic in sorted(self.retained) if takes_retained else ():
                 client.send(f"publish {topic} retain")
             client.send("subscribe 1 #:0")
             client.expect("suback 1 0")
