@@ -200,3 +200,14 @@ def test_a_rate_of_arrivals_that_comes_later_doesnt_count_those_before() -> None
     node.listener.set_limits(connects=2)
     node.advance(1)
     assert client_of(node, "after")
+
+
+def test_a_listener_has_its_own_packet_size() -> None:
+    """CONNACK of level 5 has it, and a larger packet ends the connection with 0x95."""
+    node = metered(max_packet_size=128)
+    device = Client(node, "device", level=5)
+    assert device.connack().properties["maximum_packet_size"] == 128
+    device.send(Publish("t", bytes(100)))
+    assert device.take() == []
+    device.send(Publish("t", bytes(128)))
+    assert [getattr(packet, "reason_code", None) for packet in device.take()] == [0x95]
