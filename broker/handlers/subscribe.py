@@ -181,10 +181,21 @@ class SubscribeHandler:
         suback = self._suback(connection, packet, grants, refused)
         identifier = packet.properties.get("subscription_identifier", 0)
         done = partial(self._acknowledge, connection, session, suback, granted, identifier)
-        filters = [(name, grant.options) for name, grant in granted]
+        self._add(connection, session, granted, identifier, done)
+
+    def _add(
+        self,
+        connection: Connection,
+        session: Session,
+        granted: list[tuple[bytes, Grant]],
+        identifier: int,
+        done: Callable[[], object],
+    ) -> None:
+        """Add granted subscriptions; `done` is called when they hold everywhere."""
         for name, _ in granted:
             if name.startswith(STREAM):
                 self._streams.prepare(session, name.decode())
+        filters = [(name, grant.options) for name, grant in granted]
         self._coordinator.subscribe(connection, session, filters, identifier, done)
 
     def _count_refusal(self, session: Session, topic_filter: str, refusal: Refusal) -> None:
@@ -201,9 +212,7 @@ class SubscribeHandler:
                 self._count_refusal(session, topic_filter, grant)
         if granted:
             done = partial(self._send_retained, connection, session, granted, 0)
-            self._coordinator.subscribe(
-                connection, session, [(name, grant.options) for name, grant in granted], 0, done
-            )
+            self._add(connection, session, granted, 0, done)
 
     def _suback(
         self, connection: Connection, packet: Subscribe, grants: Grants, refused: list[tuple[str, str]]
