@@ -374,7 +374,7 @@ def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, rejoin: Ca
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
         return cast(Coordinator, module.ClusterCoordinator(config, loop, rejoin))
-    return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe)
+    return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe, loop.call_later)
 
 
 def make_store(config: Config) -> Store:

@@ -62,6 +62,7 @@ from cluster.replication.routes import Routes
 from cluster.replication.snapshot import SnapshotReader, read_tail
 from cluster.replication.users import Users
 from cluster.sessions.claim import Claims
+from cluster.sessions.delayed_messages import DelayedMessages
 from cluster.sessions.delayed_wills import DelayedWills
 from cluster.sessions.leases import Leases
 from cluster.sessions.reclaim import Reclaim
@@ -132,6 +133,7 @@ class ClusterCoordinator(Coordinator):
             b"taken": self._takeover.taken,
             b"released": self._takeover.released,
             b"adopt": self._wills.publish,
+            b"later": self._delayed.announced,
             b"kick": lambda client_id: self._claims.close(client_id, close_reasons.KICKED_BY_OPERATOR),
             b"purge": self._purge,
             b"leased": self._leases.receive,
@@ -169,6 +171,7 @@ class ClusterCoordinator(Coordinator):
     def _build_sessions(self, plane: DataPlane) -> None:
         self._claims = Claims()
         self._wills = Wills(plane, self._link, self.journal, self._claims)
+        self._delayed = DelayedMessages(plane, self._link, self._wills, self._is_first, self._loop)
         self._delayed_wills = DelayedWills(self._link, self._is_first)
         self._takeover = TakeOver(
             plane,
@@ -312,6 +315,7 @@ class ClusterCoordinator(Coordinator):
             return
         self._heartbeat.tick(now)
         self._cleanup.tick(now)
+        self._delayed.tick(now)
         self._replica.members.resume_held(now)
         self._expire_retained()
 
@@ -348,6 +352,7 @@ class ClusterCoordinator(Coordinator):
     async def stop(self) -> None:
         link, turn = self._link, self.data_plane.turn
         if link.joined and not link.closed:
+            await self._delayed.stop()
             done = asyncio.Event()
             self._logged.log.close()
             turn.seal()

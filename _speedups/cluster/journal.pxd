@@ -57,6 +57,7 @@ cdef class ClusterJournal(Journal):
     cdef dict heads                    # place of a message -> heads of a message of a group
     cdef list shares                   # group, place of a message, in turn
     cdef list moves                    # kind, group, place, and two more, in turn
+    cdef list delayed_messages         # place of a message from 1 on, seconds, client id of its publisher, in turn
     cdef list done                     # group, place, in turn: leases that have ended
     cdef readonly set to_tick          # Groups whose `tick` has something to do
     cdef dict rooms                    # group -> (group, room, connected members, leases received)

@@ -4,7 +4,7 @@ Sessions and the router record here as they do in the journal of a single node. 
 returns queue numbers, retained messages and subscriptions of persistent sessions, in one order for all nodes.
 
 A block is texts of MessagePack (deploy/docs/CLUSTER.md, "A turn becomes a commit"). `commit`: an array of messages,
-pushes, log, header, targets, changes, awaiting, released, wills, releases, and perhaps shares and moves. `acks`: an array
+pushes, log, header, targets, changes, awaiting, released, wills, releases, and perhaps shares, moves and delayed messages. `acks`: an array
 of (client id, incarnation, queue numbers that are done, queue numbers with PUBREC). Acknowledgements are separate
 because they must succeed when Redis has no memory left. `batch`: an argument of its own for `flockmq_commit`, the batch
 of the log after its header.
@@ -241,6 +241,7 @@ cdef class ClusterJournal(Journal):
         self.heads = {}
         self.shares = []
         self.moves = []
+        self.delayed_messages = []
         self.done = []
         self.rooms = {}
         self.idle = {}
@@ -368,6 +369,11 @@ cdef class ClusterJournal(Journal):
         self.weight += size
         return self.note(QUEUED)
 
+    cdef int delayed(self, Message* m, int64_t due, uint32_t seconds, bytes publisher) except -1:
+        cdef uint64_t place = self.place(m, m.qos | m.retain << 2, b"")
+        self.delayed_messages += [place + 1, seconds, publisher]
+        return self.note(QUEUED)
+
     # ---- shared subscriptions ----
 
     def limit_shares(self, int most, uint64_t most_bytes, bint drop_oldest):
@@ -476,7 +482,7 @@ cdef class ClusterJournal(Journal):
         for kind, steps in ((b"closed", self.closed), (b"check", self.checks)):    # the last of each counts
             for (group, key), number in steps.items():
                 self.moves += [kind, group, 0, pack_hash(key), number]
-        block.shares = bool(self.shares or self.moves)
+        block.shares = bool(self.shares or self.moves or self.delayed_messages)
         block.moves, block.done = self.moves, self.done
         if block.settled and not block.acks:
             block.acks = [NO_ACKS]
@@ -488,7 +494,7 @@ cdef class ClusterJournal(Journal):
         if (self.pushes.count or self.handshakes.count or self.forward_count or self.changes or self.wills
                 or self.releases or block.shares):
             try:
-                put_array(&b, &self.packing, 12 if block.shares else 10)
+                put_array(&b, &self.packing, 13 if self.delayed_messages else 12 if block.shares else 10)
                 self.pack_messages(&b)
                 block.sessions = self.pack_pushes(&b)
                 self.pack_log(&b, block)
@@ -500,6 +506,8 @@ cdef class ClusterJournal(Journal):
                 if block.shares:
                     put_object(&b, &self.packing, [*self.share_limits, *self.shares])
                     put_object(&b, &self.packing, self.moves)
+                if self.delayed_messages:
+                    put_object(&b, &self.packing, self.delayed_messages)
                 block.commit = b.data[b.start:b.end]
             finally:
                 buffer_free(&b, &self.packing)

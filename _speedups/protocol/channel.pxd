@@ -59,6 +59,8 @@ cdef class Channel(Outlet):
     cdef bint rename(self, Publication* publication, bytes topic) except -1
     cdef bint within_receive_maximum(self, uint8_t qos, uint16_t packet_id) except -1
     cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1
+    cdef int deny_publish(self, Publication* publication, uint16_t packet_id) except -1
+    cdef bint may_delay(self, Publication* publication, uint16_t packet_id) except -1
     cdef bint is_own_state(self, const Publication* publication) except -1
     cdef int refuse_publish(self, Publication* publication, uint16_t packet_id, uint8_t code, uint8_t why) except -1
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1

@@ -31,14 +31,17 @@ from _speedups.codec.tables cimport (
     UNSUBSCRIBE,
 )
 from _speedups.protocol.read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
+from _speedups.routing.delayed cimport delay_of, is_delayed
 from _speedups.routing.router cimport Router
+from _speedups.session.rights cimport MAY_PUBLISH
 from _speedups.session.session cimport Session
 from _speedups.codec.topics cimport TOPIC_BAD_UTF8, check_utf8, fault_text
 from _speedups.session.counters cimport (
-    MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED, PUBLISH_RECEIVED,
+    DELAYED_REFUSED, MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED, PUBLISH_RECEIVED,
 )
 from _speedups.session.turn cimport (
-    ALIASES_MAX, NO_RIGHT, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8, TOO_MANY_UNRELEASED, NOT_REWRITABLE, Outlet,
+    ALIASES_MAX, DELAYS_ARE_OFF, NO_REASON, NO_RIGHT, NOT_REWRITABLE, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8,
+    TOO_MANY_DELAYED, TOO_MANY_UNRELEASED, WRONG_DELAY, Outlet,
 )
 
 from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
@@ -323,15 +326,15 @@ cdef class Channel(Outlet):
             self.turn.tracer.received(self, self.session.client_id, publication.topic, publication.topic_length,
                                       publication.payload, publication.payload_length, qos, packet_id,
                                       first_byte & FLAG_DUP != 0)
-        if is_sys(publication.topic, publication.topic_length):
+        if publication.topic[0] == c'$' and is_delayed(publication.topic, publication.topic_length):
+            if not self.may_delay(&publication, packet_id):
+                return 0
+        elif is_sys(publication.topic, publication.topic_length):
             if not self.is_own_state(&publication):
                 return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, ONLY_THE_BROKER)  # [MQTT-4.7.2-1]
         elif self.session.rights is not None and not self.router.may_publish(
                 self.session.rights, publication.topic, publication.topic_length):
-            self.turn.counters[PUBLISH_DENIED] += 1
-            if self.session.rights.first_denial():
-                self.handler.denied(self, publication.topic[:publication.topic_length])
-            return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, NO_RIGHT)
+            return self.deny_publish(&publication, packet_id)
         if publication.invalid_payload:
             return self.refuse_publish(&publication, packet_id, CODE_PAYLOAD_FORMAT_INVALID, PAYLOAD_NOT_UTF_8)
         if self.turn.has_publish_hook and not (qos == 2 and self.session.awaits(packet_id)):
@@ -348,6 +351,38 @@ cdef class Channel(Outlet):
             return self.protocol_error(close_reasons.PUBLISH_QOS_3)
         return self.protocol_error(
             close_reasons.QOS_NOT_SUPPORTED if qos > self.maximum_qos else close_reasons.RETAIN_NOT_SUPPORTED)
+
+    cdef int deny_publish(self, Publication* publication, uint16_t packet_id) except -1:
+        """Drop a message whose publisher has no right to publish it."""
+        self.turn.counters[PUBLISH_DENIED] += 1
+        if self.session.rights.first_denial():
+            self.handler.denied(self, publication.topic[:publication.topic_length])
+        return self.refuse_publish(publication, packet_id, CODE_NOT_AUTHORIZED, NO_RIGHT)
+
+    cdef bint may_delay(self, Publication* publication, uint16_t packet_id) except -1:
+        """Whether a message to `$delayed/...` is accepted, as one to its TOPIC would be. False: it is refused."""
+        cdef uint32_t seconds = 0
+        cdef Py_ssize_t at = delay_of(publication.topic, publication.topic_length, &seconds)
+        cdef const uint8_t* topic = publication.topic + at
+        cdef Py_ssize_t n = publication.topic_length - at
+        cdef uint8_t code = CODE_TOPIC_NAME_INVALID, why = NO_REASON
+        if self.router.delayed.max_messages == 0:
+            why = DELAYS_ARE_OFF
+        elif at < 0:
+            why = WRONG_DELAY
+        elif is_sys(topic, n):
+            code, why = CODE_NOT_AUTHORIZED, ONLY_THE_BROKER                # [MQTT-4.7.2-1]
+        elif self.session.rights is not None and not self.session.rights.may(topic, n, MAY_PUBLISH):
+            self.deny_publish(publication, packet_id)
+            return False
+        elif self.router.delayed.is_full(publication.topic_length + publication.properties_length
+                                         + publication.payload_length) and not (
+                publication.qos == 2 and self.session.awaits(packet_id)):   # a repeated one has its room
+            code, why = CODE_QUOTA_EXCEEDED, TOO_MANY_DELAYED
+        if why != NO_REASON:
+            self.turn.counters[DELAYED_REFUSED] += 1
+            self.refuse_publish(publication, packet_id, code, why)
+        return why == NO_REASON
 
     cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1:
         """Take the property block from the front of the payload, and check it.
@@ -454,11 +489,11 @@ cdef class Channel(Outlet):
         cdef Message* message
         cdef uint8_t code = 0
         if publication.qos == 0:
-            self.router.route(publication)
+            self.router.publish_now_or_later(publication)
             return 0
         if publication.qos == 1:
             before = buffer_size(&self.turn.journal.records)
-            if self.router.route(publication) == 0 and self.level == 5:
+            if self.router.publish_now_or_later(publication) == 0 and self.level == 5:
                 code = CODE_NO_MATCHING_SUBSCRIBERS
             return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before, code, 0)
         if self.session.awaits(packet_id):
@@ -545,7 +580,7 @@ cdef class Channel(Outlet):
             try:
                 publication = publication_of_message(message)
                 publication.publisher = <void*>self.session
-                self.router.route(&publication)
+                self.router.publish_now_or_later(&publication)
             finally:
                 message_release(message)
             wait = buffer_size(&self.turn.journal.records) > before

@@ -4,10 +4,11 @@ from libc.stdint cimport uint8_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer
 from _speedups.codec.properties cimport PropertyScan
+from _speedups.routing.delayed cimport DelayedMessages
 from _speedups.routing.retained cimport RetainedTree
 from _speedups.routing.subscriptions cimport SubscriptionTree
 from _speedups.session.group cimport Group
-from _speedups.session.message cimport Publication
+from _speedups.session.message cimport Message, Publication
 from _speedups.session.rights cimport Rights
 from _speedups.session.subscriber cimport Plan, Receiver, Subscriber
 from _speedups.session.trace cimport Tracer
@@ -18,6 +19,7 @@ cdef class Router:
     cdef readonly Turn turn
     cdef readonly SubscriptionTree filters
     cdef readonly RetainedTree retained
+    cdef readonly DelayedMessages delayed
     cdef bint looked_up                # the last checked topic name was looked up ...
     cdef Plan* plan                    # ... and this is its plan, perhaps stale, or NULL; valid until filters change
     cdef uint64_t topic_hash           # of that name
@@ -27,6 +29,9 @@ cdef class Router:
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1
     cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1
+    cdef int publish_now_or_later(self, Publication* publication) except -1
+    cdef int delay(self, Publication* publication) except -1
+    cdef int publish_due(self, Message* message, bytes publisher) except -1
     cdef int route(self, Publication* publication) except -1
     cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1
     cdef bint send_to_one(self, Group group, Publication* publication, Tracer tracer) except -1

@@ -1,3 +1,4 @@
+from _speedups.routing.delayed import DelayedMessages
 from _speedups.routing.retained import RetainedSearch, RetainedTree
 from _speedups.routing.subscriptions import SubscriptionTree
 from _speedups.session.turn import Turn
@@ -6,6 +7,7 @@ class Router:
     turn: Turn
     filters: SubscriptionTree
     retained: RetainedTree
+    delayed: DelayedMessages
     def __init__(self, turn: Turn) -> None: ...
     def publish(
         self,
@@ -16,6 +18,7 @@ class Router:
         publisher: bytes | None = None,
         properties: bytes = b"",
     ) -> int: ...
+    def publish_delayed(self, most: int) -> int: ...
     def expire_retained(self) -> list[bytes]: ...
     def deliver(self, batch: bytes) -> int: ...
     def record_retained(self, search: RetainedSearch, most: int) -> bool: ...

@@ -5,6 +5,7 @@ only when a queue, a window or the retained tree must hold it.
 """
 
 from cpython.bytes cimport PyBytes_Check
+from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -17,16 +18,18 @@ from _speedups.codec.publish cimport (
 )
 from _speedups.codec.tables cimport PUBLISH
 from _speedups.codec.topics cimport TOPIC_CONTROL_CHARACTER, check_topic_name, holds_control_character
+from _speedups.routing.delayed cimport DelayedMessages, Waiting, delay_of, is_delayed
 from _speedups.routing.retained cimport RetainedSearch, RetainedTree
 from _speedups.routing.subscriptions cimport KEEPS_RETAIN, SubscriptionTree
 from _speedups.session.counters cimport (
-    DELIVERY_DENIED, DROPPED_QUEUE_FULL, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED,
+    DELAYED_PUBLISHED, DELAYED_REFUSED, DELIVERY_DENIED, DROPPED_QUEUE_FULL, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED,
     TOO_LARGE,
 )
 from _speedups.session.message cimport (
-    Message, Publication, expiry_after, message_new, message_release, publication_of, seconds_left,
+    Message, Publication, expiry_after, message_new, message_release, publication_of, publication_of_message, seconds_left,
 )
 from _speedups.session.group cimport Group
+from _speedups.session.journal cimport BLOCK_MAX
 from _speedups.session.group_members cimport Member
 from _speedups.session.rights cimport MAY_PUBLISH, Rights
 from _speedups.session.session cimport Session
@@ -73,6 +76,7 @@ cdef class Router:
         self.turn = turn
         self.filters = SubscriptionTree()
         self.retained = RetainedTree()
+        self.delayed = DelayedMessages(turn)
 
     def __dealloc__(self):
         if self.turn is not None:
@@ -106,6 +110,60 @@ cdef class Router:
         if plan != NULL:
             plan.publisher = rights.number
         return True
+
+    cdef int publish_now_or_later(self, Publication* publication) except -1:
+        """Publish a message that enters the broker at this node. Returns the number of receivers."""
+        if publication.topic[0] == c'$' and is_delayed(publication.topic, publication.topic_length):
+            return self.delay(publication)
+        return self.route(publication)
+
+    cdef int delay(self, Publication* publication) except -1:
+        """Let a message to `$delayed/SECONDS/TOPIC` wait. Returns 1; 0: it was dropped, and counted."""
+        cdef uint32_t seconds = 0
+        cdef Py_ssize_t at = delay_of(publication.topic, publication.topic_length, &seconds)
+        cdef Py_ssize_t size = publication.topic_length + publication.properties_length + publication.payload_length
+        if at < 0 or is_sys(publication.topic + at, publication.topic_length - at) or self.delayed.is_full(size):
+            self.turn.counters[DELAYED_REFUSED] += 1
+            return 0
+        self.delayed.keep(publication, at, seconds)
+        return 1
+
+    def publish_delayed(self, int most):
+        """Publish delayed messages that wait in this node and are due, at most this number; returns how many."""
+        cdef Waiting found
+        cdef int64_t now
+        cdef int count = 0
+        if len(self.delayed) == 0:
+            return 0
+        now = self.delayed.clock()
+        while count < most and self.delayed.pop(now, &found):
+            try:
+                self.publish_due(found.message, <bytes><object>found.publisher)
+                if self.turn.journal.epoch:
+                    self.turn.journal.delayed_gone(found.message)
+            finally:
+                message_release(found.message)
+                Py_DECREF(<object>found.publisher)
+            count += 1
+            if buffer_size(&self.turn.journal.records) > BLOCK_MAX:
+                self.turn.seal()
+        return count
+
+    cdef int publish_due(self, Message* message, bytes publisher) except -1:
+        """Publish a message that has waited. Its Message Expiry Interval begins now."""
+        cdef Publication publication = publication_of_message(message)
+        cdef PropertyScan scan
+        if publisher:                              # else it is the broker
+            publication.publisher = <void*>publisher
+        if message.properties_length:
+            if scan_properties(publication.properties, publication.properties_length, PUBLISH, &scan):
+                raise ValueError("not a property block of a message")
+            if scan.expiry != NULL:
+                publication.message = NULL         # another message: the expiry is no property of it
+                self.set_properties(&publication, publication.properties, publication.properties_length, &scan)
+        self.route(&publication)
+        self.turn.counters[DELAYED_PUBLISHED] += 1
+        return 0
 
     cdef int route(self, Publication* publication) except -1:
         """Publish a message. Returns the number of receivers."""
@@ -413,7 +471,7 @@ cdef class Router:
             if scan_properties(properties, len(properties), PUBLISH, &scan) or scan.alias != NULL:
                 raise ValueError("not a property block of a message")
             self.set_properties(&publication, properties, len(properties), &scan)
-        return self.route(&publication)
+        return self.publish_now_or_later(&publication)
 
     def expire_retained(self):
         """Remove the retained messages that have expired; returns their topic names."""

@@ -46,6 +46,8 @@ SHARED_RETURNED: int
 SHARED_DISCARDED: int
 DEAD_LETTERS: int
 SHARED_ACCEPTED: int
+DELAYED_PUBLISHED: int
+DELAYED_REFUSED: int
 COUNTER_COUNT: int
 
 def counter_names() -> tuple[str, ...]: ...

@@ -41,6 +41,8 @@ cdef enum RecordKind:
     GROUP_FAILED = 27
     GROUP_DECLARED = 28
     GROUP_KEY = 30
+    DELAYED = 31
+    DELAYED_GONE = 32
 
 
 cdef class Journal:
@@ -84,4 +86,6 @@ cdef class Journal:
     cdef int logged(self, Py_ssize_t size) except -1
     cdef int retained(self, Message* m) except -1
     cdef int retained_gone(self, const uint8_t* topic, Py_ssize_t n) except -1
+    cdef int delayed(self, Message* m, int64_t due, uint32_t seconds, bytes publisher) except -1
+    cdef int delayed_gone(self, const Message* m) except -1
     cdef int will(self, Message* m, const uint8_t* client_id, Py_ssize_t n) except -1

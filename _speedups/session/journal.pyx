@@ -41,6 +41,8 @@ GIVEN                   group u64, place u64, session u64, queue number u64: the
 GROUP_FAILED            group u64, place u64, deliveries without success << 8 | reason code of the last u64
 GROUP_DECLARED          group u64, 0 u8, length u32, the settings that it is declared with; empty = it is not declared
 GROUP_KEY               group u64, place u64, hash u64: of the publisher, whose messages keep their order in the group
+DELAYED                 message u64, 0 u8, length u32, when it is due i64, client id of its publisher, empty = the broker
+DELAYED_GONE            message u64: it is published
 ======================  ==============================================================================================
 
 Records from MESSAGE_5 on have what level 5 adds; a block without them has LAYOUT 1, which older versions read. A deadline
@@ -357,6 +359,27 @@ cdef class Journal:
         memcpy(p + 16, &name, 8)
         return 0
 
+    cdef int delayed(self, Message* m, int64_t due, uint32_t seconds, bytes publisher) except -1:
+        """Write that the message waits until it is due, by the store's clock; or, in a cluster, for `seconds`."""
+        cdef uint64_t name = self.message(m)
+        cdef const uint8_t* client_id = publisher
+        cdef Py_ssize_t n = len(publisher)
+        cdef uint32_t length = <uint32_t>(8 + n)
+        cdef uint8_t* p
+        self.note_level_5()
+        p = self.room(DELAYED, 13 + length)
+        memcpy(p, &name, 8)
+        p[8] = 0
+        memcpy(p + 9, &length, 4)
+        memcpy(p + 13, &due, 8)
+        memcpy(p + 21, client_id, n)
+        return 0
+
+    cdef int delayed_gone(self, const Message* m) except -1:
+        """Write that a message that waited is published, in the block that has the publication."""
+        self.note_level_5()
+        return self.number(DELAYED_GONE, m.stored_id)
+
     cdef int will(self, Message* m, const uint8_t* client_id, Py_ssize_t n) except -1:
         cdef uint64_t name = self.message(m)
         return self.text(WILL, name, 0, client_id, n)
@@ -373,7 +396,8 @@ def records(bytes block not None):
 
     MESSAGE and MESSAGE_5: ("MESSAGE", id, qos, retain, topic, payload, properties, deadline). QUEUED and QUEUED_5:
     ("QUEUED", session, n, message, flags, identifiers). SUBSCRIBED and SUBSCRIBED_5: ("SUBSCRIBED", session, options,
-    topic filter, identifier). SESSION: (name, session, level, connected, first queue number, sent below, client id). Texts are bytes.
+    topic filter, identifier). SESSION: (name, session, level, connected, first queue number, sent below, client id).
+    DELAYED: (name, message, due, publisher). Texts are bytes.
 
     Raises:
         DamagedBlock: another layout, or the bytes are not those of a journal.
@@ -443,7 +467,7 @@ def records(bytes block not None):
             memcpy(&b, p + 8, 8)
             found.append((NAMES[kind], a, b))
             p += 16
-        elif kind in (SESSION_GONE, GROUP_GONE):
+        elif kind in (SESSION_GONE, GROUP_GONE, DELAYED_GONE):
             found.append((NAMES[kind], a))
             p += 8
         elif kind in TEXTS:
@@ -473,6 +497,10 @@ def records(bytes block not None):
                 memcpy(&identifier, p, 4)
                 memcpy(&deadline, p + 4, 8)
                 found.append(("SESSION_EXPIRY", a, None if flags else identifier, deadline))
+            elif kind == DELAYED:
+                need(p, p + length, 8)
+                memcpy(&deadline, p, 8)
+                found.append(("DELAYED", a, deadline, p[8:<Py_ssize_t>length]))
             else:
                 found.append((NAMES[kind], a, flags, p[:<Py_ssize_t>length]))
             p += length
@@ -519,6 +547,9 @@ cdef tuple encoded(str name, list fields):
     if name == "SESSION_EXPIRY":
         session, interval, deadline = fields
         return SESSION_EXPIRY, with_text(session, interval is None, struct.pack("<Iq", interval or 0, deadline))
+    if name == "DELAYED":
+        message, due, publisher = fields
+        return DELAYED, with_text(message, 0, struct.pack("<q", due) + publisher)
     kind = KINDS[name]
     if kind in TEXTS:
         return kind, with_text(fields[0], fields[1], fields[2])
@@ -541,13 +572,14 @@ NAMES = {
     GROUP_FAILED: "GROUP_FAILED",
     GROUP_DECLARED: "GROUP_DECLARED",
     GROUP_KEY: "GROUP_KEY",
+    DELAYED: "DELAYED", DELAYED_GONE: "DELAYED_GONE",
 }
 TEXTS = {
     SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,
-    SESSION_EXPIRY, WILL_DELAY, GROUP, GROUP_DECLARED,
+    SESSION_EXPIRY, WILL_DELAY, GROUP, GROUP_DECLARED, DELAYED,
 }
 KINDS = {name: kind for kind, name in NAMES.items()}
 KINDS_5 = {
     MESSAGE_5, QUEUED_5, SUBSCRIBED_5, SESSION_EXPIRY, WILL_DELAY, CLOCK, GROUP, GROUP_GONE, GROUP_QUEUED, GROUP_DONE, GIVEN,
-    GROUP_FAILED, GROUP_DECLARED, GROUP_KEY,
+    GROUP_FAILED, GROUP_DECLARED, GROUP_KEY, DELAYED, DELAYED_GONE,
 }

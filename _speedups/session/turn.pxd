@@ -23,6 +23,9 @@ cpdef enum AckReason:
     REFUSED_BY_HOOK
     MADE_INVALID_BY_HOOK
     NOT_REWRITABLE
+    WRONG_DELAY
+    DELAYS_ARE_OFF
+    TOO_MANY_DELAYED
 
 cdef struct Limits:
     uint32_t max_packet_size          # bytes of a whole packet

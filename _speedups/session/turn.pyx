@@ -49,6 +49,9 @@ ACK_REASONS = {
     REFUSED_BY_HOOK: "a hook refuses it",
     MADE_INVALID_BY_HOOK: "a hook made it invalid",
     NOT_REWRITABLE: "a rewrite rule has no valid topic name for it",
+    WRONG_DELAY: "the topic of a delayed message is $delayed/SECONDS/TOPIC, at most 4294967 seconds",
+    DELAYS_ARE_OFF: "delayed messages are switched off",
+    TOO_MANY_DELAYED: "too many delayed messages wait",
 }
 cdef tuple ACK_SENTENCES = tuple(ACK_REASONS[why].encode() for why in range(len(ACK_REASONS)))
 

@@ -171,6 +171,16 @@ class LimitsConfig:
     max_retained_bytes: int = option(
         1024 * MIB, "Bytes of all retained messages; above, more are not retained.", Size(0, SIZE_MAX), reloadable=True
     )
+    max_delayed_messages: int = option(
+        100_000,
+        "Messages to $delayed/SECONDS/TOPIC that wait, of all clients and nodes; above, they are refused. 0 = none is "
+        "accepted.",
+        Integer(0, COUNT_MAX),
+        reloadable=True,
+    )
+    max_delayed_bytes: int = option(
+        256 * MIB, "Bytes of the messages that wait so; above, they are refused.", Size(0, SIZE_MAX), reloadable=True
+    )
     max_uncommitted_bytes: int = option(
         32 * MIB,
         "Bytes given to the store and not yet committed; above, publishers are not read.",

@@ -16,6 +16,7 @@ from broker.config.declared_group import DeclaredGroup
 from broker.config.schema import Config
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator, Done
+from broker.coordination.delayed import CallLater, DelayedTimer
 from broker.coordination.expiry import Expiry
 from broker.core import will
 from broker.core.calls import RpcMethods
@@ -37,18 +38,21 @@ class StandaloneCoordinator(Coordinator):
     Args:
         store: of the journal.
         call: calls a function with arguments on the loop's thread, from any thread.
+        call_later: calls a function after seconds; None: messages are delayed by whole ticks.
     """
 
-    def __init__(self, store: Store, call: Callable[..., object]) -> None:
+    def __init__(self, store: Store, call: Callable[..., object], call_later: CallLater | None = None) -> None:
         self.store = store
         self.journal = Journal()
         self._call = call
+        self._call_later = call_later
 
     # ---- life ----
 
     def attach(self, data_plane: DataPlane, methods: RpcMethods) -> None:
         super().attach(data_plane, methods)
         self._expiry = Expiry(data_plane, self.journal)
+        self._delayed = DelayedTimer(data_plane, self.journal, self._call_later)
 
     async def start(self) -> None:
         self.restore()
@@ -70,8 +74,10 @@ class StandaloneCoordinator(Coordinator):
         self._expiry.start_clock(restorer.clock)
         if self.store.durable:
             self.journal.start()
+        delayed = restorer.delayed()
         deadlines = restorer.finish()
         self.wills = restorer.wills
+        self._delayed.start(delayed)
         self._expiry.restore(deadlines, restorer.wills, restorer.due_wills)
         if self.store.size:
             log.info(
@@ -80,6 +86,7 @@ class StandaloneCoordinator(Coordinator):
                 subscriptions=plane.router.filters.count,
                 retained=plane.router.retained.count,
                 wills=len(restorer.wills),
+                delayed=len(delayed),
                 seconds=f"{time.monotonic() - began:.2f}",
             )
         self._declare_configured(plane.config)
@@ -117,6 +124,7 @@ class StandaloneCoordinator(Coordinator):
 
     def tick(self) -> None:
         self._expiry.tick()
+        self._delayed.tick()
 
     async def drain(self, references: tuple[str, ...]) -> None:
         await self._stored()  # acknowledgements that wait for the store still leave
@@ -126,6 +134,7 @@ class StandaloneCoordinator(Coordinator):
         self.data_plane.end_turn()
 
     async def stop(self) -> None:
+        self._delayed.stop()
         self._expiry.record_clock()
         await self._stored()
         self.store.close()

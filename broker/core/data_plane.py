@@ -78,6 +78,7 @@ class DataPlane:
         )
         refresh(self.router, self.turn.shared)
         self.router.retained.set_limits(limits.max_retained_messages, limits.max_retained_bytes)
+        self.router.delayed.set_limits(limits.max_delayed_messages, limits.max_delayed_bytes)
         self.reactor.set_limits(
             max_pending=limits.max_pending_connects,
             connect_ticks=max(1, round(limits.connect_timeout * TICKS_PER_SECOND)),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from _speedups.codec.packets import Connect
 from _speedups.codec.properties import encode_block
 from _speedups.protocol.channel import Channel
+from _speedups.routing.delayed import split_delayed
 from _speedups.routing.router import Router
 from _speedups.session.counters import PUBLISH_DENIED, WILLS_PUBLISHED
 from _speedups.session.journal import Journal
@@ -57,7 +58,8 @@ def take(channel: Channel, router: Router) -> tuple[bool, Will | None]:
         return False, None
     found = will_of(connect)
     rights = channel.identity.rights
-    if rights is not None and not rights.may_publish(found.topic):  # the rules have changed since CONNECT
+    _, topic = split_delayed(found.topic)
+    if rights is not None and not rights.may_publish(topic):  # the rules have changed since CONNECT
         router.turn.count(PUBLISH_DENIED)
         return True, None
     return True, found
@@ -65,5 +67,10 @@ def take(channel: Channel, router: Router) -> tuple[bool, Will | None]:
 
 def publish(router: Router, client_id: bytes, will: Will) -> None:
     """Publish the will of a client."""
-    router.publish(will.topic, will.payload, will.qos, will.retain, client_id, will.properties)
+    publish_message(router, client_id, will)
     router.turn.count(WILLS_PUBLISHED)
+
+
+def publish_message(router: Router, client_id: bytes, message: Will) -> None:
+    """Publish a message that is kept as wills are."""
+    router.publish(message.topic, message.payload, message.qos, message.retain, client_id, message.properties)

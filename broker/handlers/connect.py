@@ -16,6 +16,7 @@ from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
 from _speedups.protocol.channel import STATE_TOPIC
 from _speedups.protocol.close_reasons import CloseReason
+from _speedups.routing.delayed import split_delayed
 from _speedups.session.counters import AUTH_FAILURES, CONNECTS_ACCEPTED, CONNECTS_REFUSED, FLAPPING_REFUSED
 from _speedups.session.session import Session
 from broker import logs
@@ -181,7 +182,8 @@ class ConnectHandler(Admission):
         )
         questions: list[Question[Client]] = [("connect", lambda client: (client,))]
         if packet.will_topic is not None:
-            questions.append(("authorize", lambda client: (client, "publish", packet.will_topic)))
+            topic = split_delayed(packet.will_topic.encode())[1].decode()
+            questions.append(("authorize", lambda client: (client, "publish", topic)))
         return self._hooks.filter(client, *questions)
 
     async def _wait_for_hooks(self, connection: Connection, packet: Connect, found: Awaitable[object]) -> None:
@@ -212,16 +214,20 @@ class ConnectHandler(Admission):
     def _is_will_valid(self, packet: Connect, verdict: Verdict) -> bool:
         """Whether the client could publish to the topic of its will."""
         topic = packet.will_topic or ""
+        limits = self._data_plane.config.limits
         try:
-            validate_topic_name(topic, packet.protocol_level, self._data_plane.config.limits.max_topic_levels)
+            validate_topic_name(topic, packet.protocol_level, limits.max_topic_levels)
+            delay, name = split_delayed(topic.encode())
         except ValueError:
             return False
         if topic.encode() == STATE_TOPIC % packet.client_id.encode():
             return True
-        if topic == "$SYS" or topic.startswith("$SYS/") or not self._is_text_valid(topic):
+        if name == b"$SYS" or name.startswith(b"$SYS/") or not self._is_text_valid(topic):
+            return False
+        if delay and not limits.max_delayed_messages:
             return False
         rights = verdict.identity.rights
-        return rights is None or rights.may_publish(topic.encode())
+        return rights is None or rights.may_publish(name)
 
     def _is_will_text(self, packet: Connect) -> bool:
         """Whether the will is UTF-8, if the client says so and the node checks it."""

@@ -9,6 +9,7 @@ from _speedups.codec.properties import decode_block, encode_block
 from _speedups.codec.reason_codes import ReasonCode
 from _speedups.codec.topics import validate_topic_name
 from _speedups.net.connection import Connection
+from _speedups.routing.delayed import split_delayed
 from _speedups.session.turn import AckReason
 from broker import logs
 from broker.core.data_plane import DataPlane
@@ -22,6 +23,7 @@ class Received(NamedTuple):
     """A PUBLISH that hooks decide over."""
 
     message: Message
+    delay: bytes  # the beginning `$delayed/SECONDS/` of its topic, which hooks do not see; or empty
     packet_id: int
     dup: bool
     properties: bytes  # its property block
@@ -54,8 +56,9 @@ class PublishHandler:
     ) -> None:
         """Call the hooks for a message that its client may publish, then publish what they return."""
         client = client_of(connection)
+        delay, topic = split_delayed(topic)
         message = Message(topic.decode(), payload, qos, bool(retain), decode_block(properties) if properties else {})
-        received = Received(message, packet_id, dup, properties, expires)
+        received = Received(message, delay, packet_id, dup, properties, expires)
         found = self._hooks.filter(
             message,
             ("authorize", lambda message: (client, "publish", message.topic)),
@@ -94,7 +97,7 @@ class PublishHandler:
             return
         # The QoS is a matter between client and broker: the acknowledgement fits the packet that was received.
         connection.publish_as(
-            found.topic.encode(),
+            received.delay + found.topic.encode(),
             bytes(found.payload),
             received.message.qos,
             found.retain,

@@ -18,6 +18,7 @@ MIN_BYTES = 64 * 1024 * 1024  # bytes of blocks below which it isn't worthwhile
 GROWTH = 3  # times the live state of the last time
 SLICE = 1024 * 1024  # bytes of records that one step adds
 RETAINED_BATCH = 1000
+DELAYED_BATCH = 1000
 
 log = logs.get("flockmq.store")
 
@@ -82,6 +83,10 @@ class Compaction:
                 full = len(journal) + SLICE
         for group in groups:
             group.record_messages()
+            if len(journal) > full:
+                yield
+                full = len(journal) + SLICE
+        while self._router.delayed.record_some(DELAYED_BATCH):
             if len(journal) > full:
                 yield
                 full = len(journal) + SLICE

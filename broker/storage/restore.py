@@ -30,6 +30,7 @@ class Restorer:
         self._expiring: dict[int, int] = {}  # deadlines of messages, by number
         self.clock: tuple[int, int] | None = None  # the last record of the store's clock and the wall clock
         self.wills: dict[bytes, Will] = {}
+        self._delayed: dict[int, tuple[int, bytes]] = {}  # message -> when it is due, client id of its publisher
         self.due_wills: dict[bytes, int] = {}  # deadlines of the wills of ended connections
         self._apply: dict[str, Callable[..., object]] = {
             "MESSAGE": self._message,
@@ -50,6 +51,8 @@ class Restorer:
             "WILL_DELAY": self._will_delay,
             "SESSION_EXPIRY": self._session_expiry,
             "CLOCK": self._clock,
+            "DELAYED": self._delay,
+            "DELAYED_GONE": lambda m: self._delayed.pop(m, None),
             "GROUP": self._group,
             "GROUP_DECLARED": self._group_declared,
             "GROUP_GONE": lambda g: self._groups[g].restore_gone(),
@@ -95,6 +98,11 @@ class Restorer:
         self._messages.clear()
         self._groups.clear()
         return deadlines
+
+    def delayed(self) -> list[tuple[Restored, int, bytes]]:
+        """The messages that wait, when they are due, and the client ids of their publishers; to be called first."""
+        found = sorted((due, number, publisher) for number, (due, publisher) in self._delayed.items())
+        return [(self._messages[number], due, publisher) for due, number, publisher in found]
 
     def _message(
         self, number: int, qos: int, retain: int, topic: bytes, payload: bytes, properties: bytes, deadline: int
@@ -146,6 +154,10 @@ class Restorer:
             self.due_wills[client_id] = when
         elif client_id in self.wills:
             self.wills[client_id] = self.wills[client_id]._replace(delay=when)
+        self._journal.use_level_5()
+
+    def _delay(self, message: int, due: int, publisher: bytes) -> None:
+        self._delayed[message] = (due, publisher)
         self._journal.use_level_5()
 
     def _session_expiry(self, number: int, interval: int | None, deadline: int) -> None:

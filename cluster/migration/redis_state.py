@@ -18,6 +18,7 @@ from cluster.migration.state import (
     Queued,
     Share,
     State,
+    StoredDelayed,
     StoredGroup,
     StoredMessage,
     StoredSession,
@@ -68,7 +69,7 @@ class RedisState(State):
     @property
     def is_empty(self) -> bool:
         keys = self._keys
-        wills = [keys.delayed_wills, *map(keys.wills, self._dead)]
+        wills = [keys.delayed_wills, keys.later, *map(keys.wills, self._dead)]
         return not self._client.exists(keys.sessions, keys.retained, keys.declared_groups, *wills)
 
     def declarations(self) -> dict[bytes, bytes]:
@@ -179,6 +180,17 @@ class RedisState(State):
             for epoch, stored in client.hscan_iter(keys.wills(node), count=ENTRIES):
                 yield self._will(epoch, stored, None)
 
+    def delayed(self) -> Iterator[StoredDelayed]:
+        client, keys, start = self._client, self._keys, 0
+        while found := client.zrange(keys.later, start, start + ENTRIES - 1, withscores=True):
+            start += len(found)
+            stored = client.hmget(keys.later_messages, [number for number, _ in found])
+            for value, (_, due) in zip(stored, found, strict=True):
+                if value is not None:
+                    publisher, kept = decode_will(value)
+                    topic, payload, qos, retain, properties, _ = kept
+                    yield StoredDelayed(publisher, StoredMessage(topic, payload, qos, retain, properties), int(due))
+
     def _will(self, epoch: bytes, stored: bytes, due: int | None) -> StoredWill:
         client_id, will = decode_will(stored)
         return StoredWill(client_id, will, due, self._epochs.get(epoch) == client_id)
@@ -208,7 +220,14 @@ class KeyWriter:
 
     def write(self) -> None:
         """Write all."""
-        for step in (self._write_sessions, self._write_groups, self._write_retained, self._write_wills):
+        steps = (
+            self._write_sessions,
+            self._write_groups,
+            self._write_retained,
+            self._write_wills,
+            self._write_delayed,
+        )
+        for step in steps:
             for _ in step():
                 if len(self._pipe) >= 10 * AT_ONCE or self._size >= PIPELINE_BYTES:
                     self._execute()
@@ -357,6 +376,20 @@ class KeyWriter:
             if stored.is_current and due is not None:  # the client may come back before
                 self._pipe.hset(self._keys.session(stored.client_id), "d", self._epoch)
             self.moved.wills += 1
+            yield
+
+    def _write_delayed(self) -> Iterator[None]:
+        keys, size = self._keys, 0
+        for stored in self._state.delayed():
+            self._epoch += 1
+            topic, payload, qos, retain, properties, _ = stored.message
+            value = encode_will(stored.publisher, Will(topic, payload, qos, retain, properties))
+            size += len(value)
+            self._size += len(value)
+            self._pipe.hset(keys.later_messages, f"{self._epoch:016}", value)
+            self._pipe.zadd(keys.later, {f"{self._epoch:016}": stored.due})
+            self._pipe.hset(keys.later_state, "b", size)
+            self.moved.delayed += 1
             yield
 
 

@@ -18,6 +18,7 @@ from cluster.migration.state import (
     Queued,
     Share,
     State,
+    StoredDelayed,
     StoredGroup,
     StoredMessage,
     StoredSession,
@@ -54,6 +55,7 @@ class SqliteState(State):
         self._given: dict[tuple[int, int], tuple[int, int]] = {}  # session, queue number -> group, place
         self._retained: dict[bytes, StoredMessage] = {}
         self._wills: dict[bytes, tuple[Will, int | None]] = {}
+        self._delayed: dict[int, tuple[int, bytes]] = {}  # message -> when it is due, client id of its publisher
         self._clock: tuple[int, int] | None = None
         self._apply: dict[str, Callable[..., object]] = {
             "MESSAGE": self._message,
@@ -82,6 +84,8 @@ class SqliteState(State):
             "GROUP_FAILED": lambda g, place, failures: self._failures.__setitem__((g, place), failures),
             "GROUP_KEY": lambda g, place, key: self._keys.__setitem__((g, place), key),
             "GIVEN": self._give,
+            "DELAYED": lambda m, due, publisher: self._delayed.__setitem__(m, (due, publisher)),
+            "DELAYED_GONE": lambda m: self._delayed.pop(m, None),
         }
         for block in blocks:
             try:
@@ -187,7 +191,7 @@ class SqliteState(State):
 
     @property
     def is_empty(self) -> bool:
-        return not (self._sessions or self._retained or self._wills or any(self._declared()))
+        return not (self._sessions or self._retained or self._wills or self._delayed or any(self._declared()))
 
     def _declared(self) -> Iterator[StoredGroup]:
         return (group for group in self._groups.values() if group.declaration)
@@ -233,6 +237,10 @@ class SqliteState(State):
             client_id, separator, _ = stored.partition(SEPARATOR)
             yield StoredWill(client_id, will, due, not separator and client_id in self._by_client)
 
+    def delayed(self) -> Iterator[StoredDelayed]:
+        for due, message, publisher in sorted((due, m, publisher) for m, (due, publisher) in self._delayed.items()):
+            yield StoredDelayed(publisher, self._messages[message], due)
+
 
 class RecordWriter:
     """Writes a state as blocks of records.
@@ -258,7 +266,14 @@ class RecordWriter:
         for name, declaration in self._state.declarations().items():
             self._strategies[name] = strategy_of(declaration)
             self._add(("GROUP_DECLARED", self._group(name), 0, declaration))
-        for step in (self._write_sessions, self._write_groups, self._write_retained, self._write_wills):
+        steps = (
+            self._write_sessions,
+            self._write_groups,
+            self._write_retained,
+            self._write_wills,
+            self._write_delayed,
+        )
+        for step in steps:
             for _ in step():
                 if self._size >= BLOCK_BYTES:
                     yield self._take()
@@ -366,6 +381,13 @@ class RecordWriter:
             if stored.due is not None:
                 self._add(("WILL_DELAY", stored.due, 1, name))
             self.moved.wills += 1
+            yield
+
+    def _write_delayed(self) -> Iterator[None]:
+        for stored in self._state.delayed():
+            self._messages.pop(stored.message, None)  # its number is its own: it is the name of what waits
+            self._add(("DELAYED", self._message(stored.message), stored.due, stored.publisher))
+            self.moved.delayed += 1
             yield
 
 

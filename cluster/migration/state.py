@@ -86,6 +86,14 @@ class StoredWill(NamedTuple):
     is_current: bool  # of the last connection of a session that is there: its client can still come back
 
 
+class StoredDelayed(NamedTuple):
+    """A message to `$delayed/SECONDS/TOPIC` that waits."""
+
+    publisher: bytes  # client id; empty: the broker
+    message: StoredMessage  # to TOPIC, with its whole Message Expiry Interval among the properties
+    due: int  # deadline
+
+
 class State(ABC):
     """All that a place has. Each method is called once, in the order that they have here."""
 
@@ -119,6 +127,10 @@ class State(ABC):
     def wills(self) -> Iterator[StoredWill]:
         """The wills that are not settled, at most one that is current for each client."""
 
+    @abstractmethod
+    def delayed(self) -> Iterator[StoredDelayed]:
+        """The delayed messages, in the order in which they will be published."""
+
 
 @dataclass(slots=True)
 class Moved:
@@ -131,12 +143,13 @@ class Moved:
     waiting: int = 0
     retained: int = 0
     wills: int = 0
+    delayed: int = 0
 
     def __str__(self) -> str:
         return (
             f"{self.sessions} sessions with {self.subscriptions} subscriptions and {self.queued} queued messages, "
             f"{self.groups} shared subscriptions with {self.waiting} waiting messages, {self.retained} retained "
-            f"messages, {self.wills} wills"
+            f"messages, {self.wills} wills, {self.delayed} delayed messages"
         )
 
 

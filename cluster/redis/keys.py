@@ -10,9 +10,11 @@ LIBRARY = "flockmq1"
 SLOTS = 16384  # of a Redis Cluster
 # What follows the prefix in the keys that are the state of a cluster: whole names, and beginnings. Users, the log of
 # messages and its jobs are not listed: they outlive the state.
-STATE_NAMES = b"clock epoch change changes nodes dead retained sessions expiring delayed groups shared grace".split()
+STATE_NAMES = (
+    b"clock epoch change changes nodes dead retained sessions expiring delayed groups shared grace later".split()
+)
 STATE_KINDS = tuple(
-    b"delayed: node: routes: wills: owned: log: s: q: st: in: subs: "
+    b"delayed: later: node: routes: wills: owned: log: s: q: st: in: subs: "
     b"g: gw: gq: gm: gr: go: gk: gs: gv: gl: gn: moved:".split()
 )
 
@@ -45,6 +47,9 @@ class Keys:
         self.clock = self.prefix + b"clock"
         self.delayed = self.prefix + b"delayed"
         self.delayed_wills = self.prefix + b"delayed:wills"
+        self.later = self.prefix + b"later"
+        self.later_messages = self.prefix + b"later:messages"
+        self.later_state = self.prefix + b"later:state"
         self.expiring = self.prefix + b"expiring"
         self.grace = self.prefix + b"grace"
         self.shared = self.prefix + b"shared"

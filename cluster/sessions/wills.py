@@ -4,6 +4,7 @@ from functools import partial
 
 from _speedups.cluster.journal import ClusterJournal
 from _speedups.cluster.message_codec import decode_message, encode_message
+from _speedups.session.counters import DELAYED_PUBLISHED
 from broker.core import will
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink
@@ -58,6 +59,12 @@ class Wills:
         """Publish the will of a client whose node is dead; Redis has handed it to this node."""
         will.publish(self._plane.router, *decode_will(stored))
         self.settle(epoch)
+
+    def publish_delayed(self, number: int, stored: bytes) -> None:
+        """Publish a delayed message; Redis has handed it to this node, in the form of a will."""
+        will.publish_message(self._plane.router, *decode_will(stored))
+        self._plane.turn.count(DELAYED_PUBLISHED)
+        self.settle(number)
 
     def publish_missed(self) -> None:
         """Publish the wills that Redis handed to this node while it had no link."""

@@ -67,7 +67,11 @@ class RichState:
         self._make_sender()
         self._make_group()
         self._make_wills()
-        self._publish(Publish("kept/1", b"retained", 1, True, packet_id=1))
+        self._publish(
+            Publish("kept/1", b"retained", 1, True, packet_id=1),
+            Publish("$delayed/600/later", b"delayed", 1, packet_id=2),
+            Publish("$delayed/500/later", b"delayed", 2, True, packet_id=3),
+        )
         assert self._http.ask("POST", "/bans", {"kind": "client_id", "value": "evil"}).status == 200
 
     def _make_watcher(self) -> None:

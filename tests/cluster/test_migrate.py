@@ -29,6 +29,7 @@ from cluster.migration.state import (
     Queued,
     Share,
     State,
+    StoredDelayed,
     StoredGroup,
     StoredMessage,
     StoredSession,
@@ -110,6 +111,7 @@ def comparable(state: State) -> dict[str, Any]:
     found["groups"] = {group.name: group for group in state.groups()}
     found["retained"] = {message.topic: message for message in state.retained()}
     found["wills"] = sorted(state.wills(), key=lambda will: will.client_id)
+    found["delayed"] = list(state.delayed())
     return {**found, "clock": state.clock, "ahead": state.clock - wall_clock()}
 
 
@@ -276,6 +278,15 @@ class Given(State):
     def wills(self) -> Iterator[StoredWill]:
         yield StoredWill(b"one", Will(b"w", b"", 2, True, b"\1\1", 9), self.BEGAN + 7, is_current=True)
         yield StoredWill(b"nobody", Will(b"w", b"now", 0, False), 1, is_current=False)
+
+    def delayed(self) -> Iterator[StoredDelayed]:
+        """Two are equal, and one equals a retained message."""
+        yield StoredDelayed(b"", StoredMessage(b"kept", b"\0", 2, True, b"\1\1"), self.BEGAN - 1)
+        for _ in range(2):
+            yield StoredDelayed(
+                b"one", StoredMessage(b"d", b"same", 1, False, b"\2\0\0\0\5"), self.BEGAN + 4_294_967_000
+            )
+        yield StoredDelayed(b"two", StoredMessage(b"d", b"", 0, False), self.BEGAN + 4_294_967_001)
 
 
 def test_what_clients_reach_rarely(path: Path, redis_server: RedisProcess, migrate: Run) -> None:

@@ -245,8 +245,8 @@ register('flockmq_commit', function(args)
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
   local block = cmsgpack.unpack(args[4])
-  local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves =
-    unpack(block)
+  local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
+    later = unpack(block)
   local told = {}
   local firsts, full = {0, 0}, {}
   local incarnations = {}
@@ -308,6 +308,9 @@ register('flockmq_commit', function(args)
   end
   if shares then
     firsts[2] = firsts[2] + share(prefix, messages, shares, told)
+  end
+  if later then
+    delay_messages(prefix, messages, later)
   end
   local leased = tell_leases(prefix, node, told)
   check_keys(prefix, node, checks)

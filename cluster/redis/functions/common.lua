@@ -1,9 +1,9 @@
 #!lua name=flockmq1
--- revision 16
+-- revision 17
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
--- A node joins common, leases, shares, commits, sessions, membership and log, in this order, to one library: a local of
+-- A node joins common, leases, shares, delayed, commits, sessions, membership and log, in this order, to one library: a local of
 -- one file is visible in the files after it, and Lua allows 200 of them.
 --
 -- The first argument of every function is the key prefix. In a Redis Cluster callers declare one key, the bare hash tag

@@ -7,10 +7,12 @@ from http import HTTPStatus
 from typing import Any
 
 from _speedups.codec.topics import InvalidTopic, validate_topic_name
+from _speedups.routing.delayed import split_delayed
 from broker.admin.api import properties
 from broker.admin.api.operation import TOPIC, Operation, Request
 from broker.admin.api.schema import boolean, integer, record, text
 from broker.admin.http.problems import Problem, unfit
+from broker.broker import Broker
 
 ENCODING = text("of the payload", enum=["text", "base64"])
 
@@ -23,6 +25,7 @@ async def publish(request: Request) -> dict[str, Any]:
         validate_topic_name(topic, 4, broker.config.limits.max_topic_levels)
     except InvalidTopic as fault:
         raise unfit(f"topic: {fault}") from None
+    delay = delay_of(topic, broker)
     payload = payload_of(body)
     block = properties.block_of(body.get("properties", {}))
     if len(payload) + len(topic.encode()) + len(block) > broker.config.limits.max_packet_size:
@@ -31,10 +34,25 @@ async def publish(request: Request) -> dict[str, Any]:
     receivers = broker.data_plane.router.publish(
         topic.encode(), payload, body.get("qos", 0), body.get("retain", False), properties=block
     )
+    if delay and not receivers:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many delayed messages wait")
     broker.data_plane.turn.after_commit(stored.set)
     broker.data_plane.end_turn()
     await stored.wait()
     return {"receivers": receivers}
+
+
+def delay_of(topic: str, broker: Broker) -> bytes:
+    """The beginning `$delayed/SECONDS/` of a topic name; empty if the message is not to be delayed."""
+    try:
+        delay, name = split_delayed(topic.encode())
+    except ValueError as fault:
+        raise unfit(f"topic: {fault}") from None
+    if delay and not broker.config.limits.max_delayed_messages:
+        raise unfit("topic: delayed messages are switched off")
+    if delay and (name == b"$SYS" or name.startswith(b"$SYS/")):
+        raise unfit("topic: only the broker publishes there")
+    return delay
 
 
 def payload_of(body: dict[str, Any]) -> bytes:

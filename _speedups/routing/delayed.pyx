@@ -1,0 +1,237 @@
+"""Messages to `$delayed/SECONDS/TOPIC`: they wait here, or in Redis, and are published to TOPIC when they are due.
+
+In a node alone they are a heap, and records of the journal. In a cluster Redis has them, and this has their number only.
+It publishes nothing, since it stands below the router: `Router.publish_delayed` does.
+"""
+
+from cpython.bytes cimport PyBytes_Check
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdlib cimport free
+
+from _speedups.base.array cimport array_reserve
+from _speedups.codec.publish cimport MESSAGE_EXPIRY_INTERVAL
+from _speedups.session.message cimport message_hold, message_new, message_release, message_size, seconds_left
+from _speedups.session.session cimport Restored
+from _speedups.session.subscriber cimport Subscriber
+
+import struct
+
+cdef enum:
+    PREFIX = 9                 # bytes of `$delayed/`
+    DIGITS = 7                 # of MAX_DELAY
+
+
+cdef Py_ssize_t delay_of(const uint8_t* topic, Py_ssize_t n, uint32_t* seconds) noexcept nogil:
+    """The place of TOPIC in a topic name for which `is_delayed` holds, and its delay; -1: it is wrong."""
+    cdef Py_ssize_t at = PREFIX
+    cdef uint32_t found = 0
+    while at < n and at < PREFIX + DIGITS and c'0' <= topic[at] <= c'9':
+        found = found * 10 + (topic[at] - c'0')
+        at += 1
+    if at == PREFIX or at + 1 >= n or topic[at] != c'/' or found > MAX_DELAY:
+        return -1
+    at += 1
+    if is_delayed(topic + at, n - at):
+        return -1
+    seconds[0] = found
+    return at
+
+
+def split_delayed(bytes topic not None):
+    """The beginning `$delayed/SECONDS/` of a topic name, empty if it has none, and the rest.
+
+    Raises:
+        ValueError: it begins with `$delayed`, but not so.
+    """
+    cdef uint32_t seconds = 0
+    cdef Py_ssize_t at
+    if not is_delayed(topic, len(topic)):
+        return b"", topic
+    at = delay_of(topic, len(topic), &seconds)
+    if at < 0:
+        raise ValueError(f"a delayed message has the topic $delayed/SECONDS/TOPIC, with at most {MAX_DELAY} seconds")
+    return topic[:at], topic[at:]
+
+
+cdef class DelayedMessages:
+    """The messages that wait. None is accepted before `set_limits`, and in a node alone before `open`.
+
+    Args:
+        turn: of the node.
+    """
+
+    def __init__(self, Turn turn not None):
+        self.turn = turn
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.waiting):
+            message_release(self.items[i].message)
+            Py_DECREF(<object>self.items[i].publisher)
+        free(self.items)
+
+    def __len__(self):
+        """The number of messages that this node has itself: none in a cluster."""
+        return self.waiting
+
+    def set_limits(self, int64_t messages, int64_t max_bytes):
+        """Set the limits of all that wait; `messages` 0: none is accepted."""
+        self.max_messages = messages
+        self.max_bytes = max_bytes
+
+    def open(self, clock, on_first):
+        """Let messages wait in this node.
+
+        Args:
+            clock: returns the store's clock, in milliseconds; it never goes back.
+            on_first: called with the time at which a message is due that is due before all others.
+        """
+        self.clock = clock
+        self.on_first = on_first
+
+    def report(self, int64_t count, int64_t size, int64_t first):
+        """Of a cluster: the messages that wait in Redis, their bytes, and the milliseconds until the first is due."""
+        self.count = count
+        self.size = size
+        self.first = first
+
+    @property
+    def first_due(self):
+        """Milliseconds until the first message is due, negative if it is late; 0: none waits."""
+        if self.waiting:
+            return self.items[0].due - <int64_t>self.clock()
+        return self.first if self.count else 0
+
+    @property
+    def due(self):
+        """When the first message is due, by the store's clock; None: none waits in this node."""
+        return self.items[0].due if self.waiting else None
+
+    cdef bint is_full(self, Py_ssize_t size) noexcept:
+        """Whether there is no room for another message with this number of bytes."""
+        return self.count >= self.max_messages or self.size + size > self.max_bytes
+
+    cdef int keep(self, const Publication* publication, Py_ssize_t at, uint32_t seconds) except -1:
+        """Let a message wait; `at` is the place of TOPIC in its topic name. The caller has asked for room."""
+        cdef Publication later = publication[0]
+        cdef bytes properties, publisher
+        cdef Message* m
+        later.topic += at
+        later.topic_length -= at
+        if publication.expires:            # the interval begins when the message is due
+            properties = struct.pack(">BI", MESSAGE_EXPIRY_INTERVAL, seconds_left(publication.expires, self.turn.clock))
+            properties += publication.properties[:publication.properties_length]
+            later.properties = properties
+            later.properties_length = len(properties)
+            later.expires = 0
+        publisher = publisher_of(publication)
+        m = message_new(&later)
+        if m == NULL:
+            raise MemoryError
+        self.count += 1
+        self.size += message_size(m)
+        try:
+            if self.turn.journal.shared:
+                self.turn.journal.delayed(m, 0, seconds, publisher)
+            else:
+                self.push_new(m, <int64_t>self.clock() + <int64_t>seconds * 1000, publisher)
+        finally:
+            message_release(m)
+        return 0
+
+    cdef int push_new(self, Message* m, int64_t due, bytes publisher) except -1:
+        """Add a message that has just arrived, and record it."""
+        cdef bint is_first = self.waiting == 0 or due < self.items[0].due
+        cdef Waiting item = Waiting(due, self.arrivals, m, <PyObject*>publisher)
+        self.push(item)
+        self.record(&item)
+        if is_first:
+            self.on_first(due)
+        return 0
+
+    def restore(self, Restored message not None, int64_t due, bytes publisher not None):
+        """Add a message of the store; the earlier one of those with the same due time first."""
+        self.count += 1
+        self.size += message_size(message.message)
+        self.push(Waiting(due, self.arrivals, message.message, <PyObject*>publisher))
+
+    cdef int push(self, Waiting item) except -1:
+        """Add an item to the heap, which takes references of its own."""
+        cdef Py_ssize_t i = self.waiting, parent
+        if array_reserve(<void**>&self.items, i + 1, &self.capacity, sizeof(Waiting)) < 0:
+            raise MemoryError
+        message_hold(item.message)
+        Py_INCREF(<object>item.publisher)
+        self.arrivals += 1
+        self.waiting += 1
+        while i and is_before(&item, &self.items[(i - 1) // 2]):
+            parent = (i - 1) // 2
+            self.items[i] = self.items[parent]
+            i = parent
+        self.items[i] = item
+        return 0
+
+    cdef bint pop(self, int64_t now, Waiting* found) noexcept:
+        """Take the first item, with its references, if it is due."""
+        cdef Py_ssize_t i = 0, child
+        cdef Waiting last
+        if self.waiting == 0 or self.items[0].due > now:
+            return False
+        found[0] = self.items[0]
+        self.waiting -= 1
+        self.count -= 1
+        self.size -= message_size(found.message)
+        last = self.items[self.waiting]
+        while True:
+            child = 2 * i + 1
+            if child + 1 < self.waiting and is_before(&self.items[child + 1], &self.items[child]):
+                child += 1
+            if child >= self.waiting or not is_before(&self.items[child], &last):
+                break
+            self.items[i] = self.items[child]
+            i = child
+        self.items[i] = last
+        return True
+
+    # ---- the journal of a node alone ----
+
+    cdef int record(self, Waiting* item) except -1:
+        if self.turn.journal.epoch:
+            self.turn.journal.delayed(item.message, item.due, 0, <bytes><object>item.publisher)
+        return 0
+
+    def record_some(self, Py_ssize_t most):
+        """Write up to `most` messages to the journal again, for a compaction; False when all are written.
+
+        Messages move in the heap between two calls. So the last call looks at all of them once more: those that this
+        epoch has not seen yet are few.
+        """
+        while self.recorded < self.waiting:
+            if most == 0:
+                return True
+            most -= self.record_again(self.recorded)
+            self.recorded += 1
+        self.recorded = 0
+        for i in range(self.waiting):
+            self.record_again(i)
+        return False
+
+    cdef bint record_again(self, Py_ssize_t i) except -1:
+        """Write a message, unless it has been written in this epoch; whether it was written."""
+        if self.items[i].message.stored_epoch == self.turn.journal.epoch:
+            return False
+        self.record(&self.items[i])
+        return True
+
+
+cdef inline bint is_before(const Waiting* one, const Waiting* other) noexcept nogil:
+    return one.due < other.due or (one.due == other.due and one.number < other.number)
+
+
+cdef bytes publisher_of(const Publication* publication):
+    """The client id of a publisher; empty: the broker."""
+    if publication.publisher == NULL or publication.publisher == <void*>None:
+        return b""
+    if PyBytes_Check(<object>publication.publisher):
+        return <bytes><object>publication.publisher
+    return (<Subscriber><object>publication.publisher).client_id

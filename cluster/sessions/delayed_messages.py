@@ -1,0 +1,96 @@
+"""The delayed messages of a cluster: Redis has them, and one node publishes them when they are due."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from broker.core.data_plane import DataPlane
+from cluster.peers.node_link import NodeLink
+from cluster.redis.link import LinkError, LinkLost, Reply
+from cluster.sessions.wills import Wills
+
+AT_ONCE = 200  # messages that Redis hands to a node in one call
+LOOK_SECONDS = 1.0
+LATE = 1000  # milliseconds: messages that are later than this are published by any node
+
+
+class DelayedMessages:
+    """Publishes the messages to `$delayed/SECONDS/TOPIC` when they are due, at one of the nodes.
+
+    That is the first node. Redis announces a message that is due before all others, and each reply has the time of the
+    next one, so the first node has a timer for it. All nodes look once a second: that is how they learn the number of
+    messages. They publish those that the first node should have published: it may be dead, or of an earlier version.
+
+    Args:
+        plane: of this node.
+        link: of this node.
+        wills: of this node. Redis hands a message over as it does a will: its publication settles it.
+        is_first: whether this node is the first one.
+        loop: of this node.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        link: NodeLink,
+        wills: Wills,
+        is_first: Callable[[], bool],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._plane = plane
+        self._link = link
+        self._wills = wills
+        self._is_first = is_first
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at = 0.0
+        self._stopped = False
+
+    def tick(self, now: float) -> None:
+        """Look, if it is time."""
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._take(0 if self._is_first() else LATE)
+
+    def announced(self, wait: int) -> None:
+        """A message is due before all others, in `wait` milliseconds."""
+        if self._is_first():
+            self._arm(wait)
+
+    async def stop(self) -> None:
+        """Take no more messages, and wait for those that are on their way: the node publishes them before it leaves."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        with contextlib.suppress(LinkLost, LinkError):
+            await self._link.ask("PING")
+
+    def _arm(self, wait: int) -> None:
+        when = self._loop.time() + max(0, wait) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= when and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._take(0)
+
+    def _take(self, late: int) -> None:
+        """Take the messages that have been due for this time, in milliseconds."""
+        if self._link.connected and not self._link.closed and not self._stopped:
+            self._link.function(self._taken, "later", AT_ONCE, late)
+
+    def _taken(self, reply: Reply) -> None:
+        if not isinstance(reply, list) or len(reply) < 3:
+            return
+        first, count, size, *messages = reply
+        for number, stored in zip(messages[::2], messages[1::2], strict=True):
+            self._wills.publish_delayed(number, stored)
+        self._plane.router.delayed.report(count, size, first)
+        if count and not self._stopped and (messages or self._is_first()):
+            if self._is_first():
+                self._arm(first)
+            elif first <= -LATE:
+                self._take(LATE)
