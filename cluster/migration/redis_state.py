@@ -13,6 +13,7 @@ from _speedups.cluster.message_codec import decode_entry, decode_message, encode
 from _speedups.codec.topics import is_shared
 from broker.config.schema import Config
 from broker.core.session_expiry import NEVER
+from broker.core.will import Will
 from cluster.migration.state import (
     Moved,
     Queued,
