@@ -134,7 +134,8 @@ cdef class DelayedMessages:
             if self.turn.journal.shared:
                 self.turn.journal.delayed(m, 0, seconds, publisher)
             else:
-                self.push_new(m, <int64_t>self.clock() + <int64_t>seconds * 1000, publisher)
+                # The clock has whole milliseconds, and the present one may end at once: none is early.
+                self.push_new(m, <int64_t>self.clock() + <int64_t>seconds * 1000 + 1, publisher)
         finally:
             message_release(m)
         return 0

@@ -23,7 +23,16 @@ from cluster.migration.mosquitto_file import (
     StoredSubscription,
 )
 from cluster.migration.mosquitto_file import StoredMessage as FileMessage
-from cluster.migration.state import Queued, State, StoredGroup, StoredMessage, StoredSession, StoredWill, wall_clock
+from cluster.migration.state import (
+    Queued,
+    State,
+    StoredDelayed,
+    StoredGroup,
+    StoredMessage,
+    StoredSession,
+    StoredWill,
+    wall_clock,
+)
 
 PACKET_IDS = 65_535
 SHOWN = 3  # client ids in a sentence
@@ -168,6 +177,9 @@ class MosquittoState(State):
         return iter(self._retained.values())
 
     def wills(self) -> Iterator[StoredWill]:
+        return iter(())
+
+    def delayed(self) -> Iterator[StoredDelayed]:
         return iter(())
 
     def losses(self) -> list[str]:

@@ -11,7 +11,7 @@ local function delay_messages(prefix, messages, items)
   for i = 1, #items, 3 do
     local publisher = items[i + 2]
     local message = struct.pack('<H', #publisher) .. publisher .. messages[items[i]]
-    local due = time + items[i + 1] * 1000
+    local due = time + items[i + 1] * 1000 + 1     -- the present millisecond may end at once
     -- Members with the same score have an order: that of their bytes.
     local id = string.format('%016.0f', redis.call('INCR', prefix .. 'epoch'))
     redis.call('ZADD', key, string.format('%.0f', due), id)
