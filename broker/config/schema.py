@@ -162,6 +162,12 @@ class LimitsConfig:
     max_subscriptions: int = option(
         100_000, "Subscriptions of one session; above, filters are refused.", Integer(1, COUNT_MAX), reloadable=True
     )
+    max_streams: int = option(
+        16,
+        "Streams ($stream/SINCE/FILTER) of one connection; above, filters are refused. 0 = clients read no streams.",
+        Integer(0, COUNT_MAX),
+        reloadable=True,
+    )
     max_retained_messages: int = option(
         2_000_000,
         "Topic names with a retained message; above, messages for new ones are not retained.",

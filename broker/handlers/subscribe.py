@@ -135,6 +135,9 @@ class SubscribeHandler:
                 return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
             if not self._streams.available:
                 return Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NO_LOG)
+            streams = self._streams.names(session) | {name for name in added if is_stream(name)} - {topic_filter}
+            if topic_filter not in streams and len(streams) >= limits.max_streams:
+                return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many streams")
         if has_control_characters(topic_filter) and not self._data_plane.config.mqtt.control_characters:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "a control character in the topic filter")
         if session.rights is not None and not session.rights.may_subscribe(read.encode()):

@@ -49,13 +49,21 @@ class Merge:
         self._places = dict(start.places)
         self._readings: dict[str, Reading] = {}
 
+    def ended(self, node: str) -> bool:
+        """Whether the log of a node is no more, and all of it has been taken."""
+        return bool(self._readings) and node not in self._readings
+
     async def next(self) -> list[Entry]:
         """The next entries: at least one, which may take for ever. Raises LogAway."""
         while True:
             version = self._log.version
-            for node in await self._log.nodes():
+            nodes = await self._log.nodes()
+            for node in nodes:
                 if node not in self._readings:
                     self._readings[node] = Reading(node, self._places.get(node))
+            for node in self._readings.keys() - nodes if nodes else ():
+                if not self._readings[node].entries:
+                    del self._readings[node]
             for reading in self._readings.values():
                 if not reading.entries:
                     await reading.fill(self._log, self._since)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import traceback
 from collections.abc import Callable
 
 from _speedups.cluster.log_source import DamagedLog, LogSource, check
@@ -61,6 +62,7 @@ class Stream:
         self._done = asyncio.Event()  # the session has pulled the piece
         self.missed = 0  # bytes that were trimmed before they were read
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(_report)
 
     def stop(self) -> None:
         """Give the session nothing more."""
@@ -93,6 +95,8 @@ class Stream:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             await self._give(piece)
+            for node in [node for node in self._places if merge.ended(node)]:
+                del self._places[node]
 
     async def _give(self, piece: list[Entry]) -> None:
         """Let the session pull a piece of the log, and wait until it has."""
@@ -153,3 +157,9 @@ class Stream:
                 self._matched.clear()
             found = self._matched[topic] = matches(self._messages, topic)
         return found
+
+
+def _report(task: "asyncio.Task[None]") -> None:
+    """Log an exception that no code here should raise."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a stream has ended", error="".join(traceback.format_exception(error)))

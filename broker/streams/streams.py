@@ -53,6 +53,10 @@ class Streams:
         """Whether there is a log to read."""
         return self._message_log() is not None
 
+    def names(self, session: Session) -> set[str]:
+        """The topic filters of the streams that a session reads."""
+        return set(self._streams.get(session, ()))
+
     def prepare(self, session: Session, topic_filter: str) -> None:
         """SUBSCRIBE: note where a stream begins, with the other records of the subscription.
 

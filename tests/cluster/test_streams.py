@@ -191,6 +191,18 @@ def test_rights_hold_for_the_messages(start_cluster: StartCluster, tmp_path: Any
     no_more(reader)
 
 
+def test_streams_of_a_connection_are_limited(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({**EVERYTHING, "limits.max_streams": 2}, nodes="a")
+    client = five(cluster, "a", "c")
+    client.send(Subscribe(1, [(f"$stream/now/{name}", 1) for name in "aabc"]))
+    suback = client.receive()
+    assert isinstance(suback, Suback) and suback.reason_codes == [1, 1, 1, ReasonCode.QUOTA_EXCEEDED]
+    client.send(Unsubscribe(2, ["$stream/now/a"]))
+    client.receive()
+    subscribe(client, "$stream/now/b")
+    subscribe(client, "$stream/now/c")
+
+
 def test_a_clean_session_that_unsubscribes_gets_no_more(start_cluster: StartCluster) -> None:
     cluster = start_cluster(EVERYTHING, nodes="a")
     writer = SocketClient(cluster["a"].port, "writer")
