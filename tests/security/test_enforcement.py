@@ -167,3 +167,31 @@ def test_a_will_may_go_where_its_client_may_publish() -> None:
     assert sensor.connack().reason_code == 0
     sensor.close()
     assert topics(watcher) == ["mine/will"]
+
+
+def test_a_delayed_message_needs_the_right_for_its_topic_when_it_is_sent() -> None:
+    """Neither a rule for `$delayed/...` nor one that is made later counts."""
+    node = node_with(sensor=[(True, PUBLISH, b"mine/#")], other=[(True, PUBLISH, b"$delayed/#")])
+    watcher = subscriber(node, "watcher", ("#", 1))
+    for name, topic, code in (("sensor", "mine/a", 0), ("sensor", "yours", 0x87), ("other", "mine/b", 0x87)):
+        client = Client(node, name, level=5)
+        client.connack()
+        client.send(Publish(f"$delayed/1/{topic}", b"1", qos=1, packet_id=1))
+        assert client.take_one(Puback).reason_code == code
+        client.close()
+    assert node.counted("publish_denied") == 2
+    node.advance(8)
+    assert topics(watcher) == ["mine/a"]
+
+
+def test_a_will_with_a_delay_needs_the_right_for_its_topic() -> None:
+    node = node_with(sensor=[(True, PUBLISH, b"mine/#")])
+    for topic in ("$delayed/1/yours", "$delayed/x/mine/will", "$delayed/1/$SYS/x"):
+        assert Client(node, "sensor", will_topic=topic, will_payload=b"x").connack().reason_code == 5
+    watcher = subscriber(node, "watcher", ("#", 0))
+    sensor = Client(node, "sensor", will_topic="$delayed/1/mine/will", will_payload=b"x")
+    assert sensor.connack().reason_code == 0
+    sensor.close()
+    assert topics(watcher) == []
+    node.advance(8)
+    assert topics(watcher) == ["mine/will"]

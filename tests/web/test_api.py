@@ -87,6 +87,20 @@ def test_kick_and_end_a_session(start_broker: StartBroker) -> None:
 
 
 @one_store
+def test_a_delayed_message_is_published_by_the_api(start_broker: StartBroker) -> None:
+    broker = start_broker({**HTTP, "mqtt.sys_interval": 0})
+    api = HttpClient(broker)
+    for topic in ("$delayed/x/t", "$delayed/4294968/t", "$delayed/1", "$delayed/1/$SYS/t"):
+        assert api.ask("POST", "/messages", {"topic": topic, "payload": "x"}).status in (400, 422), topic
+    with SocketClient(broker.port, "s") as subscriber:
+        subscriber.subscribe(("t", 1))
+        assert api.ask("POST", "/messages", {"topic": "$delayed/1/t", "payload": "x", "qos": 1}).status == 200
+        packet = subscriber.receive()
+        assert isinstance(packet, Publish)
+        assert (packet.topic_name, packet.payload, packet.qos) == ("t", b"x", 1)
+
+
+@one_store
 def test_retained_messages_are_browsed_and_cleared(start_broker: StartBroker) -> None:
     broker = start_broker({**HTTP, "mqtt.sys_interval": 0})
     api = HttpClient(broker)

@@ -86,6 +86,21 @@ class StampsLater(Hooks):
 
 
 @pytest.mark.parametrize("hooks", [Stamps(), StampsLater()])
+def test_hooks_see_the_topic_of_a_delayed_message_without_its_delay(hooks: Hooks) -> None:
+    async def act(node: Node) -> list[tuple[str, bytes]]:
+        watcher = client_of(node, "watcher", ("#", 1))
+        device = client_of(node, "device")
+        device.send(*(Publish(f"$delayed/1/{topic}", b"a", qos=1, packet_id=1) for topic in ("a", "drop")))
+        await settle(node)
+        assert len(device.take()) == 2
+        assert topics(watcher) == []
+        node.advance(8)
+        return topics(watcher)
+
+    assert play([hooks], act) == [("device/a", b"A")]
+
+
+@pytest.mark.parametrize("hooks", [Stamps(), StampsLater()])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_publish_changes_and_drops_messages_in_order(hooks: Hooks, qos: int) -> None:
     async def act(node: Node) -> list[tuple[str, bytes]]:
