@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     parser = Parser(
         "migrate",
         "Move all state of a stopped broker between a SQLite store and Redis: sessions, queues,\n"
-        "messages in flight, retained messages, wills, shared subscriptions, bans.",
+        "messages in flight, retained and delayed messages, wills, shared subscriptions, bans.",
         "FROM TO [OPTION...]",
         EXAMPLES,
     )
