@@ -1,7 +1,8 @@
 """Subscriptions of the configuration, of sessions that move between nodes."""
 
-from _speedups.codec.packets import Puback, Publish, Unsubscribe
+from _speedups.codec.packets import Packet, Puback, Publish, Unsubscribe
 from tests.conftest import StartCluster
+from tests.harness.broker_process import until
 from tests.harness.socket_client import SocketClient
 
 RULES = '[{"topic_filter": "state/%c", "qos": 1}]'
@@ -52,8 +53,12 @@ def test_a_clean_session_has_them_at_every_node(start_cluster: StartCluster) -> 
     with SocketClient(cluster["a"].port, "publisher") as publisher:
         for name in "aba":
             with SocketClient(cluster[name].port, "s") as client:
-                assert client.ping() == []
-                publisher.ping()
-                publisher.send(Publish("state/s", name.encode(), qos=0))
-                packet = client.receive()
-                assert isinstance(packet, Publish) and packet.payload == name.encode()
+
+                def arrived(client: SocketClient = client, name: str = name) -> list[Packet]:
+                    """What has come of a message that is published now."""
+                    publisher.send(Publish("state/s", name.encode(), qos=0))
+                    publisher.ping()
+                    return client.ping()
+
+                for packet in until(arrived):  # CONNACK does not wait until the other node knows the subscription
+                    assert isinstance(packet, Publish) and packet.payload == name.encode()
