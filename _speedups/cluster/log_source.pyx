@@ -92,6 +92,7 @@ cdef class LogSource(MessageSource):
     cdef Block block
     cdef readonly Py_ssize_t index
     cdef readonly int64_t row, sent
+    cdef int64_t missed                # bytes missing before the next message, as its user property says
 
     def __init__(self, Turn turn not None, list blocks not None, *, wanted, int64_t since, int64_t now, int qos,
                  bint keeps_retain, uint32_t identifier, on_progress, on_end):
@@ -129,6 +130,7 @@ cdef class LogSource(MessageSource):
                 block.topics[block.topic_ends[i]:block.topic_ends[i + 1]])))
         self.topic_selected = bytes(selected)
         self.row = self.blocks[self.index][1]
+        self.missed += self.blocks[self.index][3]
         self.is_open = True
         return 0
 
@@ -201,6 +203,7 @@ cdef class LogSource(MessageSource):
                                                  + m.properties_length > session.turn.limits.max_queued_bytes):
                 return NO_ROOM                        # the policy of a full queue would drop it
             self.sent += 1
+            self.missed = 0
             if qos:
                 session.enqueue(m, qos | (RETAIN_AS_PUBLISHED if retain else 0), identifiers, len(self.identifiers))
             elif session.put_publish(m, PUBLISH_QOS_0 | (FLAG_RETAIN if retain else 0), 0, self.identifiers):
@@ -228,7 +231,6 @@ cdef class LogSource(MessageSource):
         cdef uint8_t extra[EXTRA_MAX]
         cdef char text[256]
         cdef bytes place = self.blocks[self.index][2]
-        cdef int64_t missed = self.blocks[self.index][3] if self.sent == 0 or self.row == 0 else 0
         cdef int n = 0
         cdef Py_ssize_t length = publication.properties_length
         cdef bytes properties
@@ -236,9 +238,9 @@ cdef class LogSource(MessageSource):
         n += put_user_property(extra, b"flockmq-time", text, TIME_SIZE)
         n += put_user_property(extra + n, b"flockmq-position", text,
                                min(snprintf(text, sizeof(text), b"%s%u", PyBytes_AS_STRING(place), <unsigned int>(i + 1)), 255))
-        if missed:
+        if self.missed:
             n += put_user_property(extra + n, b"flockmq-missed", text,
-                                   snprintf(text, sizeof(text), b"%lld", <long long>missed))
+                                   snprintf(text, sizeof(text), b"%lld", <long long>self.missed))
         properties = PyBytes_FromStringAndSize(NULL, length + n)
         if length:
             memcpy(PyBytes_AS_STRING(properties), publication.properties, length)
