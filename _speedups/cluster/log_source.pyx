@@ -5,15 +5,20 @@ match of each topic name of a block. The layout of blocks is in deploy/docs/CLUS
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 from libc.time cimport time_t, tm
 
 from _speedups.base.cursor cimport write_u16, write_varint
-from _speedups.codec.publish cimport EXPIRY_SIZE, FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
+from _speedups.cluster.message_log cimport HAS_PROPERTIES, HEADER, LAYOUT, padded
+from _speedups.codec.publish cimport (
+    EXPIRY_SIZE, FLAG_RETAIN, MESSAGE_EXPIRY_INTERVAL, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER,
+)
 from _speedups.session.counters cimport EXPIRED
-from _speedups.session.message cimport Message, Publication, expiry_after, message_new, message_release, publication_of
+from _speedups.session.message cimport (
+    Message, Publication, expiry_after, message_new, message_release, message_size, publication_of,
+)
 from _speedups.session.outgoing_queue cimport RETAIN_AS_PUBLISHED
 from _speedups.session.session cimport NO_ROOM, SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Session
 from _speedups.session.turn cimport Turn
@@ -22,14 +27,10 @@ cdef extern from "time.h" nogil:
     tm* gmtime_r(const time_t* seconds, tm* parts)
 
 cdef enum:
-    LAYOUT = 1
-    HAS_PROPERTIES = 1         # bit of the header
-    HEADER = 48                # bytes
     QOS = 3                    # bits of a row's flags
     RETAIN = 4
     ROWS_AT_A_TIME = 4096      # that one pull passes over
     USER_PROPERTY = 0x26       # identifier of the property
-    MESSAGE_EXPIRY = 0x02      # likewise
     TIME_SIZE = 27             # bytes of a time such as 2026-11-22T10:00:00.123456Z
     EXTRA_MAX = 512            # bytes of the user properties that a stream adds
 
@@ -66,8 +67,8 @@ cdef class LogSource(MessageSource):
 
     Args:
         turn: of the node.
-        blocks: a list of (block, rows to pass over, place, bytes missing before it). `place` is the position
-            of its messages as clients get it, but for the number of the row, which follows.
+        blocks: that `check` has accepted: a list of (block, rows to pass over, place, bytes missing before it). `place` is
+            the position of its messages as clients get it, but for the number of the row, which follows.
         wanted: whether a topic name, as bytes, matches.
         since: microseconds since 1970: earlier messages are passed over.
         now: the present in microseconds since 1970, for messages that expire.
@@ -110,8 +111,6 @@ cdef class LogSource(MessageSource):
         if identifier:
             data[0] = SUBSCRIPTION_IDENTIFIER
             self.identifiers = data[:1 + write_varint(data + 1, identifier)]
-        for item in blocks:
-            check(item[0])
 
     def cancel(self):
         """End the source: nothing more is pulled from it, and `on_end` is not called."""
@@ -199,8 +198,8 @@ cdef class LogSource(MessageSource):
         try:
             if session.may_not_read(m, qos == 0):
                 return SOURCE_GOES_ON
-            if qos and session.queue.queued and (session.queue.queued_bytes + m.topic_length + m.payload_length
-                                                 + m.properties_length > session.turn.limits.max_queued_bytes):
+            if qos and session.queue.queued and (
+                    session.queue.queued_bytes + <uint64_t>message_size(m) > session.turn.limits.max_queued_bytes):
                 return NO_ROOM                        # the policy of a full queue would drop it
             self.sent += 1
             self.missed = 0
@@ -216,7 +215,7 @@ cdef class LogSource(MessageSource):
         """Take the expiry interval, which comes first, from the properties; False: the message has expired."""
         cdef const uint8_t* p = publication.properties
         cdef int64_t left
-        if publication.properties_length < EXPIRY_SIZE or p[0] != MESSAGE_EXPIRY:
+        if publication.properties_length < EXPIRY_SIZE or p[0] != MESSAGE_EXPIRY_INTERVAL:
             return True
         publication.properties += EXPIRY_SIZE
         publication.properties_length -= EXPIRY_SIZE
@@ -286,44 +285,39 @@ cdef int find_columns(bytes data, Block* block) except -1:
     block.rows = rows
     block.accepted = <const int64_t*>(p + at)
     at += 8 * <int64_t>rows
-    at = skip(at, 4 * <int64_t>rows)                       # client
+    at += padded(4 * <int64_t>rows)                       # client
     block.topic = <const int32_t*>(p + at)
-    at = skip(at, 4 * <int64_t>rows)
+    at += padded(4 * <int64_t>rows)
     block.payload_ends = <const int32_t*>(p + at)
-    at = skip(at, 4 * (<int64_t>rows + 1))
+    at += padded(4 * (<int64_t>rows + 1))
     client_ends = <const int32_t*>(p + at)
-    at = skip(at, 4 * (<int64_t>clients + 1))
+    at += padded(4 * (<int64_t>clients + 1))
     block.topic_ends = <const int32_t*>(p + at)
-    at = skip(at, 4 * (<int64_t>topics + 1))
+    at += padded(4 * (<int64_t>topics + 1))
     block.flags = p + at
-    at = skip(at, rows)
+    at += padded(rows)
     if at > size or not (rises(client_ends, clients) and rises(block.topic_ends, topics)
                          and rises(block.payload_ends, rows)):
         raise DamagedLog("a block is cut short or damaged")
-    at = skip(at, client_ends[clients])
+    at += padded(client_ends[clients])
     block.topics = p + at
-    at = skip(at, block.topic_ends[topics])
+    at += padded(block.topic_ends[topics])
     block.payloads = p + at
-    at = skip(at, block.payload_ends[rows])
+    at += padded(block.payload_ends[rows])
     block.property_ends = NULL
     if p[3] & HAS_PROPERTIES:
         block.property_ends = <const int32_t*>(p + at)
-        at = skip(at, 4 * (<int64_t>rows + 1))
+        at += padded(4 * (<int64_t>rows + 1))
         if at > size or not rises(block.property_ends, rows):
             raise DamagedLog("a block is cut short or damaged")
         block.properties = p + at
-        at = skip(at, block.property_ends[rows])
+        at += padded(block.property_ends[rows])
     if at != size:
         raise DamagedLog("a block is cut short or damaged")
     for i in range(rows):
         if not 0 <= block.topic[i] < <int64_t>topics or block.flags[i] & QOS == 3:
             raise DamagedLog("a block names a topic that it does not have, or QoS 3")
     return 0
-
-
-cdef inline int64_t skip(int64_t at, int64_t size) noexcept:
-    """The place after a column, which is padded to a multiple of 8 bytes."""
-    return at + ((size + 7) & ~7)
 
 
 cpdef int check(bytes data) except -1:

@@ -6,6 +6,17 @@ from _speedups.base.buffers cimport Buffer, Pool
 from _speedups.session.message cimport Publication
 from _speedups.session.subscriber cimport Plan, Subscriber
 
+cdef enum:
+    LAYOUT = 1                 # of a block
+    HAS_PROPERTIES = 1         # bit of the header: the block has the columns of properties
+    HEADER = 48                # bytes
+
+
+cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept:
+    """The bytes that a column of `n` bytes takes."""
+    return (n + 7) & ~7
+
+
 # A message of the block being filled.
 cdef struct Row:
     int64_t accepted           # microseconds since 1970

@@ -23,9 +23,6 @@ from _speedups.session.counters cimport LOGGED, NOT_LOGGED
 from _speedups.session.turn cimport Turn
 
 cdef enum:
-    LAYOUT = 1
-    HAS_PROPERTIES = 1         # bit of the header: the block has the columns of properties
-    HEADER = 48                # bytes
     ROWS_ENOUGH = 2048         # rows, or ...
     BYTES_ENOUGH = 262144      # ... bytes of payloads and properties, that make a block full at the end of a turn
     BYTES_MAX = 1048576        # bytes of payloads and properties that make it full at once
@@ -34,10 +31,6 @@ cdef int64_t microseconds() noexcept:
     cdef timespec t
     clock_gettime(CLOCK_REALTIME, &t)
     return <int64_t>t.tv_sec * 1000000 + t.tv_nsec // 1000
-
-
-cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept:
-    return (n + 7) & ~7
 
 
 cdef inline uint8_t* put_ends(uint8_t* p, const void* ends, Py_ssize_t count) noexcept:

@@ -346,7 +346,7 @@ cdef class Channel(Outlet):
         return self.accept_publish(&publication, packet_id)
 
     cdef int refuse_kind(self, uint8_t qos) except -1:
-        """Refuse a PUBLISH of a QoS, or with RETAIN, that the node does not take: the client was told, at level 5."""
+        """Refuse a PUBLISH of a QoS, or with RETAIN, that the node does not take. CONNACK has these limits."""
         if qos == 3:
             return self.protocol_error(close_reasons.PUBLISH_QOS_3)
         return self.protocol_error(

@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-import traceback
 from collections.abc import Callable
 
 from _speedups.cluster.log_source import DamagedLog, LogSource, check
 from _speedups.codec.topics import matches
 from _speedups.session.session import Session
 from broker import logs
-from broker.core.data_plane import DataPlane
+from broker.core.data_plane import DataPlane, report
 from broker.core.subscription_options import MAXIMUM_QOS, RETAIN_AS_PUBLISHED
 from broker.streams.merge import Merge
 from broker.streams.message_log import Entry, LogAway, MessageLog
@@ -161,5 +160,5 @@ class Stream:
 
 def _report(task: "asyncio.Task[None]") -> None:
     """Log an exception that no code here should raise."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a stream has ended", error="".join(traceback.format_exception(error)))
+    if not task.cancelled() and isinstance(error := task.exception(), Exception):
+        report(error)

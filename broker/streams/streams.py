@@ -112,8 +112,7 @@ class Streams:
             return
         known = {name: rest for name, *rest in self._plane.router.filters.all_of(session)} if present else {}
         alive = {name: start for name, start in stored.items() if name.encode() in known}
-        if len(alive) < len(stored) or alive:
-            self._record(session, alive)  # without an expiry, as long as the client is here
+        self._record(session, alive)  # without an expiry, as long as the client is here
         for name in alive:
             options, identifier = known[name.encode()]
             self.begin(session, name, options, identifier)

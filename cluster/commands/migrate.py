@@ -65,7 +65,7 @@ def add_source_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--no-users",
         action="store_true",
-        help="sessions belong to nobody until their clients return: for a Mosquitto that took user names unverified",
+        help="sessions have no owner until their clients return: for a Mosquitto that did not verify user names",
     )
     group.add_argument("--partial", action="store_true", help="take what is whole in a file that was cut")
 

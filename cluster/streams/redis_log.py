@@ -15,7 +15,6 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from broker import logs
 from broker.streams.message_log import Entry, LogAway, MessageLog
 from broker.streams.since import Place
 from cluster.redis.clients import RedisAddress
@@ -28,8 +27,6 @@ TAIL_COUNT = 64  # entries of each log that one XREAD returns
 RETRY_SECONDS = 0.5
 READERS = 4  # commands under way at a time, beside the one that waits for the newest entries
 IDLE_SECONDS = 30.0  # after which nothing is read for streams any more
-
-log = logs.get("flockmq.stream")
 
 
 class Tail:
