@@ -315,12 +315,10 @@ cdef class ClusterGroup(Group):
 
     cdef uint64_t room(self) except? 0:
         """Messages that the members here have room for."""
-        cdef uint64_t room = 0, window
+        cdef uint64_t room = 0
         cdef Member member
         for member in self.connected:
-            if member.has_room():
-                window = min(self.settings.window, <uint32_t>member.session.outlet.receive_maximum)
-                room += window - member.given
+            room += member.room()
         return room - min(room, self.tail - self.head + <uint64_t>self.back_count)
 
     cdef int announce(self) except -1:

@@ -164,14 +164,14 @@ cdef class Group(GroupStore):
                 self.first_ready = (<Member>self.first_ready).after
                 continue
             member = <Member>self.first_ready
-            if not member.has_room():
+            if not member.room():
                 self.make_unready(member)
                 continue
             self.first_ready = member.after
             if not member.may_take(message):
                 continue
             self.hand(member, place, message, recorded)
-            if not member.has_room():
+            if not member.room():
                 self.make_unready(member)
             return True
         return False
@@ -215,6 +215,7 @@ cdef class Group(GroupStore):
                 begun.flags = flags
                 if self.keys is not None:
                     self.keys.begin(place)
+                session.pending += 1
                 self.turn.after_commit(begun)
                 return 0
         return self.put(member, place, message, flags)
@@ -313,7 +314,7 @@ cdef class Group(GroupStore):
         """Give the message to a member; returns GIVEN_TO_ONE, NO_ROOM, or NOT_TAKEN."""
         cdef Member member
         cdef uint8_t qos
-        if key is not None and (key.held or key.parked and key.parked[0][0] < place):
+        if key is not None and (key.held or key.has_before(place)):
             return NO_ROOM                        # behind these
         if key is None or key.member is None:
             if self.give(place, message, recorded):
@@ -322,7 +323,7 @@ cdef class Group(GroupStore):
         member = key.member
         if not member.ready:
             return NO_ROOM
-        if not member.has_room():
+        if not member.room():
             self.make_unready(member)
             return NO_ROOM
         qos = min(message.qos, <uint8_t>(member.options & MAXIMUM_QOS))
@@ -332,7 +333,7 @@ cdef class Group(GroupStore):
         if key.member is not member or not member.ready:     # a hook has ended the connection
             return NO_ROOM
         self.hand(member, place, message, recorded)
-        if not member.has_room():
+        if not member.room():
             self.make_unready(member)
         return GIVEN_TO_ONE
 
@@ -342,7 +343,7 @@ cdef class Group(GroupStore):
         if taken.message.expires and taken.message.expires <= self.turn.clock:
             self.drop(taken, True)
             return True
-        if key is not None and key.parked and key.parked[0][0] < taken.place:
+        if key is not None and key.has_before(taken.place):
             self.park(key, taken)
             return False
         result = self.give_keyed(key, taken.place, taken.message, True)
@@ -377,7 +378,7 @@ cdef class Group(GroupStore):
                     key = self.keys.next_of(member)
                     if key is None:
                         break
-                    if not member.has_room():
+                    if not member.room():
                         self.make_unready(member)
                         break
                     self.send_keyed(key, self.take_parked(key))
@@ -426,18 +427,20 @@ cdef class Begun(Held):
     def __call__(self):
         cdef Member member = self.member
         cdef Group group = self.group
+        cdef Session session = member.session
+        cdef Key key = None if group.keys is None else group.keys.of(self.place)
+        session.pending -= session.pending > 0
         member.given -= 1
         if group.keys is not None:
             group.keys.begin_ended(self.place)
             group.turn.schedule_send(group)
         if group.is_empty():                      # the group has ended
             group.turn.counters[SHARED_DISCARDED] += 1
-            return
-        if member.group is None or member.session.outlet is None:
+        elif member.group is None or session.room() == 0 or key is not None and key.has_before(self.place):
             group.take_back(self.place, message_hold(self.message), True)
-            return
-        member.given += 1
-        put_entry(member.session, member, self.place, self.message, self.flags)
+        else:
+            member.given += 1
+            put_entry(session, member, self.place, self.message, self.flags)
 
 
 cdef uint64_t put_entry(Session session, Member member, uint64_t place, Message* message, uint8_t flags) except 0:

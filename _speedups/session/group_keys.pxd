@@ -17,6 +17,8 @@ cdef class Key:
     cdef uint64_t number           # of its last lease to this node; 0 = the key is not this node's, or there is one node
     cdef uint64_t hold             # number of the last time that it was held
 
+    cdef bint has_before(self, uint64_t place) except -1
+
 
 cdef class KeyTable:
     cdef readonly uint8_t strategy

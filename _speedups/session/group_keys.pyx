@@ -28,6 +28,10 @@ cdef class Key:
     def __hash__(self):
         return <Py_ssize_t><void*>self >> 4
 
+    cdef bint has_before(self, uint64_t place) except -1:
+        """Whether an earlier message of the key is parked."""
+        return len(self.parked) > 0 and self.parked[0][0] < place
+
 
 cdef class KeyTable:
     """The keys of one group, without messages.

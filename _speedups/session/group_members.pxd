@@ -22,7 +22,7 @@ cdef class Member(Membership):
     cdef void* before              # Members of the ring of those with room ...
     cdef void* after               # ... not owned
 
-    cdef bint has_room(self) noexcept
+    cdef uint32_t room(self) noexcept
     cdef bint may_take(self, const Message* message) except -1
     cdef int returned(self, uint64_t place, Message* message, uint8_t qos) except -1
 

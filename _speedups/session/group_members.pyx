@@ -23,15 +23,11 @@ from _speedups.session.membership cimport Membership
 from _speedups.session.message cimport Message, Publication, message_size
 from _speedups.session.outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, SENT, WAITING, Entry, queue_entry, queue_skip_acked,
-    queue_unsent,
 )
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.session cimport Session, count_inflight, count_queued
 from _speedups.session.subscriber cimport FLUSH_EARLY, SHARED, Subscriber
 from _speedups.session.turn cimport Outlet, Turn
-
-cdef enum:
-    SEND_BYTES = 131072        # bytes of output up to which a member gets messages with QoS 0
 
 
 cdef inline bint fits(Outlet outlet, Py_ssize_t identifiers_size, Py_ssize_t topic_length, Py_ssize_t payload_length,
@@ -60,17 +56,14 @@ cdef class Member(Membership):
         """Whether its session has a connection."""
         return self.session.outlet is not None
 
-    cdef bint has_room(self) noexcept:
-        """Whether it takes another message now."""
-        cdef Outlet outlet = self.session.outlet
-        cdef uint32_t window
-        if self.group is None or outlet is None or outlet.closed or self.group.settings.paused:
-            return False
-        if self.options & MAXIMUM_QOS == 0 and buffer_size(&outlet.out) > SEND_BYTES:
-            outlet.wants_room = True              # it acknowledges nothing: only its output shows how fast it reads
-            return False
-        window = min(self.group.settings.window, <uint32_t>outlet.receive_maximum)
-        return self.given < window and queue_unsent(self.session.queue, self.session.tail) < window
+    cdef uint32_t room(self) noexcept:
+        """Messages that it takes now: fewer than its window, and no more than its session would send at once.
+
+        One that waited in the session would be lost with a clean session although no client had seen it.
+        """
+        if self.group is None or self.group.settings.paused or self.given >= self.group.settings.window:
+            return 0
+        return min(self.group.settings.window - self.given, self.session.room())
 
     cdef bint may_take(self, const Message* message) except -1:
         """Whether its client may read the message, and takes a packet of its size."""
@@ -104,7 +97,7 @@ cdef class Member(Membership):
         return give_back_unsent(self)
 
     cdef int has_sent(self) except -1:
-        if not self.ready and self.has_room():
+        if not self.ready and self.room():
             self.group.make_ready(self)
         return 0
 

@@ -47,6 +47,7 @@ cdef class Session(Subscriber):
     cdef bint drop_one(self) except -1
     cdef int finish(self, uint64_t n) except -1
     cdef Entry* restored_entry(self, uint64_t n) except NULL
+    cdef uint32_t room(self) noexcept
     cdef bint may_not_read(self, Message* m, bint sends=?) except -1
     cdef bytes identifiers_of(self, const Entry* e)
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1

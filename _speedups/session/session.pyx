@@ -397,6 +397,19 @@ cdef class Session(Subscriber):
             self.turn.journal.entry(j.DONE, self, self.session_id, n)
         return 0
 
+    cdef uint32_t room(self) noexcept:
+        """Messages of QoS 1 and 2 that would be sent at once: the connection's window and its output have room."""
+        cdef Outlet outlet = self.outlet
+        cdef uint64_t taken, window
+        if outlet is None or outlet.closed:
+            return 0
+        if buffer_size(&outlet.out) > SEND_BYTES:
+            outlet.wants_room = True
+            return 0
+        taken = self.queue.inflight + queue_unsent(self.queue, self.tail) + self.pending
+        window = min(self.turn.limits.max_inflight, <uint32_t>outlet.receive_maximum)
+        return <uint32_t>(window - min(window, taken))
+
     cdef int send_pending(self) except -1:
         """Send as many messages as the window, the store and the connection's output allow."""
         cdef Outlet outlet = self.outlet

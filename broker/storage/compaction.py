@@ -9,6 +9,7 @@ its work is in proportion to the blocks written, whatever the size of the state.
 from collections.abc import Callable, Iterator
 
 from _speedups.routing.router import Router
+from _speedups.session.session import Session
 from broker import logs
 from broker.core import will
 from broker.core.sessions import Sessions
@@ -64,20 +65,14 @@ class Compaction:
         self._router.turn.seal()  # records of this turn rely on the blocks that will be dropped
         before, position = self._store.size, self._store.position
         journal.start()
-        sessions = list(self._sessions)
-        for session in sessions:
-            session.record(connected=session.owner is not None)
-            if session.owner is not None and session.owner.connect is not None:
-                will.record(journal, session.client_id, session.owner.connect)
+        sessions = [self._record_head(session) for session in self._sessions]
         groups = list(self._router.filters.groups.values())
         for group in groups:
             group.record()
         self._record_more()
         full = len(journal) + SLICE
-        for session in sessions:
-            if self._sessions.get(session.client_id) is session:  # it may have ended since
-                self._router.filters.record(session)
-                session.record_messages()
+        for client_id, number in sessions:
+            self._record_messages(client_id, number)
             if len(journal) > full:
                 yield
                 full = len(journal) + SLICE
@@ -101,3 +96,20 @@ class Compaction:
         self._store.forget_before(position)
         self._live = max(0, self._store.size - before)
         log.debug("store compacted", before=before, live=self._live)
+
+    def _record_head(self, session: Session) -> tuple[bytes, int]:
+        """Write a session without its messages; returns its client id and its number.
+
+        A reference would keep a session that ends meanwhile, with its messages, until the compaction is done.
+        """
+        session.record(connected=session.owner is not None)
+        if session.owner is not None and session.owner.connect is not None:
+            will.record(self._router.turn.journal, session.client_id, session.owner.connect)
+        return session.client_id, session.session_id
+
+    def _record_messages(self, client_id: bytes, number: int) -> None:
+        """Write the subscriptions and messages of a session, unless it has ended."""
+        session = self._sessions.get(client_id)
+        if session is not None and session.session_id == number:
+            self._router.filters.record(session)
+            session.record_messages()

@@ -455,3 +455,71 @@ def test_members_take_turns() -> None:
         found: list[list[Any]] = [[packet.payload for packet in member.take()] for member in members]  # type: ignore[attr-defined]
         assert found == [[b"0", b"3"], [b"1", b"4"], [b"2", b"5"]]
         node.run()
+
+
+def after_a_crash(node: Node) -> Node:
+    """What the store has now, in another node."""
+    return Node(KeepingStore(node.store.after(len(node.store.told))), shared={"window": 1})
+
+
+def kept_group(**shared: Any) -> tuple[Node, Client]:
+    """A node with a group that an absent persistent session keeps in the store, and a publisher."""
+    node = Node(shared=shared)
+    absent = Client(node, "absent", clean_start=False)
+    absent.send(Subscribe(1, [(FILTER, 2)]))
+    absent.close()
+    return node, Client(node, "publisher")
+
+
+def test_a_message_stays_with_the_group_while_receive_maximum_keeps_it_from_a_clean_session() -> None:
+    """Also if the window is full of messages from another membership, or of no group."""
+    node, publisher = kept_group(window=1)
+    member = Client(node, "member", level=5, properties={"receive_maximum": 1})
+    member.send(Subscribe(1, [(FILTER, 1), ("own/#", 1)]))
+    publisher.send(Publish("own/a", b"own", 1, packet_id=1))
+    publisher.send(Publish("t", b"shared", 2, packet_id=2), Pubrel(2))
+    assert places_of(after_a_crash(node))[b"shared"] == 1
+    (own,) = [packet for packet in member.take() if isinstance(packet, Publish)]
+    member.send(Puback(own.packet_id))
+    assert [packet.payload for packet in member.take() if isinstance(packet, Publish)] == [b"shared"]
+
+
+def test_a_message_goes_back_to_the_group_if_the_window_is_full_once_the_store_has_that_it_was_given() -> None:
+    node, publisher = kept_group(window=2)
+    member = Client(node, "member", level=5, properties={"receive_maximum": 1})
+    member.send(Subscribe(1, [(FILTER, 2), ("own/#", 1)]))
+    publisher.send(Publish("own/a", b"first", 1, packet_id=1))
+    publisher.send(Publish("t", b"shared", 2, packet_id=2), Pubrel(2))
+    node.auto = False
+    member.send(Puback(1))  # the group gives its message, and waits for the store
+    publisher.send(Publish("own/a", b"second", 1, packet_id=1))
+    assert node.unconfirmed
+    node.auto = True
+    node.confirm()
+    node.run()
+    assert places_of(after_a_crash(node))[b"shared"] == 1
+    first, second = [packet for packet in member.take() if isinstance(packet, Publish)]
+    assert [first.payload, second.payload] == [b"first", b"second"]
+    member.send(Puback(second.packet_id))
+    (shared,) = [packet for packet in member.take() if isinstance(packet, Publish)]
+    assert shared.payload == b"shared"
+    member.send(Pubrec(shared.packet_id))
+    member.send(Pubcomp(shared.packet_id))
+    assert not places_of(after_a_crash(node))
+    counts_are_right(node)
+
+
+def test_a_client_that_reads_nothing_is_given_nothing_more() -> None:
+    node, publisher = kept_group()
+    slow = Client(node, "slow")
+    slow.send(Subscribe(1, [(FILTER, 2)]))
+    for number in range(20):
+        publisher.send(Publish("t", b"%02d" % number + bytes(100_000), 2, packet_id=1), Pubrel(1))
+    (group,) = node.router.filters.groups.values()
+    assert 20 > group.waiting > 10
+    assert places_of(after_a_crash(node)).total() == group.waiting
+    quick = Client(node, "quick")
+    quick.send(Subscribe(1, [(FILTER, 2)]))
+    found = [packet.payload[:2] for packet in slow.take() + quick.take() if isinstance(packet, Publish)]
+    assert sorted(found) == [b"%02d" % number for number in range(20)]
+    counts_are_right(node)
