@@ -42,7 +42,8 @@ class DelayedMessages:
         self._wills = wills
         self._is_first = is_first
         self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due_at = 0.0  # time of the loop at which the timer fires
         self._look_at = 0.0
         self._stopped = False
 
@@ -68,9 +69,11 @@ class DelayedMessages:
     def _arm(self, wait: int) -> None:
         when = self._loop.time() + max(0, wait) / 1000
         if self._timer is not None:
-            if self._timer.when() <= when and not self._timer.cancelled():
+            if self._due_at <= when:
                 return
             self._timer.cancel()
+        # Not the timer's own `when`: uvloop returns a Handle without it for a time that is now.
+        self._due_at = when
         self._timer = self._loop.call_at(when, self._due)
 
     def _due(self) -> None:

@@ -1,10 +1,13 @@
 """Delayed messages of a cluster: each is published once, whichever node accepted it and whichever dies."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
+import uvloop
 
 from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from cluster.sessions.delayed_messages import DelayedMessages
 from tests.conftest import StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess
@@ -176,3 +179,17 @@ def test_the_limit_counts_all_nodes(start_cluster: StartCluster) -> None:
             return answer.reason_code == 0x97
 
     until(is_refused)
+
+
+def test_messages_that_are_due_at_once_are_announced_twice() -> None:
+    """The timer for one that is due now is none of the loop's timers, and takes the place of a later one."""
+    loop = uvloop.new_event_loop()
+    taken: list[tuple[object, ...]] = []
+    link = SimpleNamespace(connected=True, closed=False, function=lambda *call: taken.append(call))
+    delayed = DelayedMessages(None, link, None, lambda: True, loop)  # type: ignore[arg-type]
+    for wait in (10_000, 0, 0, 10_000):
+        delayed.announced(wait)
+    loop.call_later(0.0, loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert len(taken) == 1
