@@ -32,6 +32,7 @@ COMMANDS = {
     "groups": "shared subscriptions: their members, and the messages that wait",
     "links": "links to other brokers: their state, and the messages that wait",
     "bench": "measure a broker: speed, and loss of messages",
+    "prove": "kill, stop and cut off a broker under load, and judge what its clients saw",
 }
 # Commands of other packages, imported by name only: they need libraries that one node doesn't.
 ELSEWHERE = {
@@ -43,6 +44,7 @@ ELSEWHERE = {
     "analytics": "cluster",
     "replay": "cluster",
     "bench": "loadtest",
+    "prove": "loadtest",
 }
 HELP = """\
 usage: flockmq [COMMAND] [OPTION...]

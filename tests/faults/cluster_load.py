@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from tests.faults import checker
+from loadtest.prove import checker
 from tests.faults.client import FaultClient
 from tests.faults.load import SETTINGS, Load
 from tests.harness.broker_process import until

@@ -1,29 +1,31 @@
-"""A broker under load of clients of all kinds, judged by the checker; who breaks what meanwhile is for the test to say.
+"""A broker under the load of `flockmq prove`; its faults are the test's.
 
 FLOCKMQ_TEST_SEED repeats what the clients do, not the moments of the machine.
 """
 
-import random
 import time
 from collections.abc import Callable
 
 from _speedups.codec.packets import Publish
-from tests.faults import checker
+from loadtest.prove import checker
+from loadtest.prove.client import RecordedClient
+from loadtest.prove.load import WINDOW
+from loadtest.prove.load import Load as ClientLoad
 from tests.faults.client import FaultClient, Fleet
-from tests.faults.history import History
 from tests.harness.cluster_process import Broker
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
+
+__all__ = ["SETTINGS", "WINDOW", "Load"]
 
 SETTINGS: dict[str, object] = {
     "limits.max_queued_messages": 1_000_000,
     "limits.max_queued_bytes": 1 << 30,
     "limits.max_inflight": 20,
 }
-WINDOW = 30  # messages that a publisher has under way
 
 
-class Load:
+class Load(ClientLoad):
     """A broker under load, and all that clients do to it.
 
     Args:
@@ -31,50 +33,27 @@ class Load:
         seed: of what clients do.
     """
 
+    fleet: Fleet
+
     def __init__(self, broker: Broker, seed: int) -> None:
-        self.rng = random.Random(seed)
+        super().__init__(seed, FaultClient, Fleet)
         self.broker = broker
-        self.history = History()
-        self.publishers = [
-            FaultClient(self.history, f"publisher {number}", level=(4, 3, 5)[number]) for number in range(3)
-        ]
-        self.subscribers = [
-            FaultClient(self.history, f"subscriber {number}", level=(4, 5, 5)[number]) for number in range(3)
-        ]
-        self.keeper = FaultClient(self.history, "keeper", level=5)
-        self.mortals = [
-            FaultClient(self.history, f"mortal {number}", clean=number % 2 == 0, level=(4, 5, 5)[number])
-            for number in range(3)
-        ]
-        self.fleet = Fleet(*self.publishers, *self.subscribers, self.keeper, *self.mortals)
-        self.count = 0
-        self.kills = 0
 
     def start(self) -> None:
         """Start the broker; all clients connect, and subscribe."""
         self.broker.start()
-        self.reconnect(everybody=True)
-        for number, subscriber in enumerate(self.subscribers):
-            subscriber.subscribe(("t/#", 2 if number else 1), ("will", 2))
+        self.reconnect_all()
+        self.subscribe()
         self.until(lambda: not any(client.subscriptions for client in self.subscribers), "SUBACK")
 
-    def port_of(self, client: FaultClient) -> int:
-        """Of the broker that the client connects to."""
+    def port_of(self, client: RecordedClient) -> int:
         return self.broker.port
 
-    def number(self) -> int:
-        """A number that no message has."""
-        self.count += 1
-        return self.count
-
-    def reconnect(self, *, everybody: bool = False) -> None:
-        """Some, or all, of those who are not connected try it; `everybody` until they are."""
+    def reconnect_all(self) -> None:
+        """All clients without a connection try it until they have one."""
         end = time.monotonic() + DEADLINE
         for client in self.fleet.clients:
-            while client.socket is None and (everybody or self.rng.random() < 0.7):
-                will = b"will %d" % self.number() if client in self.mortals else None
-                if client.connect(self.port_of(client), will=will) or not everybody:
-                    break
+            while client.socket is None and not self.connect(client):
                 assert time.monotonic() < end, f"{client.client_id} can't connect\n{self.broker.log_text()}"
                 self.fleet.run_for(0.05)
 
@@ -83,31 +62,8 @@ class Load:
         end = time.monotonic() + DEADLINE
         while not condition():
             assert time.monotonic() < end, f"it did not happen: {what}\n{self.broker.log_text()}"
-            self.reconnect(everybody=True)
+            self.reconnect_all()
             self.fleet.run_for(0.02)
-
-    def act(self) -> None:
-        """One thing that clients do."""
-        chance = self.rng.random()
-        if chance < 0.80:
-            publisher = self.rng.choice(self.publishers)
-            for _ in range(self.rng.choice((1, 3, 10))):
-                if len(publisher.outgoing) < WINDOW:
-                    name, qos = self.rng.randrange(3), self.rng.choice((1, 2))
-                    size = self.rng.choice((0, 0, 100, 5000))
-                    payload = b"%s/%d %s" % (publisher.client_id.encode(), self.number(), bytes(size))
-                    publisher.publish(f"t/{name}", payload, qos)
-        elif chance < 0.86:
-            if len(self.keeper.outgoing) < WINDOW:
-                payload = b"" if self.rng.random() < 0.2 else b"value %d" % self.number()
-                self.keeper.publish(f"kept/{self.rng.randrange(20)}", payload, 1, retain=True)
-        elif chance < 0.92:
-            self.rng.choice([*self.subscribers, *self.publishers, *self.mortals]).lose()
-        elif chance < 0.94:
-            self.rng.choice(self.mortals).leave()
-        else:
-            self.reconnect()
-        self.fleet.run_for(self.rng.choice((0, 0, 0.002)))
 
     def kill(self) -> None:
         """kill -9, and everybody has to see how to go on."""
@@ -135,7 +91,7 @@ class Load:
             "all delivered",
         )
         self.settle()
-        findings = checker.check(self.history, behind=behind)
+        findings = self.findings(behind=behind)
         assert findings == [], "\n".join(findings[:20]) + "\n" + self.broker.log_text()
         for port in self.ports():
             findings = checker.retained(self.history, self._retained(port))

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Packet, Puback, Pubrec
-from tests.faults import checker
+from loadtest.prove import checker
+from loadtest.prove.history import Ended, History, Taken
 from tests.faults.client import FaultClient, Fleet
-from tests.faults.history import Ended, History, Taken
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.web.http_client import HttpClient

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.faults import checker
-from tests.faults.history import (
+from loadtest.prove import checker
+from loadtest.prove.history import (
     Acknowledged,
     Connected,
     Connecting,

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.prove.tcp_proxy import TcpProxy
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad, wait
 from tests.harness.cluster_process import ClusterNode, ClusterProcess, new_seed
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
-from tests.harness.tcp_proxy import TcpProxy
 
 
 def ip(*arguments: str) -> None:

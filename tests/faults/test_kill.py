@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from _speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from tests.faults import checker
+from loadtest.prove import checker
+from loadtest.prove.history import History
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.fault_node import FaultNode
-from tests.faults.history import History
 from tests.faults.kill_points import ARM, COMPACTION_POINTS, POINTS
 from tests.harness.socket_client import SocketClient
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from _speedups.codec.packets import Connack, Publish
+from loadtest.prove import checker
+from loadtest.prove.history import History
 from tests.conftest import StartCluster
-from tests.faults import checker
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.cluster_kill_points import COMMIT_POINTS, DUE_POINTS, LAYOUT_POINTS
 from tests.faults.cluster_load import CLUSTER_SETTINGS
 from tests.faults.fault_node import FaultNode
-from tests.faults.history import History
 from tests.faults.kill_points import ARM, POINTS
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess

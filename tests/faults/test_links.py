@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.prove.tcp_proxy import TcpProxy
 from tests.faults.client import FaultClient
 from tests.faults.fault_node import FaultNode
 from tests.faults.load import SETTINGS, Load
 from tests.harness.cluster_process import new_seed
-from tests.harness.tcp_proxy import TcpProxy
 
 WAYS = (("out", "3.1.1"), ("in", "3.1.1"), ("out", "5"), ("in", "5"))
 
@@ -61,7 +61,7 @@ class LinkedLoad(Load):
         self.away.start()
         self.broker.start()
         self.runner.wait_for_log("link is connected")
-        self.reconnect(everybody=True)
+        self.reconnect_all()
         for subscriber in self.subscribers:
             subscriber.subscribe(("t/#", 2), ("will", 2))
         self.until(lambda: not any(client.subscriptions for client in self.subscribers), "SUBACK")

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from _speedups.codec.packets import Puback, Pubrec
+from loadtest.prove import checker
+from loadtest.prove.history import History
 from tests.conftest import StartCluster
-from tests.faults import checker
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.cluster_kill_points import RETURN_POINTS, SHARED_POINTS
 from tests.faults.cluster_load import CLUSTER_SETTINGS
-from tests.faults.history import History
 from tests.faults.kill_points import ARM
 from tests.harness.cluster_process import ClusterProcess
 

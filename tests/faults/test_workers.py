@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from _speedups.codec.packets import Publish
-from tests.faults import checker
+from loadtest.prove import checker
 from tests.faults.cluster_load import LEASE, meanwhile
 from tests.faults.load import SETTINGS, Load
 from tests.harness.broker_process import until

@@ -23,10 +23,10 @@ from typing import Any
 from _speedups.codec.decode import Decoder
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connack, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe
+from loadtest.prove.tcp_proxy import TcpProxy
 from tests.harness.broker_process import SETTLERS, STORES, BrokerProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.redis_process import KEEPS, RedisProcess
-from tests.harness.tcp_proxy import TcpProxy
 
 KINDS = [*STORES, "cluster"]  # what every protocol test runs against
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from _speedups.codec.packets import Puback, Publish
+from loadtest.prove.tcp_proxy import TcpProxy
 from tests.conftest import StartBroker
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.mosquitto_process import MosquittoProcess
 from tests.harness.socket_client import SocketClient
-from tests.harness.tcp_proxy import TcpProxy
 from tests.web.http_client import HttpClient
 
 pytestmark = [

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from _speedups.codec.packets import Publish
+from loadtest.prove.tcp_proxy import TcpProxy
 from loadtest.swarm.scenario import read
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.socket_client import SocketClient
-from tests.harness.tcp_proxy import TcpProxy
 from tests.loadtest.locust_process import LocustProcess
 from tests.loadtest.wrong_relay import Fault, WrongRelay, double, lose, lose_all, swap
 from tests.security.access_files import quick_hash

@@ -11,13 +11,13 @@ import pytest
 
 from _speedups.codec.packets import Publish
 from _speedups.protocol.client_session import ConnectOptions, Will
+from loadtest.prove.tcp_proxy import TcpProxy
 from loadtest.swarm.client import Client, Network
 from loadtest.swarm.connection import Connection
 from loadtest.swarm.timer import Timer
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.socket_client import SocketClient
-from tests.harness.tcp_proxy import TcpProxy
 
 
 class Listener:

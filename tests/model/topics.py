@@ -1,7 +1,9 @@
-"""Owns: topic names, topic filters and their match, as plainly as section 4.7 puts them. Judges the compiled code.
+"""Owns: topic names and topic filters, as plainly as section 4.7 puts them. Judges the compiled code.
 
-A name or filter is a list of levels here and nothing is cached. Slow on purpose.
+Their match is that of `flockmq prove`. A name or filter is a list of levels here, nothing is cached. Slow on purpose.
 """
+
+from loadtest.prove.topics import matches as matches
 
 
 def is_text(data: bytes) -> bool:
@@ -35,19 +37,3 @@ def is_topic_filter(data: bytes, level: int = 4, max_levels: int = 200) -> bool:
     plus_alone = all(one == b"+" or b"+" not in one for one in [*parents, last])
     hash_last = all(b"#" not in one for one in parents) and (last == b"#" or b"#" not in last)
     return plus_alone and hash_last
-
-
-def matches(topic_filter: str, topic_name: str) -> bool:
-    """Whether the filter matches the name; both are valid."""
-    if topic_name.startswith("$") and topic_filter.startswith(("+", "#")):
-        return False  # [MQTT-4.7.2-1]
-    return levels_match(topic_filter.split("/"), topic_name.split("/"))
-
-
-def levels_match(topic_filter: list[str], topic_name: list[str]) -> bool:
-    if topic_filter == ["#"]:
-        return True  # all that is left, nothing included: `a/#` matches `a` [MQTT-4.7.1-2]
-    if not topic_filter or not topic_name:
-        return not topic_filter and not topic_name
-    first, *others = topic_filter
-    return (first == "+" or first == topic_name[0]) and levels_match(others, topic_name[1:])

@@ -1,4 +1,4 @@
-"""What clients did and saw, in the order it happened: written by tests/faults/client.py, judged by checker.py.
+"""The events that clients see, in order: written by `client.py`, judged by `checker.py`.
 
 Payloads are unique: they name the message. A message that is sent again is the same message. Only messages that clear a
 retained one are alike; their packet identifiers distinguish them.
@@ -94,7 +94,17 @@ class Taken:
     payload: bytes
 
 
-Event = Connected | Connecting | Ended | Leaving | Subscribed | Published | Acknowledged | Delivered | Taken
+@dataclass(frozen=True)
+class Unexpected:
+    """The broker has sent something that the standard does not allow, or refuses what it should do."""
+
+    client: str
+    text: str
+
+
+Event = (
+    Connected | Connecting | Ended | Leaving | Subscribed | Published | Acknowledged | Delivered | Taken | Unexpected
+)
 
 
 @dataclass

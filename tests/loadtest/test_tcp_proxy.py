@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from loadtest.prove.tcp_proxy import TcpProxy
 from tests.harness.broker_process import until
 from tests.harness.deadline import DEADLINE
-from tests.harness.tcp_proxy import TcpProxy
 
 
 @pytest.fixture

@@ -1,15 +1,13 @@
-"""Judges a history: what was promised to clients, and what they got. A finding is one line that starts with its rule.
+"""Judges a history: the promises to clients, and the messages that they got. A finding is one line, its rule first.
 
-I1 nothing acknowledged is lost for a session that was subscribed; I2 QoS 2 exactly once; I3 order per publisher,
-topic and QoS, and DUP on what is sent again; I6 wills once per abnormal end and never after DISCONNECT; I7 the last
-retained value; I8 Session Present is truthful. Of a cluster also I9, messages of a shared subscription, and G12, the
-log of messages.
+`RULES` are those of any broker. Of a FlockMQ cluster there is also G12, the log of messages.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Set
 
-from tests.faults.history import (
+from _speedups.codec.topics import is_shared
+from loadtest.prove.history import (
     Acknowledged,
     Connected,
     Connecting,
@@ -20,8 +18,20 @@ from tests.faults.history import (
     Published,
     Subscribed,
     Taken,
+    Unexpected,
 )
-from tests.model.topics import matches
+from loadtest.prove.topics import matches
+
+RULES = {
+    "I0": "Packets are those that the standard allows, and properties arrive as they were sent",
+    "I1": "Messages of QoS 1 and 2 that the broker has acknowledged reach every persistent session that was subscribed",
+    "I2": "Messages of QoS 2 arrive exactly once",
+    "I3": "Messages of one publisher, topic and QoS keep their order, and those that are sent again have DUP",
+    "I6": "A will is published once if its connection is lost, and never after DISCONNECT",
+    "I7": "A new subscriber gets the retained message that was acknowledged last",
+    "I8": "Session Present of CONNACK is true if, and only if, the broker has the session",
+    "I9": "Each message to a shared subscription goes to one member: it is not lost, and at QoS 2 not doubled",
+}
 
 
 def check(history: History, *, behind: bool = False) -> list[str]:
@@ -34,6 +44,7 @@ def check(history: History, *, behind: bool = False) -> list[str]:
     """
     sent = Counter(event.payload for event in history.of(Published)) if behind else Counter()
     return [
+        *unexpected(history),
         *lost(history),
         *repeated(history, {payload for payload, count in sent.items() if count > 1}),
         *out_of_order(history),
@@ -46,6 +57,10 @@ def check(history: History, *, behind: bool = False) -> list[str]:
 def shown(payload: bytes) -> str:
     """The name of a message, without what fills it up."""
     return repr(payload.rstrip(b"\0 ")[:40])
+
+
+def unexpected(history: History) -> list[str]:
+    return [f"I0 {event.client}: {event.text}" for event in history.of(Unexpected)]
 
 
 class Subscriptions:
@@ -120,18 +135,20 @@ def out_of_order(history: History) -> list[str]:
     sent: dict[bytes, tuple[tuple[str, str, int], int]] = {}
     for payload, (at, message) in published_first(history).items():
         sent[payload] = (message.client, message.topic, message.qos), at
-    newest: dict[tuple[str, tuple[str, str, int]], int] = {}
+    newest: dict[tuple[str, tuple[str, str, int]], tuple[int, bytes]] = {}  # of a stream: the message published last
     seen: set[tuple[str, bytes]] = set()
     found = []
-    members = {event.client for event in history.of(Subscribed) if event.topic_filter.startswith("$share/")}
+    members = {event.client for event in history.of(Subscribed) if is_shared(event.topic_filter)}
     for event in history.of(Taken):
         if event.payload not in sent or (event.client, event.payload) in seen or event.client in members:
             continue
         seen.add((event.client, event.payload))
         stream, at = sent[event.payload]
-        if at < newest.get((event.client, stream), -1):
-            found.append(f"I3 {event.client} got {shown(event.payload)} after one that was published later")
-        newest[event.client, stream] = max(at, newest.get((event.client, stream), -1))
+        last, payload = newest.get((event.client, stream), (-1, b""))
+        if at < last:
+            found.append(f"I3 {event.client} got {shown(event.payload)} after {shown(payload)}, published later")
+        else:
+            newest[event.client, stream] = at, event.payload
     return found
 
 
