@@ -4,7 +4,8 @@
     ├── UsageError            the command line is wrong (exit status 2)
     ├── ConfigError           a key, a value or the file of the configuration is wrong (exit status 2)
     ├── ListenError           a listener cannot be opened
-    ├── StoreError            the store cannot be opened, read or written
+    ├── StoreError            the store cannot be opened or read
+    ├── StoreFailure          the store has failed while the node was running: a restart may help (exit status 1)
     ├── NotNow                a service needed to start is not available yet: wait, and try again
     └── ClientError           `flockmq pub` or `flockmq sub` failed
         ├── ConnectError        no network connection to the broker: name, route, refused, time
@@ -43,7 +44,11 @@ class ListenError(FlockError):
 
 
 class StoreError(FlockError):
-    """The store cannot be opened, read or written."""
+    """The store cannot be opened or read."""
+
+
+class StoreFailure(FlockError):
+    """The store has failed while the node was running: it stores and confirms nothing more."""
 
 
 class NotNow(FlockError):

@@ -97,7 +97,7 @@ class Node:
         self.serving = False  # clients are accepted
         self._fenced = asyncio.Event()  # it rejoins: no clients are left, so a stop need not wait for load balancers
         self._rejoining: asyncio.Task[None] | None = None
-        self._failure: Exception | None = None  # why the node can't rejoin
+        self._failure: Exception | None = None  # why the node ends
         self._hooks = [*load(config.hooks.load), *more_hooks]
         self.name = config.cluster.node_name or host_name()
         self.version = version()
@@ -117,7 +117,7 @@ class Node:
         self._build()
 
     def _build(self) -> None:
-        self.coordinator = make_coordinator(self.config, self._loop, self._rejoin)
+        self.coordinator = make_coordinator(self.config, self._loop, self._rejoin, self._fail)
         self.broker = Broker(self.config, self.coordinator, self._access, self._driver, self._http_failures)
         self.broker.use(self._hooks, self.config.hooks.timeout)
         self.broker.add_methods(methods(self) | shared_address.methods(self))
@@ -230,13 +230,17 @@ class Node:
         try:
             await self._start_coordinator()
         except Exception as error:
-            self._failure = error
-            self._stopped.set()
+            self._fail(error)
             return
         self._open()
         self._rejoining = None
         self._fenced.clear()
         log.info("rejoined the cluster: the node is ready again")
+
+    def _fail(self, reason: Exception) -> None:
+        """Let the node end: it can't rejoin the cluster, or its store has failed."""
+        self._failure = reason
+        self._stopped.set()
 
     # ---- run ----
 
@@ -320,7 +324,7 @@ class Node:
         """Serve until `request_stop`.
 
         Raises:
-            FlockError: the node had to rejoin the cluster, and can't.
+            FlockError: the node had to rejoin the cluster, and can't; or its store has failed.
         """
         await self._stopped.wait()
         if self._failure is not None:
@@ -329,13 +333,17 @@ class Node:
     # ---- stop ----
 
     async def stop(self) -> None:
-        """Accept nothing more, store all that was received, publish the wills, close."""
+        """Accept nothing more, store all that was received, publish the wills, close.
+
+        Raises:
+            FlockError: the store has failed, before or meanwhile: a part of the state is not stored.
+        """
         if self.serving:
             log.info("stopping", clients=self.broker.data_plane.sessions.connected)
         if self._rejoining is not None:
             self._rejoining.cancel()
         self.broker.announce_stop(lambda reference: self.listeners.are_named(reference, self.name))
-        if self.serving and self.config.http.drain and not self.broker.redirect.closed:
+        if self.serving and self._failure is None and self.config.http.drain and not self.broker.redirect.closed:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._fenced.wait(), self.config.http.drain)
         await self.links.stop()
@@ -357,15 +365,23 @@ class Node:
             await asyncio.to_thread(self._exporter.stop)
         if self.serving:
             log.info("stopped")
+        if self._failure is not None:
+            raise self._failure
 
 
-def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, rejoin: Callable[[str], None]) -> Coordinator:
+def make_coordinator(
+    config: Config,
+    loop: asyncio.AbstractEventLoop,
+    rejoin: Callable[[str], None],
+    fail: Callable[[Exception], None],
+) -> Coordinator:
     """The coordinator of a node alone, or of a node of a cluster, by the configuration.
 
     Args:
         config: of the node.
         loop: of the node.
         rejoin: called with the reason when the node has lost its place in the cluster.
+        fail: called with the reason when the store of a node alone has failed.
     """
     if config.cluster.redis:
         # By name, since `broker` works without `cluster` and without redis-py.
@@ -374,7 +390,7 @@ def make_coordinator(config: Config, loop: asyncio.AbstractEventLoop, rejoin: Ca
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
         return cast(Coordinator, module.ClusterCoordinator(config, loop, rejoin))
-    return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe, loop.call_later)
+    return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe, loop.call_later, fail=fail)
 
 
 def make_store(config: Config) -> Store:

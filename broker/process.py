@@ -11,7 +11,7 @@ import uvloop
 
 from broker import logs, sd_notify
 from broker.config.schema import Config
-from broker.errors import FlockError, fail
+from broker.errors import FlockError, StoreFailure, fail
 from broker.listeners.bind import is_loopback
 from broker.node import Node
 from broker.private_redis import bring_back
@@ -93,5 +93,5 @@ def serve(config: Config, *, reload: Callable[[], Config]) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, reload))
     except FlockError as error:
-        return fail(error, 2)
+        return fail(error, 1 if isinstance(error, StoreFailure) else 2)
     return 0

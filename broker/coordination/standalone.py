@@ -1,6 +1,7 @@
 """One node with its own store: sessions are assigned at once, and are as durable as the store."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -28,6 +29,7 @@ from broker.storage.restore import Restorer
 from broker.storage.store import Store
 
 STOP_SECONDS = 10.0  # that a store may take for the last blocks
+CHECK_SECONDS = 0.25  # between looks whether it has failed meanwhile
 
 log = logs.get("flockmq.node")
 
@@ -39,10 +41,19 @@ class StandaloneCoordinator(Coordinator):
         store: of the journal.
         call: calls a function with arguments on the loop's thread, from any thread.
         call_later: calls a function after seconds; None: messages are delayed by whole ticks.
+        fail: called with the reason when the store has failed: the node must end.
     """
 
-    def __init__(self, store: Store, call: Callable[..., object], call_later: CallLater | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        call: Callable[..., object],
+        call_later: CallLater | None = None,
+        *,
+        fail: Callable[[Exception], object],
+    ) -> None:
         self.store = store
+        self._fail = fail
         self.journal = Journal()
         self._call = call
         self._call_later = call_later
@@ -123,6 +134,7 @@ class StandaloneCoordinator(Coordinator):
         return dropped
 
     def tick(self) -> None:
+        self._check_store()
         self._expiry.tick()
         self._delayed.tick()
 
@@ -138,15 +150,22 @@ class StandaloneCoordinator(Coordinator):
         self._expiry.record_clock()
         await self._stored()
         self.store.close()
+        self._check_store()
+
+    def _check_store(self) -> None:
+        if self.store.failure is not None:
+            self._fail(self.store.failure)
 
     async def _stored(self) -> None:
-        """Wait until the store has all that was recorded."""
+        """Wait until the store has all that was recorded, or has failed."""
         done = asyncio.Event()
         self.data_plane.turn.seal()
         self.data_plane.turn.after_commit(done.set)
-        try:
-            await asyncio.wait_for(done.wait(), STOP_SECONDS)
-        except TimeoutError:
+        waits_until = time.monotonic() + STOP_SECONDS
+        while not done.is_set() and self.store.failure is None and time.monotonic() < waits_until:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), CHECK_SECONDS)
+        if not done.is_set() and self.store.failure is None:
             log.error("the store doesn't respond: unconfirmed messages were not acknowledged and may be lost")
         self.data_plane.end_turn()
 

@@ -5,6 +5,9 @@ makes groups larger instead of queues longer; the loop never waits for it. A blo
 messages it holds: SQLite costs nothing per message.
 
 `broker/storage/sqlite_file.py` has the file: its layout, and the reasons to refuse one.
+
+An error that may pass, such as a full disk, is retried. Any other exception ends the thread: `failure` has the reason,
+and the node ends.
 """
 
 import contextlib
@@ -16,11 +19,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from broker import logs
+from broker.errors import StoreFailure
 from broker.storage import sqlite_file
+from broker.storage.confirmed_note import ConfirmedNote
 from broker.storage.store import Store
 
 RETRY_SECONDS = 1.0  # between attempts when the disk is full or broken
 LOG_SECONDS = 60.0  # between lines in the log about it
+PASSING = frozenset(  # errors of SQLite that the same write may not meet again
+    (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    )
+)
 
 log = logs.get("flockmq.store")
 
@@ -29,7 +46,7 @@ class SqliteStore(Store):
     """Blocks in a SQLite file.
 
     Args:
-        path: of the database; `-wal` and `-shm` files stand beside it while it is open.
+        path: of the database; a `-wal` file stands beside it while it is open, and a `-confirmed` file from then on.
         sync: "full": a confirmed block survives the loss of power. "normal": it survives the death of the process.
     """
 
@@ -38,6 +55,7 @@ class SqliteStore(Store):
     def __init__(self, path: Path, *, sync: str = "full") -> None:
         self.path = path
         self.sync = sync
+        self._note = ConfirmedNote(path, sync)
         self._size = 0
         self._position = 1
         self._work: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
@@ -56,6 +74,7 @@ class SqliteStore(Store):
                 self._position = position + 1
                 self._size += len(block)
                 yield block
+            self._note.check(self._position - 1)
 
     # ---- writing ----
 
@@ -63,7 +82,7 @@ class SqliteStore(Store):
         self._confirm = confirm
         self._call = call
         self._written = self._position  # position of the next block that the thread writes
-        self._thread = threading.Thread(target=self._write, name="flockmq-store", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="flockmq-store", daemon=True)
         self._thread.start()
 
     def commit(self, block: bytes) -> None:
@@ -90,13 +109,25 @@ class SqliteStore(Store):
             self._thread = None
         if hasattr(self, "_database"):
             self._database.close()
+        self._note.close()
 
     def describe(self) -> str:
         kept = "survives the loss of power" if self.sync == "full" else "survives kill -9, not the loss of power"
         return f"persistent sessions, queues and retained messages are in {self.path}; an acknowledged message {kept}"
 
+    def _run(self) -> None:
+        """The thread."""
+        try:
+            self._write()
+        except BaseException as error:
+            self.failure = StoreFailure(
+                f"the store {self.path} has failed: {error!r}",
+                "messages that it lacks were not acknowledged; start the node again, which checks the file",
+            )
+            log.exception("store failed: nothing more is stored or acknowledged, and the node ends", path=self.path)
+
     def _write(self) -> None:
-        """The thread: one transaction for all blocks in the queue."""
+        """Until `close`: one transaction for all blocks in the queue."""
         items: list[bytes | int | None] = []
         while None not in items:
             items = [self._work.get()]
@@ -105,8 +136,15 @@ class SqliteStore(Store):
                     items.append(self._work.get_nowait())
             blocks = [item for item in items if isinstance(item, bytes)]
             forget = max((item for item in items if isinstance(item, int)), default=0)
+            is_emptied = forget >= self._written + len(blocks)
+            if is_emptied:
+                self._note.write(0)  # an empty table has no positions
             while not self._transaction(blocks, forget):
                 if self._closing.is_set():
+                    self.failure = StoreFailure(
+                        f"the store {self.path} was closed with {len(blocks)} blocks that could not be written",
+                        "messages in them were not acknowledged; make room, or mend the disk",
+                    )
                     log.error("store closed with blocks that could not be written", blocks=len(blocks))
                     return
                 time.sleep(RETRY_SECONDS)
@@ -114,6 +152,8 @@ class SqliteStore(Store):
                 self._written += len(blocks)
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._call(self._confirm, len(blocks))
+                if not is_emptied:
+                    self._note.write(self._written - 1)
 
     def _transaction(self, blocks: list[bytes], forget: int) -> bool:
         try:
@@ -126,7 +166,9 @@ class SqliteStore(Store):
                 ).fetchone()
                 self._database.execute("DELETE FROM block WHERE position < ?", (forget,))
             self._database.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
+            if not _may_pass(error):
+                raise
             if time.monotonic() >= self._log_at:
                 log.error("store can't write: no message is acknowledged until it can", path=self.path, error=error)
                 self._log_at = time.monotonic() + LOG_SECONDS
@@ -143,3 +185,8 @@ class SqliteStore(Store):
 
     def _forgotten(self, size: int) -> None:
         self._size -= size
+
+
+def _may_pass(error: sqlite3.Error | MemoryError) -> bool:
+    """Whether the same transaction may succeed later."""
+    return isinstance(error, MemoryError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING

@@ -8,11 +8,14 @@ durable as the store promises. Acknowledgements are sent after that and not befo
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
+from broker.errors import StoreFailure
+
 
 class Store(ABC):
     """Stores blocks. Used from one thread, the loop's."""
 
     durable: bool  # blocks survive the process; else the node keeps no journal
+    failure: StoreFailure | None = None  # why it stores nothing more: the node must end
 
     @abstractmethod
     def open(self) -> Iterator[bytes]:
@@ -51,7 +54,10 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Store all committed blocks, then close the store. Blocks; nothing is confirmed after it."""
+        """Store all committed blocks, then close the store. Blocks; nothing is confirmed after it.
+
+        Sets `failure` if blocks could not be stored.
+        """
 
     @abstractmethod
     def describe(self) -> str:

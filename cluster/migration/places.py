@@ -14,6 +14,7 @@ from typing import NamedTuple
 from broker.config.schema import Config
 from broker.errors import FlockError
 from broker.storage import sqlite_file
+from broker.storage.confirmed_note import ConfirmedNote
 from cluster.migration.mosquitto_file import CutFile, DamagedFile, chunks
 from cluster.migration.mosquitto_state import MosquittoState
 from cluster.migration.sqlite_state import RecordWriter, SqliteState
@@ -122,6 +123,7 @@ class SqlitePlace(Place):
 
     def write(self, state: State, mark: Mark) -> Moved:
         writer = RecordWriter(state)
+        ConfirmedNote(self._path, self._config.store.sync).remove()
         with self._transaction() as database:
             database.execute("DELETE FROM block")
             for position, block in enumerate(writer.blocks(), 1):

@@ -121,7 +121,10 @@ class Node:
         self._again = False
         self.is_served = False
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.SimpleQueue()
-        coordinator = StandaloneCoordinator(self.store, lambda *call: self._calls.put((call[0], call[1:])))
+        self.failures: list[Exception] = []  # reasons to end the node
+        coordinator = StandaloneCoordinator(
+            self.store, lambda *call: self._calls.put((call[0], call[1:])), fail=self.failures.append
+        )
         self._confirm = coordinator._confirm
         self.broker = Broker(config, coordinator, authenticator or AllowAll(), self)
         self.reactor, self.router = self.broker.data_plane.reactor, self.broker.data_plane.router

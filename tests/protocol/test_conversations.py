@@ -124,7 +124,8 @@ def local_node(store: str, place: Path) -> Iterator[Callable[[dict[str, Any]], N
 
     def make(settings: dict[str, Any]) -> Node:
         path = place / "flockmq.db"
-        path.unlink(missing_ok=True)
+        for file in place.glob("flockmq.db*"):
+            file.unlink()
         stores.append(SqliteStore(path, sync="normal") if store == "sqlite" else MemoryStore())
         groups: dict[str, dict[str, Any]] = {"limits": {}, "mqtt": {}, "shared": {}}
         for name, value in settings.items():

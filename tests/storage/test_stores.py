@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -15,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreError
+from broker.storage import confirmed_note, sqlite_file
 from broker.storage import sqlite as sqlite_store
-from broker.storage import sqlite_file
 from broker.storage.memory import MemoryStore
 from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
@@ -331,6 +332,195 @@ def test_closing_with_a_full_disk_ends_and_keeps_what_was_confirmed(
     loop.drain()
     assert loop.confirmed == 1
     assert list(SqliteStore(tmp_path / "store.db").open()) == [b"before"]
+
+
+# ---- other errors of the thread that writes ----
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, times: int) -> None:
+    """Let the next transactions fail."""
+    insert = sqlite_file.insert
+    left = [error] * times
+
+    def insert_or_fail(database: sqlite3.Connection, position: int, block: bytes) -> None:
+        if left:
+            raise left.pop()
+        insert(database, position, block)
+
+    monkeypatch.setattr(sqlite_file, "insert", insert_or_fail)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        sqlite3.DatabaseError("database disk image is malformed"),
+        sqlite3.OperationalError("no such table: block"),
+        sqlite3.IntegrityError("UNIQUE constraint failed: block.position"),
+        OverflowError("BLOB longer than INT_MAX bytes"),
+        AttributeError("a fault of the code"),
+        SystemExit(),
+    ],
+)
+def test_any_other_exception_is_the_failure_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """The thread ended without a word, or tried again for ever: the node waited."""
+    store = SqliteStore(tmp_path / "store.db")
+    loop, _ = opened(store)
+    store.commit(b"before")
+    loop.wait_for(1)
+    assert store.failure is None
+    thread = store._thread
+    assert thread is not None
+    failing(monkeypatch, error, 1000)
+    store.commit(b"lost")
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+    store.commit(b"later")
+    store.close()
+    loop.drain()
+    assert loop.confirmed == 1
+    assert store.failure is not None
+    assert type(error).__name__ in store.failure.message
+    assert list(SqliteStore(tmp_path / "store.db").open()) == [b"before"]
+
+
+def test_a_lack_of_memory_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "RETRY_SECONDS", 0.01)
+    store = SqliteStore(tmp_path / "store.db")
+    loop, _ = opened(store)
+    failing(monkeypatch, MemoryError(), 3)
+    store.commit(b"one")
+    loop.wait_for(1)
+    store.close()
+    assert store.failure is None
+    assert list(SqliteStore(tmp_path / "store.db").open()) == [b"one"]
+
+
+# ---- blocks that were confirmed and are not there ----
+
+
+def copy(path: Path, to: Path) -> Path:
+    """The files of a store as kill -9 would leave them: the store is open."""
+    to.mkdir()
+    for file in path.parent.glob(f"{path.name}*"):
+        shutil.copyfile(file, to / file.name)
+    return to / path.name
+
+
+def wal_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def note_of(path: Path) -> Path:
+    return path.with_name(path.name + "-confirmed")
+
+
+def killed(tmp_path: Path, sync: str = "full") -> Path:
+    """A store with 40 blocks as kill -9 leaves it, some of them in the -wal file only."""
+    store = SqliteStore(tmp_path / "store.db", sync=sync)
+    loop, _ = opened(store)
+    for number in range(40):  # a transaction each
+        store.commit(bytes([number]) * 2000)
+        loop.wait_for(number + 1)
+    store.forget_before(1)  # without an effect: when it is done, the last block is noted
+    loop.step()
+    path = copy(store.path, tmp_path / "killed")
+    store.close()
+    return path
+
+
+def lacks(path: Path, caplog: pytest.LogCaptureFixture, sync: str = "full") -> list[str]:
+    """Open and close the store: the levels of the lines about blocks that it lacks."""
+    caplog.clear()
+    store = SqliteStore(path, sync=sync)
+    list(store.open())
+    store.close()
+    return [record.levelname for record in caplog.records if "store lacks" in record.message]
+
+
+@pytest.mark.parametrize("sync", ["full", "normal"])
+def test_nothing_is_missing_after_a_kill_or_a_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture, sync: str) -> None:
+    path = killed(tmp_path, sync)
+    assert lacks(path, caplog, sync) == []
+    assert lacks(tmp_path / "store.db", caplog, sync) == []
+
+
+@pytest.mark.parametrize("part", [0.3, 0.9, 0.999])
+@pytest.mark.parametrize("damage", ["cut", "flipped bit"])
+def test_a_damaged_end_of_the_write_ahead_log_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str, part: float
+) -> None:
+    """SQLite takes it for the end of what was written."""
+    path = killed(tmp_path)
+    data = bytearray(wal_of(path).read_bytes())
+    place = int(len(data) * part)
+    data[place] ^= 1
+    wal_of(path).write_bytes(data[:place] if damage == "cut" else data)
+    assert lacks(path, caplog) == ["ERROR"]
+
+
+def test_a_block_cut_off_before_it_was_confirmed_is_not_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = killed(tmp_path)
+    with wal_of(path).open("ab") as file:
+        file.write(random.Random(6).randbytes(5000))
+    assert lacks(path, caplog) == []
+
+
+def test_an_old_copy_a_copy_without_its_log_and_a_deleted_file_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = killed(tmp_path)
+    old = tmp_path / "old.db"
+    fill(old, [b"old"] * 39)
+    wal_of(path).unlink()
+    assert lacks(path, caplog) == ["ERROR"]
+    path.write_bytes(old.read_bytes())
+    assert lacks(path, caplog) == ["ERROR"]
+    path.unlink()
+    assert lacks(path, caplog) == ["ERROR"]
+    assert lacks(path, caplog) == ["ERROR"]  # until the store has confirmed another block
+    fill(path, [b"new"])
+    assert lacks(path, caplog) == []
+
+
+@pytest.mark.parametrize(("sync", "levels"), [("full", ["ERROR"]), ("normal", ["WARNING"])])
+def test_after_a_loss_of_power_the_newest_blocks_may_be_missing_without_sync(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, sync: str, levels: list[str]
+) -> None:
+    path = killed(tmp_path, sync)
+    wal_of(path).write_bytes(wal_of(path).read_bytes()[:-9000])
+    (tmp_path / "boot").write_text("another-boot\n")
+    monkeypatch.setattr(confirmed_note, "BOOT_ID", tmp_path / "boot")
+    assert lacks(path, caplog, sync) == levels
+
+
+@pytest.mark.parametrize("content", [b"", b"7", b"x full boot\n", b"\xff" * 99, b"9" * 5000, bytes(60)])
+def test_a_note_that_is_not_whole_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    path = killed(tmp_path)
+    note_of(path).write_bytes(content)
+    assert lacks(path, caplog) == []
+
+
+def test_blocks_that_were_forgotten_are_not_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = SqliteStore(tmp_path / "store.db")
+    loop, _ = opened(store)
+    for _ in range(9):
+        store.commit(b"block")
+    loop.wait_for(9)
+    store.forget_before(store.position)
+    while store.size:
+        loop.step()
+    assert lacks(copy(store.path, tmp_path / "empty"), caplog) == []
+    store.commit(b"tenth")
+    store.forget_before(store.position)
+    store.commit(b"eleventh")
+    store.close()
+    assert lacks(store.path, caplog) == []
 
 
 # ---- what a commit is worth ----
