@@ -427,6 +427,18 @@ class ClusterCoordinator(Coordinator):
     def discard_will(self, connection: Connection) -> None:
         self._takeover.discard_will(connection)
 
+    def subscription_count(self, connection: Connection, session: Session) -> int:
+        wanted = self._subscribing.wanted_by(connection, session)
+        return len(wanted) if wanted is not None else super().subscription_count(connection, session)
+
+    def has_subscription(self, connection: Connection, session: Session, topic_filter: bytes) -> bool:
+        wanted = self._subscribing.wanted_by(connection, session)
+        return (
+            topic_filter in wanted
+            if wanted is not None
+            else super().has_subscription(connection, session, topic_filter)
+        )
+
     def subscribe(
         self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int, done: Done
     ) -> None:

@@ -83,11 +83,11 @@ class SubscribeHandler:
 
     def subscribe_configured(self, connection: Connection, session: Session) -> None:
         """Add the subscriptions that the configuration has for a client that has connected, and that it lacks."""
-        rules, filters = self._data_plane.config.mqtt.auto_subscribe, self._data_plane.router.filters
+        rules = self._data_plane.config.mqtt.auto_subscribe
         wanted = [
             (name, options)
             for name, options in subscriptions_of(rules, connection, session.client_id.decode()).items()
-            if not filters.has(session, name.encode())
+            if not self._coordinator.has_subscription(connection, session, name.encode())
         ]
         if wanted:
             self._decide(connection, session, wanted, partial(self._add_configured, connection, session, wanted))
@@ -143,9 +143,12 @@ class SubscribeHandler:
         if session.rights is not None and not session.rights.may_subscribe(read.encode()):
             self._turn.count(SUBSCRIBE_DENIED)
             return Refusal(ReasonCode.NOT_AUTHORIZED, "nothing of this filter may be read")
-        is_new = topic_filter not in added and not self._data_plane.router.filters.has(session, topic_filter.encode())
+        is_new = topic_filter not in added and not self._coordinator.has_subscription(
+            connection, session, topic_filter.encode()
+        )
         if is_new:
-            if session.subscriptions_held + len(added) >= limits.max_subscriptions:
+            held = self._coordinator.subscription_count(connection, session)
+            if held + len(added) >= limits.max_subscriptions:
                 return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions")
             added.add(topic_filter)
         if connection.bridge and not is_shared(topic_filter):

@@ -1,5 +1,7 @@
 """UNSUBSCRIBE: removes subscriptions; UNSUBACK always follows."""
 
+from functools import partial
+
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Unsuback, Unsubscribe
 from _speedups.codec.reason_codes import ReasonCode
@@ -31,7 +33,7 @@ class UnsubscribeHandler:
         level = connection.protocol_level
         if self._data_plane.rewriter is not None:
             packet.topic_filters = [self._rewritten(connection, session, each) for each in packet.topic_filters]
-        codes = self._codes(session, packet.topic_filters) if level == 5 else []
+        codes = self._codes(connection, session, packet.topic_filters) if level == 5 else []
         unsuback = encode(Unsuback(packet_id=packet.packet_id, reason_codes=codes), level)
         if ended := list(filter(is_stream, packet.topic_filters)):
             self._streams.end(session, ended)
@@ -40,14 +42,12 @@ class UnsubscribeHandler:
 
     def _rewritten(self, connection: Connection, session: Session, topic_filter: str) -> str:
         """The filter of the subscription: that of the rules, unless only one made before the rules exists."""
-        rewriter, filters = self._data_plane.rewriter, self._data_plane.router.filters
+        rewriter, has = self._data_plane.rewriter, partial(self._coordinator.has_subscription, connection, session)
         assert rewriter is not None
         made = rewriter.topic_filter(connection, session.client_id.decode(), topic_filter)
-        if not filters.has(session, made.encode()) and filters.has(session, topic_filter.encode()):
-            return topic_filter
-        return made
+        return topic_filter if not has(made.encode()) and has(topic_filter.encode()) else made
 
-    def _codes(self, session: Session, topic_filters: list[str]) -> list[int]:
+    def _codes(self, connection: Connection, session: Session, topic_filters: list[str]) -> list[int]:
         """The reason code for each filter [5: MQTT-3.11.3-1]."""
         codes: list[int] = []
         removed: set[str] = set()
@@ -57,7 +57,9 @@ class UnsubscribeHandler:
             except ValueError:
                 codes.append(ReasonCode.TOPIC_FILTER_INVALID)
                 continue
-            held = self._data_plane.router.filters.has(session, topic_filter.encode()) and topic_filter not in removed
+            held = self._coordinator.has_subscription(connection, session, topic_filter.encode())
+            codes.append(
+                ReasonCode.SUCCESS if held and topic_filter not in removed else ReasonCode.NO_SUBSCRIPTION_EXISTED
+            )
             removed.add(topic_filter)
-            codes.append(ReasonCode.SUCCESS if held else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         return codes

@@ -26,20 +26,28 @@ class Subscribing:
         self._claims = claims
         self._routes = routes
 
+    def wanted_by(self, connection: Connection, session: Session) -> dict[bytes, int] | None:
+        """The subscriptions of a persistent session, with those that are under way: topic filter -> options.
+
+        None: those of the session take effect at once.
+        """
+        claim = self._claims.get(connection)
+        return claim.filters if session.kind == SessionKind.SHARED and claim is not None else None
+
     def subscribe(
         self, connection: Connection, session: Session, filters: list[tuple[bytes, int]], identifier: int
     ) -> None:
         """Add subscriptions: topic filters with options; and the identifier of all, 0 = none."""
-        claim = self._claims.get(connection)
+        wanted = self.wanted_by(connection, session)
         for name, options in filters:
             options &= STORED_OPTIONS
             qos = options & MAXIMUM_QOS
-            if session.kind == SessionKind.SHARED and claim is not None:
+            if wanted is not None:
                 more = (identifier,) if identifier else ()
                 self._journal.change(("subscribed", session.client_id, session.session_id, name, options, *more))
-                if name not in claim.filters:
+                if name not in wanted:
                     self._routes.add(name, 0)
-                claim.filters[name] = options
+                wanted[name] = options
             elif self._filters.subscribe(session, name, options, identifier):
                 self._routes.add(name, qos)
             else:
@@ -47,10 +55,10 @@ class Subscribing:
 
     def unsubscribe(self, connection: Connection, session: Session, filters: list[bytes]) -> None:
         """Remove subscriptions."""
-        claim = self._claims.get(connection)
+        wanted = self.wanted_by(connection, session)
         for name in filters:
-            if session.kind == SessionKind.SHARED and claim is not None:
-                if claim.filters.pop(name, None) is not None:
+            if wanted is not None:
+                if wanted.pop(name, None) is not None:
                     self._journal.change(("unsubscribed", session.client_id, session.session_id, name))
                     self._routes.remove([name])
             elif self._filters.unsubscribe(session, name):
