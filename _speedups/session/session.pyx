@@ -335,11 +335,10 @@ cdef class Session(Subscriber):
                      self.identifier_set(identifiers, len(identifiers)) if identifiers else 0)
         count_queued(self, 1, message_size(message))
         if self.turn.limits.drop_oldest and not self.restoring:
-            while (self.queue.queued > self.turn.limits.max_queued_messages
-                   or (self.queue.queued > 1 and self.queue.queued_bytes > self.turn.limits.max_queued_bytes)):
+            while ((self.queue.queued > self.turn.limits.max_queued_messages
+                    or (self.queue.queued > 1 and self.queue.queued_bytes > self.turn.limits.max_queued_bytes))
+                   and self.drop_one()):
                 self.turn.counters[DROPPED_QUEUE_FULL] += 1
-                if not self.drop_one():
-                    break
         return self.turn.schedule_send(self)
 
     cdef bint drop_expired(self) except -1:
@@ -361,8 +360,14 @@ cdef class Session(Subscriber):
         return n < self.queue.next or (self.level == 5 and e.state == GOT_PUBREC)
 
     cdef bint drop_one(self) except -1:
-        """Drop the oldest message that has never been sent; False when there is none."""
+        """Drop the oldest message that has never been sent; False when there is none.
+
+        Dropped entries wait as ACKED for entries in flight, which stay. If those are not acknowledged, then nothing more
+        can be dropped after a while.
+        """
         cdef uint64_t n = max(self.queue.next, self.queue.droppable)
+        if self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued:
+            return False
         while n < self.tail and (queue_entry(self.queue, n).state != WAITING
                                  or queue_entry(self.queue, n).flags & (DUP | OF_GROUP)):
             n += 1
@@ -372,11 +377,6 @@ cdef class Session(Subscriber):
         self.trace("dropped", queue_entry(self.queue, n).message, queue_entry(self.queue, n).flags & QOS,
                    "the queue is full, and it was the oldest")
         self.finish(n)
-        # Dropped entries wait as ACKED for entries in flight. If those are never acknowledged, they are dropped too.
-        while self.tail - self.queue.head > ACKED_MAX + <uint64_t>self.queue.queued:
-            self.turn.queue_is_full(self.client_id)
-            count_inflight(self, -<int64_t>self.in_flight(self.queue.head, queue_entry(self.queue, self.queue.head)))
-            self.finish(self.queue.head)
         return True
 
     cdef int finish(self, uint64_t n) except -1:

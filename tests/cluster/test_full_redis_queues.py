@@ -2,7 +2,7 @@
 
 import pytest
 
-from _speedups.codec.packets import Puback, Publish
+from _speedups.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.conftest import StartCluster
 from tests.harness.cluster_process import ClusterProcess
 from tests.harness.socket_client import SocketClient
@@ -31,3 +31,40 @@ def test_the_node_that_accepted_them_names_the_session(start_cluster: StartClust
         assert [packet.payload for packet in kept] == (  # type: ignore[union-attr]
             [b"1", b"2", b"3"] if policy == "drop-new" else [b"3", b"4", b"5"]
         )
+
+
+def test_an_absent_client_loses_nothing_that_was_sent(start_cluster: StartCluster) -> None:
+    """drop-old dropped the oldest messages of its queue: those in flight, and QoS 2 that was half done."""
+    limits = {"limits.max_queued_messages": 5, "limits.max_inflight": 2, "limits.queue_policy": "drop-old"}
+    cluster = start_cluster({**limits, "log.level": "debug"}, nodes="ab")
+    with SocketClient(cluster["b"].port, "publisher") as publisher:
+
+        def publish(first: int, last: int, qos: int = 1) -> None:
+            for number in range(first, last + 1):
+                publisher.send(Publish(topic_name="t", payload=b"%d" % number, qos=qos, packet_id=number))
+                answer = publisher.receive()
+                if qos == 2:
+                    assert answer == Pubrec(packet_id=number)
+                    publisher.send(Pubrel(packet_id=number))
+                    publisher.receive()
+
+        with SocketClient(cluster["a"].port, "full", clean_start=False) as client:
+            client.subscribe(("t", 2))
+            publish(1, 2, qos=2)
+            sent = [client.receive(), client.receive()]
+            assert [packet.payload for packet in sent] == [b"1", b"2"]  # type: ignore[union-attr]
+            client.send(Pubrec(packet_id=1))
+            assert client.receive() == Pubrel(packet_id=1)
+        cluster.wait_for_log("connection ended", node="a", client_id="full")
+        cluster.settle()
+        publish(3, 12)
+    with SocketClient(cluster["a"].port, "full", clean_start=False) as client:
+        assert client.receive() == Pubrel(packet_id=1)
+        assert client.receive() == Publish("t", b"2", qos=2, packet_id=2, dup=True)
+        client.send(Pubrec(packet_id=2))
+        assert client.receive() == Pubrel(packet_id=2)
+        client.send(Pubcomp(packet_id=1), Pubcomp(packet_id=2))
+        for number, payload in enumerate((b"10", b"11", b"12"), 3):
+            assert client.receive() == Publish("t", payload, qos=1, packet_id=number)
+            client.send(Puback(packet_id=number))
+        assert client.ping() == []

@@ -1,5 +1,44 @@
 -- The state that a node commits at the end of a turn, and the acknowledgements of its clients.
 
+-- Remove the entry at an index of a queue, from 0. Returns its bytes.
+local function remove_entry(queue, index, length)
+  local size = #redis.call('LINDEX', queue, index)
+  if index == length - 1 then
+    redis.call('RPOP', queue)
+  else
+    redis.call('LSET', queue, index, '')
+    redis.call('LREM', queue, index < length / 2 and 1 or -1, '')
+  end
+  return size
+end
+
+-- The queue of an absent client is full: remove its oldest entries behind the first `kept`, which may have been sent. The
+-- others get new numbers: no client has seen them, and no node has them. Returns length, bytes and marks of the queue, and
+-- the number of dropped messages.
+local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
+  local queue, states, dropped = prefix .. 'q:' .. cid, prefix .. 'st:' .. cid, 0
+  local done = {}
+  local known = marks > 0 and redis.call('HGETALL', states) or {}
+  for i = 1, #known, 2 do
+    local number = tonumber(known[i])
+    if known[i + 1] == 'd' and number >= head + kept then
+      done[#done + 1] = number       -- it went back to its group
+    end
+  end
+  table.sort(done)
+  for i = #done, 1, -1 do
+    bytes = bytes - remove_entry(queue, done[i] - head, length)
+    marks = marks - redis.call('HDEL', states, done[i])
+    length = length - 1
+  end
+  while length > kept and (length > most or (bytes > most_bytes and length > 1)) do
+    bytes = bytes - remove_entry(queue, kept, length)
+    length = length - 1
+    dropped = dropped + 1
+  end
+  return length, bytes, marks, dropped
+end
+
 -- Append messages to queues. Appends to `firsts` for each push: number of its first message (0 = the client is at
 -- another node), count. Returns the number of dropped messages, and {client id, its dropped messages, ...}.
 local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts)
@@ -9,7 +48,7 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
     local item = pushes[number]
     local cid, incarnation = item[1], item[2]
     local key = prefix .. 's:' .. cid
-    local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z')
+    local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z', 'n')
     local owner = state[1]
     local first, count, dropped_before = 0, #item - 2, dropped
     if state[2] and tonumber(state[2]) == incarnation then
@@ -26,18 +65,23 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
       end
       if length > most or (bytes > most_bytes and length > 1) then
         if drop_old and owner == '' then
-          local marks = tonumber(state[5])
-          while length > most or (bytes > most_bytes and length > 1) do
-            bytes = bytes - #redis.call('LPOP', queue)
-            if marks > 0 then
-              marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
+          local marks, kept, removed = tonumber(state[5]), math.max(tonumber(state[6]) - head, 0), 0
+          if kept > 0 then
+            length, bytes, marks, removed = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
+          else
+            while length > most or (bytes > most_bytes and length > 1) do
+              bytes = bytes - #redis.call('LPOP', queue)
+              if marks > 0 then
+                marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
+              end
+              head = head + 1
+              length = length - 1
+              removed = removed + 1
             end
-            head = head + 1
-            length = length - 1
-            dropped = dropped + 1
           end
           redis.call('HSET', key, 'h', head, 'z', marks)
-          count = math.min(count, length)
+          dropped = dropped + removed
+          count = math.min(count, length - kept)
         elseif not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
           while count > 0 and (length > most or (bytes > most_bytes and length > 1)) do
             bytes = bytes - #redis.call('RPOP', queue)

@@ -96,10 +96,42 @@ def test_dropping_the_oldest_costs_no_memory_when_the_first_is_never_acknowledge
         node.store.done = 0
     session = node.sessions.get(b"subscriber")
     assert session is not None
-    newest = [entry[-1] for entry in session.entries()][-18:]
-    assert newest == [b"%d" % number for number in range(count - 18, count)]
-    assert session.queue_length <= 20
+    entries = [entry[-1] for entry in session.entries()]
+    kept = [int(payload) for payload in entries[-18:]]
+    assert entries[0] == b"first"  # it was sent
+    assert len(entries) == 20
+    assert kept == list(range(kept[0], kept[0] + 18))
+    assert kept[0] > 60_000
     assert session.queue_capacity <= 131_072
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_what_was_sent_is_never_dropped(connected: bool) -> None:
+    """When 65 535 others had been dropped, the messages in flight were."""
+    node = Node(queue_policy="drop-old", max_queued_messages=5, max_inflight=2)
+    client = subscribed(node, qos=2)
+    publisher = Client(node, "publisher")
+    publisher.connack()
+    for number, name in enumerate((b"pubrec", b"sent"), 1):
+        publisher.send(Publish("t/1", name, qos=2, packet_id=number), Pubrel(packet_id=number))
+    sent = [packet for packet in client.take() if isinstance(packet, Publish)]
+    client.send(Pubrec(packet_id=sent[0].packet_id))
+    assert client.take() == [Pubrel(packet_id=sent[0].packet_id)]
+    if not connected:
+        client.close()
+    for begin in range(0, 80_000, 500):
+        publisher.send(*(Publish("t/1", b"%d" % number, qos=1, packet_id=1) for number in range(begin, begin + 500)))
+        publisher.take()
+        node.store.told.clear()  # nobody reads it back
+        node.store.done = 0
+    if connected:
+        client.close()
+    again = Client(node, "subscriber", clean_start=False)
+    again.connack()
+    assert again.take()[:2] == [
+        Pubrel(packet_id=sent[0].packet_id),
+        Publish("t/1", b"sent", qos=2, packet_id=sent[1].packet_id, dup=True),
+    ]
 
 
 def test_memory_of_a_long_queue_is_returned() -> None:
