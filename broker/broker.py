@@ -16,6 +16,7 @@ from broker.core.driver import Driver
 from broker.core.login_proofs import LoginProofs
 from broker.core.loop_monitor import LoopMonitor
 from broker.core.redirect import Drain, Redirect
+from broker.core.retained_searches import RetainedSearches
 from broker.core.secret import Secret
 from broker.hooks.api import Hooks, Message
 from broker.hooks.chain import HookChain
@@ -58,6 +59,7 @@ class Broker:
         self.secret = Secret(self.data_plane)
         self.login_proofs = LoginProofs(self.data_plane)
         self.redirect = Redirect(self.data_plane)
+        self.retained_searches = RetainedSearches(self.data_plane)
         self.streams = Streams(self.data_plane, lambda: coordinator.message_log)
         self.draining = Drain(self.redirect, coordinator.drain, lambda: self.config.http.drain)
         self.configure(config)

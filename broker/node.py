@@ -254,6 +254,7 @@ class Node:
             Job(EVERY_TICK, lambda _: self.coordinator.tick()),
             Job(EVERY_TICK, lambda _: self._report_full_queues()),
             Job(EVERY_TICK, lambda _: self.broker.traces.forget()),
+            Job(EVERY_TICK, lambda _: self.broker.retained_searches.tick()),
             Job(EVERY_TICK, lambda _: self.links.tick()),
             Job(EVERY_TICK, lambda _: self.broker.connected_users.tick()),
             Job(FILES_SECONDS, lambda _: self._check_files()),

@@ -259,6 +259,11 @@ cdef class RetainedSearch(MessageSource):
             self.at.pins -= 1
             node_prune(self.at)
 
+    @property
+    def is_over(self):
+        """Whether all messages have been found."""
+        return self.at == NULL
+
     cdef int stand(self, Node* node, Py_ssize_t depth) except -1:
         """Move the pin to this node."""
         cdef Node* left = self.at

@@ -7,6 +7,7 @@ from broker.config.schema import MqttConfig
 from broker.core.data_plane import TICKS_PER_SECOND
 
 NEVER = 0xFFFFFFFF
+GRACE = 60  # seconds that what belongs to an absent session is kept longer than the session
 
 
 def interval_of(packet: Connect, config: MqttConfig) -> int | None:
@@ -29,6 +30,12 @@ def deadline_after(interval: int | None, since: int, config: MqttConfig) -> int 
     """When a session ends whose connection has ended at `since`, both in the time of the turn's clock; None: never."""
     seconds = config.session_expiry or NEVER if interval is None else interval
     return None if seconds == NEVER else clock_after(seconds, since)
+
+
+def kept_seconds(interval: int | None, config: MqttConfig) -> int:
+    """For how long to keep what belongs to a session whose connection has ended; 0: for ever."""
+    seconds = config.session_expiry or NEVER if interval is None else interval
+    return 0 if seconds == NEVER else min(int(seconds) + GRACE, NEVER - 1)
 
 
 def clock_after(seconds: float, since: int) -> int:

@@ -29,6 +29,7 @@ from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator
 from broker.core.data_plane import DataPlane
 from broker.core.redirect import Redirect
+from broker.core.retained_searches import RetainedSearches
 from broker.core.secret import Secret
 from broker.handlers.auth import WRONG, AuthHandler
 from broker.hooks.api import Client
@@ -65,6 +66,8 @@ class ConnectHandler(Admission):
         hooks: called for each client that the authenticator accepts.
         redirect: sends clients to other servers.
         secret: of the node.
+        streams: of the node.
+        retained_searches: of the node.
         subscribe: adds the subscriptions of the configuration to the session of a client that has connected.
     """
 
@@ -80,6 +83,7 @@ class ConnectHandler(Admission):
         redirect: Redirect,
         secret: Secret,
         streams: Streams,
+        retained_searches: RetainedSearches,
         subscribe: Callable[[Connection, Session], None],
     ) -> None:
         self._data_plane = data_plane
@@ -93,6 +97,7 @@ class ConnectHandler(Admission):
         self._redirect = redirect
         self._secret = secret
         self._streams = streams
+        self._retained_searches = retained_searches
         self._subscribe = subscribe
         self._next_number = itertools.count(1)
         self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
@@ -326,6 +331,7 @@ class ConnectHandler(Admission):
         self._data_plane.sessions.on_accepted(level)
         if session.persistent:
             self._streams.attached(session, present=present)
+        self._retained_searches.attached(session, present=present)
         connection.proceed()
         if self._data_plane.config.mqtt.auto_subscribe and connection.session is session:
             self._subscribe(connection, session)  # after SUBSCRIBE packets that came with CONNECT: they are preferred

@@ -37,9 +37,10 @@ class Dispatcher:
         self._reactor = data_plane.reactor
         self._sessions = data_plane.sessions
         self._streams = broker.streams
+        self._retained_searches = broker.retained_searches
         self._connected_users = broker.connected_users
         self._auth = AuthHandler(data_plane, broker.authenticator, broker.connected_users)
-        subscribe = SubscribeHandler(data_plane, coordinator, hooks, broker.streams)
+        subscribe = SubscribeHandler(data_plane, coordinator, hooks, broker.streams, broker.retained_searches)
         self._connect = ConnectHandler(
             data_plane,
             coordinator,
@@ -51,6 +52,7 @@ class Dispatcher:
             broker.redirect,
             broker.secret,
             broker.streams,
+            broker.retained_searches,
             subscribe.subscribe_configured,
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
@@ -120,6 +122,7 @@ class Dispatcher:
             connection.claimed = None
         self._sessions.on_disconnected(connection.protocol_level if connection.session is not None else None)
         self._streams.detached(session)
+        self._retained_searches.detached(session)
         connection.detach()
         session.owner = None
         self._connected_users.on_disconnected(connection)

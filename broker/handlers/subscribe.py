@@ -18,6 +18,7 @@ from broker import logs
 from broker.coordination.coordinator import Coordinator
 from broker.core.auto_subscriptions import subscriptions_of
 from broker.core.data_plane import DataPlane
+from broker.core.retained_searches import RetainedSearches
 from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
 from broker.hooks.chain import HookChain, Refused, client_of
 from broker.streams.since import PREFIX, is_stream, parse_since, split_stream
@@ -59,14 +60,23 @@ class SubscribeHandler:
         coordinator: adds subscriptions.
         hooks: called for each filter.
         streams: of the node.
+        retained_searches: of the node.
     """
 
-    def __init__(self, data_plane: DataPlane, coordinator: Coordinator, hooks: HookChain, streams: Streams) -> None:
+    def __init__(
+        self,
+        data_plane: DataPlane,
+        coordinator: Coordinator,
+        hooks: HookChain,
+        streams: Streams,
+        retained_searches: RetainedSearches,
+    ) -> None:
         self._data_plane = data_plane
         self._turn = data_plane.turn
         self._coordinator = coordinator
         self._hooks = hooks
         self._streams = streams
+        self._retained_searches = retained_searches
 
     def handle(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         """Subscribe; SUBACK follows when the subscriptions hold everywhere, and retained messages follow SUBACK."""
@@ -262,9 +272,8 @@ class SubscribeHandler:
             handling = grant.options >> RETAIN_HANDLING_SHIFT
             if handling == 2 or (handling == 1 and not grant.is_new):  # [5: MQTT-3.3.1-10, 11]
                 continue
-            search = self._data_plane.router.retained.search(name, grant.options & MAXIMUM_QOS, identifier)
-            if search is not None:
-                session.pull_from(search)  # for a replaced subscription again [MQTT-3.8.4-3]
+            # For a replaced subscription again [MQTT-3.8.4-3].
+            self._retained_searches.begin(session, name, grant.options & MAXIMUM_QOS, identifier)
 
 
 def _after_hooks(grant: Grant | Refusal, found: object) -> Grant | Refusal:

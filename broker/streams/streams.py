@@ -14,12 +14,10 @@ from typing import Any
 from _speedups.session.session import Session
 from broker.core.data_plane import DataPlane
 from broker.core.hidden_messages import HiddenMessages
-from broker.core.session_expiry import NEVER
+from broker.core.session_expiry import kept_seconds
 from broker.streams.message_log import MessageLog
 from broker.streams.since import Start, parse_since, split_stream
 from broker.streams.stream import Stream
-
-GRACE = 60  # seconds that the place of a session is kept longer than the session
 
 Stored = dict[str, dict[str, Any]]  # topic filter of a stream -> where it goes on, as JSON
 
@@ -150,8 +148,7 @@ class Streams:
         """Write where streams go on, with the other records of the turn."""
         seconds = 0
         if away:
-            expiry = self._plane.config.mqtt.session_expiry if session.expiry is None else session.expiry
-            seconds = min(int(expiry) + GRACE, NEVER - 1) if expiry and expiry != NEVER else 0
+            seconds = kept_seconds(session.expiry, self._plane.config.mqtt)
         self._unconfirmed[session.client_id] = stored
         self._stored.record(session.client_id.hex(), json.dumps(stored).encode() if stored else b"", seconds=seconds)
         self._plane.turn.after_commit(partial(self._confirmed, session.client_id, stored))

@@ -210,6 +210,7 @@ class Node:
         for _ in range(ticks):
             self.reactor.advance(1)
             self.broker.coordinator.tick()
+            self.broker.retained_searches.tick()
             self.run()
 
     def close(self) -> None:
