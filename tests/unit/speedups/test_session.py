@@ -215,6 +215,26 @@ def test_after_a_kill_all_that_may_have_been_sent_has_dup() -> None:
     assert all(packet.dup for packet in again)
 
 
+def test_after_a_kill_what_was_never_sent_to_an_absent_client_has_no_dup() -> None:
+    node = Node(max_inflight=2)
+    client = subscribed(node, 1)
+    publisher = Client(node, "publisher")
+    publisher.connack()
+    publisher.send(*(Publish("t/1", b"%d" % number, qos=1, packet_id=1) for number in range(5)))
+    assert len(client.take()) == 2
+    client.close()
+    publisher.send(*(Publish("t/1", b"%d" % number, qos=1, packet_id=1) for number in range(5, 8)))
+    node.turn.seal()
+    node.run()
+    node.close()
+    node = Node(KeepingStore(node.store.after(len(node.store.told))))
+    client = Client(node, "subscriber", clean_start=False)
+    client.connack()
+    again = [packet for packet in client.take() if isinstance(packet, Publish)]
+    assert [packet.payload for packet in again] == [b"%d" % number for number in range(8)]
+    assert [packet.dup for packet in again] == [True] * 2 + [False] * 6
+
+
 def test_the_packet_identifier_after_65535_is_1() -> None:
     node = Node()
     session = node.sessions.create(b"subscriber", persistent=True, level=4)
