@@ -141,10 +141,11 @@ class SqliteStore(Store):
                 self._note.write(0)  # an empty table has no positions
             while not self._transaction(blocks, forget):
                 if self._closing.is_set():
-                    self.failure = StoreFailure(
-                        f"the store {self.path} was closed with {len(blocks)} blocks that could not be written",
-                        "messages in them were not acknowledged; make room, or mend the disk",
-                    )
+                    if blocks:
+                        self.failure = StoreFailure(
+                            f"the store {self.path} was closed with {len(blocks)} blocks that could not be written",
+                            "messages in them were not acknowledged; make room, or mend the disk",
+                        )
                     log.error("store closed with blocks that could not be written", blocks=len(blocks))
                     return
                 time.sleep(RETRY_SECONDS)
