@@ -62,6 +62,7 @@ from cluster.replication.routes import Routes
 from cluster.replication.snapshot import SnapshotReader, read_tail
 from cluster.replication.users import Users
 from cluster.sessions.claim import Claims
+from cluster.sessions.damaged_keys import DamagedKeys
 from cluster.sessions.delayed_messages import DelayedMessages
 from cluster.sessions.delayed_wills import DelayedWills
 from cluster.sessions.leases import Leases
@@ -116,6 +117,7 @@ class ClusterCoordinator(Coordinator):
             on_dropped=self._on_dropped,
             unnumbered=self._on_unnumbered,
             on_leased=lambda items: self._leases.receive(items),
+            on_damaged=lambda items: self._damaged.report(items),
             on_fenced=self._on_fenced,
         )
         self.users = Users(self._link)
@@ -170,6 +172,7 @@ class ClusterCoordinator(Coordinator):
 
     def _build_sessions(self, plane: DataPlane) -> None:
         self._claims = Claims()
+        self._damaged = DamagedKeys(self._claims, self._on_fenced)
         self._wills = Wills(plane, self._link, self.journal, self._claims)
         self._delayed = DelayedMessages(plane, self._link, self._wills, self._is_first, self._loop)
         self._delayed_wills = DelayedWills(self._link, self._is_first)

@@ -256,7 +256,7 @@ class Link(asyncio.Protocol):
 
 def is_forbidden(reason: str) -> bool:
     """Whether a reply with this text says that the user may not use a command, a key or a channel."""
-    return reason.startswith("NOPERM") or "no permissions" in reason
+    return reason.startswith("NOPERM") or "no permissions" in reason or "user executing the script" in reason
 
 
 def _elsewhere(item: Any) -> str:

@@ -3,7 +3,8 @@
 Blocks are numbered. Redis applies number n only after n - 1, and reports a block that it has already. So after a broken
 link the node sends all unconfirmed blocks again. If Redis refuses a block for now (no memory, disk full, no replica),
 the node retries until Redis accepts it. No block is confirmed meanwhile: publishers wait for acknowledgements, then the
-node stops reading from them.
+node stops reading from them. A block that meets damaged keys of clients or groups is applied without them, and the
+reply names them; a damaged key of this node makes it rejoin, with other keys.
 """
 
 import asyncio
@@ -67,6 +68,8 @@ class RedisStore(Store):
             latter is empty if the function library in Redis is of an earlier version.
         unnumbered: called with sessions whose queues may have messages that this node does not have.
         on_leased: called with messages leased to this node: group, place, message, in turn.
+        on_damaged: called with the steps of a block that Redis could not apply, before the block is confirmed: what
+            has the damaged key (`client`, `group`, `common`), its id or name, the key, the reason, in turn.
         on_fenced: called with the reason when this node is no longer a member of the cluster.
     """
 
@@ -84,6 +87,7 @@ class RedisStore(Store):
         on_dropped: Callable[[int, dict[bytes, int]], object],
         unnumbered: Callable[[list[Session]], object],
         on_leased: Callable[[list[Any]], object],
+        on_damaged: Callable[[list[bytes]], object],
         on_fenced: Callable[[str], object],
     ) -> None:
         self._keys = keys
@@ -98,6 +102,7 @@ class RedisStore(Store):
         self._on_dropped = on_dropped
         self._unnumbered = unnumbered
         self._on_leased = on_leased
+        self._on_damaged = on_damaged
         self._on_fenced = on_fenced
         self._confirm: Callable[[int], None] = lambda blocks: None
         self._waiting: deque[Unconfirmed] = deque()
@@ -290,7 +295,9 @@ class RedisStore(Store):
         if isinstance(reply, LinkLost):
             return False
         if isinstance(reply, hiredis.ReplyError):
-            if current == self._round:
+            if current == self._round and str(reply).startswith("DAMAGED ") and self._node.decode() in str(reply):
+                self._on_fenced(f"a key of this node is damaged: {str(reply).removeprefix('DAMAGED ')}")
+            elif current == self._round:
                 self._pause(str(reply))
             return False
         if isinstance(reply, list) and reply and reply[0] in (b"gone", b"gap"):
@@ -325,6 +332,8 @@ class RedisStore(Store):
             if block.shares:
                 self._on_leased(numbers.pop())
             by_client: list[Any] = numbers.pop() if numbers and isinstance(numbers[-1], list) else []
+            if numbers and isinstance(numbers[-1], list):
+                self._on_damaged(numbers.pop())
             if change:
                 self._on_changed(change, block.changes)
             if dropped:
@@ -346,6 +355,8 @@ class RedisStore(Store):
             waiting.unacked.discard(number)
             if len(reply) > 1:
                 self._on_leased(reply[1])
+            if len(reply) > 2:
+                self._on_damaged(reply[2])
             self._advance(current)
 
     def _advance(self, current: int) -> None:

@@ -72,6 +72,8 @@ class Loading:
             self._call()
 
     def _restore(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
+        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("DAMAGED "):
+            raise ValueError(reply)
         if isinstance(reply, (LinkLost, hiredis.ReplyError)):
             claim.connection.close(close_reasons.REDIS_AWAY)
             return

@@ -44,7 +44,7 @@ end
 local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts)
   local others = {}
   local dropped, full = 0, {}
-  for number = 1, #pushes do
+  each(#pushes, function(number)
     local item = pushes[number]
     local cid, incarnation = item[1], item[2]
     local key = prefix .. 's:' .. cid
@@ -53,7 +53,7 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
     local first, count, dropped_before = 0, #item - 2, dropped
     if state[2] and tonumber(state[2]) == incarnation then
       local queue = prefix .. 'q:' .. cid
-      local head, bytes = tonumber(state[3]), tonumber(state[4])
+      local head, bytes, marks = assert(tonumber(state[3])), assert(tonumber(state[4])), assert(tonumber(state[5]))
       local values, length = {}, 0
       for i = 3, #item do
         local value = messages[item[i]]
@@ -70,10 +70,10 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
             length, bytes, marks, removed = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
           else
             while length > most or (bytes > most_bytes and length > 1) do
-              bytes = bytes - #redis.call('LPOP', queue)
               if marks > 0 then
                 marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
               end
+              bytes = bytes - #redis.call('LPOP', queue)
               head = head + 1
               length = length - 1
               removed = removed + 1
@@ -119,7 +119,11 @@ local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, 
     end
     firsts[#firsts + 1] = owner == node and first or 0
     firsts[#firsts + 1] = count
-  end
+  end, function(number, reason)
+    note_damage(prefix, CLIENT, pushes[number][1], reason)
+    firsts[#firsts + 1] = 0
+    firsts[#firsts + 1] = 0
+  end)
   for owner, told in pairs(others) do
     tell(prefix, owner, 'pushed', told.messages, told.items)
   end
@@ -135,59 +139,63 @@ local function deadline_of(message)
   end
 end
 
--- Apply the changes of a block. Returns the number of the change; 0 if no record of it is valid.
-local function apply(prefix, node, block)
+-- Apply a record of a change. Returns whether it is valid, so that the other nodes have to apply it too.
+local function apply_record(prefix, node, record)
+  local kind, name = record[1], record[2]
+  if kind == 'subscribed' or kind == 'unsubscribed' then
+    local cid, filter = name, record[4]
+    if tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or -1) ~= record[3] then
+      return false
+    end
+    if kind == 'subscribed' then
+      redis.call('HSET', prefix .. 'subs:' .. cid, filter,
+        record[6] and string.format('%.0f;%.0f', record[5], record[6]) or record[5])
+    else
+      redis.call('HDEL', prefix .. 'subs:' .. cid, filter)
+    end
+    if is_group(filter) then
+      attempt(prefix, GROUP, filter, kind == 'subscribed' and join_group or leave_group, prefix, filter, 'c:' .. cid)
+    end
+  elseif kind == 'route' then
+    redis.call('HSET', prefix .. 'routes:' .. node, name, record[3])
+    if is_group(name) then
+      attempt(prefix, GROUP, name, join_group, prefix, name, 'n:' .. node, node)
+    end
+  elseif kind == 'unroute' then
+    redis.call('HDEL', prefix .. 'routes:' .. node, name)
+    if is_group(name) then
+      attempt(prefix, GROUP, name, leave_group, prefix, name, 'n:' .. node, node)
+    end
+  elseif kind == 'expired' then
+    -- Each node drops its own copy; the value in Redis may be newer than theirs.
+    local deadline = deadline_of(redis.call('HGET', prefix .. 'retained', name) or '')
+    if deadline and deadline <= clock(prefix) + CLOCK_AHEAD then
+      redis.call('HDEL', prefix .. 'retained', name)
+    end
+    return false
+  elseif kind == 'retained' and record[3] == '' then
+    redis.call('HDEL', prefix .. 'retained', name)
+  elseif kind == 'retained' then
+    redis.call('HSET', prefix .. 'retained', name, record[3])
+  end
+  return true
+end
+
+-- Apply the changes of a block. `list`: its records. Returns the number of the change; 0 if no record of it is valid.
+local function apply(prefix, node, block, list)
   local kept, slim = {}, {}
   local has_values = false
-  local list = cmsgpack.unpack(block)
-  for i = 1, #list do
+  each(#list, function(i)
     local record = list[i]
-    local kind, valid = record[1], true
-    if kind == 'subscribed' or kind == 'unsubscribed' then
-      local cid = record[2]
-      valid = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or -1) == record[3]
-      if valid and kind == 'subscribed' then
-        redis.call('HSET', prefix .. 'subs:' .. cid, record[4],
-          record[6] and string.format('%.0f;%.0f', record[5], record[6]) or record[5])
-        if is_group(record[4]) then
-          join_group(prefix, record[4], 'c:' .. cid)
-        end
-      elseif valid then
-        redis.call('HDEL', prefix .. 'subs:' .. cid, record[4])
-        if is_group(record[4]) then
-          leave_group(prefix, record[4], 'c:' .. cid)
-        end
-      end
-    elseif kind == 'route' then
-      redis.call('HSET', prefix .. 'routes:' .. node, record[2], record[3])
-      if is_group(record[2]) then
-        join_group(prefix, record[2], 'n:' .. node, node)
-      end
-    elseif kind == 'unroute' then
-      redis.call('HDEL', prefix .. 'routes:' .. node, record[2])
-      if is_group(record[2]) then
-        leave_group(prefix, record[2], 'n:' .. node, node)
-      end
-    elseif kind == 'expired' then
-      -- Each node drops its own copy; the value in Redis may be newer than theirs.
-      local deadline = deadline_of(redis.call('HGET', prefix .. 'retained', record[2]) or '')
-      if deadline and deadline <= clock(prefix) + CLOCK_AHEAD then
-        redis.call('HDEL', prefix .. 'retained', record[2])
-      end
-      valid = false
-    elseif kind == 'retained' then
-      has_values = true
-      if record[3] == '' then
-        redis.call('HDEL', prefix .. 'retained', record[2])
-      else
-        redis.call('HSET', prefix .. 'retained', record[2], record[3])
-      end
-    end
-    if valid then
+    if apply_record(prefix, node, record) then
+      local is_value = record[1] == 'retained'
+      has_values = has_values or is_value
       kept[#kept + 1] = record
-      slim[#slim + 1] = kind == 'retained' and {kind, record[2]} or record
+      slim[#slim + 1] = is_value and {record[1], record[2]} or record
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, CLIENT, list[i][2], reason)
+  end)
   if #kept == 0 then
     return 0
   end
@@ -261,21 +269,47 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
   end
 end
 
+-- The keys of a node, and those of all, that a block needs beside those of clients and groups.
+local CHANGES = {kind = 'common', 'changes', 'stream', 'change', 'string', 'retained', 'hash'}
+local LATER = {kind = 'common', 'later', 'zset', 'later:messages', 'hash', 'later:state', 'hash', 'epoch', 'string'}
+
+-- Why nothing of a block can be applied, or nil. Reads only.
+local function obstacle_of(prefix, node, wills, changes, later)
+  local key, reason
+  if #wills > 0 then
+    key, reason = wrong_key(prefix, {'wills:', 'hash'}, node)
+  end
+  if not key and changes ~= '' then
+    key, reason = wrong_key(prefix, {'routes:', 'hash'}, node)
+    if not key then
+      key, reason = wrong_key(prefix, CHANGES, '')
+    end
+    if not key and not tonumber(redis.call('GET', prefix .. 'change') or 0) then
+      key, reason = prefix .. 'change', 'its value is no number'
+    end
+  end
+  if not key and later then
+    key, reason = wrong_key(prefix, LATER, '')
+  end
+  return key and refusal(key, reason)
+end
+
 -- args: prefix, node, seq, block, max queued messages, max queued bytes, 1 = drop the oldest, oldest entry of the log
 -- to keep; for the log of messages: id of an entry, the entry, the oldest entry to keep; the batch with its header, if
 -- the block has 1 in its place. (Entry and batch are arguments of their own because unpacking copies the parts of a
 -- block, and Lua hashes each byte of a new text.)
--- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If messages
--- were dropped, the last element is {client id, its dropped messages, ...}; nodes of revision 7 ignore it. If the block
--- has shares, {group, place, message, ...} follows: messages leased to the caller.
--- {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the commit before it was not.
+-- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If steps have
+-- failed, `damaged` follows. If messages were dropped, or steps have failed, {client id, its dropped messages, ...}
+-- follows; nodes of revision 7 ignore it. If the block has shares, {group, place, message, ...} follows: messages leased
+-- to the caller.
+-- {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the commit before it was not. An error:
+-- nothing was applied.
 register('flockmq_commit', function(args)
   local prefix, node, seq = args[1], args[2], tonumber(args[3])
-  local last = redis.call('HGET', prefix .. 'node:' .. node, 'seq')
+  local last = seq_of(prefix, node)
   if not last then
     return {'gone'}
   end
-  last = tonumber(last)
   if seq <= last then
     return {'again'}
   end
@@ -287,10 +321,30 @@ register('flockmq_commit', function(args)
   if obstacle == 'gap' then
     return {'gap', last}
   end
-  redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
-  local block = cmsgpack.unpack(args[4])
+  -- What may fail as a whole does so before anything is written.
   local messages, pushes, log, header, targets, changes, awaiting, released, wills, releases, shares, moves,
-    later = unpack(block)
+    later = unpack(cmsgpack.unpack(args[4]))
+  local records = changes ~= '' and cmsgpack.unpack(changes)
+  local refused = obstacle_of(prefix, node, wills, changes, later)
+  if not refused and has_entry and not obstacle then
+    refused = log_entry(prefix, node, args[9], args[10], args[11])
+  end
+  -- Nodes before revision 16 have the batch in the block, without its header.
+  local batch = log == 1 and args[#args] or header .. log
+  if not refused and log ~= '' then
+    local names = {}
+    for i = 1, #targets do
+      names[i] = targets[i][1]
+    end
+    local key = prefix .. 'log:' .. node
+    local added = redis.pcall('XADD', key, 'MINID', '~', args[8], args[3] .. '-0', 'b', batch,
+      't', ' ' .. table.concat(names, ' ') .. ' ')
+    refused = type(added) == 'table' and added.err and refusal(key, added.err)
+  end
+  if refused then
+    return refused
+  end
+  redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
   local told = {}
   local firsts, full = {0, 0}, {}
   local incarnations = {}
@@ -302,17 +356,21 @@ register('flockmq_commit', function(args)
     end
     return found == incarnation
   end
-  for i = 1, #awaiting do
-    local item = awaiting[i]
-    if lives(item[1], item[2]) then
-      redis.call('HSET', prefix .. 'in:' .. item[1], item[3], messages[item[4]])
-    end
+  if #awaiting > 0 then
+    each(#awaiting, function(i)
+      local item = awaiting[i]
+      if lives(item[1], item[2]) then
+        redis.call('HSET', prefix .. 'in:' .. item[1], item[3], messages[item[4]])
+      end
+    end, of_clients(prefix, awaiting))
   end
-  for i = 1, #released do
-    local item = released[i]
-    if lives(item[1], item[2]) then
-      redis.call('HDEL', prefix .. 'in:' .. item[1], item[3])
-    end
+  if #released > 0 then
+    each(#released, function(i)
+      local item = released[i]
+      if lives(item[1], item[2]) then
+        redis.call('HDEL', prefix .. 'in:' .. item[1], item[3])
+      end
+    end, of_clients(prefix, released))
   end
   for i = 1, #wills do
     redis.call('HDEL', prefix .. 'wills:' .. node, string.format('%.0f', wills[i]))
@@ -325,40 +383,35 @@ register('flockmq_commit', function(args)
     firsts[2], full = push(prefix, node, messages, pushes, tonumber(args[5]), tonumber(args[6]), args[7] == '1', firsts)
   end
   if log ~= '' then
-    -- Nodes before revision 16 have the batch in the block, without its header.
-    local batch = log == 1 and args[#args] or header .. log
-    local names = {}
-    for i = 1, #targets do
-      names[i] = targets[i][1]
-    end
-    redis.call('XADD', prefix .. 'log:' .. node, 'MINID', '~', args[8], args[3] .. '-0', 'b', batch,
-      't', ' ' .. table.concat(names, ' ') .. ' ')
     for i = 1, #targets do
       local target = targets[i]
       publish(prefix .. 'to:' .. target[1], target[2] == '' and batch or header .. target[2])
     end
   end
-  if has_entry and not obstacle then
-    log_entry(prefix, node, args[9], args[10], args[11])
+  if records then
+    local fine, number = attempt(prefix, CHANGES, '', apply, prefix, node, changes, records)
+    firsts[1] = fine and number or 0
   end
-  if changes ~= '' then
-    firsts[1] = apply(prefix, node, changes)
-  end
-  for i = 1, #releases do
-    release(prefix, node, unpack(releases[i]))
+  if #releases > 0 then
+    each(#releases, function(i)
+      release(prefix, node, unpack(releases[i]))
+    end, of_clients(prefix, releases))
   end
   for group in pairs(waiting) do
-    dispatch(prefix, group, told)
+    attempt(prefix, GROUP, group, dispatch, prefix, group, told)
   end
   if shares then
     firsts[2] = firsts[2] + share(prefix, messages, shares, told)
   end
   if later then
-    delay_messages(prefix, messages, later)
+    attempt(prefix, LATER, '', delay_messages, prefix, messages, later)
   end
   local leased = tell_leases(prefix, node, told)
   check_keys(prefix, node, checks)
-  if #full > 0 then
+  if #damaged > 0 then
+    firsts[#firsts + 1] = damaged
+  end
+  if #full > 0 or #damaged > 0 then
     firsts[#firsts + 1] = full
   end
   if shares then
@@ -367,53 +420,62 @@ register('flockmq_commit', function(args)
   return firsts
 end)
 
+-- Acknowledgements of a client: incarnation, done numbers, numbers with PUBREC.
+local function acknowledge(prefix, cid, incarnation, done, received)
+  local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
+  local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x')
+  if not state[1] or tonumber(state[4]) ~= incarnation then
+    return
+  end
+  local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
+  for j = 1, #received do
+    if received[j] >= head then
+      marks = marks + redis.call('HSET', states, received[j], 'r')
+    end
+  end
+  local first, waiting = head, nil
+  for j = 1, #done do
+    local number = done[j]
+    if number == head then
+      head = head + 1
+    elseif number > head then
+      waiting = waiting or {}
+      waiting[#waiting + 1] = number
+    end
+  end
+  if waiting then
+    for j = 1, #waiting do
+      marks = marks + redis.call('HSET', states, waiting[j], 'd')
+    end
+  end
+  if marks > 0 then
+    for number = first, head - 1 do
+      marks = marks - redis.call('HDEL', states, number)
+    end
+  end
+  drop_done(prefix, cid, first, head, bytes, marks)
+end
+
 -- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They free
 -- memory, so Redis executes them when it has none left. Executing one twice has no effect. Then perhaps: what the node
--- settles with groups, see `settle`. Returns {'ok', group, place, message, ...}: messages leased to the caller.
+-- settles with groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller}, and
+-- `damaged` if steps have failed.
 register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
   if not live(prefix, args[2]) then
     return {'gone'}
   end
-  local list = cmsgpack.unpack(args[3])
-  for i = 1, #list do
-    local cid, incarnation, done, received = unpack(list[i])
-    local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
-    local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x')
-    if state[1] and tonumber(state[4]) == incarnation then
-      local head, bytes, marks = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
-      for j = 1, #received do
-        if received[j] >= head then
-          marks = marks + redis.call('HSET', states, received[j], 'r')
-        end
-      end
-      local first, waiting = head, nil
-      for j = 1, #done do
-        local number = done[j]
-        if number == head then
-          head = head + 1
-        elseif number > head then
-          waiting = waiting or {}
-          waiting[#waiting + 1] = number
-        end
-      end
-      if waiting then
-        for j = 1, #waiting do
-          marks = marks + redis.call('HSET', states, waiting[j], 'd')
-        end
-      end
-      if marks > 0 then
-        for number = first, head - 1 do
-          marks = marks - redis.call('HDEL', states, number)
-        end
-      end
-      drop_done(prefix, cid, first, head, bytes, marks)
-    end
+  local list, settled = cmsgpack.unpack(args[3]), args[4] and cmsgpack.unpack(args[4])
+  each(#list, function(i)
+    acknowledge(prefix, unpack(list[i]))
+  end, of_clients(prefix, list))
+  local result, told = {'ok'}, {}
+  if settled then
+    settle(prefix, args[2], settled, told)
+    result[2] = tell_leases(prefix, args[2], told)
   end
-  if not args[4] then
-    return {'ok'}
+  if #damaged > 0 then
+    result[2], result[3] = result[2] or {}, damaged
   end
-  local told = {}
-  settle(prefix, args[2], cmsgpack.unpack(args[4]), told)
-  return {'ok', tell_leases(prefix, args[2], told)}
+  return result
 end})

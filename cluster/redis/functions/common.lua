@@ -18,6 +18,7 @@ local AT_ONCE_BYTES = 524288  -- of messages in one reply: Redis disconnects a s
 local FLAP_SECONDS = 10       -- take-overs of a session within this time of each other count as a fight
 
 local sharded = false         -- whether the caller declared a key: channels are sharded then
+local damaged = {}            -- what this call could not apply: 'client', 'group' or 'common', id or name, key, reason, in turn
 
 local function register(definition, callback)
   if callback then
@@ -26,6 +27,7 @@ local function register(definition, callback)
   local call = definition.callback
   definition.callback = function(keys, args)
     sharded = keys[1] ~= nil
+    damaged = {}
     return call(args)
   end
   redis.register_function(definition)
@@ -35,8 +37,93 @@ local function publish(channel, message)
   redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel, message)
 end
 
+-- Damaged keys. Redis does not undo what a function did before an error, so no error may leave a function after its first
+-- write. What all depends on is checked before that. Each step for a client or a group is one of its own: if it fails, as
+-- its keys have a wrong type or content, it is noted in `damaged`, and the others are applied.
+
+local CLIENT = {kind = 'client', 's:', 'hash', 'q:', 'list', 'st:', 'hash', 'in:', 'hash', 'subs:', 'hash'}
+local GROUP = {kind = 'group', 'g:', 'hash', 'gs:', 'set', 'gw:', 'list', 'gq:', 'zset', 'gm:', 'hash', 'gr:', 'zset',
+  'go:', 'hash', 'gk:', 'hash', 'gv:', 'hash'}
+local COMMON = {'sessions', 'zset', 'expiring', 'zset', 'grace', 'zset', 'delayed', 'zset',
+  'delayed:wills', 'hash', 'clock', 'hash', 'epoch', 'string', 'change', 'string', 'changes', 'stream', 'shared', 'hash',
+  'groups', 'hash', 'nodes', 'hash'}
+
+-- The first key with a wrong type, and a sentence on it; or nil. `keys`: names and types in turn; `of`: what follows each.
+local function wrong_key(prefix, keys, of)
+  for i = 1, #keys, 2 do
+    local key = prefix .. keys[i] .. of
+    local found = redis.call('TYPE', key).ok
+    if found ~= 'none' and found ~= keys[i + 1] then
+      return key, 'WRONGTYPE its type is ' .. found .. ' instead of ' .. keys[i + 1]
+    end
+  end
+end
+
+-- The error for a key without which nothing of a call can be applied. Nothing has been written.
+local function refusal(key, reason)
+  return redis.error_reply('DAMAGED ' .. key .. ': ' .. reason)
+end
+
+-- A step for a client or a group has failed, with this error.
+local function note_damage(prefix, kinds, name, reason)
+  reason = type(reason) == 'table' and reason.err or tostring(reason)
+  local key, sentence = wrong_key(prefix, kinds, name)
+  if not key then
+    key, sentence = wrong_key(prefix, COMMON, '')
+  end
+  key, reason = key or prefix .. kinds[1] .. name, sentence or reason
+  for _, value in ipairs({kinds.kind, name, key, reason}) do
+    damaged[#damaged + 1] = value
+  end
+  redis.log(redis.LOG_WARNING, 'FlockMQ found a damaged key, ' .. key .. ': ' .. reason)
+end
+
+-- Call `step` for a client or a group. Returns whether it has not failed, and its result.
+local function attempt(prefix, kinds, name, step, ...)
+  local fine, result = pcall(step, ...)
+  if not fine then
+    note_damage(prefix, kinds, name, result)
+  end
+  return fine, result
+end
+
+-- Call `step` with the numbers from 1 to `count`. If it fails, call `failed` with the number and the error, and go on with
+-- the next one. (One pcall for all costs less than one for each.)
+local function each(count, step, failed)
+  local at = 0
+  local function run()
+    while at < count do
+      at = at + 1
+      step(at)
+    end
+  end
+  while at < count do
+    local fine, reason = pcall(run)
+    if not fine then
+      failed(at, reason)
+    end
+  end
+end
+
+-- For `each`: the items of a list begin with a client id.
+local function of_clients(prefix, list)
+  return function(i, reason)
+    note_damage(prefix, CLIENT, list[i][1], reason)
+  end
+end
+
 local function live(prefix, node)
   return redis.call('HEXISTS', prefix .. 'nodes', node) == 1
+end
+
+-- The number of a live node's last commit; nil if it is dead, or its description is damaged: it has to rejoin.
+local function seq_of(prefix, node)
+  local key = prefix .. 'node:' .. node
+  local last = redis.pcall('HGET', key, 'seq')
+  if last and not tonumber(last) then
+    redis.log(redis.LOG_WARNING, 'FlockMQ found a damaged key, ' .. key .. ': ' .. (last.err or 'seq is no number'))
+  end
+  return tonumber(last)
 end
 
 local function tell(prefix, node, ...)
@@ -102,8 +189,8 @@ local give_back               -- in shares.lua: messages in a session's queue go
 local leave_groups            -- likewise: a session that ends leaves its groups
 
 local function forget(prefix, cid)
-  local delayed = redis.call('HGET', prefix .. 's:' .. cid, 'd')
-  if delayed and delayed ~= '' then
+  local delayed = redis.pcall('HGET', prefix .. 's:' .. cid, 'd')
+  if type(delayed) == 'string' and delayed ~= '' then
     redis.call('ZADD', prefix .. 'delayed', 0, delayed)    -- the session ends: its will is due
   end
   redis.call('ZREM', prefix .. 'expiring', cid)
@@ -112,11 +199,12 @@ local function forget(prefix, cid)
   redis.call('ZREM', prefix .. 'sessions', cid)
 end
 
--- End a session. Other nodes know the subscriptions of a persistent one, so its end is a change.
+-- End a session, and with it what is damaged of it. Other nodes know the subscriptions of a persistent one, so its end is
+-- a change.
 local function end_session(prefix, origin, cid, incarnation, persistent)
   if persistent == '1' then
-    give_back(prefix, cid, true)
-    leave_groups(prefix, cid)
+    attempt(prefix, CLIENT, cid, give_back, prefix, cid, true)
+    attempt(prefix, CLIENT, cid, leave_groups, prefix, cid)
     redis.call('ZREM', prefix .. 'grace', cid)
   end
   forget(prefix, cid)
@@ -161,7 +249,12 @@ local function log_obstacle(prefix, node, id, block)
   end
 end
 
+-- Add an entry. Returns an error if the log is damaged; then nothing has been written.
 local function log_entry(prefix, node, id, block, oldest)
-  redis.call('XADD', prefix .. 'analytics:log:' .. node, 'MINID', '~', oldest, id, 'b', block)
+  local key = prefix .. 'analytics:log:' .. node
+  local added = redis.pcall('XADD', key, 'MINID', '~', oldest, id, 'b', block)
+  if type(added) == 'table' and added.err then
+    return refusal(key, added.err)
+  end
   redis.call('HSET', prefix .. 'node:' .. node, 'logged', id:match('%d+$'))
 end

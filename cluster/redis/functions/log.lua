@@ -8,10 +8,7 @@ register('flockmq_logged', function(args)
     return {'gone'}
   end
   local obstacle = log_obstacle(prefix, node, args[3], args[4])
-  if not obstacle then
-    log_entry(prefix, node, args[3], args[4], args[5])
-  end
-  return {obstacle or 'ok'}
+  return not obstacle and log_entry(prefix, node, args[3], args[4], args[5]) or {obstacle or 'ok'}
 end)
 
 -- args: prefix, node, bytes of its log of messages that Redis had confirmed. If Redis has lost some of them, as when a

@@ -62,15 +62,15 @@ end)
 -- the milliseconds since the node's last heartbeat: {seq, last change, clock, 1 = something is due, layout, node, ...}.
 register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = function(args)
   local prefix, node = args[1], args[2]
-  if not live(prefix, node) then
+  local seq = live(prefix, node) and seq_of(prefix, node)
+  if not seq then
     return {'gone'}
   end
   redis.call('HINCRBY', prefix .. 'nodes', node, 1)
   if #args > 2 then
     redis.call('HSET', prefix .. 'node:' .. node, unpack(args, 3))
   end
-  local result = {tonumber(redis.call('HGET', prefix .. 'node:' .. node, 'seq')),
-    tonumber(redis.call('GET', prefix .. 'change') or 0)}
+  local result = {seq, tonumber(redis.call('GET', prefix .. 'change') or 0)}
   for i = 3, #args, 2 do
     if args[i] == 'elapsed' then
       local time = advance_clock(prefix, tonumber(args[i + 1]))
@@ -89,9 +89,13 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
   return result
 end})
 
+local NODE = {kind = 'node', 'node:', 'hash', 'routes:', 'hash', 'wills:', 'hash', 'owned:', 'set', 'log:', 'stream',
+  'gl:', 'set', 'gn:', 'set'}
+
+-- A node ends, and with it what is damaged of it.
 local function remove(prefix, node)
   redis.call('HDEL', prefix .. 'nodes', node)
-  end_node_leases(prefix, node)
+  attempt(prefix, NODE, node, end_node_leases, prefix, node)
   redis.call('DEL', prefix .. 'node:' .. node, prefix .. 'routes:' .. node, prefix .. 'wills:' .. node)
   redis.call('EXPIRE', prefix .. 'log:' .. node, 60)     -- other nodes may still read it
   if redis.call('EXISTS', prefix .. 'owned:' .. node) == 1 then
@@ -109,9 +113,10 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
     return {}
   end
   local result = {}
-  local wills = redis.call('HGETALL', prefix .. 'wills:' .. dead)
-  for i = 1, #wills, 2 do
-    local epoch, will = wills[i], wills[i + 1]
+  local readable, wills = attempt(prefix, NODE, dead, redis.call, 'HGETALL', prefix .. 'wills:' .. dead)
+  wills = readable and wills or {}
+  each(#wills / 2, function(i)
+    local epoch, will = wills[2 * i - 1], wills[2 * i]
     local cid = will:sub(3, 2 + struct.unpack('<H', will))
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', 'p', 'x', 'i')
     local owner, delay = state[1], delay_of(will)
@@ -131,7 +136,13 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
       result[#result + 1] = tonumber(epoch)
       result[#result + 1] = will
     end
-  end
+  end, function(i, reason)
+    local epoch, will = wills[2 * i - 1], wills[2 * i]
+    note_damage(prefix, CLIENT, will:sub(3, 2 + struct.unpack('<H', will)), reason)
+    redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
+    result[#result + 1] = tonumber(epoch)
+    result[#result + 1] = will
+  end)
   remove(prefix, dead)
   return result
 end})
@@ -151,8 +162,13 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
   if not node then
     return 0
   end
-  local found = redis.call('SPOP', prefix .. 'owned:' .. node, args[2])
-  for i = 1, #found do
+  local owned = prefix .. 'owned:' .. node
+  local readable, found = attempt(prefix, NODE, node, redis.call, 'SPOP', owned, args[2])
+  if not readable then
+    redis.call('DEL', owned)
+    found = {}
+  end
+  each(#found, function(i)
     local cid = found[i]:match('^(.*)%z[^%z]*$')
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'p', 'i', 'x')
     if state[1] == node then
@@ -165,8 +181,10 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
         end_session(prefix, '', cid, state[4], state[2])
       end
     end
-  end
-  if redis.call('EXISTS', prefix .. 'owned:' .. node) == 0 then
+  end, function(i, reason)
+    note_damage(prefix, CLIENT, found[i]:match('^(.*)%z[^%z]*$'), reason)
+  end)
+  if redis.call('EXISTS', owned) == 0 then
     redis.call('SREM', prefix .. 'dead', node)
   end
   return #found

@@ -51,7 +51,10 @@ register('flockmq_claim', function(args)
     return {'gone'}
   end
   local key = prefix .. 's:' .. cid
-  local state = redis.call('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u', 'i', 'd')
+  local state = redis.pcall('HMGET', key, 'o', 'e', 'x', 'p', 'w', 'f', 't', 'u', 'i', 'd')
+  if state.err then
+    return refusal(key, state.err)
+  end
   local owner, last, incarnation = state[1], state[2], state[3]
   local user = args[8] or ''                     -- nodes of earlier versions send none
   if (state[8] or '') ~= '' and state[8] ~= user then
@@ -93,7 +96,7 @@ register('flockmq_claim', function(args)
     end
   end
   if died then
-    all_sent(prefix, cid)
+    attempt(prefix, CLIENT, cid, all_sent, prefix, cid)
   end
   if old_will ~= '' then
     redis.call('HSET', prefix .. 'wills:' .. node, last, old_will)
@@ -134,22 +137,25 @@ end)
 
 -- args: prefix, client id, first queue number, max entries
 -- Returns {head, sent below, number of the first entry, entries, next number of the queue, states, awaited};
--- the last two are empty while the queue has more entries.
+-- the last two are empty while the queue has more entries. An error names the key that is damaged.
 register({function_name = 'flockmq_load', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  return load(args[1], args[2], tonumber(args[3]), tonumber(args[4]))
+  local fine, result = attempt(args[1], CLIENT, args[2], load, args[1], args[2], tonumber(args[3]), tonumber(args[4]))
+  return fine and result or refusal(damaged[3], damaged[4])
 end})
 
 -- args: prefix, node, then client id and the next queue number that the node expects, in turn
 -- Returns the client ids whose queues have that number.
 register({function_name = 'flockmq_behind', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, found = args[1], {}
-  for i = 3, #args, 2 do
-    local cid = args[i]
+  each((#args - 2) / 2, function(i)
+    local cid, expected = args[1 + 2 * i], args[2 + 2 * i]
     local head = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
-    if head + redis.call('LLEN', prefix .. 'q:' .. cid) > tonumber(args[i + 1]) then
+    if head + redis.call('LLEN', prefix .. 'q:' .. cid) > tonumber(expected) then
       found[#found + 1] = cid
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, CLIENT, args[1 + 2 * i], reason)
+  end)
   return found
 end})
 
@@ -157,14 +163,15 @@ end})
 -- Returns the client ids whose queues end before that number: Redis has lost messages that the node has received.
 register({function_name = 'flockmq_lost', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, found = args[1], {}
-  for i = 3, #args, 3 do
-    local cid = args[i]
+  each((#args - 2) / 3, function(i)
+    local cid, incarnation, expected = args[3 * i], args[1 + 3 * i], args[2 + 3 * i]
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'x', 'h')
-    if state[1] == args[i + 1]
-        and tonumber(state[2]) + redis.call('LLEN', prefix .. 'q:' .. cid) < tonumber(args[i + 2]) then
+    if state[1] == incarnation and tonumber(state[2]) + redis.call('LLEN', prefix .. 'q:' .. cid) < tonumber(expected) then
       found[#found + 1] = cid
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, CLIENT, args[3 * i], reason)
+  end)
   return found
 end})
 
@@ -178,7 +185,7 @@ register({function_name = 'flockmq_owned', flags = {'no-writes', 'allow-oom'}, c
     local cid, epoch = found[2][i]:match('^(.*)%z([^%z]*)$')
     result[#result + 1] = cid
     result[#result + 1] = tonumber(epoch)
-    result[#result + 1] = redis.call('HGET', prefix .. 's:' .. cid, 'e') == epoch and 0 or 1
+    result[#result + 1] = redis.pcall('HGET', prefix .. 's:' .. cid, 'e') == epoch and 0 or 1
   end
   return result
 end})
@@ -201,7 +208,11 @@ end)
 -- Returns the outcome in words.
 register('flockmq_purge', function(args)
   local prefix, cid = args[1], args[2]
-  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'w')
+  local readable, state = attempt(prefix, CLIENT, cid, redis.call, 'HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'w')
+  if not readable then
+    forget(prefix, cid)
+    return 'purged'
+  end
   if not state[2] then
     return 'not found'
   end
@@ -218,8 +229,9 @@ end)
 register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = function(args)
   local prefix, seconds = args[1], now()
   local ended = 0
-  for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', seconds - tonumber(args[3]), 'LIMIT', 0,
-      args[4])) do
+  local found = redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', seconds - tonumber(args[3]), 'LIMIT', 0, args[4])
+  each(#found, function(i)
+    local cid = found[i]
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p', 'i')
     if not state[2] then
       redis.call('ZREM', prefix .. 'sessions', cid)
@@ -235,7 +247,10 @@ register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = fu
         all_sent(prefix, cid)
       end
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, CLIENT, found[i], reason)
+    redis.call('ZADD', prefix .. 'sessions', seconds, found[i])    -- others wait behind it
+  end)
   return ended
 end})
 
@@ -248,29 +263,37 @@ register({function_name = 'flockmq_due', flags = {'allow-oom'}, callback = funct
   end
   local time = string.format('%.0f', clock(prefix))
   local result = {0}
-  for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'expiring', '-inf', time, 'LIMIT', 0, args[3])) do
-    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p')
+  local expired = redis.call('ZRANGEBYSCORE', prefix .. 'expiring', '-inf', time, 'LIMIT', 0, args[3])
+  each(#expired, function(i)
+    local cid = expired[i]
     redis.call('ZREM', prefix .. 'expiring', cid)
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'x', 'p')
     if state[2] and state[1] == '' then
       end_session(prefix, '', cid, state[2], state[3])
       result[1] = result[1] + 1
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, CLIENT, expired[i], reason)
+  end)
   for _, cid in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'grace', '-inf', time, 'LIMIT', 0, args[3])) do
     redis.call('ZREM', prefix .. 'grace', cid)
-    if redis.call('HGET', prefix .. 's:' .. cid, 'o') == '' then
-      give_back(prefix, cid, true)
-    end
+    attempt(prefix, CLIENT, cid, function()
+      if redis.call('HGET', prefix .. 's:' .. cid, 'o') == '' then
+        give_back(prefix, cid, true)
+      end
+    end)
   end
   for _, epoch in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'delayed', '-inf', time, 'LIMIT', 0, args[3])) do
     local will = redis.call('HGET', prefix .. 'delayed:wills', epoch)
     redis.call('ZREM', prefix .. 'delayed', epoch)
     redis.call('HDEL', prefix .. 'delayed:wills', epoch)
     if will then
-      local key = prefix .. 's:' .. will:sub(3, 2 + struct.unpack('<H', will))
-      if redis.call('HGET', key, 'd') == epoch then
-        redis.call('HDEL', key, 'd')
-      end
+      local cid = will:sub(3, 2 + struct.unpack('<H', will))
+      attempt(prefix, CLIENT, cid, function()
+        if redis.call('HGET', prefix .. 's:' .. cid, 'd') == epoch then
+          redis.call('HDEL', prefix .. 's:' .. cid, 'd')
+        end
+      end)
       redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
       result[#result + 1] = tonumber(epoch)
       result[#result + 1] = will
@@ -284,13 +307,15 @@ register({function_name = 'flockmq_sessions', flags = {'no-writes', 'allow-oom'}
   local prefix = args[1]
   local found = redis.call('ZSCAN', prefix .. 'sessions', args[2], 'COUNT', args[3])
   local result = {found[1]}
-  for i = 1, #found[2], 2 do
-    local cid = found[2][i]
+  each(#found[2] / 2, function(i)
+    local cid = found[2][2 * i - 1]
     local subs = redis.call('HGETALL', prefix .. 'subs:' .. cid)
     if #subs > 0 then
-      result[#result + 1] = {cid, tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x')), subs}
+      result[#result + 1] = {cid, assert(tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x'))), subs}
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, CLIENT, found[2][2 * i - 1], reason)
+  end)
   return result
 end})
 

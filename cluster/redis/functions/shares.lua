@@ -86,14 +86,25 @@ local function wait(prefix, state, message)
   return dropped
 end
 
+-- All new messages of a group are added or leased.
+local function end_share(prefix, state, told)
+  write_added(prefix, state)
+  redis.call('HSET', prefix .. 'g:' .. state.group, 'n', string.format('%.0f', state.place),
+    'b', string.format('%.0f', state.bytes))
+  if state.rotation then
+    end_rotation(prefix, state.rotation, told)
+  end
+end
+
 -- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and place in `messages`, in turn.
 -- Returns the number of dropped messages.
 local function share(prefix, messages, list, told)
   local dropped, states = 0, {}
-  for i = 4, #list, 2 do
-    local group, message = list[i], messages[list[i + 1]]
+  each((#list - 3) / 2, function(i)
+    local group, message = list[2 + 2 * i], messages[list[3 + 2 * i]]
     local state = states[group]
     if state == nil then
+      states[group] = false
       state = state_of(prefix, group, list)
       states[group] = state
     end
@@ -103,15 +114,12 @@ local function share(prefix, messages, list, told)
     elseif state then
       dropped = dropped + wait(prefix, state, message)
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, list[2 + 2 * i], reason)
+  end)
   for group, state in pairs(states) do
     if state then
-      write_added(prefix, state)
-      redis.call('HSET', prefix .. 'g:' .. group, 'n', string.format('%.0f', state.place),
-        'b', string.format('%.0f', state.bytes))
-      if state.rotation then
-        end_rotation(prefix, state.rotation, told)
-      end
+      attempt(prefix, GROUP, group, end_share, prefix, state, told)
     end
   end
   return dropped
@@ -192,13 +200,15 @@ end
 -- `checks`: group, key, number of the caller, in turn.
 local function check_keys(prefix, node, checks)
   local known = {}
-  for i = 1, #checks, 3 do
-    local group, key = checks[i], checks[i + 1]
+  each(#checks / 3, function(i)
+    local group, key = checks[3 * i - 2], checks[3 * i - 1]
     local bound = binding_of(prefix, group, key)
     if not (bound and bound.node == node and bound.cid ~= '' and has_key(prefix, bound.cid, group, key, known)) then
-      tell(prefix, node, 'key_free', group, key, checks[i + 2])
+      tell(prefix, node, 'key_free', group, key, checks[3 * i])
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, checks[3 * i - 2], reason)
+  end)
 end
 
 -- A session has got the message of a lease.
@@ -222,8 +232,8 @@ end
 local function move(prefix, node, messages, list)
   local finished, incarnations, waiting, checks = {}, {}, {}, {}
   local keyed, closing = {}, {}
-  for i = 1, #list, 5 do
-    local kind, group, place, cid, number = list[i], list[i + 1], list[i + 2], list[i + 3], list[i + 4]
+  each(#list / 5, function(i)
+    local kind, group, place, cid, number = unpack(list, 5 * i - 4, 5 * i)
     if kind == 'given' then
       if not incarnations[cid] then
         local key = prefix .. 's:' .. cid
@@ -269,12 +279,14 @@ local function move(prefix, node, messages, list)
         take_from(prefix, node, group, place, cid .. messages[number])
       end
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, list[5 * i - 3], reason)
+  end)
   for group, places in pairs(finished) do
-    end_leases(prefix, node, group, places)
+    attempt(prefix, GROUP, group, end_leases, prefix, node, group, places)
   end
   for group, keys in pairs(closing) do
-    close_keys(prefix, node, group, keys)
+    attempt(prefix, GROUP, group, close_keys, prefix, node, group, keys)
   end
   return waiting, checks
 end
@@ -288,20 +300,22 @@ local function settle(prefix, node, list, told)
     append(finished, done[i], done[i + 1])
   end
   for group, places in pairs(finished) do
-    end_leases(prefix, node, group, places)
+    attempt(prefix, GROUP, group, end_leases, prefix, node, group, places)
   end
-  for i = 1, #idle, 3 do
-    local group, key = idle[i], idle[i + 1]
+  each(#idle / 3, function(i)
+    local group, key, number = unpack(idle, 3 * i - 2, 3 * i)
     local bound = binding_of(prefix, group, key)
-    if bound and bound.node == node and tonumber(bound.number) == idle[i + 2] then
+    if bound and bound.node == node and tonumber(bound.number) == number then
       redis.call('HDEL', prefix .. 'gk:' .. group, key)
       waiting[group] = true
     end
-  end
-  for i = 1, #rooms, 4 do
-    local group, weight = rooms[i], rooms[i + 2]
+  end, function(i, reason)
+    note_damage(prefix, GROUP, idle[3 * i - 2], reason)
+  end)
+  each(#rooms / 4, function(i)
+    local group, announced, weight, known = unpack(rooms, 4 * i - 3, 4 * i)
     local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. node) or 0)
-    local room = rooms[i + 1] - math.max(0, total - rooms[i + 3])   -- less the leases that the node had not received
+    local room = announced - math.max(0, total - known)   -- less the leases that the node had not received
     if room <= 0 then
       redis.call('ZREM', prefix .. 'gr:' .. group, node)
       redis.call('HDEL', prefix .. 'go:' .. group, node, 'w:' .. node)
@@ -313,9 +327,11 @@ local function settle(prefix, node, list, told)
       end
       waiting[group] = true
     end
-  end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, rooms[4 * i - 3], reason)
+  end)
   for group in pairs(waiting) do
-    dispatch(prefix, group, told)
+    attempt(prefix, GROUP, group, dispatch, prefix, group, told)
   end
 end
 
@@ -403,7 +419,7 @@ end
 leave_groups = function(prefix, cid)
   for _, name in ipairs(redis.call('HKEYS', prefix .. 'subs:' .. cid)) do
     if is_group(name) then
-      leave_group(prefix, name, 'c:' .. cid)
+      attempt(prefix, GROUP, name, leave_group, prefix, name, 'c:' .. cid)
     end
   end
 end
@@ -418,20 +434,25 @@ local function unbind_all(prefix, node, group)
   end
 end
 
+-- All leases of a node in a group end.
+local function return_leases(prefix, node, group, told)
+  for _, place in ipairs(redis.call('HKEYS', leases_of(prefix, node, group))) do
+    return_lease(prefix, node, group, tonumber(place))
+  end
+  dispatch(prefix, group, told)
+end
+
 -- A node has ended: what it had goes to others.
 local function end_node_leases(prefix, node)
   local told = {}
   for _, group in ipairs(redis.call('SUNION', prefix .. 'gn:' .. node, prefix .. 'gl:' .. node)) do
-    unbind_all(prefix, node, group)
+    attempt(prefix, GROUP, group, unbind_all, prefix, node, group)
   end
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gn:' .. node)) do
-    leave_group(prefix, group, 'n:' .. node, node)
+    attempt(prefix, GROUP, group, leave_group, prefix, group, 'n:' .. node, node)
   end
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. node)) do
-    for _, place in ipairs(redis.call('HKEYS', leases_of(prefix, node, group))) do
-      return_lease(prefix, node, group, tonumber(place))
-    end
-    dispatch(prefix, group, told)
+    attempt(prefix, GROUP, group, return_leases, prefix, node, group, told)
   end
   redis.call('DEL', prefix .. 'gn:' .. node)
   tell_leases(prefix, '', told)
@@ -452,9 +473,9 @@ give_back = function(prefix, cid, sent)
   each_of_groups(prefix, cid, function(number, group, place, message)
     if redis.call('HGET', prefix .. 'st:' .. cid, number) then
       return                                     -- its client has it
-    elseif number >= unsent or (sent and body_of(message):byte(1) % 4 == 1) then
+    elseif (number >= unsent or (sent and body_of(message):byte(1) % 4 == 1)) and attempt(prefix, GROUP, group,
+        put_back, prefix, group, place, number >= unsent and message or failed(message, 0)) then
       done[#done + 1] = number
-      put_back(prefix, group, place, number >= unsent and message or failed(message, 0))
       groups[group] = true
     else
       stay = true
@@ -463,7 +484,7 @@ give_back = function(prefix, cid, sent)
   if #done > 0 then
     finish_entries(prefix, cid, done)
     for group in pairs(groups) do
-      dispatch(prefix, group, told)
+      attempt(prefix, GROUP, group, dispatch, prefix, group, told)
     end
     tell_leases(prefix, '', told)
   end
@@ -526,15 +547,18 @@ end})
 register({function_name = 'flockmq_leased', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, result = args[1], {}
   for _, group in ipairs(redis.call('SMEMBERS', prefix .. 'gl:' .. args[2])) do
-    local leases = redis.call('HGETALL', leases_of(prefix, args[2], group))
-    for i = 1, #leases, 2 do
+    attempt(prefix, GROUP, group, function()
+      local leases = redis.call('HGETALL', leases_of(prefix, args[2], group))
+      local total = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. args[2]) or 0)
+      for i = 1, #leases, 2 do
+        result[#result + 1] = group
+        result[#result + 1] = tonumber(leases[i])
+        result[#result + 1] = leases[i + 1]
+      end
       result[#result + 1] = group
-      result[#result + 1] = tonumber(leases[i])
-      result[#result + 1] = leases[i + 1]
-    end
-    result[#result + 1] = group
-    result[#result + 1] = 0
-    result[#result + 1] = tonumber(redis.call('HGET', prefix .. 'go:' .. group, 't:' .. args[2]) or 0)
+      result[#result + 1] = 0
+      result[#result + 1] = total
+    end)
   end
   return result
 end})

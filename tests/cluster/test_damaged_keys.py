@@ -1,0 +1,299 @@
+"""Damaged keys in Redis: a call of a function is applied but for the step that meets one, or not at all."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from _speedups.base.msgpack import pack
+from _speedups.cluster.message_codec import encode_message
+from _speedups.codec.packets import Puback, Publish, Pubrec, Suback, Subscribe
+from cluster.redis.connector import function_library
+from tests.conftest import StartCluster
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.redis_process import RedisProcess
+from tests.harness.socket_client import SocketClient
+
+GROUP, OTHER_GROUP = b"$share/g/t", b"$share/h/t"
+MESSAGE = encode_message(b"t", b"x", 1, False)
+
+
+class Caller:
+    """Calls the functions as node `n1`; there are the sessions `a`, `b` and `c`, whose clients are at no node."""
+
+    def __init__(self, port: int) -> None:
+        self.redis = redis.Redis(port=port)
+        self.redis.function_load(function_library(), replace=True)
+        self.seq = 0
+        self.call("join", b"n1", 2)
+        self.call("join", b"n2", 2)
+        for cid in (b"a", b"b", b"c"):
+            epoch = self.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)[0]
+            assert epoch == self.incarnation(cid)
+            self.commit(releases=[[cid, epoch, 0]])
+
+    def incarnation(self, cid: bytes) -> int:
+        return int(self.redis.hget(b"mq:s:" + cid, "x") or 0)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+
+    def commit(self, **parts: Any) -> Any:
+        self.seq += 1
+        return self.send(self.seq, **parts)
+
+    def send(self, seq: int, **parts: Any) -> Any:
+        defaults = {"messages": [MESSAGE], "pushes": [], "log": b"", "header": b"", "targets": [], "changes": b""}
+        lists: dict[str, Any] = {"awaiting": [], "released": [], "wills": [], "releases": []}
+        block = {**defaults, **lists, "shares": [100, 1 << 20, 0], "moves": []} | parts
+        batch = [b"batch"] if block["log"] else []
+        return self.call("commit", b"n1", seq, pack(list(block.values())), 100, 1 << 20, 0, "0-0", *batch)
+
+    def push(self, *cids: bytes) -> list[Any]:
+        """Pushes of the message to these sessions."""
+        return [[cid, self.incarnation(cid), 1] for cid in cids]
+
+    def dump(self) -> dict[bytes, Any]:
+        """All that Redis has."""
+        return {key: self.redis.dump(key) for key in self.redis.scan_iter()}
+
+
+@pytest.fixture
+def caller(redis_server: RedisProcess) -> Iterator[Caller]:
+    made = Caller(redis_server.port)
+    yield made
+    made.redis.close()
+
+
+def damage(caller: Caller, key: bytes, *, field: str = "") -> None:
+    """Give the key another type, or take a field of a hash away."""
+    if field:
+        assert caller.redis.hdel(key, field)
+        return
+    kind = caller.redis.type(key)
+    caller.redis.delete(key)
+    if kind == b"string":
+        caller.redis.rpush(key, "damaged")
+    else:
+        caller.redis.set(key, "damaged")
+
+
+@pytest.mark.parametrize(
+    ("key", "field"), [(b"mq:q:b", ""), (b"mq:s:b", ""), (b"mq:s:b", "h"), (b"mq:s:b", "b"), (b"mq:s:b", "z")]
+)
+def test_a_damaged_session_keeps_no_message_of_a_commit_from_the_others(caller: Caller, key: bytes, field: str) -> None:
+    pushes = caller.push(b"a", b"b", b"c")
+    damage(caller, key, field=field)
+    _, dropped, *numbers = caller.commit(pushes=pushes)
+    assert dropped == 0
+    assert numbers[:6] == [0, 1, 0, 0, 0, 1]
+    (kind, name, named, reason), full, leased = numbers[6:]
+    assert (kind, name, named) == (b"client", b"b", key)
+    assert reason
+    assert (full, leased) == ([], [])
+    assert [caller.redis.llen(b"mq:q:" + cid) for cid in (b"a", b"c")] == [1, 1]
+    assert caller.send(caller.seq, pushes=pushes) == [b"again"]
+    assert [caller.redis.llen(b"mq:q:" + cid) for cid in (b"a", b"c")] == [1, 1]
+
+
+@pytest.mark.parametrize("part", ["awaiting", "released", "changes", "releases"])
+def test_likewise_of_its_other_keys(caller: Caller, part: str) -> None:
+    """What comes before and behind the damaged session's record in the same commit is applied."""
+    cids = (b"a", b"b", b"c")
+    kind = {"awaiting": b"in", "released": b"in", "changes": b"subs", "releases": b"s"}[part]
+    for cid in cids:
+        caller.redis.delete(b"mq:subs:" + cid)
+        if part == "releases":
+            caller.call("claim", b"n1", cid, 1, 5, b"", 100, b"", 0, 1000)
+    epochs = {cid: int(caller.redis.hget(b"mq:s:" + cid, "e") or 0) for cid in cids}
+    if part == "released":
+        caller.commit(awaiting=[[cid, caller.incarnation(cid), 7, 1] for cid in cids])
+    records: dict[str, Any] = {
+        "awaiting": [[cid, caller.incarnation(cid), 7, 1] for cid in cids],
+        "released": [[cid, caller.incarnation(cid), 7] for cid in cids],
+        "changes": pack([["subscribed", cid, caller.incarnation(cid), b"t", 1] for cid in cids]),
+        "releases": [[cid, epochs[cid], 0] for cid in cids],
+    }
+    caller.redis.set(b"mq:" + kind + b":b", "damaged")
+    change, _, *numbers = caller.commit(**{part: records[part]})
+    damaged = numbers[0]
+    assert damaged[:3] == [b"client", b"b", b"mq:" + kind + b":b"]
+    for cid in (b"a", b"c"):
+        if part == "changes":
+            assert change
+            assert caller.redis.hgetall(b"mq:subs:" + cid) == {b"t": b"1"}
+        elif part == "releases":
+            assert caller.redis.hget(b"mq:s:" + cid, "o") == b""
+        else:
+            assert caller.redis.exists(b"mq:in:" + cid) == (part == "awaiting")
+
+
+def test_a_damaged_group_keeps_no_message_from_others(caller: Caller) -> None:
+    for group in (GROUP, OTHER_GROUP):
+        caller.call("declare_group", b"n1", group, "{}")
+    caller.redis.set(b"mq:gw:" + GROUP, "damaged")
+    pushes = caller.push(b"a")
+    shares = [100, 1 << 20, 0, GROUP, 1, OTHER_GROUP, 1, GROUP, 1]
+    *_, damaged, _, _ = caller.commit(pushes=pushes, shares=shares)
+    assert damaged[:3] == [b"group", GROUP, b"mq:gw:" + GROUP]
+    assert caller.redis.llen(b"mq:gw:" + OTHER_GROUP) == 1
+    assert caller.redis.llen("mq:q:a") == 1
+    # Acknowledgements of clients are not kept from Redis either, and their repetition has no effect.
+    reply = caller.call("acks", b"n1", pack([[b"a", caller.incarnation(b"a"), [1], []]]), pack([[], [GROUP, 5, 1, 0]]))
+    assert reply[2][:3] == [b"group", GROUP, b"mq:gw:" + GROUP]
+    assert caller.redis.llen("mq:q:a") == 0
+
+
+def test_acknowledgements_of_a_damaged_session_keep_no_others_away(caller: Caller) -> None:
+    cids = (b"a", b"b", b"c")
+    caller.commit(pushes=caller.push(*cids))
+    acks = pack([[cid, caller.incarnation(cid), [1], []] for cid in cids])
+    damage(caller, b"mq:q:b")
+    reply = caller.call("acks", b"n1", acks)
+    assert reply[2][:3] == [b"client", b"b", b"mq:q:b"]
+    assert [caller.redis.llen(b"mq:q:" + cid) for cid in (b"a", b"c")] == [0, 0]
+
+
+BLOCKS: dict[str, dict[str, Any]] = {
+    "wills": {"wills": [1]},
+    "log": {"log": 1, "header": b"header", "targets": [[b"n2", b""]]},
+    "changes": {"changes": pack([["retained", b"t", MESSAGE]])},
+    "later": {"later": [1, 60, b""]},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "part"),
+    [
+        (b"mq:wills:n1", "wills"),
+        (b"mq:log:n1", "log"),
+        (b"mq:routes:n1", "changes"),
+        (b"mq:changes", "changes"),
+        (b"mq:change", "changes"),
+        (b"mq:retained", "changes"),
+        (b"mq:later", "later"),
+        (b"mq:later:messages", "later"),
+        (b"mq:epoch", "later"),
+    ],
+)
+def test_what_a_whole_block_needs_is_checked_before_anything_is_written(caller: Caller, key: bytes, part: str) -> None:
+    damage(caller, key)
+    before = caller.dump()
+    with pytest.raises(redis.ResponseError, match=f"DAMAGED {key.decode()}: "):
+        caller.commit(pushes=caller.push(b"a", b"c"), **BLOCKS[part])
+    assert caller.dump() == before
+    caller.redis.delete(key)  # it is repaired, and the node repeats the commit
+    assert caller.send(caller.seq, pushes=caller.push(b"a", b"c"), **BLOCKS[part])[2:6] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("block", [b"\x9d\xc1", b"", pack([[MESSAGE], [], b"", b"", [], b"\x9d\xc1"])])
+def test_a_block_that_is_unreadable_changes_nothing(caller: Caller, block: bytes) -> None:
+    before = caller.dump()
+    with pytest.raises(redis.ResponseError):
+        caller.call("commit", b"n1", caller.seq + 1, block, 100, 1 << 20, 0, "0-0")
+    assert caller.dump() == before
+
+
+def test_what_ends_sessions_goes_on_behind_a_damaged_one(caller: Caller) -> None:
+    """Expiry, and the end of a dead node: each function would meet the damaged session again and again."""
+    for cid in (b"a", b"b", b"c"):
+        caller.redis.zadd("mq:expiring", {cid: 0})
+    damage(caller, b"mq:s:b")
+    assert caller.call("due", b"n1", 100)[0] == 2
+    assert caller.call("due", b"n1", 100)[0] == 0
+    assert caller.call("purge", b"b") == b"purged"
+    assert not [key for key in caller.dump() if key.startswith((b"mq:s:", b"mq:q:"))]
+
+
+def test_a_dead_node_with_damaged_keys_is_buried(caller: Caller) -> None:
+    will = b"\1\0b" + MESSAGE
+    caller.call("claim", b"n2", b"b", 1, 5, will, 100, b"", 0, 1000)
+    epoch = caller.call("claim", b"n2", b"c", 1, 5, b"\1\0c" + MESSAGE, 100, b"", 0, 1000)[0]
+    damage(caller, b"mq:s:b")
+    for key in ("mq:routes:n2", "mq:gn:n2"):
+        caller.redis.set(key, "damaged")
+    wills = caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2"))
+    assert {*wills[1::2]} == {will, b"\1\0c" + MESSAGE}
+    assert epoch in wills[::2]
+    assert not caller.redis.hexists("mq:nodes", "n2")
+    assert caller.call("tidy", 100) == 2
+    assert caller.redis.hget("mq:s:c", "o") == b""
+
+
+def test_a_node_joins_and_resumes_beside_a_damaged_session(caller: Caller) -> None:
+    for cid in (b"a", b"b", b"c"):
+        caller.commit(changes=pack([["subscribed", cid, caller.incarnation(cid), b"t", 1]]))
+    caller.commit(pushes=caller.push(b"a", b"b", b"c"))
+    incarnations = [caller.incarnation(cid) for cid in (b"a", b"b", b"c")]
+    damage(caller, b"mq:q:b")
+    tails = [field for cid in (b"a", b"b", b"c") for field in (cid, 1)]
+    assert caller.call("behind", b"n1", *tails) == [b"a", b"c"]
+    tails = [part for cid, x in zip((b"a", b"b", b"c"), incarnations, strict=True) for part in (cid, x, 9)]
+    assert caller.call("lost", b"n1", *tails) == [b"a", b"c"]
+    damage(caller, b"mq:subs:b")
+    assert {item[0] for item in caller.call("sessions", b"0", 100)[1:]} == {b"a", b"c"}
+
+
+# ---- nodes ----
+
+
+def test_one_damaged_queue_holds_nobody_up(start_cluster: StartCluster) -> None:
+    """Others get their messages and the publisher its PUBACK; the log names the key; a purge heals it."""
+    cluster: ClusterProcess = start_cluster({}, nodes="ab")
+    for name in ("damaged", "sound"):
+        with SocketClient(cluster["a"].port, name, clean_start=False) as client:
+            client.subscribe(("t", 1))
+    store = cluster.redis.client()
+    with (
+        SocketClient(cluster["b"].port, "publisher") as publisher,
+        SocketClient(cluster["a"].port, "sound", clean_start=False) as sound,
+    ):
+        store.set("mq:q:damaged", "a value of someone else")
+        for number in (1, 2):
+            publisher.send(Publish("t", b"%d" % number, qos=1, packet_id=number))
+            assert publisher.receive() == Puback(packet_id=number)
+            packet = sound.receive()
+            assert isinstance(packet, Publish)
+            assert packet.payload == b"%d" % number
+            sound.send(Puback(packet_id=packet.packet_id))
+        line = cluster.wait_for_log("a key in Redis is damaged", node="b")
+        assert (line["client_id"], line["key"]) == ("damaged", "mq:q:damaged")
+        assert len([line for line in cluster["b"].log if "is damaged" in line["event"]]) == 1
+        with pytest.raises(ConnectionError):
+            SocketClient(cluster["a"].port, "damaged", clean_start=False)
+        assert "mq:q:damaged" in cluster.wait_for_log("unreadable session", node="a")["reason"]
+        until(lambda: store.hget("mq:s:damaged", "o") == "")
+        assert store.fcall("flockmq_purge", 0, "mq:", "damaged") == "purged"
+        with SocketClient(cluster["a"].port, "damaged", clean_start=False) as client:
+            client.subscribe(("t", 1))
+            publisher.send(Publish("t", b"3", qos=1, packet_id=3))
+            packet = client.receive()
+            assert isinstance(packet, Publish)
+            assert packet.payload == b"3"
+
+
+def test_nothing_is_acknowledged_to_a_client_whose_own_key_is_damaged(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({}, nodes="a")
+    with SocketClient(cluster["a"].port, "damaged", clean_start=False) as client:
+        cluster.redis.client().set("mq:in:damaged", "a value of someone else")
+        client.send(Publish("t", b"x", qos=2, packet_id=1))
+        packets = []
+        while (packet := client.receive()) is not None:
+            packets.append(packet)
+        assert not [packet for packet in packets if isinstance(packet, Pubrec)]
+
+
+def test_a_node_with_a_damaged_key_of_its_own_begins_anew(start_cluster: StartCluster) -> None:
+    cluster = start_cluster({}, nodes="ab")
+    (node,) = [node for node in cluster.redis.client().hkeys("mq:nodes") if node.startswith("a-")]
+    with SocketClient(cluster["a"].port, "client") as client:
+        cluster.redis.client().delete(f"mq:routes:{node}")
+        cluster.redis.client().set(f"mq:routes:{node}", "a value of someone else")
+        client.send(Subscribe(1, [("t", 0)]))
+        assert not isinstance(client.receive(), Suback)
+    cluster["a"].wait_for_log("is ready again")
+    assert f"mq:routes:{node}" in cluster["a"].log_text()
+    with SocketClient(cluster["a"].port, "client") as client:
+        assert client.subscribe(("t", 0)) == [0]
