@@ -98,6 +98,7 @@ class Node:
         self._fenced = asyncio.Event()  # it rejoins: no clients are left, so a stop need not wait for load balancers
         self._rejoining: asyncio.Task[None] | None = None
         self._failure: Exception | None = None  # why the node ends
+        self._former_id = ""  # of this node in the cluster, before it was fenced
         self._hooks = [*load(config.hooks.load), *more_hooks]
         self.name = config.cluster.node_name or host_name()
         self.version = version()
@@ -117,7 +118,7 @@ class Node:
         self._build()
 
     def _build(self) -> None:
-        self.coordinator = make_coordinator(self.config, self._loop, self._rejoin, self._fail)
+        self.coordinator = make_coordinator(self.config, self._loop, self._rejoin, self._fail, self._former_id)
         self.broker = Broker(self.config, self.coordinator, self._access, self._driver, self._http_failures)
         self.broker.use(self._hooks, self.config.hooks.timeout)
         self.broker.add_methods(methods(self) | shared_address.methods(self))
@@ -213,6 +214,7 @@ class Node:
         self._fenced.set()
         if self._rejoining is None and not self._stopped.is_set():
             log.error("fenced: closing all clients and rejoining the cluster", reason=reason)
+            self._former_id = self.coordinator.node_id
             reactor = self.broker.data_plane.reactor
             reactor.stop()
             for connection in reactor:
@@ -375,6 +377,7 @@ def make_coordinator(
     loop: asyncio.AbstractEventLoop,
     rejoin: Callable[[str], None],
     fail: Callable[[Exception], None],
+    former_id: str,
 ) -> Coordinator:
     """The coordinator of a node alone, or of a node of a cluster, by the configuration.
 
@@ -383,6 +386,7 @@ def make_coordinator(
         loop: of the node.
         rejoin: called with the reason when the node has lost its place in the cluster.
         fail: called with the reason when the store of a node alone has failed.
+        former_id: of the node in the cluster, before it was fenced; empty = it was not.
     """
     if config.cluster.redis:
         # By name, since `broker` works without `cluster` and without redis-py.
@@ -390,7 +394,7 @@ def make_coordinator(
             module = import_module("cluster.coordinator")
         except ModuleNotFoundError as error:
             raise UsageError(f"a cluster needs the package {error.name}", "pip install 'flockmq[cluster]'") from error
-        return cast(Coordinator, module.ClusterCoordinator(config, loop, rejoin))
+        return cast(Coordinator, module.ClusterCoordinator(config, loop, rejoin, former_id))
     return StandaloneCoordinator(make_store(config), loop.call_soon_threadsafe, loop.call_later, fail=fail)
 
 

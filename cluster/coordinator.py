@@ -89,14 +89,18 @@ class ClusterCoordinator(Coordinator):
         config: of the node.
         loop: of the node.
         rejoin: called with the reason when the node is fenced; the coordinator does nothing after that.
+        former_id: of the node before it was fenced; empty = it was not.
     """
 
     journal: ClusterJournal
     store: RedisStore
     users: Users
 
-    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, rejoin: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: Config, loop: asyncio.AbstractEventLoop, rejoin: Callable[[str], None], former_id: str = ""
+    ) -> None:
         self._config = config
+        self._former_id = former_id.encode()
         self._loop = loop
         self._rejoin = rejoin
         self._address = RedisAddress.parse(config.cluster.redis, config.cluster.prefix)
@@ -249,6 +253,7 @@ class ClusterCoordinator(Coordinator):
                 logged=self._logged,
                 clock=self._clock,
                 layout=self._layout,
+                former_id=self._former_id,
                 on_layout=self._on_layout,
             ).join()
         except Refused as error:

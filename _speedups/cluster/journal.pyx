@@ -41,6 +41,7 @@ from _speedups.base.msgpack cimport put, put_array, put_number, put_object, put_
 from _speedups.base.msgpack import pack
 
 import struct
+from random import getrandbits
 
 cdef enum:
     QUARTER = 250              # milliseconds of the turn's clock
@@ -487,6 +488,8 @@ cdef class ClusterJournal(Journal):
         if block.settled and not block.acks:
             block.acks = [NO_ACKS]
         block.commit = block.batch = b""
+        if self.changes:
+            self.changes.append(("mark", getrandbits(53)))
         block.changes = self.changes
         block.sessions = []
         if self.log is not None and self.log.required:

@@ -32,6 +32,7 @@ class Joining:
         logged: the log of messages of the node.
         clock: of the cluster, as this node has it.
         layout: of a new cluster.
+        former_id: of the node before it was fenced: it has closed all clients, so nobody need wait for that lease.
         on_layout: called with the layout of the cluster.
     """
 
@@ -47,6 +48,7 @@ class Joining:
         logged: LoggedMessages,
         clock: ClusterClock,
         layout: int,
+        former_id: bytes,
         on_layout: Callable[[int], object],
     ) -> None:
         self._link = link
@@ -58,6 +60,7 @@ class Joining:
         self._logged = logged
         self._clock = clock
         self._layout = layout
+        self._former_id = former_id
         self._on_layout = on_layout
 
     async def join(self) -> None:
@@ -117,7 +120,8 @@ class Joining:
             if node == link.node_id:
                 continue
             process = await link.ask("HGET", link.keys.node(node), "process")
-            if is_gone(process or b""):  # it died on this machine: don't wait for the end of its lease
+            # It died on this machine, or is this node before it was fenced: don't wait for the end of its lease.
+            if node == self._former_id or is_gone(process or b""):
                 for epoch, stored in pairs(await link.ask_function("bury", node, count)):
                     self._wills.publish(epoch, stored)
             else:

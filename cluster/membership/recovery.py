@@ -143,6 +143,9 @@ class Recovery:
         if seq < self._store.confirmed_seq or change < replica.changes.last:
             self._on_fenced("Redis has lost committed data")
             return
+        if not await replica.reader.is_same_history():
+            self._on_fenced("Redis has lost changes, and has used their numbers for others")
+            return
         await replica.reader.catch_up()
         if replica.changes.last < change:
             raise Behind

@@ -14,6 +14,7 @@ left            node: it has left, or was declared dead
 expired         topic name: its retained message has expired; for Redis only, nodes drop it by themselves
 group           name, settings as JSON (empty = no more): a shared subscription is declared
 layout          the cluster has this layout from now on
+mark            number: random, the last record of a change; none in changes of nodes before revision 18
 ==============  ====================================================================================================
 """
 
@@ -57,7 +58,8 @@ class Changes:
         self._on_left = on_left
         self._on_layout = on_layout
         self._missing: dict[bytes, None] = {}  # topic names, in the order in which they are read
-        self.last = 0  # number of the last applied change
+        self.last = 0  # number of the last applied change ...
+        self.mark = 0  # ... and its mark: after a failover that lost it, another change may have the number; 0 = none
 
     def apply(self, number: int, origin: bytes, records: list[Any]) -> None:
         """Apply the records of a change."""
@@ -86,7 +88,8 @@ class Changes:
                 self.apply_group(*fields)
             elif name == "layout":
                 self._on_layout(fields[0])
-        self.last = max(self.last, number)
+        if number >= self.last:
+            self.last, self.mark = number, mark_of(records)
 
     def apply_subscribed(
         self, client_id: bytes, incarnation: int, topic_filter: bytes, options: int, identifier: int = 0
@@ -150,3 +153,9 @@ class Changes:
     def missing(self, most: int) -> list[bytes]:
         """Up to `most` topic names whose retained messages are yet to be read from Redis."""
         return list(islice(self._missing, most))
+
+
+def mark_of(records: list[Any]) -> int:
+    """The mark of a change; 0 = it has none."""
+    kind, *fields = records[-1]
+    return int(fields[0]) if kind in (b"mark", "mark") else 0

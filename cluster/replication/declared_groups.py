@@ -89,7 +89,7 @@ class DeclaredGroups:
 
         def replied(reply: Reply) -> None:
             if not isinstance(reply, (LinkLost, hiredis.ReplyError)) and reply[0] != b"gone" and reply[0]:
-                self._on_changed(reply[0], [("group", name, settings)])
+                self._on_changed(reply[0], [("group", name, settings), ("mark", reply[2])])
 
         reply = await self._link.ask_function_first(replied, "declare_group", name, settings)
         if reply[0] == b"gone":

@@ -16,7 +16,7 @@ from broker.core.data_plane import DataPlane
 from cluster.peers.members import Member
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkError, LinkLost, Reply
-from cluster.replication.changes import Changes
+from cluster.replication.changes import Changes, mark_of
 
 AT_ONCE = 1000  # items per piece
 CHANGES_AT_ONCE = SESSIONS_AT_ONCE = 200  # of larger items
@@ -82,6 +82,15 @@ class SnapshotReader:
         """Send a command whose reply is a hash."""
         reply = await self._link.ask(*command)
         return reply if isinstance(reply, dict) else dict(pairs(reply))
+
+    async def is_same_history(self) -> bool:
+        """Whether the last change that this node has applied is the one that Redis has with its number.
+
+        A failover to a replica without that change loses it, and its number is used again.
+        """
+        number = f"{self._changes.last}-0"
+        entries = await self._link.ask("XRANGE", self._link.keys.changes, number, number)
+        return not entries or mark_of(unpack(entries[0][1][3])) == self._changes.mark
 
     async def catch_up(self) -> None:
         """Apply the changes after the last one that this node has applied.

@@ -8,11 +8,11 @@ import pytest
 
 from _speedups.codec.encode import encode
 from _speedups.codec.packets import Connect, Puback, Publish, Pubrec
-from tests.conftest import StartCluster
+from tests.conftest import StartCluster, StartRedis
 from tests.faults.cluster_load import CLUSTER_SETTINGS, LEASE, ClusterLoad
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterProcess, new_seed
-from tests.harness.redis_process import RedisProcess, Sentinels
+from tests.harness.redis_process import KEEPS, RedisProcess, Sentinels
 from tests.harness.socket_client import SocketClient
 
 MIB = 1 << 20
@@ -253,3 +253,52 @@ def test_a_failover_that_lost_something_is_noticed(start_cluster: StartCluster, 
         with SocketClient(cluster[name].port, f"reader {name}") as client:
             assert client.subscribe(("lost/#", 1)) == [1]
             assert client.ping() == []
+
+
+def test_a_node_that_comes_back_late_notices_that_lost_numbers_are_used_again(
+    start_cluster: StartCluster, start_redis: StartRedis
+) -> None:
+    """The others have made as many changes since the failover: the number alone says nothing."""
+    master, replica = start_redis(KEEPS["always"]), start_redis(KEEPS["always"])
+    settings = {**CLUSTER_SETTINGS, "cluster.lease": 60}
+    cluster = start_cluster(settings, redis=master, running=False, proxies=True)
+    cluster.start()
+    with (
+        SocketClient(cluster["c"].port, "witness") as witness,
+        SocketClient(cluster["a"].port, "publisher") as publisher,
+    ):
+        witness.subscribe(("lost/#", 0))
+        publisher.send(Publish("kept", b"x", qos=1, packet_id=1, retain=True))
+        assert isinstance(publisher.receive(), Puback)
+        cluster.settle()
+        with master.client() as old, replica.client() as new:
+            new.replicaof("127.0.0.1", str(master.port))
+            until(lambda: new.info("replication").get("master_link_status") == "up")
+            until(lambda: new.get("mq:change") == old.get("mq:change"))
+            new.replicaof("NO", "ONE")  # it hears nothing from now on
+        for number in (1, 2):
+            publisher.send(Publish(f"lost/{number}", b"x", qos=1, packet_id=1, retain=True))
+            assert isinstance(publisher.receive(), Puback)
+            assert isinstance(witness.receive(), Publish)  # then its node has applied the change before this one
+        cluster["c"].proxy.partition()
+        cluster["c"].wait_for_log("Redis is away")
+    last = int(master.client().get("mq:change") or 0)
+    master.kill()
+    cluster.redis = replica
+    for name in "ab":  # they see that Redis is behind them
+        cluster[name].wait_for_log("is ready again")
+    number = 0
+    while int(replica.client().get("mq:change") or 0) <= last:
+        number += 1
+        with SocketClient(cluster["a"].port, "publisher") as publisher:
+            publisher.send(Publish(f"new/{number}", b"x", qos=1, packet_id=1, retain=True))
+            assert isinstance(publisher.receive(), Puback)
+    cluster["c"].proxy.resume()
+    cluster["c"].wait_for_log("is ready again")
+    fenced = cluster["c"].wait_for_log("fenced")
+    assert "has used their numbers" in fenced["reason"]
+    with SocketClient(cluster["c"].port, "reader") as reader:
+        assert reader.subscribe(("#", 0)) == [0]
+        topics = {packet.topic_name for packet in reader.ping() if isinstance(packet, Publish)}
+    assert "kept" in topics
+    assert not [topic for topic in topics if topic.startswith("lost/")]

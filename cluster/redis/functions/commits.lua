@@ -39,95 +39,102 @@ local function drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, 
   return length, bytes, marks, dropped
 end
 
--- Append messages to queues. Appends to `firsts` for each push: number of its first message (0 = the client is at
--- another node), count. Returns the number of dropped messages, and {client id, its dropped messages, ...}.
-local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts)
-  local others = {}
-  local dropped, full = 0, {}
-  each(#pushes, function(number)
-    local item = pushes[number]
-    local cid, incarnation = item[1], item[2]
-    local key = prefix .. 's:' .. cid
-    local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z', 'n')
-    local owner = state[1]
-    local first, count, dropped_before = 0, #item - 2, dropped
-    if state[2] and tonumber(state[2]) == incarnation then
-      local queue = prefix .. 'q:' .. cid
-      local head, bytes, marks = assert(tonumber(state[3])), assert(tonumber(state[4])), assert(tonumber(state[5]))
-      local values, length = {}, 0
-      for i = 3, #item do
-        local value = messages[item[i]]
-        values[i - 2] = value
-        bytes = bytes + #value
-      end
-      for i = 1, #values, AT_ONCE do
-        length = redis.call('RPUSH', queue, unpack(values, i, math.min(i + AT_ONCE - 1, #values)))
-      end
-      if length > most or (bytes > most_bytes and length > 1) then
-        if drop_old and owner == '' then
-          local marks, kept, removed = tonumber(state[5]), math.max(tonumber(state[6]) - head, 0), 0
-          if kept > 0 then
-            length, bytes, marks, removed = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
-          else
-            while length > most or (bytes > most_bytes and length > 1) do
-              if marks > 0 then
-                marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
-              end
-              bytes = bytes - #redis.call('LPOP', queue)
-              head = head + 1
-              length = length - 1
-              removed = removed + 1
+-- Append the messages of the push with this number to their queue.
+local function push_one(number, job)
+  local prefix, node, messages, firsts = job.prefix, job.node, job.messages, job.firsts
+  local most, most_bytes = job.most, job.most_bytes
+  local item = job.list[number]
+  local cid, incarnation = item[1], item[2]
+  local key = prefix .. 's:' .. cid
+  local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z', 'n')
+  local owner = state[1]
+  local first, count, dropped = 0, #item - 2, 0
+  if state[2] and tonumber(state[2]) == incarnation then
+    local queue = prefix .. 'q:' .. cid
+    local head, bytes, marks = state[3] + 0, state[4] + 0, state[5] + 0      -- fails before the first write
+    local values, length = {}, 0
+    for i = 3, #item do
+      local value = messages[item[i]]
+      values[i - 2] = value
+      bytes = bytes + #value
+    end
+    for i = 1, #values, AT_ONCE do
+      length = redis.call('RPUSH', queue, unpack(values, i, math.min(i + AT_ONCE - 1, #values)))
+    end
+    if length > most or (bytes > most_bytes and length > 1) then
+      if job.drop_old and owner == '' then
+        local kept = math.max(state[6] - head, 0)     -- entries that may have been sent
+        if kept > 0 then
+          length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
+        else
+          while length > most or (bytes > most_bytes and length > 1) do
+            if marks > 0 then
+              marks = marks - redis.call('HDEL', prefix .. 'st:' .. cid, head)
             end
-          end
-          redis.call('HSET', key, 'h', head, 'z', marks)
-          dropped = dropped + removed
-          count = math.min(count, length - kept)
-        elseif not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
-          while count > 0 and (length > most or (bytes > most_bytes and length > 1)) do
-            bytes = bytes - #redis.call('RPOP', queue)
+            bytes = bytes - #redis.call('LPOP', queue)
+            head = head + 1
             length = length - 1
-            count = count - 1
             dropped = dropped + 1
           end
         end
-      end
-      redis.call('HSET', key, 'b', bytes)
-      if dropped > dropped_before then
-        full[#full + 1] = cid
-        full[#full + 1] = dropped - dropped_before
-      end
-      if count > 0 then
-        first = head + length - count
-        if owner ~= node and owner ~= '' then
-          local told = others[owner]
-          if not told then
-            told = {at = {}, messages = {}, items = {}}
-            others[owner] = told
-          end
-          local copy = {cid, first}
-          for i = #item - #values + 1, #item - #values + count do
-            local index = item[i]
-            if not told.at[index] then
-              told.messages[#told.messages + 1] = messages[index]
-              told.at[index] = #told.messages
-            end
-            copy[#copy + 1] = told.at[index]
-          end
-          told.items[#told.items + 1] = copy
+        redis.call('HSET', key, 'h', head, 'z', marks)
+        count = math.min(count, length - kept)
+      elseif not (job.drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
+        while count > 0 and (length > most or (bytes > most_bytes and length > 1)) do
+          bytes = bytes - #redis.call('RPOP', queue)
+          length = length - 1
+          count = count - 1
+          dropped = dropped + 1
         end
       end
     end
-    firsts[#firsts + 1] = owner == node and first or 0
-    firsts[#firsts + 1] = count
-  end, function(number, reason)
-    note_damage(prefix, CLIENT, pushes[number][1], reason)
-    firsts[#firsts + 1] = 0
-    firsts[#firsts + 1] = 0
-  end)
-  for owner, told in pairs(others) do
+    redis.call('HSET', key, 'b', bytes)
+    if dropped > 0 then
+      job.dropped = job.dropped + dropped
+      job.full[#job.full + 1] = cid
+      job.full[#job.full + 1] = dropped
+    end
+    if count > 0 then
+      first = head + length - count
+      if owner ~= node and owner ~= '' then
+        local told = job.others[owner]
+        if not told then
+          told = {at = {}, messages = {}, items = {}}
+          job.others[owner] = told
+        end
+        local copy = {cid, first}
+        for i = #item - #values + 1, #item - #values + count do
+          local index = item[i]
+          if not told.at[index] then
+            told.messages[#told.messages + 1] = messages[index]
+            told.at[index] = #told.messages
+          end
+          copy[#copy + 1] = told.at[index]
+        end
+        told.items[#told.items + 1] = copy
+      end
+    end
+  end
+  firsts[#firsts + 1] = owner == node and first or 0
+  firsts[#firsts + 1] = count
+end
+
+local function push_failed(number, reason, job)
+  client_failed(number, reason, job)
+  job.firsts[#job.firsts + 1] = 0
+  job.firsts[#job.firsts + 1] = 0
+end
+
+-- Append messages to queues. Appends to `firsts` for each push: number of its first message (0 = the client is at
+-- another node), count. Returns the number of dropped messages, and {client id, its dropped messages, ...}.
+local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts)
+  local job = {prefix = prefix, node = node, messages = messages, list = pushes, most = most, most_bytes = most_bytes,
+    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}}
+  each(#pushes, push_one, push_failed, job)
+  for owner, told in pairs(job.others) do
     tell(prefix, owner, 'pushed', told.messages, told.items)
   end
-  return dropped, full
+  return job.dropped, job.full
 end
 
 -- The deadline of a message, in milliseconds of the cluster's clock; nil: it does not expire.
@@ -181,28 +188,33 @@ local function apply_record(prefix, node, record)
   return true
 end
 
--- Apply the changes of a block. `list`: its records. Returns the number of the change; 0 if no record of it is valid.
+local function apply_one(i, job)
+  local record = job.list[i]
+  if apply_record(job.prefix, job.node, record) then
+    local is_value = record[1] == 'retained'
+    job.has_values = job.has_values or is_value
+    job.kept[#job.kept + 1] = record
+    job.slim[#job.slim + 1] = is_value and {record[1], record[2]} or record
+  end
+end
+
+local function apply_failed(i, reason, job)
+  note_damage(job.prefix, CLIENT, job.list[i][2], reason)
+end
+
+-- Apply the changes of a block. `list`: its records; the last one is the mark of the change, but for nodes before
+-- revision 18. Returns the number of the change; 0 if no record of it is valid.
 local function apply(prefix, node, block, list)
-  local kept, slim = {}, {}
-  local has_values = false
-  each(#list, function(i)
-    local record = list[i]
-    if apply_record(prefix, node, record) then
-      local is_value = record[1] == 'retained'
-      has_values = has_values or is_value
-      kept[#kept + 1] = record
-      slim[#slim + 1] = is_value and {record[1], record[2]} or record
-    end
-  end, function(i, reason)
-    note_damage(prefix, CLIENT, list[i][2], reason)
-  end)
-  if #kept == 0 then
+  local job = {prefix = prefix, node = node, list = list, kept = {}, slim = {}, has_values = false}
+  each(#list, apply_one, apply_failed, job)
+  local kept = job.kept
+  if #kept == 0 or (#kept == 1 and kept[1][1] == 'mark') then
     return 0
   end
   if #kept < #list then
     block = cmsgpack.pack(kept)
   end
-  return change(prefix, node, block, has_values and cmsgpack.pack(slim) or block)
+  return change(prefix, node, block, job.has_values and cmsgpack.pack(job.slim) or block)
 end
 
 -- The connection of an epoch has ended, and its will has a delay: keep the will until it is due, whoever publishes it
@@ -266,6 +278,30 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
     tell(prefix, state[1], 'released', cid, epoch)
   elseif waits == '' then
     begin_grace(prefix, cid)                     -- the connection that waited for this has ended before
+  end
+end
+
+local function release_one(i, job)
+  release(job.prefix, job.node, unpack(job.list[i]))
+end
+
+local function lives(prefix, cid, incarnation)
+  return tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0) == incarnation
+end
+
+-- A QoS 2 message is received, and awaits PUBREL.
+local function await(i, job)
+  local item = job.list[i]
+  if lives(job.prefix, item[1], item[2]) then
+    redis.call('HSET', job.prefix .. 'in:' .. item[1], item[3], job.messages[item[4]])
+  end
+end
+
+-- PUBREL is received.
+local function await_no_more(i, job)
+  local item = job.list[i]
+  if lives(job.prefix, item[1], item[2]) then
+    redis.call('HDEL', job.prefix .. 'in:' .. item[1], item[3])
   end
 end
 
@@ -347,35 +383,16 @@ register('flockmq_commit', function(args)
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
   local told = {}
   local firsts, full = {0, 0}, {}
-  local incarnations = {}
-  local function lives(cid, incarnation)
-    local found = incarnations[cid]
-    if not found then
-      found = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0)
-      incarnations[cid] = found
-    end
-    return found == incarnation
-  end
   if #awaiting > 0 then
-    each(#awaiting, function(i)
-      local item = awaiting[i]
-      if lives(item[1], item[2]) then
-        redis.call('HSET', prefix .. 'in:' .. item[1], item[3], messages[item[4]])
-      end
-    end, of_clients(prefix, awaiting))
+    each(#awaiting, await, client_failed, {prefix = prefix, list = awaiting, messages = messages})
   end
   if #released > 0 then
-    each(#released, function(i)
-      local item = released[i]
-      if lives(item[1], item[2]) then
-        redis.call('HDEL', prefix .. 'in:' .. item[1], item[3])
-      end
-    end, of_clients(prefix, released))
+    each(#released, await_no_more, client_failed, {prefix = prefix, list = released})
   end
   for i = 1, #wills do
     redis.call('HDEL', prefix .. 'wills:' .. node, string.format('%.0f', wills[i]))
   end
-  local waiting, checks = {}, {}
+  local waiting, checks = NOTHING, NOTHING
   if moves then
     waiting, checks = move(prefix, node, messages, moves)
   end
@@ -393,9 +410,7 @@ register('flockmq_commit', function(args)
     firsts[1] = fine and number or 0
   end
   if #releases > 0 then
-    each(#releases, function(i)
-      release(prefix, node, unpack(releases[i]))
-    end, of_clients(prefix, releases))
+    each(#releases, release_one, client_failed, {prefix = prefix, node = node, list = releases})
   end
   for group in pairs(waiting) do
     attempt(prefix, GROUP, group, dispatch, prefix, group, told)
@@ -407,7 +422,9 @@ register('flockmq_commit', function(args)
     attempt(prefix, LATER, '', delay_messages, prefix, messages, later)
   end
   local leased = tell_leases(prefix, node, told)
-  check_keys(prefix, node, checks)
+  if checks[1] then
+    check_keys(prefix, node, checks)
+  end
   if #damaged > 0 then
     firsts[#firsts + 1] = damaged
   end
@@ -420,8 +437,10 @@ register('flockmq_commit', function(args)
   return firsts
 end)
 
--- Acknowledgements of a client: incarnation, done numbers, numbers with PUBREC.
-local function acknowledge(prefix, cid, incarnation, done, received)
+-- Acknowledgements of a client.
+local function acknowledge(i, job)
+  local prefix = job.prefix
+  local cid, incarnation, done, received = unpack(job.list[i])
   local key, states = prefix .. 's:' .. cid, prefix .. 'st:' .. cid
   local state = redis.call('HMGET', key, 'h', 'b', 'z', 'x')
   if not state[1] or tonumber(state[4]) ~= incarnation then
@@ -466,9 +485,7 @@ register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = func
     return {'gone'}
   end
   local list, settled = cmsgpack.unpack(args[3]), args[4] and cmsgpack.unpack(args[4])
-  each(#list, function(i)
-    acknowledge(prefix, unpack(list[i]))
-  end, of_clients(prefix, list))
+  each(#list, acknowledge, client_failed, {prefix = prefix, list = list})
   local result, told = {'ok'}, {}
   if settled then
     settle(prefix, args[2], settled, told)

@@ -27,7 +27,9 @@ local function register(definition, callback)
   local call = definition.callback
   definition.callback = function(keys, args)
     sharded = keys[1] ~= nil
-    damaged = {}
+    if damaged[1] then
+      damaged = {}
+    end
     return call(args)
   end
   redis.register_function(definition)
@@ -87,29 +89,32 @@ local function attempt(prefix, kinds, name, step, ...)
   return fine, result
 end
 
--- Call `step` with the numbers from 1 to `count`. If it fails, call `failed` with the number and the error, and go on with
--- the next one. (One pcall for all costs less than one for each.)
-local function each(count, step, failed)
-  local at = 0
-  local function run()
-    while at < count do
-      at = at + 1
-      step(at)
-    end
+local NOTHING = {}
+
+local function run(step, job)
+  while job.at < job.count do
+    job.at = job.at + 1
+    step(job.at, job)
   end
-  while at < count do
-    local fine, reason = pcall(run)
+end
+
+-- Call `step` with the numbers from 1 to `count`, and with the table `job`. If it fails, call `failed` with the number, the
+-- error and `job`, and go on with the next one. (One pcall for all costs less than one for each. In calls for each message
+-- `step` is no closure: to make one takes as long as a command of Redis.)
+local function each(count, step, failed, job)
+  job = job or {}
+  job.at, job.count = 0, count
+  while job.at < count do
+    local fine, reason = pcall(run, step, job)
     if not fine then
-      failed(at, reason)
+      failed(job.at, reason, job)
     end
   end
 end
 
--- For `each`: the items of a list begin with a client id.
-local function of_clients(prefix, list)
-  return function(i, reason)
-    note_damage(prefix, CLIENT, list[i][1], reason)
-  end
+-- For `each`: an item of `job.list`, which begins with a client id, has failed.
+local function client_failed(i, reason, job)
+  note_damage(job.prefix, CLIENT, job.list[i][1], reason)
 end
 
 local function live(prefix, node)
@@ -175,6 +180,13 @@ local function begin_expiry(prefix, cid, interval)
   end
 end
 
+-- A mark for a change that a function makes, as a record. Two changes with the same number, before and after a failover that
+-- lost the first, have different ones. (The random numbers of Lua are the same in each Redis; the time is not.)
+local function mark()
+  local time = redis.call('TIME')
+  return {'mark', tonumber(time[1]) * 1000000 + tonumber(time[2])}
+end
+
 -- Number the changes of a block, append them to the stream, publish them to every node. `kept` is the entry of the
 -- stream; it lacks the retained messages, which the hash holds.
 local function change(prefix, origin, block, kept)
@@ -209,7 +221,7 @@ local function end_session(prefix, origin, cid, incarnation, persistent)
   end
   forget(prefix, cid)
   if persistent == '1' then
-    return change(prefix, origin, cmsgpack.pack({{'ended', cid, tonumber(incarnation)}}))
+    return change(prefix, origin, cmsgpack.pack({{'ended', cid, tonumber(incarnation)}, mark()}))
   end
   return 0
 end

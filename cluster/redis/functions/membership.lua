@@ -37,7 +37,7 @@ register('flockmq_raise', function(args)
     end
   end
   redis.call('SET', prefix .. 'layout', args[3])
-  change(prefix, '', cmsgpack.pack({{'layout', wanted}}))
+  change(prefix, '', cmsgpack.pack({{'layout', wanted}, mark()}))
   return 1
 end)
 
@@ -49,7 +49,7 @@ register('flockmq_ready', function(args)
     return {'gone'}
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'state', 'ready')
-  local result = {change(prefix, node, cmsgpack.pack({{'ready', node}}))}
+  local result = {change(prefix, node, cmsgpack.pack({{'ready', node}, mark()}))}
   for _, other in ipairs(redis.call('HKEYS', prefix .. 'nodes')) do
     result[#result + 1] = other
     result[#result + 1] = tonumber(redis.call('HGET', prefix .. 'node:' .. other, 'seq') or 0)
@@ -101,7 +101,7 @@ local function remove(prefix, node)
   if redis.call('EXISTS', prefix .. 'owned:' .. node) == 1 then
     redis.call('SADD', prefix .. 'dead', node)
   end
-  return change(prefix, '', cmsgpack.pack({{'left', node}}))
+  return change(prefix, '', cmsgpack.pack({{'left', node}, mark()}))
 end
 
 -- args: prefix, node, dead node, its heartbeats as last seen. Declares it dead if their count is still the same.

@@ -501,17 +501,17 @@ local function begin_grace(prefix, cid)
 end
 
 -- args: prefix, node, group, settings as JSON; '' = it is declared no more. Returns {number of the change, or 0 if nothing
--- changes, dropped messages}, or {'gone'}: the node is dead.
+-- changes, dropped messages, mark of the change}, or {'gone'}: the node is dead.
 register('flockmq_declare_group', function(args)
   local prefix, node, group, settings = args[1], args[2], args[3], args[4]
   if not live(prefix, node) then
     return {'gone'}
   end
   if (redis.call('HGET', prefix .. 'groups', group) or '') == settings then
-    return {0, 0}
+    return {0, 0, 0}
   end
-  local dropped = declare(prefix, group, settings)
-  return {change(prefix, node, cmsgpack.pack({{'group', group, settings}})), dropped}
+  local dropped, marked = declare(prefix, group, settings), mark()
+  return {change(prefix, node, cmsgpack.pack({{'group', group, settings}, marked})), dropped, marked[2]}
 end)
 
 -- args: prefix, cursor, count. A piece of the declared groups: {next cursor, {group, settings, ...}}.
