@@ -36,8 +36,8 @@ examples:
   flockmq prove --start './one.sh' --address 127.0.0.1:1883 --start './other.sh' --address 127.0.0.1:1884
                                                         a cluster: clients connect to any node
 
-The broker must accept clients without a password, keep sessions and messages on its disk, and have no limit of queues
-below 1000 messages. Start it with fresh state.
+The broker must accept clients without a password, keep sessions and messages on its disk, and have no
+limit of queues below 1000 messages. Start it with fresh state.
 """
 
 
