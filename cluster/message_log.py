@@ -1,6 +1,6 @@
 """The log of messages of a node: which messages it has, when blocks are closed, and its record in Redis.
 
-`_speedups/cluster/message_log.pyx` makes the blocks; the store writes them. Layout and keys: deploy/docs/CLUSTER.md,
+`_speedups/log/message_log.pyx` makes the blocks; the store writes them. Layout and keys: deploy/docs/CLUSTER.md,
 "The log of messages".
 """
 
@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable
 
-from _speedups.cluster.message_log import MessageLog
+from _speedups.log.message_log import MessageLog
 from broker.config.schema import AnalyticsConfig
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pool
 from _speedups.session.journal cimport Journal
-from _speedups.cluster.message_log cimport MessageLog
+from _speedups.log.message_log cimport MessageLog
 from _speedups.session.message cimport Message
 from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport Subscriber

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from _speedups.cluster.message_log import MessageLog
+from _speedups.log.message_log import MessageLog
 from _speedups.session.group import Group
 from _speedups.session.journal import Journal
 from _speedups.session.session import Session

@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from _speedups.cluster.log_source import DamagedLog, LogSource, check
 from _speedups.codec.topics import matches
+from _speedups.log.log_source import DamagedLog, LogSource, check
 from _speedups.session.session import Session
 from broker import logs
 from broker.core.data_plane import DataPlane, report

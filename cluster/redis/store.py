@@ -18,7 +18,7 @@ from typing import Any
 import hiredis
 
 from _speedups.cluster.journal import Block
-from _speedups.cluster.message_log import MessageLog
+from _speedups.log.message_log import MessageLog
 from _speedups.session.session import Session
 from broker import logs
 from broker.storage.store import Store

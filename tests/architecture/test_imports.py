@@ -20,7 +20,7 @@ PACKAGES = {
 }
 # Folders and modules of a package, from the bottom up; those on one line do not import each other.
 LAYERS: dict[str, list[str]] = {
-    "_speedups": ["base", "codec", "session", "routing", "protocol", "net", "cluster"],
+    "_speedups": ["base", "codec", "session", "routing", "log", "protocol", "net", "cluster"],
     "broker": [
         "errors version",
         "logs",

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from _speedups.cluster.journal import Block, ClusterJournal
-from _speedups.cluster.message_log import MessageLog
 from _speedups.codec.properties import encode_block
+from _speedups.log.message_log import MessageLog
 from _speedups.routing.router import Router
 from _speedups.session.turn import Turn
 from tests.model.log_block import HEADER, Row, decode

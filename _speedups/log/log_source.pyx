@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from libc.time cimport time_t, tm
 
 from _speedups.base.cursor cimport write_u16, write_varint
-from _speedups.cluster.message_log cimport HAS_PROPERTIES, HEADER, LAYOUT, padded
+from _speedups.log.message_log cimport HAS_PROPERTIES, HEADER, LAYOUT, padded
 from _speedups.codec.publish cimport (
     EXPIRY_SIZE, FLAG_RETAIN, MESSAGE_EXPIRY_INTERVAL, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER,
 )
