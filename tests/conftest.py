@@ -13,6 +13,7 @@ from tests import schedule
 from tests.harness import inprocess
 from tests.harness.balanced_cluster import BalancedCluster
 from tests.harness.cluster_process import KINDS, Broker, ClusterProcess, make_broker
+from tests.harness.logs import Logging, OneNode
 from tests.harness.redis_process import RedisProcess
 
 settings.register_profile("flockmq", deadline=None)  # of one example: machines are busy
@@ -21,6 +22,7 @@ FILES_MOST = 200
 StartBroker = Callable[..., Broker]
 StartRedis = Callable[..., RedisProcess]
 StartCluster = Callable[..., ClusterProcess]
+StartLogging = Callable[..., Logging]
 StartBalanced = Callable[..., BalancedCluster]
 
 
@@ -147,6 +149,26 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
             print(cluster.log_text())
             raise
         cluster.check()
+
+
+@pytest.fixture(params=["cluster", "one node"])
+def start_logging(
+    request: pytest.FixtureRequest, start_cluster: StartCluster, tmp_path: Path
+) -> Iterator[StartLogging]:
+    """Starts what logs messages, a cluster or a node alone: `start_logging({"analytics.topics": "#"}, nodes="a")`."""
+    started: list[OneNode] = []
+
+    def start_one(settings: dict[str, object] | None = None, **_: object) -> OneNode:
+        directory = tmp_path / f"node-{len(started)}"
+        directory.mkdir()
+        started.append(OneNode(directory, {"mqtt.sys_interval": 0, **(settings or {})}))
+        started[-1].start()
+        return started[-1]
+
+    yield start_cluster if request.param == "cluster" else start_one
+    for node in started:
+        assert node.stop() == 0, node.log_text()
+        node.check()
 
 
 @pytest.fixture

@@ -78,6 +78,13 @@ cdef class MessageLog(Subscriber):
         buffer_free(&self.property_ends, &self.pool)
         pool_free(&self.pool)
 
+    def continue_after(self, *, int64_t ms, uint64_t size, uint64_t rows, uint64_t lacking):
+        """Go on with a log that has entries: the time in the id of the last one, bytes, rows, messages that it lacks."""
+        self.last = max(self.last, ms * 1000 + 999)
+        self.bytes_before = size
+        self.rows_before = rows
+        self.lacking = lacking
+
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1:
         """Log a message of a client, if this node accepted it. The log is not counted as a receiver."""
         if publication.forwarded or publication.publisher == NULL or publication.publisher == <void*>None:

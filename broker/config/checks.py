@@ -37,12 +37,23 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             "the Redis that workers start has no replicas",
             "name one with --redis redis://HOST:PORT, or leave it at 0",
         )
+    _check_log(config, origins)
+
+
+def _check_log(config: Config, origins: Mapping[str, str]) -> None:
     topics = config.analytics.topics
-    if topics and not cluster.redis:
+    if not topics or config.cluster.redis:
+        return
+    key = f"analytics.topics = {list(topics)} ({origins['analytics.topics']})"
+    if config.cluster.workers > 1:
         raise ConfigError(
-            f"analytics.topics = {list(topics)} ({origins['analytics.topics']}): "
-            "messages are logged into a Redis, and none is configured",
-            "name one with --redis redis://HOST:PORT; one node with a Redis is a cluster, too",
+            f"{key}: messages are logged into a Redis of yours, and none is configured",
+            "name one with --redis redis://HOST:PORT, or serve with one worker",
+        )
+    if config.store.url == "memory":
+        raise ConfigError(
+            f"{key}: the log of messages is in files beside the store, and store memory has none",
+            "name a file with --store sqlite:PATH, or a Redis with --redis redis://HOST:PORT",
         )
 
 

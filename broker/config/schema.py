@@ -409,7 +409,8 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class AnalyticsConfig:
-    """The log of messages for Spark (`flockmq analytics`), in the cluster's Redis. Without `topics` there is none."""
+    """The log of messages, for streams, `flockmq replay` and Spark (`flockmq analytics`): in the cluster's Redis, or in
+    files beside the store of a node without Redis. Without `topics` there is none."""
 
     topics: tuple[str, ...] = option(
         (),
@@ -420,19 +421,20 @@ class AnalyticsConfig:
     )
     log_bytes: int = option(
         256 * MIB,
-        "Bytes of the log of messages of a node in Redis; the oldest are dropped first, read or not.",
+        "Bytes of the log of messages of a node; the oldest are dropped first, read or not.",
         Size(1 * MIB, SIZE_MAX),
         reloadable=True,
     )
     log_seconds: float = option(
         3600.0,
-        "Seconds for which logged messages are kept in Redis.",
+        "Seconds for which logged messages are kept.",
         Duration(1, CENTURY),
         reloadable=True,
     )
     max_waiting_bytes: int = option(
         32 * MIB,
-        "Bytes of the log that may wait for a slow Redis; above, messages of QoS 0 are counted instead of logged.",
+        "Bytes of the log that may wait for a slow Redis or disk; above, messages of QoS 0 are counted instead of "
+        "logged.",
         Size(64 * 1024, SIZE_MAX),
         reloadable=True,
     )

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from _speedups.codec.packets import Connect
+from _speedups.log.journal import LoggedJournal
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
 from _speedups.session.counters import TAKEOVERS
-from _speedups.session.journal import Journal
 from _speedups.session.session import Session
 from broker import logs
 from broker.auth.authenticator import ReasonCode
@@ -26,7 +26,11 @@ from broker.core.group_settings import settings_of
 from broker.core.session_expiry import interval_of
 from broker.storage.compaction import MIN_BYTES, Compaction
 from broker.storage.restore import Restorer
+from broker.storage.sqlite import SqliteStore
 from broker.storage.store import Store
+from broker.streams.file_log import FileLog
+from broker.streams.logged_messages import LoggedMessages
+from broker.streams.message_log import MessageLog
 
 STOP_SECONDS = 10.0  # that a store may take for the last blocks
 CHECK_SECONDS = 0.25  # between looks whether it has failed meanwhile
@@ -35,7 +39,7 @@ log = logs.get("flockmq.node")
 
 
 class StandaloneCoordinator(Coordinator):
-    """A node that shares nothing.
+    """A node that shares nothing. With the embedded store it can log messages.
 
     Args:
         store: of the journal.
@@ -43,6 +47,8 @@ class StandaloneCoordinator(Coordinator):
         call_later: calls a function after seconds; None: messages are delayed by whole ticks.
         fail: called with the reason when the store has failed: the node must end.
     """
+
+    journal: LoggedJournal
 
     def __init__(
         self,
@@ -54,7 +60,9 @@ class StandaloneCoordinator(Coordinator):
     ) -> None:
         self.store = store
         self._fail = fail
-        self.journal = Journal()
+        self.journal = LoggedJournal()
+        self._logged: LoggedMessages | None = None
+        self._message_log: FileLog | None = None
         self._call = call
         self._call_later = call_later
 
@@ -81,6 +89,7 @@ class StandaloneCoordinator(Coordinator):
         restorer = Restorer(plane.router, plane.sessions)
         began = time.monotonic()
         restorer.read(self.store.open())
+        self._open_log()
         self.store.start(self._confirm, self._call)
         self._expiry.start_clock(restorer.clock)
         if self.store.durable:
@@ -103,6 +112,14 @@ class StandaloneCoordinator(Coordinator):
         self._declare_configured(plane.config)
         plane.end_turn()
 
+    def _open_log(self) -> None:
+        """Go on with the log of messages of the store."""
+        if isinstance(self.store, SqliteStore):
+            self._message_log = FileLog(self.store)
+            self._logged = LoggedMessages(self.data_plane, self.store, lambda: self.data_plane.config.analytics)
+            self.journal.attach(self._logged.log)
+            self._logged.start()
+
     def _confirm(self, blocks: int) -> None:
         """The store has stored the next blocks."""
         self.data_plane.turn.confirm(blocks)
@@ -112,6 +129,8 @@ class StandaloneCoordinator(Coordinator):
     def configure(self, config: Config) -> None:
         self._expiry.configure()
         self._declare_configured(config)
+        if self._logged is not None:
+            self._logged.configure()
         self.data_plane.end_turn()
 
     def _declare_configured(self, config: Config) -> None:
@@ -148,6 +167,8 @@ class StandaloneCoordinator(Coordinator):
     async def stop(self) -> None:
         self._delayed.stop()
         self._expiry.record_clock()
+        if self._logged is not None:
+            self._logged.log.close()
         await self._stored()
         self.store.close()
         self._check_store()
@@ -174,6 +195,10 @@ class StandaloneCoordinator(Coordinator):
 
     def ready(self) -> tuple[bool, str]:
         return True, "ready"
+
+    @property
+    def message_log(self) -> MessageLog | None:
+        return self._message_log if self.data_plane.config.analytics.topics else None
 
     # ---- connections and sessions ----
 

@@ -27,7 +27,7 @@ from broker.streams.streams import Streams
 MAX_SEARCHES = 10_000  # filters of one session whose retained messages are still to be sent
 STREAM = PREFIX.encode()
 FAILURE = 0x80  # in SUBACK at level 4
-NO_LOG = "no log of messages to read a stream from: analytics.topics with Redis keeps one"
+NO_LOG = "no log of messages to read a stream from: analytics.topics keeps one"
 MAX_REASONS = 16  # user properties of a SUBACK with the reasons of refusals
 
 

@@ -4,7 +4,10 @@ One thread owns the database. It commits all blocks since its last transaction i
 makes groups larger instead of queues longer; the loop never waits for it. A block is one row, whatever number of
 messages it holds: SQLite costs nothing per message.
 
-`broker/storage/sqlite_file.py` has the file: its layout, and the reasons to refuse one.
+The log of messages is files beside it. The same thread appends to them before the transaction, which notes the bytes of
+the log. So an entry of the log and the records of its turn are kept both, or none of them.
+
+`broker/storage/sqlite_file.py` has the file: its layout, and the reasons to refuse one. `log_files.py` has the log.
 
 An error that may pass, such as a full disk, is retried. Any other exception ends the thread: `failure` has the reason,
 and the node ends.
@@ -18,11 +21,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from _speedups.log.journal import Block
+from _speedups.log.message_log import MessageLog
 from broker import logs
 from broker.errors import StoreFailure
 from broker.storage import sqlite_file
 from broker.storage.confirmed_note import ConfirmedNote
-from broker.storage.store import Store
+from broker.storage.log_files import LogEntry, LogFiles
+from broker.storage.log_segments import folder_of
+from broker.storage.store import LogStore
 
 RETRY_SECONDS = 1.0  # between attempts when the disk is full or broken
 LOG_SECONDS = 60.0  # between lines in the log about it
@@ -42,8 +49,13 @@ PASSING = frozenset(  # errors of SQLite that the same write may not meet again
 log = logs.get("flockmq.store")
 
 
-class SqliteStore(Store):
-    """Blocks in a SQLite file.
+# A block of a turn, perhaps with an entry of the log of messages; such an entry alone; a position, before which blocks
+# are dropped; None: the end.
+Work = bytes | Block | tuple[bytes, bytes] | int | None
+
+
+class SqliteStore(LogStore):
+    """Blocks in a SQLite file, and the log of messages in files beside it.
 
     Args:
         path: of the database; a `-wal` file stands beside it while it is open, and a `-confirmed` file from then on.
@@ -58,7 +70,13 @@ class SqliteStore(Store):
         self._note = ConfirmedNote(path, sync)
         self._size = 0
         self._position = 1
-        self._work: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
+        self.log_files = LogFiles(folder_of(path), sync=sync == "full")
+        self._noted: int | None = None  # bytes of the log, as the database has them
+        self._on_logged: Callable[[list[LogEntry]], object] = lambda entries: None
+        self._message_log: MessageLog | None = None
+        self._unlogged = 0  # bytes of the log that wait
+        self._max_unlogged = 0
+        self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._log_at = 0.0  # when an error is logged again; 0 = there is none
@@ -75,6 +93,37 @@ class SqliteStore(Store):
                 self._size += len(block)
                 yield block
             self._note.check(self._position - 1)
+            self._noted = sqlite_file.noted_log(self._database)
+            self.log_files.open(self._noted)
+
+    # ---- the log of messages ----
+
+    def follow(self, log: MessageLog) -> None:
+        reached = self.log_files.reached
+        log.continue_after(ms=reached.ms, size=reached.total, rows=reached.rows, lacking=reached.lacking)
+        self._message_log = log
+
+    def on_logged(self, callback: Callable[[list[LogEntry]], object]) -> None:
+        """Call this function on the loop's thread with the entries of the log that are stored."""
+        self._on_logged = callback
+
+    def bound_log(self, max_bytes: int, max_seconds: float, max_waiting: int) -> None:
+        self.log_files.bound(max_bytes, max_seconds)
+        self._max_unlogged = max_waiting
+        self._weigh(0)
+
+    def log(self, entry_id: bytes, block: bytes) -> None:
+        self._weigh(len(block))
+        self._work.put((entry_id, block))
+
+    def _logged(self, entries: list[LogEntry]) -> None:
+        self._weigh(-sum(len(entry.block) for entry in entries))
+        self._on_logged(entries)
+
+    def _weigh(self, change: int) -> None:
+        self._unlogged += change
+        if self._message_log is not None:
+            self._message_log.suspended = self._unlogged > self._max_unlogged
 
     # ---- writing ----
 
@@ -85,9 +134,14 @@ class SqliteStore(Store):
         self._thread = threading.Thread(target=self._run, name="flockmq-store", daemon=True)
         self._thread.start()
 
-    def commit(self, block: bytes) -> None:
-        self._position += 1
-        self._size += len(block)
+    def commit(self, block: bytes | Block) -> None:
+        records = block
+        if isinstance(block, Block):
+            self._weigh(len(block.entry[1]))
+            records = block.records
+        if records:
+            self._position += 1
+            self._size += len(records)
         self._work.put(block)
 
     @property
@@ -109,6 +163,7 @@ class SqliteStore(Store):
             self._thread = None
         if hasattr(self, "_database"):
             self._database.close()
+        self.log_files.close()
         self._note.close()
 
     def describe(self) -> str:
@@ -128,66 +183,116 @@ class SqliteStore(Store):
 
     def _write(self) -> None:
         """Until `close`: one transaction for all blocks in the queue."""
-        items: list[bytes | int | None] = []
+        items: list[Work] = []
         while None not in items:
             items = [self._work.get()]
             with contextlib.suppress(queue.Empty):
                 while True:
                     items.append(self._work.get_nowait())
-            blocks = [item for item in items if isinstance(item, bytes)]
+            entries = [_entry(item) for item in items if isinstance(item, tuple | Block)]
+            blocks = [
+                item.records if isinstance(item, Block) else item for item in items if isinstance(item, bytes | Block)
+            ]
+            stored = [block for block in blocks if block]
             forget = max((item for item in items if isinstance(item, int)), default=0)
-            is_emptied = forget >= self._written + len(blocks)
+            is_emptied = forget >= self._written + len(stored)
             if is_emptied:
                 self._note.write(0)  # an empty table has no positions
-            while not self._transaction(blocks, forget):
-                if self._closing.is_set():
-                    if blocks:
-                        self.failure = StoreFailure(
-                            f"the store {self.path} was closed with {len(blocks)} blocks that could not be written",
-                            "messages in them were not acknowledged; make room, or mend the disk",
-                        )
-                    log.error("store closed with blocks that could not be written", blocks=len(blocks))
-                    return
-                time.sleep(RETRY_SECONDS)
-            if blocks:
-                self._written += len(blocks)
-                with contextlib.suppress(RuntimeError):  # the loop is closed
+            is_waited_for = bool(blocks or forget)
+            if not (
+                self._until_done(self._append, entries, is_waited_for)
+                and self._until_done(self._commit, stored, forget)
+            ):
+                if blocks:
+                    self.failure = StoreFailure(
+                        f"the store {self.path} was closed with {len(blocks)} blocks that could not be written",
+                        "messages in them were not acknowledged; make room, or mend the disk",
+                    )
+                log.error("store closed with blocks that could not be written", blocks=len(blocks))
+                return
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                if entries:
+                    self._call(self._logged, entries)
+                if blocks:
                     self._call(self._confirm, len(blocks))
-                if not is_emptied:
-                    self._note.write(self._written - 1)
+            if stored and not is_emptied:
+                self._note.write(self._written - 1)
 
-    def _transaction(self, blocks: list[bytes], forget: int) -> bool:
-        try:
-            self._database.execute("BEGIN")
-            for position, block in enumerate(blocks, self._written):
-                sqlite_file.insert(self._database, position, block)
-            if forget:
-                (gone,) = self._database.execute(
-                    "SELECT coalesce(sum(length(records)), 0) FROM block WHERE position < ?", (forget,)
-                ).fetchone()
-                self._database.execute("DELETE FROM block WHERE position < ?", (forget,))
-            self._database.execute("COMMIT")
-        except (sqlite3.Error, MemoryError) as error:
-            if not _may_pass(error):
+    def _until_done(self, step: Callable[..., None], *arguments: object) -> bool:
+        """Repeat a step until it succeeds; False: the store is closed instead."""
+        while True:
+            try:
+                step(*arguments)
+            except (sqlite3.Error, OSError, MemoryError) as error:
+                if not _may_pass(error):
+                    raise
+                if time.monotonic() >= self._log_at:
+                    log.error("store can't write: no message is acknowledged until it can", path=self.path, error=error)
+                    self._log_at = time.monotonic() + LOG_SECONDS
+            else:
+                return True
+            if self._closing.is_set():
+                return False
+            time.sleep(RETRY_SECONDS)
+
+    def _append(self, entries: list[LogEntry], is_waited_for: bool) -> None:
+        """Append to the log; before blocks are committed or confirmed, the disk has all of the log."""
+        if entries and self._noted is None:  # else a first entry without its records would not be cut off
+            sqlite_file.note_log(self._database, self.log_files.end)
+            self._noted = self.log_files.end
+        if entries or self._is_longer():
+            self.log_files.append(entries, durable=is_waited_for)
+
+    def _is_longer(self) -> bool:
+        """Whether the log has more than the database has noted."""
+        return self._noted is not None and self.log_files.end != self._noted
+
+    def _commit(self, blocks: list[bytes], forget: int) -> None:
+        """One transaction for all blocks."""
+        if blocks or forget:
+            try:
+                gone = self._transaction(blocks, forget)
+            except (sqlite3.Error, MemoryError):
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
                 raise
-            if time.monotonic() >= self._log_at:
-                log.error("store can't write: no message is acknowledged until it can", path=self.path, error=error)
-                self._log_at = time.monotonic() + LOG_SECONDS
-            with contextlib.suppress(sqlite3.Error):
-                self._database.execute("ROLLBACK")
-            return False
+            self._written += len(blocks)
+            if forget:
+                with contextlib.suppress(RuntimeError):
+                    self._call(self._forgotten, gone)
         if self._log_at:
             log.info("store can write again", path=self.path)
             self._log_at = 0.0
+
+    def _transaction(self, blocks: list[bytes], forget: int) -> int:
+        """Insert blocks, note the bytes of the log, drop the blocks before a position; returns the bytes of these."""
+        self._database.execute("BEGIN")
+        for position, block in enumerate(blocks, self._written):
+            sqlite_file.insert(self._database, position, block)
+        if is_longer := self._is_longer():
+            sqlite_file.note_log(self._database, self.log_files.end)
+        gone = 0
         if forget:
-            with contextlib.suppress(RuntimeError):
-                self._call(self._forgotten, gone)
-        return True
+            (gone,) = self._database.execute(
+                "SELECT coalesce(sum(length(records)), 0) FROM block WHERE position < ?", (forget,)
+            ).fetchone()
+            self._database.execute("DELETE FROM block WHERE position < ?", (forget,))
+        self._database.execute("COMMIT")
+        if is_longer:
+            self._noted = self.log_files.end
+        return int(gone)
 
     def _forgotten(self, size: int) -> None:
         self._size -= size
 
 
-def _may_pass(error: sqlite3.Error | MemoryError) -> bool:
-    """Whether the same transaction may succeed later."""
-    return isinstance(error, MemoryError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING
+def _entry(item: tuple[bytes, bytes] | Block) -> LogEntry:
+    """The entry of the log in a piece of work."""
+    entry_id, block = item.entry if isinstance(item, Block) else item
+    ms, _, total = entry_id.partition(b"-")
+    return LogEntry(int(ms), int(total), block, isinstance(item, Block) and bool(item.records))
+
+
+def _may_pass(error: sqlite3.Error | OSError | MemoryError) -> bool:
+    """Whether the same write may succeed later."""
+    return not isinstance(error, sqlite3.Error) or getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING

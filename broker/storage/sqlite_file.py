@@ -139,6 +139,23 @@ def insert(database: sqlite3.Connection, position: int, block: bytes) -> None:
     database.execute("INSERT INTO block VALUES (?, ?, ?)", (position, zlib.crc32(block), block))
 
 
+# ---- the log of messages ----
+
+
+def noted_log(database: sqlite3.Connection) -> int | None:
+    """The bytes of the log of messages as of the last transaction; None: there was none with a log."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'log'").fetchone():
+        return None
+    found = database.execute("SELECT total FROM log").fetchone()
+    return int(found[0]) if found else None
+
+
+def note_log(database: sqlite3.Connection, total: int) -> None:
+    """Note the bytes of the log of messages, within the caller's transaction. Earlier versions pass over the table."""
+    database.execute("CREATE TABLE IF NOT EXISTS log (id INTEGER PRIMARY KEY, total INTEGER NOT NULL)")
+    database.execute("REPLACE INTO log VALUES (1, ?)", (total,))
+
+
 # ---- marks ----
 
 

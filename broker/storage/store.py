@@ -8,6 +8,7 @@ durable as the store promises. Acknowledgements are sent after that and not befo
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
+from _speedups.log.message_log import MessageLog
 from broker.errors import StoreFailure
 
 
@@ -62,3 +63,19 @@ class Store(ABC):
     @abstractmethod
     def describe(self) -> str:
         """Where state is stored, as a sentence for the operator."""
+
+
+class LogStore(Store):
+    """A store that keeps the log of messages, too: entries alone, or with the records of a turn."""
+
+    @abstractmethod
+    def follow(self, log: MessageLog) -> None:
+        """Suspend this log while too much of it waits to be stored."""
+
+    @abstractmethod
+    def bound_log(self, max_bytes: int, max_seconds: float, max_waiting: int) -> None:
+        """Bound the log of messages: bytes and seconds that are kept, bytes that may wait to be stored."""
+
+    @abstractmethod
+    def log(self, entry_id: bytes, block: bytes) -> None:
+        """Store an entry of the log that no acknowledgement waits for."""

@@ -9,6 +9,7 @@ import sys
 import time
 from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,14 +23,17 @@ from broker.commands.client_flags import (
 from broker.commands.client_tls_flags import add_certificate_options, names_certificates, tls_context
 from broker.commands.parser import Parser
 from broker.config.broker_url import PORTS, SECURE, WEB, WEB_PATH, port_of
-from broker.errors import ClientError, ConnectRefusedError, UsageError
+from broker.config.load import load
+from broker.errors import ClientError, ConnectRefusedError, FlockError, UsageError
 from cluster.commands.connection import add_redis_options, connected
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from broker.client.client import Client
     from broker.client.options import Options
+    from cluster.analytics.log.log import Logs
+    from cluster.replay.file_log import FileLogs
     from cluster.replay.player import Manner, Progress
     from cluster.replay.recording import Recording
 
@@ -43,6 +47,7 @@ EXAMPLES = """\
   flockmq replay --since "1 h ago" --to mqtts://ada:secret@test.example --cafile ca.pem
   flockmq replay --since "1 h ago" --topic-prefix replay/ --with-times      beside what is live
   flockmq replay --since "1 h ago" --filter 'site/+/temp' --count           how many, how large
+  flockmq replay --since "1 h ago" --store sqlite:/var/lib/flockmq/state.db  of a node without Redis
   flockmq replay --since "5 min ago" --client pump-17 --dry-run --json      what pump-17 sent, as JSON lines
 
 Messages keep their order, QoS and RETAIN; they come from one client, this one. Where they are logged again, as by
@@ -59,20 +64,57 @@ def run(arguments: list[str]) -> int:
         raise UsageError("no --since", 'name the begin of the range: --since "10 min ago"')
     check(args)
     options = client_options(args)
+    with opened(args) as logs:
+        from cluster.replay import listing
+        from cluster.replay.recording import Recording
+
+        recording = Recording(logs, selection(args), warn)
+        if args.count:
+            return listing.count(recording, as_json=args.json)
+        if args.dry_run:
+            return listing.show(recording, args.limit, as_json=args.json)
+        return asyncio.run(publish(recording, args, options))
+
+
+@contextlib.contextmanager
+def opened(args: Namespace) -> "Iterator[Logs | FileLogs]":
+    """The logs that the arguments or the configuration name: in Redis, or beside the store of a node without Redis."""
+    if (folder := log_folder(args)) is not None:
+        from cluster.replay.file_log import FileLogs
+
+        try:
+            yield FileLogs(folder)
+        except OSError as error:
+            if error.filename is None:
+                raise  # of the broker that messages are published to, or of our output
+            raise FlockError(f"{error.filename} can't be read: {error.strerror}") from error
+        return
     with connected(args) as cluster:
         from cluster.analytics.log.connection import Connection
         from cluster.analytics.log.log import Logs
         from cluster.redis.clients import RedisAddress
-        from cluster.replay import listing
-        from cluster.replay.recording import Recording
 
         with Connection(RedisAddress.parse(cluster.config.redis, cluster.config.prefix), PATIENCE) as connection:
-            recording = Recording(Logs(connection), selection(args), warn)
-            if args.count:
-                return listing.count(recording, as_json=args.json)
-            if args.dry_run:
-                return listing.show(recording, args.limit, as_json=args.json)
-            return asyncio.run(publish(recording, args, options))
+            yield Logs(connection)
+
+
+def log_folder(args: Namespace) -> Path | None:
+    """The folder of the log of a node without Redis; None: the logs are in Redis. Raises UsageError."""
+    from broker.storage.log_segments import folder_of
+
+    if args.redis is not None and args.store is not None:
+        raise UsageError("--redis and --store exclude each other")
+    named = {"cluster.redis": args.redis, "store.url": args.store}
+    config = load({key: text for key, text in named.items() if text is not None}, file=args.config)
+    kind, _, path = config.store.url.partition(":")
+    folder = folder_of(Path(path)) if kind == "sqlite" else None
+    if args.store is not None:
+        if folder is None or not folder.is_dir():
+            raise FlockError(
+                f"there is no log of messages beside {args.store}", "`analytics.topics` of the node turns it on"
+            )
+        return folder
+    return None if config.cluster.redis or folder is None or not folder.is_dir() else folder
 
 
 def make_parser() -> Parser:
@@ -108,6 +150,8 @@ def make_parser() -> Parser:
     group = parser.add_argument_group("instead of publishing")
     group.add_argument("--count", action="store_true", help="how many there are, by node")
     group.add_argument("--dry-run", action="store_true", help="a line for each; with --json as for --with-times")
+    group = parser.add_argument_group("where the log is")
+    group.add_argument("--store", metavar="URL", help="beside this store, sqlite:PATH, of a node without Redis")
     add_redis_options(parser)
     return parser
 

@@ -21,7 +21,7 @@ from _speedups.cluster.journal import Block
 from _speedups.log.message_log import MessageLog
 from _speedups.session.session import Session
 from broker import logs
-from broker.storage.store import Store
+from broker.storage.store import LogStore
 from cluster.redis.keys import Keys
 from cluster.redis.link import Link, LinkLost, Reply, ignore
 from cluster.redis.log_bounds import LogBounds
@@ -55,7 +55,7 @@ class Unconfirmed:
         return len(self.entry[1]) if self.entry is not None else 0
 
 
-class RedisStore(Store):
+class RedisStore(LogStore):
     """Writes the blocks of the journal and of the log of messages to Redis.
 
     Args:
@@ -182,19 +182,16 @@ class RedisStore(Store):
     # ---- the log of messages ----
 
     def follow(self, log: MessageLog) -> None:
-        """Suspend this log while too much of it waits for Redis, or Redis is unreachable."""
         self._message_log = log
         self._weigh(0)
 
     def bound_log(self, max_bytes: int, max_seconds: float, max_waiting: int) -> None:
-        """Bound the log of messages: bytes and seconds that are kept, bytes that may wait for Redis."""
         self._message_bounds.max_bytes = max_bytes
         self._message_bounds.max_seconds = max_seconds
         self._max_unlogged = max_waiting
         self._weigh(0)
 
     def log(self, entry_id: bytes, block: bytes) -> None:
-        """Write a block of the log of messages that no acknowledgement waits for."""
         if not self._closed:
             self._append(Unconfirmed(0, None, (entry_id, block)))
 

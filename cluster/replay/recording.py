@@ -17,6 +17,7 @@ from broker.errors import FlockError
 from cluster.analytics.log.log import Entry, Gap, KnownLog, Log, Logs
 from cluster.analytics.times import SECOND, format_time
 from cluster.replay import rows
+from cluster.replay.file_log import FileLog, FileLogs
 
 LATE = 5 * SECOND  # a block is closed shortly after its messages were accepted
 CHUNK = 256  # messages handed over at a time
@@ -55,7 +56,7 @@ class Recording:
     """The messages of a selection.
 
     Args:
-        logs: of the cluster.
+        logs: of the cluster, or of a node alone.
         selection: of messages.
         tell: callback for each gap, with a sentence.
 
@@ -63,7 +64,7 @@ class Recording:
         FlockError: there are no logs, or none of the named nodes.
     """
 
-    def __init__(self, logs: Logs, selection: Selection, tell: Callable[[str], None]) -> None:
+    def __init__(self, logs: Logs | FileLogs, selection: Selection, tell: Callable[[str], None]) -> None:
         self.selection = selection
         self.losses = Losses()
         self._tell = tell
@@ -83,7 +84,7 @@ class Recording:
     def _known(self, found: dict[str, KnownLog]) -> list[KnownLog]:
         if not found:
             raise FlockError(
-                "no node of this cluster has a log of messages",
+                "there is no log of messages",
                 "`analytics.topics` in the nodes' configuration turns it on",
             )
         named = self.selection.nodes
@@ -96,7 +97,7 @@ class Recording:
 
     # ---- one log ----
 
-    def _messages(self, known: KnownLog, log: Log, last: Entry | None) -> Iterator[Logged]:
+    def _messages(self, known: KnownLog, log: Log | FileLog, last: Entry | None) -> Iterator[Logged]:
         since, until = self.selection.since, self.selection.until
         start = log.at_time(since // 1000)
         self._check_start(known, log, since, until)
@@ -122,7 +123,7 @@ class Recording:
             f"({format_time(gap.start.ms * 1000)} to {format_time(gap.end.ms * 1000)}): trimmed before they were read"
         )
 
-    def _check_start(self, known: KnownLog, log: Log, since: int, until: int) -> None:
+    def _check_start(self, known: KnownLog, log: Log | FileLog, since: int, until: int) -> None:
         """Report earlier messages that the log no longer has, if they may be of the range."""
         if known.last is not None:
             if since <= known.last.ms * 1000 and known.began * 1000 < until:

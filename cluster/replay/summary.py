@@ -63,4 +63,4 @@ def summarize(progress: Progress, recording: Recording, seconds: float, *, as_js
 def tell_lacking(recording: Recording) -> None:
     """Report messages that were never logged."""
     if recording.losses.lacking:
-        warn(f"{recording.losses.lacking:,} messages of QoS 0 were never logged: Redis was slow or away")
+        warn(f"{recording.losses.lacking:,} messages of QoS 0 were never logged: Redis or the disk was slow or away")

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import time
-from collections import deque
 from typing import Any
 
 import redis
@@ -17,46 +16,16 @@ import redis.asyncio
 
 from broker.streams.message_log import Entry, LogAway, MessageLog
 from broker.streams.since import Place
+from broker.streams.tail import Tail
 from cluster.redis.clients import RedisAddress
 
 FIELD = b"b"
-KEPT_BYTES = 4 << 20  # of the newest entries of each log
 WAIT_MS = 500  # that one XREAD waits, so that new logs are found
 NODES_SECONDS = 0.5  # for which the list of logs is not read again
 TAIL_COUNT = 64  # entries of each log that one XREAD returns
 RETRY_SECONDS = 0.5
 READERS = 4  # commands under way at a time, beside the one that waits for the newest entries
 IDLE_SECONDS = 30.0  # after which nothing is read for streams any more
-
-
-class Tail:
-    """The newest entries of one log."""
-
-    def __init__(self, ms: int, total: int) -> None:
-        self.entries: deque[Entry] = deque()
-        self.start_ms = ms  # of the entry before the first one here
-        self.start = total  # bytes of the log before the first entry here
-        self.last = f"{ms}-{total}"  # id of the newest entry
-        self._bytes = 0
-
-    def add(self, entry: Entry) -> None:
-        """A new entry."""
-        self.entries.append(entry)
-        self.last = f"{entry.ms}-{entry.total}"
-        self._bytes += len(entry.block)
-        while self._bytes > KEPT_BYTES:
-            oldest = self.entries.popleft()
-            self._bytes -= len(oldest.block)
-            self.start_ms, self.start = oldest.ms, oldest.total
-
-    def after(self, total: int) -> list[Entry]:
-        """The entries after a place."""
-        found: list[Entry] = []
-        for entry in reversed(self.entries):
-            if entry.total <= total:
-                break
-            found.append(entry)
-        return found[::-1]
 
 
 class RedisLog(MessageLog):
@@ -107,11 +76,8 @@ class RedisLog(MessageLog):
 
     async def read(self, node: str, place: Place | None, since: int, count: int) -> tuple[list[Entry], bool]:
         tail = self._tails.get(node)
-        if tail is not None:
-            if place is None and since // 1000 > tail.start_ms:
-                return tail.after(tail.start), True
-            if place is not None and not place.rows and place.total >= tail.start:
-                return tail.after(place.total), True
+        if tail is not None and (newest := tail.find(place, since)) is not None:
+            return newest, True
         if place is None:
             begin = f"{since // 1000}-0"
         else:

@@ -11,10 +11,10 @@ from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec
 from _speedups.codec.properties import decode_block
 from _speedups.codec.reason_codes import ReasonCode
 from broker.cli import main
-from tests.conftest import StartCluster, StartRedis
+from tests.conftest import StartCluster, StartLogging, StartRedis
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode, ClusterProcess
-from tests.harness.logs import entries, logged_rows
+from tests.harness.logs import Logging, entries, logged_rows
 from tests.harness.shared_member import Worker
 from tests.harness.shared_member import publish as publish_work
 from tests.harness.socket_client import SocketClient
@@ -23,7 +23,7 @@ from tests.model.log_block import HEADER, decode
 EVERYTHING = {"analytics.topics": "#"}
 
 
-def payloads(cluster: ClusterProcess) -> Counter[bytes]:
+def payloads(cluster: Logging) -> Counter[bytes]:
     return Counter(row.payload for row in logged_rows(cluster))
 
 
@@ -69,8 +69,8 @@ def test_each_message_is_logged_by_the_node_that_accepted_it(start_cluster: Star
     assert nodes == {node_id(cluster, "a"), node_id(cluster, "c")}
 
 
-def test_properties_are_logged_as_they_were_received(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(EVERYTHING, nodes="ab")
+def test_properties_are_logged_as_they_were_received(start_logging: StartLogging) -> None:
+    cluster = start_logging(EVERYTHING, nodes="ab")
     properties = {"content_type": "x", "correlation_data": b"\xff", "user_property": [("a", "1"), ("a", "2")]}
     expiring = {"message_expiry_interval": 3600, **properties}
     client = SocketClient(
@@ -97,9 +97,9 @@ def test_properties_are_logged_as_they_were_received(start_cluster: StartCluster
     }
 
 
-def test_filters_choose_and_can_be_changed(start_cluster: StartCluster) -> None:
+def test_filters_choose_and_can_be_changed(start_logging: StartLogging) -> None:
     """Topics that begin with $ are logged when a filter says so; $SYS and what is the broker's own never."""
-    cluster = start_cluster({"analytics.topics": "site/+/temp,$own/#", "mqtt.sys_interval": 0.1}, nodes="a")
+    cluster = start_logging({"analytics.topics": "site/+/temp,$own/#", "mqtt.sys_interval": 0.1}, nodes="a")
     client = SocketClient(cluster.port, "c")
     for topic in ("site/1/temp", "site/1/humidity", "site/temp", "$own/x", "$SYS/x"):
         publish_1(client, topic, topic.encode(), 1)
@@ -124,9 +124,9 @@ def test_wills_are_logged_for_their_clients(start_cluster: StartCluster) -> None
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_many(start_cluster: StartCluster, qos: int) -> None:
+def test_many(start_logging: StartLogging, qos: int) -> None:
     """Blocks that are full in a turn, and more topics and clients than a block names once."""
-    cluster = start_cluster(EVERYTHING, nodes="a")
+    cluster = start_logging(EVERYTHING, nodes="a")
     clients = [SocketClient(cluster.port, f"c{i}") for i in range(10)]
     count = 3000
     for start in range(0, count, 300):
@@ -146,8 +146,8 @@ def test_many(start_cluster: StartCluster, qos: int) -> None:
     assert all(numbers == list(range(count)) for numbers in by_client.values())
 
 
-def test_a_quiet_node_gathers_messages_of_qos_0(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(EVERYTHING, nodes="a")
+def test_a_quiet_node_gathers_messages_of_qos_0(start_logging: StartLogging) -> None:
+    cluster = start_logging(EVERYTHING, nodes="a")
     client = SocketClient(cluster.port, "c")
     for i in range(100):
         client.send(Publish("t", b"%d" % i))

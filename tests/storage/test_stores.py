@@ -289,11 +289,12 @@ def test_a_full_disk_confirms_nothing_until_there_is_room(tmp_path: Path, monkey
     failed = threading.Semaphore(0)
     transaction = store._transaction
 
-    def watched(blocks: list[bytes], forget: int) -> bool:
-        done = transaction(blocks, forget)
-        if not done:
+    def watched(blocks: list[bytes], forget: int) -> int:
+        try:
+            return transaction(blocks, forget)
+        except sqlite3.Error:
             failed.release()
-        return done
+            raise
 
     monkeypatch.setattr(store, "_transaction", watched)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -328,6 +328,16 @@ def test_workers_that_start_a_redis_have_no_replicas() -> None:
     assert load(more, {}).cluster.replicas == 1
 
 
+def test_the_log_of_messages_needs_a_place() -> None:
+    topics = {"analytics.topics": "#"}
+    assert load(topics, {}).analytics.topics == ("#",)
+    assert load({**topics, "store.url": "memory", "cluster.redis": "redis://localhost"}, {}).analytics.topics == ("#",)
+    with pytest.raises(ConfigError, match="store memory has none"):
+        load({**topics, "store.url": "memory"}, {})
+    with pytest.raises(ConfigError, match="a Redis of yours"):
+        load({**topics, "cluster.workers": "2"}, {})
+
+
 @pytest.mark.parametrize(
     "url",
     [

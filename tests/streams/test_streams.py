@@ -12,10 +12,10 @@ import pytest
 from _speedups.codec.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, Unsubscribe
 from _speedups.codec.reason_codes import ReasonCode
 from broker.streams.since import parse_since
-from tests.conftest import StartBroker, StartCluster
+from tests.conftest import StartBroker, StartLogging
 from tests.harness.broker_process import until
-from tests.harness.cluster_process import ClusterProcess
-from tests.harness.logs import logged_rows
+from tests.harness.deadline import DEADLINE
+from tests.harness.logs import Logging, OneNode, logged_rows
 from tests.harness.socket_client import SocketClient
 
 EVERYTHING = {"analytics.topics": "#"}
@@ -23,7 +23,7 @@ QUICK = {**EVERYTHING, "cluster.lease": 1.5, "cluster.timeout": 0.7}
 FOREVER = {"properties": {"session_expiry_interval": 0xFFFFFFFF}, "clean_start": False}
 
 
-def five(cluster: ClusterProcess, node: str, client_id: str, **connect: Any) -> SocketClient:
+def five(cluster: Logging, node: str, client_id: str, **connect: Any) -> SocketClient:
     client = SocketClient(cluster[node].port, client_id, level=5, **connect)
     assert client.connack is not None and client.connack.reason_code == 0, client.connack
     return client
@@ -85,8 +85,8 @@ def no_more(client: SocketClient) -> None:
 
 @pytest.mark.parametrize("level", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_what_was_and_then_what_is(start_cluster: StartCluster, level: int, qos: int) -> None:
-    cluster = start_cluster(EVERYTHING)
+def test_what_was_and_then_what_is(start_logging: StartLogging, level: int, qos: int) -> None:
+    cluster = start_logging(EVERYTHING)
     writers = [SocketClient(cluster[name].port, f"writer {name}") for name in "abc"]
     for writer in writers:
         publish(writer, "site/1", *numbers(0, 20))
@@ -102,8 +102,8 @@ def test_what_was_and_then_what_is(start_cluster: StartCluster, level: int, qos:
     no_more(reader)
 
 
-def test_messages_have_their_time_and_position(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(EVERYTHING, nodes="a")
+def test_messages_have_their_time_and_position(start_logging: StartLogging) -> None:
+    cluster = start_logging(EVERYTHING, nodes="a")
     began = datetime.now(UTC)
     writer = five(cluster, "a", "writer")
     publish(writer, "t", *numbers(0, 3), content_type="n", message_expiry_interval=1000)
@@ -122,8 +122,8 @@ def test_messages_have_their_time_and_position(start_cluster: StartCluster) -> N
     no_more(again)
 
 
-def test_each_way_to_say_since(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(EVERYTHING, nodes="a")
+def test_each_way_to_say_since(start_logging: StartLogging) -> None:
+    cluster = start_logging(EVERYTHING, nodes="a")
     writer = SocketClient(cluster["a"].port, "writer")
     publish(writer, "t", b"old")
     until(lambda: len(logged_rows(cluster)) == 1)
@@ -157,8 +157,8 @@ def test_each_way_to_say_since(start_cluster: StartCluster) -> None:
         "$stream//t",
     ],
 )
-def test_wrong_streams_are_refused(start_cluster: StartCluster, name: str) -> None:
-    cluster = start_cluster(EVERYTHING, nodes="a")
+def test_wrong_streams_are_refused(start_logging: StartLogging, name: str) -> None:
+    cluster = start_logging(EVERYTHING, nodes="a")
     client = five(cluster, "a", "c")
     client.send(Subscribe(1, [(name, 1), (f"$share/g/{name}", 1)]))
     suback = client.receive()
@@ -168,19 +168,18 @@ def test_wrong_streams_are_refused(start_cluster: StartCluster, name: str) -> No
     assert suback.reason_codes == expected
 
 
-def test_without_a_log_there_is_no_stream(start_cluster: StartCluster, start_broker: StartBroker) -> None:
-    for port in (start_cluster(nodes="a").port, start_broker().port):
-        client = SocketClient(port, "c", level=5)
-        client.send(Subscribe(1, [("$stream/10m/t", 1)]))
-        suback = client.receive()
-        assert isinstance(suback, Suback) and suback.reason_codes == [ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR]
-        assert "analytics.topics" in suback.properties["reason_string"]
+def test_without_a_log_there_is_no_stream(start_broker: StartBroker) -> None:
+    client = SocketClient(start_broker().port, "c", level=5)
+    client.send(Subscribe(1, [("$stream/10m/t", 1)]))
+    suback = client.receive()
+    assert isinstance(suback, Suback) and suback.reason_codes == [ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR]
+    assert "analytics.topics" in suback.properties["reason_string"]
 
 
-def test_rights_hold_for_the_messages(start_cluster: StartCluster, tmp_path: Any) -> None:
+def test_rights_hold_for_the_messages(start_logging: StartLogging, tmp_path: Any) -> None:
     rules = tmp_path / "rules"
     rules.write_text("topic write #\ntopic read open/#\n")
-    cluster = start_cluster({**EVERYTHING, "auth.acl_file": str(rules)}, nodes="a")
+    cluster = start_logging({**EVERYTHING, "auth.acl_file": str(rules)}, nodes="a")
     publish(SocketClient(cluster["a"].port, "writer"), "secret/1", b"secret")
     publish(SocketClient(cluster["a"].port, "writer"), "open/1", b"open")
     reader = five(cluster, "a", "reader")
@@ -191,8 +190,8 @@ def test_rights_hold_for_the_messages(start_cluster: StartCluster, tmp_path: Any
     no_more(reader)
 
 
-def test_streams_of_a_connection_are_limited(start_cluster: StartCluster) -> None:
-    cluster = start_cluster({**EVERYTHING, "limits.max_streams": 2}, nodes="a")
+def test_streams_of_a_connection_are_limited(start_logging: StartLogging) -> None:
+    cluster = start_logging({**EVERYTHING, "limits.max_streams": 2}, nodes="a")
     client = five(cluster, "a", "c")
     client.send(Subscribe(1, [(f"$stream/now/{name}", 1) for name in "aabc"]))
     suback = client.receive()
@@ -203,8 +202,8 @@ def test_streams_of_a_connection_are_limited(start_cluster: StartCluster) -> Non
     subscribe(client, "$stream/now/c")
 
 
-def test_a_clean_session_that_unsubscribes_gets_no_more(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(EVERYTHING, nodes="a")
+def test_a_clean_session_that_unsubscribes_gets_no_more(start_logging: StartLogging) -> None:
+    cluster = start_logging(EVERYTHING, nodes="a")
     writer = SocketClient(cluster["a"].port, "writer")
     publish(writer, "t", b"0")
     reader = five(cluster, "a", "reader")
@@ -219,8 +218,8 @@ def test_a_clean_session_that_unsubscribes_gets_no_more(start_cluster: StartClus
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_session_goes_on_where_it_was_at_another_node(start_cluster: StartCluster, qos: int) -> None:
-    cluster = start_cluster(EVERYTHING)
+def test_a_session_goes_on_where_it_was_at_another_node(start_logging: StartLogging, qos: int) -> None:
+    cluster = start_logging(EVERYTHING)
     writer = SocketClient(cluster["c"].port, "writer")
     publish(writer, "t/x", *numbers(0, 100), qos=qos)
     receiver = Receiver(qos)
@@ -246,8 +245,8 @@ def test_a_session_goes_on_where_it_was_at_another_node(start_cluster: StartClus
     assert receiver.found[-1] == b"later"
 
 
-def test_a_session_that_ends_forgets_its_streams(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(EVERYTHING, nodes="ab")
+def test_a_session_that_ends_forgets_its_streams(start_logging: StartLogging) -> None:
+    cluster = start_logging(EVERYTHING, nodes="ab")
     publish(SocketClient(cluster["a"].port, "writer"), "t", b"0")
     reader = five(cluster, "a", "reader", **FOREVER)
     subscribe(reader, "$stream/1h/t")
@@ -260,8 +259,8 @@ def test_a_session_that_ends_forgets_its_streams(start_cluster: StartCluster) ->
     assert read(anew, 1) == [b"0"]
 
 
-def test_messages_that_were_trimmed_are_reported(start_cluster: StartCluster) -> None:
-    cluster = start_cluster({**EVERYTHING, "analytics.log_bytes": 1 << 20}, nodes="ab")
+def test_messages_that_were_trimmed_are_reported(start_logging: StartLogging) -> None:
+    cluster = start_logging({**EVERYTHING, "analytics.log_bytes": 1 << 20}, nodes="ab")
     writer = five(cluster, "a", "writer")
     publish(writer, "t", b"0")
     reader = five(cluster, "a", "reader", **FOREVER)
@@ -270,7 +269,9 @@ def test_messages_that_were_trimmed_are_reported(start_cluster: StartCluster) ->
     leave(reader)
     for number in range(30):
         publish(writer, "t", b"%d" % number + b"x" * 100_000)
-    reader = five(cluster, "b", "reader", **FOREVER)  # node a has the newest entries in memory
+    if isinstance(cluster, OneNode):
+        cluster.restart()
+    reader = five(cluster, "b", "reader", **FOREVER)  # node a had the newest entries in memory
     first = message(reader)
     assert not first.payload.startswith(b"0x")
     assert int(dict(first.properties["user_property"])["flockmq-missed"]) > 1 << 20
@@ -279,9 +280,9 @@ def test_messages_that_were_trimmed_are_reported(start_cluster: StartCluster) ->
         pass
 
 
-def test_a_slow_reader_gets_everything(start_cluster: StartCluster) -> None:
+def test_a_slow_reader_gets_everything(start_logging: StartLogging) -> None:
     """The log is read as the client takes it: queues stay small, QoS 0 is not dropped."""
-    cluster = start_cluster(
+    cluster = start_logging(
         {**EVERYTHING, "limits.max_queued_messages": 10, "limits.max_outgoing_bytes": 65536}, nodes="a"
     )
     writer = SocketClient(cluster["a"].port, "writer")
@@ -299,29 +300,16 @@ def test_a_slow_reader_gets_everything(start_cluster: StartCluster) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_kills_and_reconnects_lose_and_double_nothing(start_cluster: StartCluster, qos: int) -> None:
-    """Nodes are killed and the reader roams while publishers go on: G1, G2 and, at QoS 2, G3 hold for the stream."""
+def test_kills_and_reconnects_lose_and_double_nothing(start_logging: StartLogging, qos: int) -> None:
+    """Nodes are killed and the reader roams while publishers go on: G1, G2 and, at QoS 2, G3 hold for the stream.
+
+    A node alone is that of the publisher, too.
+    """
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
-    cluster = start_cluster(QUICK)
-    stop = threading.Event()
-    acknowledged: list[bytes] = []
-
-    def write() -> None:
-        client, number = None, 0
-        while not stop.is_set():
-            try:
-                client = client or SocketClient(cluster["c"].port, "writer")
-                publish(client, "t/x", b"%d" % number, qos=qos)
-                acknowledged.append(b"%d" % number)
-                number += 1
-            except OSError:
-                client = None
-
-    writer = threading.Thread(target=write)
-    writer.start()
+    cluster = start_logging(QUICK)
     receiver = Receiver(qos)
-    try:
+    with Writer(cluster, "c", qos) as writer:
         for round_number in range(8):
             name = "ab"[round_number % 2]
             receiver.connect(cluster, name)
@@ -329,15 +317,76 @@ def test_kills_and_reconnects_lose_and_double_nothing(start_cluster: StartCluste
                 receiver.step()
             cluster[name].kill()
             cluster[name].start()
-    finally:
-        stop.set()
-        writer.join()
     receiver.connect(cluster, "c")
-    while len(set(receiver.found)) < len(acknowledged):
+    while len(set(receiver.found)) < len(writer.acknowledged):
         receiver.step()
-    assert list(dict.fromkeys(receiver.found)) == acknowledged, f"seed {seed}"
+    assert list(dict.fromkeys(receiver.found)) == writer.acknowledged, f"seed {seed}"
     if qos == 2:
-        assert len(receiver.found) == len(acknowledged), f"seed {seed}"
+        assert len(receiver.found) == len(writer.acknowledged), f"seed {seed}"
+    reader = five(cluster, "c", "another")  # the log itself has them, too
+    subscribe(reader, "$stream/1h/t/#")
+    logged = read(reader, len(writer.acknowledged))
+    while logged[-1] != writer.acknowledged[-1]:
+        logged += read(reader, 1)
+    assert list(dict.fromkeys(logged)) == writer.acknowledged
+    if qos == 2:
+        assert len(logged) == len(writer.acknowledged)
+
+
+class Writer(threading.Thread):
+    """Publishes numbers one by one over connections, as a client does that keeps its state of QoS 1 and 2."""
+
+    def __init__(self, cluster: Logging, name: str, qos: int) -> None:
+        super().__init__()
+        self.acknowledged: list[bytes] = []
+        self._cluster = cluster
+        self._name = name
+        self._qos = qos
+        self._client: SocketClient | None = None
+        self._stop_at = float("inf")
+        self._stopping = False
+        self._sent = self._received = False  # the message was sent; PUBREC has come
+
+    def __enter__(self) -> "Writer":
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """End it after the message that it has begun; at once, if the test has failed."""
+        self._stop_at = time.monotonic() + (DEADLINE if kind is None else 0)
+        self._stopping = True
+        self.join()
+
+    def run(self) -> None:
+        while (not self._stopping or self._sent) and time.monotonic() < self._stop_at:
+            try:
+                self._publish()
+            except OSError:
+                self._client = None
+
+    def _publish(self) -> None:
+        payload = b"%d" % len(self.acknowledged)
+        again = self._client is None
+        client = self._client = self._client or five(self._cluster, self._name, "writer", **FOREVER)
+        packet_id = len(self.acknowledged) % 65535 + 1
+        if not self._received:
+            packet = Publish("t/x", payload, self._qos, packet_id=packet_id, dup=again and self._sent)
+            self._sent = True
+            client.send(packet)
+            if self._qos == 2:
+                self._take(client, Pubrec)
+                self._received = True
+        if self._received:
+            client.send(Pubrel(packet_id=packet_id))
+        self._take(client, Pubcomp if self._qos == 2 else Puback)
+        self._sent = self._received = False
+        self.acknowledged.append(payload)
+
+    def _take(self, client: SocketClient, kind: type) -> None:
+        answer = client.receive()
+        if answer is None:
+            raise ConnectionResetError
+        assert isinstance(answer, kind), answer
 
 
 class Receiver:
@@ -348,7 +397,7 @@ class Receiver:
         self.found: list[bytes] = []
         self._unreleased: set[int] = set()
 
-    def connect(self, cluster: ClusterProcess, name: str) -> None:
+    def connect(self, cluster: Logging, name: str) -> None:
         self.client = five(cluster, name, "reader", **FOREVER)
         assert self.client.connack is not None
         if not self.client.connack.session_present:
