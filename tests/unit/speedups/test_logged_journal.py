@@ -25,14 +25,17 @@ def test_puback_waits_for_the_log_also_in_a_turn_with_other_records() -> None:
     node.router.filters.subscribe(log, b"logged", 0)
     subscriber = Client(node, "subscriber", clean_start=False)
     subscriber.send(Subscribe(1, [("queued", 1)]))
-    publisher = Client(node, "publisher")
+    other, publisher = Client(node, "other"), Client(node, "publisher")
+    other.connack()
     publisher.connack()
     node.auto = False
-    publisher.send(Publish("queued", b"", 1, packet_id=1), Publish("logged", b"", 1, packet_id=2))
-    assert publisher.take() == []
-    assert node.store.entries == 1
+    other.write(Publish("queued", b"", 1, packet_id=1))
+    publisher.write(Publish("logged", b"", 1, packet_id=2))
+    node.run()  # one turn
+    assert publisher.take() == other.take() == []
+    assert node.unconfirmed == node.store.entries == 1
     node.confirm()
-    assert publisher.take() == [Puback(1), Puback(2)]
+    assert (other.take(), publisher.take()) == ([Puback(1)], [Puback(2)])
     publisher.send(Publish("logged", b"", 1, packet_id=3))
     assert publisher.take() == []
     node.confirm()
