@@ -102,8 +102,26 @@ class Unexpected:
     text: str
 
 
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a node begins, or ends. `client`: the name of the node."""
+
+    client: str
+    text: str
+
+
 Event = (
-    Connected | Connecting | Ended | Leaving | Subscribed | Published | Acknowledged | Delivered | Taken | Unexpected
+    Connected
+    | Connecting
+    | Ended
+    | Leaving
+    | Subscribed
+    | Published
+    | Acknowledged
+    | Delivered
+    | Taken
+    | Unexpected
+    | Fault
 )
 
 

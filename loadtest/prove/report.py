@@ -9,7 +9,18 @@ from dataclasses import fields
 from typing import Any
 
 from loadtest.prove.checker import RULES, shown
-from loadtest.prove.history import Connected, Connecting, Delivered, Ended, Event, History, Leaving, Subscribed, Taken
+from loadtest.prove.history import (
+    Connected,
+    Connecting,
+    Delivered,
+    Ended,
+    Event,
+    Fault,
+    History,
+    Leaving,
+    Subscribed,
+    Taken,
+)
 from loadtest.prove.run import Proof
 
 STORIES = 3  # findings of a rule that are told with their history
@@ -106,7 +117,7 @@ def as_html(proof: Proof, commands: list[str]) -> str:
 
 
 def story(history: History, finding: str) -> Iterator[str]:
-    """The events of the messages in a finding, and those of the connections of their clients meanwhile."""
+    """The events of the messages in a finding; meanwhile those of their clients' connections, and the faults."""
     about = [at for at, event in enumerate(history.events) if (name := _name_of(event)) and name in finding]
     named = {event.client for event in history.of(Connecting) if event.client in finding}
     clients = named | {
@@ -117,7 +128,8 @@ def story(history: History, finding: str) -> Iterator[str]:
     for at, event in enumerate(history.events[: last + 1]):
         is_connection = at >= first and event.client in clients and isinstance(event, OF_CONNECTIONS)
         is_delivery = isinstance(event, Delivered | Taken) and named and event.client not in named
-        if is_connection or (at in about and not is_delivery):
+        is_fault = at >= first and isinstance(event, Fault)
+        if is_connection or is_fault or (at in about and not is_delivery):
             told += 1
             if told <= STORY_EVENTS:
                 yield f"{at:7} {described(event)}"

@@ -11,7 +11,7 @@ from typing import Any
 from _speedups.codec.packets import Publish
 from loadtest.prove import checker
 from loadtest.prove.client import Fleet, RecordedClient
-from loadtest.prove.history import History, Published
+from loadtest.prove.history import Fault, History, Published
 from loadtest.prove.load import Load
 from loadtest.prove.node import Node, ProveError
 
@@ -165,6 +165,7 @@ def _act_for(load: NodesLoad, seconds: float) -> None:
 def _break(load: NodesLoad, node: Node, kind: str) -> None:
     """One fault of a node, with its end."""
     lasts = load.rng.choice((0.1, 0.5, 1.5))
+    load.history.add(Fault(node.name, kind))
     if kind == "kill":
         node.kill()
         load.kills += 1
@@ -183,6 +184,7 @@ def _break(load: NodesLoad, node: Node, kind: str) -> None:
         node.proxy.stall()
         _act_for(load, lasts)
         node.proxy.resume()
+    load.history.add(Fault(node.name, f"{kind} is over"))
 
 
 # ---- the end ----

@@ -65,7 +65,9 @@ def test_a_broker_that_keeps_nothing_is_found_out(capsys: pytest.CaptureFixture[
     assert f"broken  {checker.RULES['I8']}" in text
     report = json.loads((tmp_path / "report.json").read_text())
     (sessions,) = [promise for promise in report["promises"] if promise["rule"] == "I8"]
-    assert any("session_present=False" in line for line in sessions["examples"][0]["history"])
+    history = sessions["examples"][0]["history"]
+    assert any("session_present=False" in line for line in history)
+    assert any("fault" in line and "kill" in line for line in history)
     assert "session_present=False" in (tmp_path / "report.html").read_text()
 
 
