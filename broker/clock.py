@@ -5,10 +5,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from broker import logs
 from broker.core.data_plane import TICKS_PER_SECOND
 
 MAX_TICKS = TICKS_PER_SECOND  # at once: a process that was suspended must not find all its clients timed out
 EVERY_TICK = 0.0
+LOG_SECONDS = 60.0  # between lines in the log about work that fails
+
+log = logs.get("flockmq.node")
 
 
 class Job(NamedTuple):
@@ -34,6 +38,7 @@ class Clock:
         self._loop = loop
         self._tick = tick
         self._jobs = tuple(jobs)
+        self._log_at = 0.0  # when a failure is logged again
 
     def start(self) -> None:
         """Begin to tick; the first run of each job is a period from now."""
@@ -58,10 +63,20 @@ class Clock:
         slept = time.clock_gettime(time.CLOCK_BOOTTIME) - now
         missed = max(0, ticks - MAX_TICKS) + int((slept - self._slept) * TICKS_PER_SECOND)
         self._slept = slept
-        self._tick(min(ticks, MAX_TICKS), missed, now - self._due)
+        self._call(self._tick, min(ticks, MAX_TICKS), missed, now - self._due)
         for number, (period, run) in enumerate(self._jobs):
             elapsed = now - self._last_runs[number]
             if elapsed >= (period() if callable(period) else period):
                 self._last_runs[number] = now
-                run(elapsed)
+                self._call(run, elapsed)
         self._schedule()
+
+    def _call(self, work: Callable[..., object], *arguments: float) -> None:
+        """Call a function; its failure must not end heartbeats, time limits and the other jobs."""
+        try:
+            work(*arguments)
+        except Exception:
+            now = time.monotonic()
+            if now >= self._log_at:
+                self._log_at = now + LOG_SECONDS
+                log.exception("internal error: periodic work failed")

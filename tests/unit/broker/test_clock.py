@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from broker.clock import EVERY_TICK, MAX_TICKS, Clock, Job
+from tests.harness.deadline import DEADLINE
 
 
 def test_jobs_run_at_their_periods_and_after_the_tick() -> None:
@@ -43,3 +44,31 @@ def test_a_process_that_was_suspended_does_not_catch_up() -> None:
 
     asyncio.run(run())
     assert ticks == [(MAX_TICKS, 2)]  # what expires has expired all the same
+
+
+def test_a_job_that_fails_stops_neither_the_clock_nor_other_jobs() -> None:
+    runs: list[str] = []
+
+    async def run() -> None:
+        enough = asyncio.Event()
+
+        def fail(elapsed: float) -> None:
+            runs.append("failed")
+            raise RuntimeError("no reason")
+
+        def go_on(elapsed: float) -> None:
+            runs.append("went on")
+            if len(runs) == 4:
+                enough.set()
+
+        clock = Clock(
+            asyncio.get_running_loop(),
+            lambda ticks, missed, late: None,
+            (Job(EVERY_TICK, fail), Job(EVERY_TICK, go_on)),
+        )
+        clock.start()
+        await asyncio.wait_for(enough.wait(), DEADLINE)
+        clock.stop()
+
+    asyncio.run(run())
+    assert runs == ["failed", "went on"] * 2
