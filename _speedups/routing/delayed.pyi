@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from _speedups.session.session import Restored
+from _speedups.session.session_store import Restored
 from _speedups.session.turn import Turn
 
 def split_delayed(topic: bytes) -> tuple[bytes, bytes]: ...

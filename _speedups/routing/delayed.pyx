@@ -11,7 +11,7 @@ from libc.stdlib cimport free
 from _speedups.base.array cimport array_reserve
 from _speedups.codec.publish cimport MESSAGE_EXPIRY_INTERVAL
 from _speedups.session.message cimport message_hold, message_new, message_release, message_size, seconds_left
-from _speedups.session.session cimport Restored
+from _speedups.session.session_store cimport Restored
 from _speedups.session.subscriber cimport Subscriber
 
 import struct

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
-from _speedups.session.session import MessageSource, Restored
+from _speedups.session.session import MessageSource
+from _speedups.session.session_store import Restored
 
 class RetainedTree:
     count: int

@@ -14,7 +14,8 @@ from _speedups.session.message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size, publication_of,
 )
 from _speedups.session.outgoing_queue cimport RETAINED_MESSAGE
-from _speedups.session.session cimport SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Restored, Session
+from _speedups.session.session cimport SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Session
+from _speedups.session.session_store cimport Restored
 from _speedups.routing.topic_tree cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
 
 

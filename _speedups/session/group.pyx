@@ -34,7 +34,8 @@ from _speedups.session.message cimport (
     Message, Publication, message_hold, message_payload, message_properties, message_release, message_size,
 )
 from _speedups.session.outgoing_queue cimport OF_GROUP, RETAIN_AS_PUBLISHED, WAITING, Entry, queue_entry
-from _speedups.session.session cimport Session, count_queued, make_room
+from _speedups.session.session cimport Session
+from _speedups.session.session_queue cimport count_queued, make_room
 from _speedups.session.subscriber cimport Plan, Receiver
 from _speedups.session.turn cimport Turn
 

@@ -25,7 +25,8 @@ from _speedups.session.outgoing_queue cimport (
     ACKED, DUP, GOT_PUBREC, OF_GROUP, QOS, SENT, WAITING, Entry, queue_entry, queue_skip_acked,
 )
 from _speedups.session.rights cimport MAY_READ
-from _speedups.session.session cimport Session, count_inflight, count_queued
+from _speedups.session.session cimport Session
+from _speedups.session.session_queue cimport count_inflight, count_queued
 from _speedups.session.subscriber cimport FLUSH_EARLY, SHARED, Subscriber
 from _speedups.session.turn cimport Outlet, Turn
 

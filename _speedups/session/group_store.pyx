@@ -14,7 +14,8 @@ from _speedups.session.group_queue cimport Held
 from _speedups.session.group_settings cimport BY_PUBLISHER
 from _speedups.session.message cimport Message, message_hold
 from _speedups.session.outgoing_queue cimport ACKED, OF_GROUP, QOS, Entry, queue_entry
-from _speedups.session.session cimport Restored, Session
+from _speedups.session.session cimport Session
+from _speedups.session.session_store cimport Restored
 
 
 @cython.no_gc_clear                       # as for Session: the end of the group subtracts from the totals of `turn`

@@ -5,7 +5,7 @@ from asyncio import TimerHandle
 from collections.abc import Callable, Iterable
 
 from _speedups.session.journal import Journal
-from _speedups.session.session import Restored
+from _speedups.session.session_store import Restored
 from broker.core.data_plane import TICKS_PER_SECOND, DataPlane
 
 CallLater = Callable[[float, Callable[[], object]], TimerHandle]

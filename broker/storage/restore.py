@@ -6,7 +6,8 @@ from typing import Any
 from _speedups.routing.router import Router
 from _speedups.session.group import Group
 from _speedups.session.journal import DamagedBlock, records
-from _speedups.session.session import Restored, Session
+from _speedups.session.session import Session
+from _speedups.session.session_store import Restored
 from broker.core.group_settings import settings_of
 from broker.core.sessions import Sessions
 from broker.core.will import Will

@@ -9,7 +9,8 @@ import hiredis
 from _speedups.cluster.journal import arrive
 from _speedups.cluster.message_codec import decode_message
 from _speedups.protocol import close_reasons
-from _speedups.session.session import Restored, Session
+from _speedups.session.session import Session
+from _speedups.session.session_store import Restored
 from broker import logs
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply

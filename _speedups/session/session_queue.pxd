@@ -1,0 +1,77 @@
+# The messages of one client id. See session_queue.pyx.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from _speedups.base.flag cimport flag
+from _speedups.session.incoming_qos2 cimport IncomingQos2
+from _speedups.session.membership cimport Memberships
+from _speedups.session.message cimport Message
+from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue, queue_grow, queue_new
+from _speedups.session.subscriber cimport Subscriber
+
+cdef OutgoingQueue NO_QUEUE            # of all sessions without messages
+
+cdef enum:
+    GAP_MAX = 1 << 24                  # queue numbers that a store may skip
+
+
+cdef class SessionQueue(Subscriber):
+    cdef public object owner           # for Python: the object that holds the rest of the session
+    cdef public uint32_t away_since    # for Python: time of the turn's clock at which its last connection ended
+    cdef readonly uint8_t level        # protocol level of the last connection
+    cdef readonly flag persistent      # outlives its connection
+    cdef flag restoring                # records are being restored
+    cdef OutgoingQueue* queue          # NO_QUEUE until the first message; `tail` is the next queue number to give
+    cdef IncomingQos2* incoming        # QoS 2 messages from the client; NULL until the first
+    cdef list identifier_sets          # of bytes: the sets of subscription identifiers of queued messages, from 1 on
+    cdef Memberships shares            # its shared subscriptions; None until it has one
+
+    cdef void clear(self) noexcept
+    cdef int drop_empty_queue(self) noexcept
+    cdef uint64_t first_unsent(self) noexcept
+    cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1
+    cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0
+    cdef bint drop_expired(self) except -1
+    cdef bint in_flight(self, uint64_t n, const Entry* e) noexcept
+    cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers) except -1
+    cdef bint drop_one(self) except -1
+    cdef int finish(self, uint64_t n) except -1
+    cdef Entry* restored_entry(self, uint64_t n) except NULL
+    cdef bytes identifiers_of(self, const Entry* e)
+    cdef int trace(self, str step, const Message* message, int qos, str detail) except -1
+    cdef bint awaits(self, uint16_t packet_id) noexcept
+    cdef int await_release(self, uint16_t packet_id, Message* message) except -1
+    cdef Message* release(self, uint16_t packet_id) except? NULL
+
+
+cdef inline int begin_queue(SessionQueue session) except -1:
+    """Ensure that the session has a queue of its own."""
+    cdef OutgoingQueue* queue
+    if session.queue == &NO_QUEUE:
+        queue = queue_new(session.tail)
+        if queue == NULL:
+            raise MemoryError
+        session.queue = queue
+    return 0
+
+
+cdef inline int make_room(SessionQueue session) except -1:
+    """Ensure room for the entry `tail` in the session's queue."""
+    begin_queue(session)
+    if queue_grow(session.queue, session.tail) < 0:
+        raise MemoryError
+    return 0
+
+
+cdef inline void count_queued(SessionQueue session, int64_t messages, int64_t size) noexcept:
+    """Add to the messages and bytes in the session's queue, and to the node's totals."""
+    session.queue.queued += <uint32_t>messages
+    session.queue.queued_bytes += <uint64_t>size
+    session.turn.queued += messages
+    session.turn.queued_bytes += size
+
+
+cdef inline void count_inflight(SessionQueue session, int64_t messages) noexcept:
+    """Add to the session's messages sent and not acknowledged, and to the node's total."""
+    session.queue.inflight += <uint32_t>messages
+    session.turn.inflight += messages

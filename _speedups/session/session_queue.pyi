@@ -1,0 +1,29 @@
+from typing import Any
+
+from _speedups.session.subscriber import Subscriber
+from _speedups.session.turn import Turn
+
+class SessionQueue(Subscriber):
+    owner: Any
+    away_since: int
+    persistent: bool
+    level: int
+    def __init__(
+        self,
+        turn: Turn,
+        number: int,
+        client_id: bytes,
+        *,
+        persistent: bool,
+        level: int = 4,
+        restoring: bool = False,
+        shared: bool = False,
+    ) -> None: ...
+    @property
+    def queue_length(self) -> int: ...
+    @property
+    def queue_capacity(self) -> int: ...
+    @property
+    def queue_bytes(self) -> int: ...
+    def entries(self) -> list[tuple[int, str, int, bool, bool, bytes | None, bytes | None]]: ...
+    def awaited(self) -> list[tuple[int, bytes, bytes]]: ...
