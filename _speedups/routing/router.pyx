@@ -19,8 +19,9 @@ from _speedups.codec.publish cimport (
 from _speedups.codec.tables cimport PUBLISH
 from _speedups.codec.topics cimport TOPIC_CONTROL_CHARACTER, check_topic_name, holds_control_character
 from _speedups.routing.delayed cimport DelayedMessages, Waiting, delay_of, is_delayed
+from _speedups.routing.plans cimport KEEPS_RETAIN
 from _speedups.routing.retained cimport RetainedSearch, RetainedTree
-from _speedups.routing.subscriptions cimport KEEPS_RETAIN, SubscriptionTree
+from _speedups.routing.subscriptions cimport SubscriptionTree
 from _speedups.session.counters cimport (
     DELAYED_PUBLISHED, DELAYED_REFUSED, DELIVERY_DENIED, DROPPED_QUEUE_FULL, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED,
     TOO_LARGE,

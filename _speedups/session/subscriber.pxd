@@ -19,7 +19,7 @@ cpdef enum SessionKind:
     LOG = 3                    # the message log
     GROUP = 4                  # a shared subscription, for its members
 
-# One end of a subscription; the other is SubscriptionEntry in routing/subscriptions.pxd.
+# One end of a subscription; the other is SubscriptionEntry in routing/plans.pxd.
 cdef struct Subscription:
     void* node                 # of the topic tree
     uint32_t position          # of the SubscriptionEntry in the node's array
