@@ -59,6 +59,7 @@ RETAIN_NOT_SUPPORTED = CloseReason(
 )
 CREDENTIALS_EXPIRED = CloseReason(Code.MAXIMUM_CONNECT_TIME, "its credentials have expired")
 USER_REMOVED = CloseReason(Code.NOT_AUTHORIZED, "its user may not connect any more")
+PASSWORD_CHANGED = CloseReason(Code.NOT_AUTHORIZED, "the password of its user has been changed")
 ANOTHER_USER = CloseReason(Code.NOT_AUTHORIZED, "it authenticated again as another user")
 
 # The protocol.

@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TypeVar
 
+from _speedups.protocol.close_reasons import USER_REMOVED, CloseReason
 from broker import logs
 from broker.auth import exposure
 from broker.auth.acl_file import AclFile
@@ -30,7 +31,6 @@ from broker.errors import ConfigError
 
 TOO_MANY = Verdict(ReasonCode.CONNECTION_RATE_EXCEEDED, reason="its address has sent wrong credentials too often")
 BUSY = Verdict(ReasonCode.SERVER_BUSY, reason="too many clients wait to be authenticated")
-CHANGED = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its user has just been removed")
 SECRET_BYTES = 32
 FILES = tuple(key.name for key in fields(AuthConfig) if isinstance(key.metadata["kind"], FilePath))
 
@@ -109,7 +109,14 @@ class AccessControl:
         methods = [*self._first, *self._builder.of(listener)]
         acl = AclFile(auth.acl_file) if auth.acl_file else None
         anonymous = auth.allow_anonymous or not methods
-        return Chain(methods, self._builder.verifier, anonymous=anonymous, acl=acl, allowed=auth.methods)
+        return Chain(
+            methods,
+            self._builder.verifier,
+            anonymous=anonymous,
+            acl=acl,
+            allowed=auth.methods,
+            close_on_password_change=auth.close_on_password_change,
+        )
 
     def changed(self) -> bool:
         """Read the files again if one of them has changed; whether their content was applied."""
@@ -156,7 +163,9 @@ class AccessControl:
         if self._chains.get(credentials.listener) is chain:
             return step
         found = self.renewed(step.identity, credentials.client_id)
-        return CHANGED if found is None else replace(step, identity=found)
+        if isinstance(found, CloseReason):
+            return Verdict(ReasonCode.NOT_AUTHORIZED, reason=found)
+        return replace(step, identity=found)
 
     async def _delay(self, address: str) -> None:
         delay = self._penalties.failed(address)
@@ -199,12 +208,12 @@ class AccessControl:
 
     # ---- connected clients ----
 
-    def renewed(self, identity: Identity, client_id: str) -> Identity | None:
-        """The present identity and rights of a connected client; None: it would be refused now."""
+    def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
+        """The present identity and rights of a connected client, or the reason for which it would be refused now."""
         if identity.listener == LISTENER:
             return identity
         chain = self._chains.get(identity.listener)
-        return None if chain is None else chain.renewed(identity, client_id)
+        return USER_REMOVED if chain is None else chain.renewed(identity, client_id)
 
     def close(self) -> None:
         """End the threads."""

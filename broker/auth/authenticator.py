@@ -49,6 +49,7 @@ class Identity:
     granted: Rights | None = None  # rights that an authenticator set, instead of rules
     method: str = ""  # name of the authentication method; empty = not verified
     listener: str = "default"  # name of the listener
+    credential: bytes = b""  # digest of the stored credentials that were verified; empty = none are stored
 
 
 ANYBODY = Identity()

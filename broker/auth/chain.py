@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+from _speedups.protocol.close_reasons import PASSWORD_CHANGED, USER_REMOVED, CloseReason
 from _speedups.session.rights import Rights
 from broker.auth.acl_file import AclFile
 from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict, shared
@@ -62,6 +63,7 @@ class Chain:
         anonymous: whether clients without credentials are accepted.
         acl: access rules; None: only those of the user apply.
         allowed: names of the built-in ways to authenticate, as in `auth.methods`.
+        close_on_password_change: whether a client whose stored credentials have changed since may not stay connected.
     """
 
     def __init__(
@@ -72,11 +74,13 @@ class Chain:
         anonymous: bool,
         acl: AclFile | None = None,
         allowed: Sequence[str] = (PASSWORD, SCRAM),
+        close_on_password_change: bool = True,
     ) -> None:
         self.methods = tuple(methods)
         self.acl = acl
         self.anonymous = anonymous
         self._allowed = frozenset(allowed)
+        self._close_on_password_change = close_on_password_change
         self._verifier = verifier
         self._dummy_hash = next((method.dummy_hash for method in methods if method.dummy_hash is not None), None)
 
@@ -177,12 +181,15 @@ class Chain:
             return rights_of(identity.rules, identity.username, client_id)
         return None
 
-    def renewed(self, identity: Identity, client_id: str) -> Identity | None:
-        """The present identity and rights of a connected client; None: it would be refused now."""
+    def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
+        """The present identity and rights of a connected client, or the reason for which it would be refused now."""
         if not identity.method:
-            return self._with_rights(identity, client_id) if self.anonymous else None
-        for method in self.methods:
-            if method.name == identity.method:
-                found = method.renew(identity)
-                return None if found is None else self._with_rights(found, client_id)
-        return None
+            return self._with_rights(identity, client_id) if self.anonymous else USER_REMOVED
+        found = next((method.renew(identity) for method in self.methods if method.name == identity.method), None)
+        if found is None:
+            return USER_REMOVED
+        if found.credential != identity.credential:
+            if self._close_on_password_change:
+                return PASSWORD_CHANGED
+            found = replace(found, credential=identity.credential)  # the switch may be set later
+        return self._with_rights(found, client_id)

@@ -40,6 +40,10 @@ class User(NamedTuple):
         rules = parse_rules(document.get("rules"))
         return cls(parse_hash(str(document.get("hash"))), rules, document.get("disabled", False))
 
+    def identity(self, username: str) -> Identity:
+        """The identity of clients with its password."""
+        return Identity(username, rules=self.rules, credential=self.stored.fingerprint)
+
 
 class Source(Protocol):
     """A store of users."""
@@ -92,7 +96,7 @@ class ClusterUsers:
             return WRONG
         if source.known(username) != data:  # it was changed meanwhile
             return AWAY
-        return DISABLED if user.disabled else Verdict(ReasonCode.ACCEPTED, Identity(username, rules=user.rules))
+        return DISABLED if user.disabled else Verdict(ReasonCode.ACCEPTED, user.identity(username))
 
     async def find_user(self, username: str) -> StoredUser | None:
         """The user; None: there is none.
@@ -111,21 +115,23 @@ class ClusterUsers:
         except ValueError as error:
             log.error("a stored user is invalid", username=username, error=error)
             raise Away from error
-        return StoredUser(user.stored, Identity(username, rules=user.rules, method=self.name), user.disabled)
+        return StoredUser(user.stored, replace(user.identity(username), method=self.name), user.disabled)
 
     def usual_rounds(self) -> int | None:
         """Unknown: the users are not here."""
         return None
 
     def renew(self, identity: Identity) -> Identity | None:
-        """The identity with the present rules of the user."""
+        """The identity with the present rules and credentials of the user."""
         source = self._source()
         data = source.known(identity.username or "") if source is not None else None
         try:
             user = None if data is None else User.parse(data)
         except ValueError:
             return None
-        return None if user is None or user.disabled else replace(identity, rules=user.rules)
+        if user is None or user.disabled:
+            return None
+        return replace(identity, rules=user.rules, credential=user.stored.fingerprint)
 
 
 @cache

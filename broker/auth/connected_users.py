@@ -1,7 +1,7 @@
 """The users of the open connections of a node: connections per user, expiry of credentials, present rights.
 
-A changed rule, a removed user and an expired token take effect on connected clients at once. Rights are replaced where
-they are looked up; subscriptions stay, and deliver the messages that may be read.
+A changed rule, a removed user, a changed password and an expired token take effect on connected clients at once. Rights
+are replaced where they are looked up; subscriptions stay, and deliver the messages that may be read.
 """
 
 import asyncio
@@ -14,13 +14,14 @@ from dataclasses import replace
 
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
+from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.rights import Rights
 from broker import logs
 from broker.auth.authenticator import Identity
 from broker.config.schema import QuotasConfig
 from broker.core.data_plane import DataPlane
 
-Renewed = Callable[[Identity, str], Identity | None]  # of an identity and a client id
+Renewed = Callable[[Identity, str], Identity | CloseReason]  # of an identity and a client id
 Expiring = tuple[float, int, Connection]  # seconds since 1970, a number for the order, the connection
 NOTHING = Rights(())
 RENEW_BATCH = 500  # some 20 ms
@@ -152,9 +153,10 @@ class ConnectedUsers:
         """Whether delivery plans have to be forgotten for this."""
         identity = connection.identity
         found = renewed(identity, _client_id_of(connection))
-        if found is None:
-            connection.identity = replace(identity, rights=NOTHING)  # its will is not published either
-            connection.close(close_reasons.USER_REMOVED)
+        if isinstance(found, CloseReason):
+            if found is close_reasons.USER_REMOVED:
+                connection.identity = replace(identity, rights=NOTHING)  # its will is not published either
+            connection.close(found)
             return False
         connection.identity = found
         return _set_rights(connection, found)

@@ -12,6 +12,7 @@ import stat
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from broker import logs
@@ -116,23 +117,30 @@ class PasswordFile:
         """None: the user is unknown."""
         stored = self._users.get(credentials.username or "")
         if stored is not None and self._verifier.remembers(stored, credentials.password):
-            return Verdict(ReasonCode.ACCEPTED, Identity(credentials.username))
+            return _accepted(credentials, stored)
         return None if stored is None else self._verify(credentials, stored)
 
     async def _verify(self, credentials: Credentials, stored: StoredHash) -> Verdict:
         if await self._verifier.matches(stored, credentials.password):
-            return Verdict(ReasonCode.ACCEPTED, Identity(credentials.username))
+            return _accepted(credentials, stored)
         return WRONG
 
     async def find_user(self, username: str) -> StoredUser | None:
         """The user; None: there is none."""
         stored = self._users.get(username)
-        return None if stored is None else StoredUser(stored, Identity(username, method=self.name))
+        if stored is None:
+            return None
+        return StoredUser(stored, Identity(username, method=self.name, credential=stored.fingerprint))
 
     def usual_rounds(self) -> int | None:
         """Rounds that most of its SCRAM credentials have."""
         return self._usual_rounds
 
     def renew(self, identity: Identity) -> Identity | None:
-        """The identity; None: the user was removed."""
-        return identity if identity.username in self._users else None
+        """The identity with the present credentials of the user; None: the user was removed."""
+        stored = self._users.get(identity.username or "")
+        return None if stored is None else replace(identity, credential=stored.fingerprint)
+
+
+def _accepted(credentials: Credentials, stored: StoredHash) -> Verdict:
+    return Verdict(ReasonCode.ACCEPTED, Identity(credentials.username, credential=stored.fingerprint))

@@ -32,6 +32,7 @@ SCRAM_ROUNDS = 100_000  # some 25 ms; the client computes them at each login, un
 SCRAM_MIN_ROUNDS = 4096  # RFC 7677's
 SCRAM_SALT_BYTES = 16
 SCRAM_KEY_BYTES = 32
+FINGERPRINT_BYTES = 16
 MAX_PASSWORD = 65_535  # bytes: MQTT's fields are no longer
 
 
@@ -45,6 +46,11 @@ class StoredHash:
     salt: bytes = b""
     digest: bytes = b""  # of SCRAM: StoredKey
     server_key: bytes = b""  # of SCRAM
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Changes with the stored hash, and says nothing about the password."""
+        return hashlib.blake2b(self.text.encode(), digest_size=FINGERPRINT_BYTES).digest()
 
     def matches(self, password: bytes) -> bool:
         """Whether it is the hash of this password; slow on purpose."""

@@ -626,6 +626,13 @@ class AuthConfig:
     jwt_audience: str = option("", "Required `aud` of tokens; empty = they have none.", Text(), reloadable=True)
     jwt_issuer: str = option("", "Required `iss` of tokens; empty = any.", Text(), reloadable=True)
     jwt_username_claim: str = option("sub", "The claim of a token that names the user.", Text(), reloadable=True)
+    close_on_password_change: bool = option(
+        True,
+        "When a password changes in the file or in Redis, close the connections that were opened with the one before. "
+        "Otherwise they last until their clients reconnect.",
+        Boolean(),
+        reloadable=True,
+    )
     redis: bool = option(
         False,
         "Accept users that are stored in the cluster's Redis: `flockmq users` makes them.",

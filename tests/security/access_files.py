@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from _speedups.codec.reason_codes import return_code
@@ -32,11 +33,26 @@ class AccessFiles:
     def __init__(self, directory: Path) -> None:
         self.passwords = directory / "passwords"
         self.acl = directory / "acl"
+        self._hashes: dict[str, str] = {}
 
-    def users(self, *names: str) -> None:
-        """Let exactly these in."""
+    def users(self, *names: str, changed: Mapping[str, str] | None = None) -> None:
+        """Let exactly these in; `changed` are passwords that are not the name of their user."""
+        new = changed or {}
+        for name in (*self._hashes, *names, *new):
+            if name not in names:
+                self._hashes.pop(name, None)
+            elif name in new or name not in self._hashes:
+                self._hashes[name] = quick_hash(new.get(name, name))
+        self._write_users("")
+
+    def comment(self, text: str) -> None:
+        """Write the file anew with a comment, and the same users in another order."""
+        self._hashes = dict(reversed(self._hashes.items()))
+        self._write_users(f"# {text}\n")
+
+    def _write_users(self, head: str) -> None:
         fresh = self.passwords.with_suffix(".new")
-        fresh.write_text("".join(f"{name}:{quick_hash(name)}\n" for name in names))
+        fresh.write_text(head + "".join(f"{name}:{stored}\n" for name, stored in self._hashes.items()))
         fresh.chmod(0o600)
         fresh.rename(self.passwords)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from _speedups.codec.packets import Disconnect
 from tests.conftest import StartBroker
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient
@@ -217,6 +218,65 @@ def test_changed_files_act_on_who_is_connected(files: AccessFiles, start_broker:
         assert bob.receive() is None
         refused(broker, "user=bob pass=bob", WRONG)
         ada.expect_nothing()
+
+
+def test_a_changed_password_ends_the_connections_that_used_it(files: AccessFiles, tmp_path: Path) -> None:
+    """Those of its user, and of nobody else; a client with the new password comes in."""
+    files.users("ada", "bob")
+    configuration = tmp_path / "flockmq.toml"
+    configuration.write_text(
+        f'[auth]\npassword_file = "{files.passwords}"\nfailure_delay = 0\nallow_anonymous = true\n'
+    )
+    broker = BrokerProcess(tmp_path, arguments=["--config", str(configuration)]).start()
+    try:
+        with (
+            login(broker, "ada", line="will=last message=word") as ada,
+            SocketClient(broker.port, "a5", level=5, username="ada", password=b"ada") as newer,
+            login(broker, "bob") as bob,
+            SocketClient(broker.port, "anybody") as anybody,
+        ):
+            bob.subscribe("last:0")
+            reread(broker)  # with nothing changed
+            files.comment("no password is changed by this")
+            broker.wait_for_log("were reloaded")
+            for client in (ada, bob):
+                client.expect_nothing()
+            files.users("ada", "bob", changed={"ada": "new"})
+            assert ada.receive() is None
+            goodbye = newer.receive()
+            assert isinstance(goodbye, Disconnect) and goodbye.reason_code == 0x87
+            assert goodbye.properties["reason_string"] == "the password of its user has been changed"
+            assert newer.receive() is None
+            assert bob.packet().topic_name == "last", "its will is published: its user may still do so"
+            bob.expect_nothing()
+            assert anybody.subscribe(("x", 0)) == [0]
+            refused(broker, "user=ada pass=ada", WRONG)
+            with Wire(broker.port, name="again").connect("user=ada pass=new") as again:
+                reread(broker)
+                again.expect_nothing()
+    finally:
+        broker.close()
+
+
+def test_a_changed_password_ends_nothing_if_so_configured(files: AccessFiles, tmp_path: Path) -> None:
+    files.users("ada")
+    configuration = tmp_path / "flockmq.toml"
+    text = f'[auth]\npassword_file = "{files.passwords}"\nfailure_delay = 0\nclose_on_password_change = '
+    configuration.write_text(f"{text}false\n")
+    broker = BrokerProcess(tmp_path, arguments=["--config", str(configuration)]).start()
+    try:
+        with login(broker, "ada") as ada:
+            files.users("ada", changed={"ada": "new"})
+            reread(broker)
+            ada.expect_nothing()
+            refused(broker, "user=ada pass=ada", WRONG)
+            with Wire(broker.port, name="again").connect("user=ada pass=new") as again:
+                configuration.write_text(f"{text}true\n")  # the old password has changed meanwhile
+                reread(broker)
+                assert ada.receive() is None
+                again.expect_nothing()
+    finally:
+        broker.close()
 
 
 def test_a_will_is_judged_when_it_is_published(files: AccessFiles, start_broker: StartBroker) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from _speedups.codec.packets import Auth, Connack, Connect
+from _speedups.codec.packets import Auth, Connack, Connect, Disconnect
 from tests.conftest import StartCluster
 from tests.harness import nursery
 from tests.harness.broker_process import environment, until
@@ -68,6 +68,40 @@ def test_users_of_a_cluster(start_cluster: StartCluster) -> None:
     listed = json.loads(users(cluster, "list", "--json"))
     assert listed == {"bob": {"rules": ["topic read b/#"], "disabled": False}}
     assert "hash" not in users(cluster, "list")
+
+
+def test_a_changed_password_ends_connections_at_all_nodes(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(SETTINGS, nodes="ab")
+    a, b = cluster["a"], cluster["b"]
+    for name in ("ada", "bob"):
+        users(cluster, "add", name, stdin=name)
+    with Wire(a.port, 5, "a5").connect("user=ada pass=ada") as newer, client(b, "ada") as ada, client(b, "bob") as bob:
+        users(cluster, "set-rules", "ada", "topic readwrite #")  # no password
+        users(cluster, "disable", "bob")
+        assert bob.receive() is None
+        for one in (newer, ada):
+            one.expect_nothing()
+        users(cluster, "set-password", "ada", stdin="new")
+        assert newer.packet() == Disconnect(
+            0x87, properties={"reason_string": "the password of its user has been changed"}
+        )
+        assert ada.receive() is None
+        with client(b, "ada", "new") as again:
+            again.expect_nothing()
+
+
+def test_a_password_that_changes_during_an_outage_ends_connections_after_it(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(SETTINGS, nodes="a", proxies=True)
+    node = cluster["a"]
+    users(cluster, "add", "ada", stdin="ada")
+    with client(node, "ada") as ada:
+        node.proxy.refuse()
+        node.proxy.cut()
+        node.wait_for_log("Redis is away")
+        users(cluster, "set-password", "ada", stdin="new")
+        node.proxy.resume()
+        assert ada.receive() is None
+        client(node, "ada", "new").close()
 
 
 def subscribes(client: Wire, topic_filter: str) -> bool:

@@ -5,11 +5,14 @@ import time
 from dataclasses import replace
 from typing import Any, cast
 
+import pytest
+
 from _speedups.codec.packets import Publish, Subscribe
+from _speedups.protocol.close_reasons import PASSWORD_CHANGED
 from _speedups.session.rights import PUBLISH, READ, Rights
 from broker.auth.authenticator import Credentials, Identity, ReasonCode, Verdict
 from broker.auth.chain import Chain
-from broker.auth.connected_users import CLOSE_BATCH
+from broker.auth.connected_users import CLOSE_BATCH, RENEW_BATCH
 from tests.harness.inprocess import Client, Node
 
 
@@ -18,6 +21,41 @@ class Brief:
 
     def authenticate(self, credentials: Credentials) -> Verdict:
         return Verdict(ReasonCode.ACCEPTED, Identity(credentials.username, expires=time.time()))
+
+
+class Stored:
+    """Everybody has one password, which is stored."""
+
+    def authenticate(self, credentials: Credentials) -> Verdict:
+        return Verdict(ReasonCode.ACCEPTED, Identity("fleet", method=StoredUsers.name, credential=b"old"))
+
+
+class StoredUsers:
+    """A method with one stored password for all."""
+
+    name = "stored"
+    dummy_hash = None
+
+    def __init__(self, credential: bytes) -> None:
+        self._credential = credential
+
+    def authenticate(self, credentials: Credentials) -> None:
+        return None
+
+    def renew(self, identity: Identity) -> Identity:
+        return replace(identity, credential=self._credential)
+
+
+class AnotherMethod(StoredUsers):
+    """A method that stores nothing."""
+
+    name = "another"
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+
+    def renew(self, identity: Identity) -> Identity:
+        return identity
 
 
 def test_expired_connections_are_ended_in_slices() -> None:
@@ -32,6 +70,36 @@ def test_expired_connections_are_ended_in_slices() -> None:
         return left
 
     assert asyncio.run(run()) == [50, 0]
+
+
+def test_connections_of_a_changed_password_are_ended_in_slices() -> None:
+    """Packets of others are served between: 20 000 devices may share one user."""
+
+    async def run() -> list[int]:
+        node = Node(authenticator=Stored())
+        clients = [Client(node, f"c{n}") for n in range(2 * RENEW_BATCH + 50)]
+        chain = Chain((StoredUsers(b"new"),), cast(Any, None), anonymous=False)
+        node.broker.connected_users.renew(chain.renewed)
+        left = [node.sessions.connected]
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+            if node.sessions.connected != left[-1]:
+                left.append(node.sessions.connected)
+        assert all(client.read().ended for client in clients)
+        return left
+
+    assert asyncio.run(run()) == [RENEW_BATCH + 50, 50, 0]
+
+
+@pytest.mark.parametrize(
+    ("present", "closes", "is_kept"), [(b"old", True, True), (b"new", True, False), (b"new", False, True)]
+)
+def test_a_client_is_judged_by_the_credentials_that_it_used(present: bytes, closes: bool, is_kept: bool) -> None:
+    identity = Identity("ada", method=StoredUsers.name, credential=b"old")
+    chain = Chain((StoredUsers(present),), cast(Any, None), anonymous=False, close_on_password_change=closes)
+    assert chain.renewed(identity, "c") == (identity if is_kept else PASSWORD_CHANGED)
+    other = replace(identity, method="another")
+    assert Chain((AnotherMethod(),), cast(Any, None), anonymous=False).renewed(other, "c") == other
 
 
 def test_new_rights_act_on_a_delivery_plan_that_is_kept() -> None:
