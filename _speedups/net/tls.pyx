@@ -191,6 +191,19 @@ cdef class TlsContext:
                 raise TlsError(f"{revoked} has no list of revoked certificates in PEM format: {last_error()}")
             X509_STORE_set_flags(SSL_CTX_get_cert_store(self.context), X509_V_FLAG_CRL_CHECK)
 
+    def index_of(self, str name not None):
+        """The place of the certificate for a client that requests a name: 0 = the first one, n = the n-th of `others`.
+
+        For servers that have contexts of their own for these certificates.
+        """
+        cdef bytes text = name.encode()
+        cdef SSL_CTX* chosen = self.named(text)
+        cdef TlsContext one
+        for place, one in enumerate(self.others, 1):
+            if one.context is chosen:
+                return place
+        return 0
+
     cdef SSL_CTX* named(self, const char* name) noexcept:
         """The context whose certificate has this name, exact before wildcard; NULL if it is none of `others`."""
         cdef TlsContext one

@@ -37,7 +37,7 @@ def load(listener: ListenerConfig, ticket_keys: TicketKeyRing) -> TlsContext | N
     if not protocols:
         return None
     tls = listener.tls
-    others = list(_pairs(tls))
+    others = list(pairs(tls))
     keys = {tls.key, *(key for _, key in others)}
     for path in files(tls):
         if _is_readable_by_others(path, listener.name) and path in keys:
@@ -64,7 +64,7 @@ def load(listener: ListenerConfig, ticket_keys: TicketKeyRing) -> TlsContext | N
 
 def files(tls: TlsConfig) -> list[str]:
     """All files of the TLS of a listener."""
-    others = [path for pair in _pairs(tls) for path in pair]
+    others = [path for pair in pairs(tls) for path in pair]
     return [path for path in (tls.certificate, tls.key, *others, tls.client_ca, tls.client_crl) if path]
 
 
@@ -81,7 +81,7 @@ def state(tls: TlsConfig) -> list[tuple[str, int, int, int]]:
     return found
 
 
-def _pairs(tls: TlsConfig) -> Iterator[tuple[str, str]]:
+def pairs(tls: TlsConfig) -> Iterator[tuple[str, str]]:
     """Certificate and key of each further certificate."""
     for path in map(Path, tls.certificates):
         try:

@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -320,3 +321,46 @@ def test_tls(start_broker: StartBroker, tmp_path: Path) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises((ssl.SSLError, ConnectionError)):
         serial()
+
+
+def test_tls_with_several_certificates(start_broker: StartBroker, tmp_path: Path) -> None:
+    """The requested name selects one, an exact name before a wildcard, as at the listeners; also of new files."""
+    authority = Authority(tmp_path / "ca")
+    first, more = authority.server(), tmp_path / "more"
+    (more / "other.example").mkdir(parents=True)
+    other = authority.server("other", ["other.example"])
+    (more / "other.example" / "fullchain.pem").write_bytes(Path(other.cert).read_bytes())
+    (more / "other.example" / "privkey.pem").write_bytes(Path(other.key).read_bytes())
+    (more / "any.pem").write_bytes(authority.server("any", ["*.fleet.example"]).both())
+    settings = {"tls.certificate": first.cert, "tls.key": first.key, "tls.certificates": more}
+    broker = start_broker({"http.listen": "https://127.0.0.1:0", **settings})
+    api = HttpClient(broker)
+    context = ssl.create_default_context(cafile=authority.ca)
+
+    def shown(name: str) -> str:
+        """The common name of the certificate that a client gets, which verifies the name."""
+        with context.wrap_socket(api.raw(b""), server_hostname=name) as connection:
+            connection.sendall(f"GET /healthz HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            assert connection.recv(100).startswith(b"HTTP/1.1 ")
+            subject: Any = (connection.getpeercert() or {})["subject"]
+            return str(subject[0][0][1])
+
+    assert [shown(name) for name in ("localhost", "broker.example", "127.0.0.1")] == ["localhost"] * 3
+    assert [shown(name) for name in ("other.example", "third.fleet.example")] == ["other.example", "*.fleet.example"]
+    (more / "third.pem").write_bytes(authority.server("third", ["third.fleet.example"]).both())
+    until(lambda: shown("third.fleet.example") == "third.fleet.example", "the new file is read")
+    (more / "third.pem").write_bytes(b"nothing of the kind")
+    until(lambda: shown("third.fleet.example") and any("reload failed" in line["event"] for line in broker.log))
+    assert shown("third.fleet.example") == "third.fleet.example", "the previous certificates stay in use"
+
+
+def test_tls_with_a_further_certificate_that_cant_be_used(tmp_path: Path, store: str) -> None:
+    authority = Authority(tmp_path / "ca")
+    first, other = authority.server(), authority.server("other")
+    bad = tmp_path / "bad.pem"
+    bad.write_bytes(Path(first.cert).read_bytes() + Path(other.key).read_bytes())
+    settings = {"tls.certificate": first.cert, "tls.key": first.key, "tls.certificates": bad}
+    broker = BrokerProcess(tmp_path, store=store, settings={"http.listen": "https://127.0.0.1:0", **settings})
+    broker.spawn()
+    assert broker.wait() == 2
+    assert str(bad) in broker.log[-1]["event"]
