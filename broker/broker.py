@@ -47,12 +47,12 @@ class Broker:
         self.authenticator = authenticator
         self.http_failures = http_failures
         self.data_plane = DataPlane(config, coordinator.journal, coordinator.store.commit, driver)
-        self.bans = Bans(self.data_plane, coordinator.call_all)
+        self.quotas: dict[str, QuotasConfig] = {}  # by listener
+        self.connected_users = ConnectedUsers(self.data_plane, self._quotas_of)
+        self.bans = Bans(self.data_plane, coordinator.call_all, self.connected_users.claims)
         self.traces = Traces(self.data_plane.turn)
         self.rpc_methods: RpcMethods = {"bans": self.bans.on_changed, "trace": self.traces.steps}
         coordinator.attach(self.data_plane, self.rpc_methods)
-        self.quotas: dict[str, QuotasConfig] = {}  # by listener
-        self.connected_users = ConnectedUsers(self.data_plane, self._quotas_of)
         self.flapping = Flapping(self._quotas_of)
         self.monitor = LoopMonitor(self.data_plane.turn)
         self.hooks = HookChain(run=self.data_plane.run)

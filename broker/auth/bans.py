@@ -8,11 +8,12 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
 
 from _speedups.codec.reason_codes import ReasonCode
+from _speedups.net.connection import Connection
 from _speedups.protocol.close_reasons import CloseReason
 from broker import logs
 from broker.config.kinds import split_address
@@ -74,11 +75,13 @@ class Bans:
     Args:
         data_plane: of the node.
         call_all: calls a method of all nodes.
+        claims: the client id whose session a connection claims; in a cluster that may take a while.
     """
 
-    def __init__(self, data_plane: DataPlane, call_all: CallAll) -> None:
+    def __init__(self, data_plane: DataPlane, call_all: CallAll, claims: Callable[[Connection], bytes | None]) -> None:
         self._data_plane = data_plane
         self._call_all = call_all
+        self._claims = claims
         self._messages = HiddenMessages(data_plane, "bans")
         self._kept: dict[str, bytes] = {}  # as read last
         self._bans: dict[str, Ban] = {}
@@ -166,9 +169,10 @@ class Bans:
             for connection in connections[start : start + SLICE]:
                 session = connection.claimed
                 username = getattr(connection.identity, "username", None)
-                if session is None or connection.closed:
+                client_id = self._claims(connection) if session is None else session.client_id
+                if client_id is None or connection.closed:  # its CONNECT is judged before it claims a session
                     continue
-                ban = self.covering(session.client_id.decode(), username, connection.address)
+                ban = self.covering(client_id.decode(), username, connection.address)
                 if ban is not None:
                     connection.close(CloseReason(ReasonCode.ADMINISTRATIVE_ACTION, f"banned by {ban.kind}"))
             self._data_plane.end_turn()

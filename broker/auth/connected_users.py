@@ -22,6 +22,7 @@ from broker.config.schema import QuotasConfig
 from broker.core.data_plane import DataPlane
 
 Renewed = Callable[[Identity, str], Identity | CloseReason]  # of an identity and a client id
+Claimant = tuple[str | None, bytes]  # user name, client id
 Expiring = tuple[float, int, Connection]  # seconds since 1970, a number for the order, the connection
 NOTHING = Rights(())
 RENEW_BATCH = 500  # some 20 ms
@@ -42,7 +43,9 @@ class ConnectedUsers:
     def __init__(self, data_plane: DataPlane, quotas: Callable[[str], QuotasConfig]) -> None:
         self._data_plane = data_plane
         self._quotas = quotas
-        self._connections: Counter[str] = Counter()  # by user
+        self._connections: Counter[str] = Counter()  # by user, also of those that claim their sessions
+        self._claiming: dict[Connection, Claimant] = {}  # accepted by the authenticator, not admitted yet
+        self._claimants: Counter[Claimant] = Counter()  # the values of `_claiming`
         self._expiring: list[Expiring] = []  # a heap; also of connections that have ended, or authenticated again
         self._numbers = itertools.count()
         self._expiries = 0  # of connections that are open
@@ -58,16 +61,58 @@ class ConnectedUsers:
         limit = self._quotas(identity.listener).max_connections_per_user
         if not limit or identity.username is None or self._connections[identity.username] < limit:
             return True
+        if (identity.username, client_id) in self._claimants:
+            return True
         session = self._data_plane.sessions.get(client_id)
         owner = None if session is None else session.owner
         return owner is not None and owner.identity.username == identity.username
 
+    def on_claiming(self, connection: Connection, client_id: bytes) -> None:
+        """A connection claims its session: it counts from now on, as others may come before it is admitted.
+
+        In a cluster that takes as long as the node that had the session until now, or Redis, takes to reply.
+        """
+        username = connection.identity.username
+        claimant = self._claiming[connection] = username, client_id
+        self._claimants[claimant] += 1
+        if username is not None:
+            self._connections[username] += 1
+
+    def claims(self, connection: Connection) -> bytes | None:
+        """The client id whose session a connection claims; None: it does not, or is admitted."""
+        claimant = self._claiming.get(connection)
+        return None if claimant is None else claimant[1]
+
     def on_connected(self, connection: Connection) -> None:
         """A connection was admitted."""
         identity: Identity = connection.identity
-        if identity.username is not None:
+        if not self._end_claim(connection) and identity.username is not None:
             self._connections[identity.username] += 1
         self._expect_expiry(connection, identity)
+
+    def on_not_admitted(self, connection: Connection) -> None:
+        """A connection has closed that was not admitted."""
+        claimant = self._claiming.get(connection)
+        if claimant is not None:
+            self._end_claim(connection)
+            if claimant[0] is not None:
+                self._forget(claimant[0])
+
+    def _end_claim(self, connection: Connection) -> bool:
+        """Whether the connection is counted because it claimed its session."""
+        claimant = self._claiming.pop(connection, None)
+        if claimant is None:
+            return False
+        self._claimants[claimant] -= 1
+        if not self._claimants[claimant]:
+            del self._claimants[claimant]
+        return True
+
+    def _forget(self, username: str) -> None:
+        """A connection of a user is no more."""
+        self._connections[username] -= 1
+        if self._connections[username] <= 0:
+            del self._connections[username]
 
     def _expect_expiry(self, connection: Connection, identity: Identity) -> None:
         if identity.expires is None:
@@ -97,9 +142,7 @@ class ConnectedUsers:
         identity: Identity = connection.identity
         self._expiries -= identity.expires is not None
         if identity.username is not None:
-            self._connections[identity.username] -= 1
-            if self._connections[identity.username] <= 0:
-                del self._connections[identity.username]
+            self._forget(identity.username)
 
     # ---- changes while they are connected ----
 

@@ -167,7 +167,7 @@ class ConnectHandler(Admission):
             return
         connection.identity, connection.connect = identity, packet
         if not self._hooks.has("connect", "authorize"):
-            self._coordinator.claim(self, connection, packet)
+            self._claim(connection, packet)
             return
         found = self._call_hooks(connection, packet)
         if isawaitable(found):
@@ -207,7 +207,12 @@ class ConnectHandler(Admission):
             reason = "" if found.refusal is None else found.reason
             self.refuse(connection, found.code_of(Connack.packet_type), packet.client_id, reason)
         else:
-            self._coordinator.claim(self, connection, packet)
+            self._claim(connection, packet)
+
+    def _claim(self, connection: Connection, packet: Connect) -> None:
+        """Nothing stands against the client but the state of its session."""
+        self._connected_users.on_claiming(connection, packet.client_id.encode())
+        self._coordinator.claim(self, connection, packet)
 
     def _is_banned(self, connection: Connection, client_id: str, username: str | None) -> bool:
         """Whether the client is banned; if so, it is refused."""

@@ -113,6 +113,7 @@ class Dispatcher:
         connection.authentication = None  # an exchange that is under way has the connection
         log_ended = log.debug if connection.fault is None or connection.lingering else log.info  # a refusal was logged
         if session is None:
+            self._connected_users.on_not_admitted(connection)
             self._coordinator.ended(connection, None)
             log_ended("connection ended before CONNECT", address=connection.address, reason=reason)
             return

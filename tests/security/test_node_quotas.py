@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from broker.auth.connected_users import RENEW_BATCH
-from tests.conftest import StartBroker
+from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import Broker
 from tests.protocol.wire import Wire
-from tests.security.access_files import UNAVAILABLE, AccessFiles, counted, login, refused
+from tests.security.access_files import NOT_AUTHORIZED, UNAVAILABLE, AccessFiles, counted, login, refused
+from tests.web.http_client import HttpClient
 
 
 @pytest.fixture
@@ -69,3 +70,26 @@ def test_new_rules_reach_many_clients(files: AccessFiles, start_broker: StartBro
             client.send("subscribe 1 a:0 b:0")
         for client in clients:
             client.expect("suback 1 0x80 0")
+
+
+def test_a_connection_counts_and_can_be_banned_while_it_claims_its_session(
+    files: AccessFiles, start_cluster: StartCluster
+) -> None:
+    """The other node does not release the session: that may take as long as its lease."""
+    settings = files.settings(quotas__max_connections_per_user=1, cluster__lease=600)
+    cluster = start_cluster(settings, nodes="ab")
+    a, b = cluster["a"], cluster["b"]
+    login(b, "ada", "before").close()  # its password is remembered: no thread has to verify it
+    until(lambda: counted(b, "clients_connected") == 0, "it is gone")
+    with login(a, "ada", "roamer"), Wire(b.port, name="roamer") as roamer, Wire(b.port, name="roamer") as again:
+        a.signal(signal.SIGSTOP)
+        try:
+            roamer.send("connect user=ada pass=ada")
+            refused(b, "user=ada pass=ada", UNAVAILABLE, "other")
+            again.send("connect user=ada pass=ada")  # in the place of the one before
+            refused(b, "", NOT_AUTHORIZED, "third")  # by now the node has read that
+            assert HttpClient(b).ask("POST", "/bans", {"kind": "client_id", "value": "roamer"}).status == 200
+            assert roamer.receive() is None and again.receive() is None
+        finally:
+            a.signal(signal.SIGCONT)  # what it has not applied, it does: only then others get CONNACK
+        until(lambda: connects(b, "ada", "other"), "there is room again")
