@@ -52,7 +52,8 @@ def test_a_node_that_is_drained_is_not_missed(start_balanced: StartBalanced) -> 
     with Newcomers("127.0.0.1", balanced.port) as newcomers:
         newcomers.wait_for_more()
         leaving.signal(signal.SIGTERM)
-        balanced.haproxy.wait_for(balanced.server(leaving), "DOWN")
+        stopping = f"Server nodes/{balanced.server(leaving)} is stopping"  # NOLB, until it has left
+        until(lambda: stopping in balanced.haproxy.log_text(), "it gets no new clients, and keeps those that it has")
         newcomers.wait_for_more()  # connections that were on their way to it
         seen = len(leaving.log)
         newcomers.wait_for_more()
@@ -97,6 +98,39 @@ def test_clients_of_a_node_that_is_killed_come_back_through_another(start_balanc
     balanced.haproxy.wait_for(balanced.server(killed), "DOWN")
     killed.start()
     balanced.haproxy.wait_for(balanced.server(killed), "UP")
+
+
+def test_clients_of_a_node_that_is_silent_are_closed(start_balanced: StartBalanced) -> None:
+    """Its machine is off, or it hangs: no FIN, no RST. Clients need not wait for their keep alive."""
+    balanced = start_balanced({"log.level": "debug", "cluster.lease": 600})  # else it notices that it was declared dead
+    clients = one_at_each(balanced, "early")
+    silent = balanced["c"]
+    silent.signal(signal.SIGSTOP)
+    try:
+        assert clients["c"].receive() is None
+        assert balanced.haproxy.states()[balanced.server(silent)] == "DOWN"
+        for name in "ab":
+            assert clients[name].ping() == []
+    finally:
+        silent.signal(signal.SIGCONT)
+    balanced.haproxy.wait_for(balanced.server(silent), "UP")
+
+
+def test_clients_stay_connected_while_nodes_have_no_redis(start_balanced: StartBalanced) -> None:
+    """No node takes clients then, and none is dead."""
+    balanced = start_balanced({"log.level": "debug"})
+    clients = one_at_each(balanced, "early")
+    balanced.cluster.redis.kill()
+    for node in balanced.cluster.nodes:
+        balanced.haproxy.wait_for(balanced.server(node), "NOLB")
+    assert not _gets_in(balanced.port)
+    for client in clients.values():
+        assert client.ping() == []
+    balanced.cluster.redis.restart()
+    for node in balanced.cluster.nodes:
+        balanced.haproxy.wait_for(balanced.server(node), "UP")
+    for client in clients.values():
+        assert client.ping() == []
 
 
 def test_haproxy_says_whether_there_is_a_node(start_balanced: StartBalanced) -> None:

@@ -74,12 +74,12 @@ class HaproxyProcess:
             return ""
 
     def states(self) -> dict[str, str]:
-        """UP or DOWN by the name of a server: node-1 and so on."""
+        """UP, NOLB or DOWN by the name of a server: node-1 and so on."""
         rows = csv.DictReader(io.StringIO(self.get("/;csv").removeprefix("# ")))
         return {row["svname"]: row["status"].split()[0] for row in rows if row["svname"].startswith("node-")}
 
     def wait_for(self, server: str, state: str) -> None:
-        """Wait until a server is UP or DOWN."""
+        """Wait until a server is UP, NOLB or DOWN."""
         until(lambda: self.states().get(server) == state, f"{server} is {state}: {self.log_text()}")
 
     def log_text(self) -> str:
