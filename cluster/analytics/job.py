@@ -25,6 +25,7 @@ from cluster.analytics.job_options import EXAMPLES, Options
 from cluster.analytics.log.connection import Connection
 from cluster.analytics.options import parse_options
 from cluster.analytics.output.batches import Batches
+from cluster.analytics.output.checkpoint_lock import CheckpointLock
 from cluster.analytics.output.live import Live
 from cluster.analytics.output.version import Report
 from cluster.analytics.source import register
@@ -39,13 +40,17 @@ class Job:
     Args:
         spark: the session.
         options: of the job.
+        lock: of its checkpoint.
+
+    Raises:
+        FlockError: another job has the checkpoint.
     """
 
-    def __init__(self, spark: SparkSession, options: Options) -> None:
+    def __init__(self, spark: SparkSession, options: Options, lock: CheckpointLock | None = None) -> None:
         self._options = options
         live = Live(options.redis, options.prefix, options.live_topics) if options.live and options.redis else None
         self.live = live
-        self.batches = Batches(spark, options, live, self._report)
+        self.batches = Batches(spark, options, live, self._report, lock)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -140,7 +145,12 @@ def check_redis(options: Options) -> None:
 def run_in(spark: SparkSession, options: Options) -> int:
     """Run the job in a session; SIGTERM and SIGINT stop it when its batch is done."""
     register(spark)
-    job = Job(spark, options)
+    with contextlib.closing(CheckpointLock(parse_options(options.source).redis)) as lock:
+        return _run_locked(spark, options, lock)
+
+
+def _run_locked(spark: SparkSession, options: Options, lock: CheckpointLock) -> int:
+    job = Job(spark, options, lock)
     with stopped_by_signals(job):
         last = job.batches.commits.last
         job.batches.commits.check_place()

@@ -103,6 +103,10 @@ class Keys:
         """The log of messages of a node."""
         return self.prefix + b"analytics:log:" + node
 
+    def analytics_lock(self, job: bytes) -> bytes:
+        """The lock of the checkpoint of a job."""
+        return self.prefix + b"analytics:lock:" + job
+
     def session(self, client_id: bytes) -> bytes:
         """The state of a session."""
         return self.prefix + b"s:" + client_id

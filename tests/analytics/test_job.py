@@ -50,6 +50,7 @@ def test_live_job_from_start_to_end(redis_server: RedisProcess, tmp_path: Path) 
     ]
     running = JobProcess(redis_server.url, output, arguments, tmp_path / "job.log")
     running.wait_for("batch")
+    second = JobProcess(redis_server.url, output, arguments, tmp_path / "second.log")
     end = time.monotonic() + DEADLINE
     while len([topic for topic in client.hkeys("mq:analytics:results") if topic.startswith(b"silent/")]) < 3:
         assert time.monotonic() < end, client.hgetall("mq:analytics:results")
@@ -57,6 +58,8 @@ def test_live_job_from_start_to_end(redis_server: RedisProcess, tmp_path: Path) 
         time.sleep(0.1)
     log.add([Row(int(time.time() * 1e6), "pump/1", "site/temp", 0, False, False, b"1")], int(time.time() * 1000))
     running.wait_for("batch", 2)
+    assert second.wait() == 1
+    assert f"another job has the checkpoint {output}/_checkpoint: process" in second.log.read_text()
     assert running.end(signal.SIGTERM) == 0, running.log.read_text()
     assert running.lines("ends") == 1
     results = {topic.decode(): json.loads(text) for topic, text in client.hgetall("mq:analytics:results").items()}

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cluster.analytics.compute import silence
 from cluster.analytics.job_options import Options
+from cluster.analytics.output.checkpoint_lock import CheckpointLock
 from cluster.analytics.output.commits import Commits
 from cluster.analytics.output.files import Files
 from cluster.analytics.output.live import Live
@@ -34,6 +35,10 @@ class Batches:
         options: of the job.
         live: publishes the latest results; None: they are not published.
         on_report: called with the counts of each batch.
+        lock: of the checkpoint; None: the caller sees to it that no other job has it.
+
+    Raises:
+        FlockError: another job has the checkpoint.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class Batches:
         options: Options,
         live: Live | None = None,
         on_report: Callable[[Report], None] = lambda report: None,
+        lock: CheckpointLock | None = None,
     ) -> None:
         self._options = options
         self._spark = spark
@@ -52,7 +58,8 @@ class Batches:
         self.error: Exception | None = None
         self.ended = time.time()  # time of the last batch's end
         files = Files(spark, options.checkpoint)
-        self.commits = Commits(files, options)
+        self._checkpoint_lock = lock
+        self.commits = Commits(files, options) if lock is None else Commits(files, options, lock.acquire)
         self._sink = Sink(Files(spark, options.output), options.output, self.commits.id)
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
@@ -116,6 +123,8 @@ class Batches:
         return not silence.due(devices, clock, self._options).isEmpty()
 
     def _finish(self, version: Version) -> None:
+        if self._checkpoint_lock is not None:
+            self._checkpoint_lock.check()
         if self._live is not None:
             for name in SHOWN & version.written.keys():
                 rows = self._spark.read.schema(TABLES[name]).parquet(*version.written[name])

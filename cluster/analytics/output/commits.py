@@ -14,6 +14,7 @@ each row exactly once.
 
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from broker.errors import FlockError, UsageError
@@ -41,15 +42,23 @@ class Commit:
 class Commits:
     """The job's commits in `options.checkpoint`.
 
+    Args:
+        files: of the checkpoint and the output.
+        options: of the job.
+        acquire: takes the lock of a job, given its id and the directory; raises FlockError if another one has it.
+
     Raises:
         UsageError: the checkpoint is another job's.
     """
 
-    def __init__(self, files: Files, options: Options) -> None:
+    def __init__(
+        self, files: Files, options: Options, acquire: Callable[[str, str], None] = lambda job, directory: None
+    ) -> None:
         self._files = files
         self._options = options
         self.directory = options.checkpoint
         self.id = self._identify()
+        acquire(self.id, self.directory)  # before the files of another one that runs are read and removed
         self.last = self._load()
         self.sweep()
 
