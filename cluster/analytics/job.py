@@ -5,6 +5,7 @@ it ends windows, and finds silent devices.
 """
 
 import contextlib
+import json
 import signal
 import sys
 import threading
@@ -23,6 +24,9 @@ from cluster.analytics import job_options, session
 from cluster.analytics.faults import told
 from cluster.analytics.job_options import EXAMPLES, Options
 from cluster.analytics.log.connection import Connection
+from cluster.analytics.log.jobs import Job as Entry
+from cluster.analytics.log.log import Logs
+from cluster.analytics.log.offsets import parse_offsets, positions
 from cluster.analytics.options import parse_options
 from cluster.analytics.output.batches import Batches
 from cluster.analytics.output.checkpoint_lock import CheckpointLock
@@ -52,6 +56,7 @@ class Job:
         self.live = live
         self.batches = Batches(spark, options, live, self._report, lock)
         self._stopping = threading.Event()
+        self.source = {**options.source, "job": f"analytics-{self.batches.commits.id}"}  # options of the data source
 
     def stop(self) -> None:
         """End when the running batch is done."""
@@ -79,6 +84,7 @@ class Job:
         if fault is not None:
             raise told(fault)
         if self._options.once and not self._stopping.is_set():
+            self._register_end(query)
             self.batches.resume()
             self.batches.look_at_clock(started)
 
@@ -88,6 +94,23 @@ class Job:
         if self._options.once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._options.trigger // 1000} milliseconds").start()
+
+    def _register_end(self, query: StreamingQuery) -> None:
+        """Register the end of the last batch: Spark commits one when the next begins, and no batch follows."""
+        progress = query.lastProgress
+        end = None if progress is None else progress["sources"][0]["endOffset"]
+        if isinstance(end, str):
+            end = json.loads(end)
+        if end is None:
+            return
+        read = positions(parse_offsets(end))
+        source = parse_options(self.source)
+        with Connection(source.redis, source.redis_patience) as connection:
+            logs_read = Logs(connection)
+            entry = Entry(logs_read, source.job, source.nodes)
+            entry.register(read, {})
+            if source.trim_committed:
+                entry.trim(read, logs_read.known())
 
     def _look(self, query: StreamingQuery) -> None:
         """The time of the last check that found the logs empty: all messages accepted before it are read."""
@@ -156,8 +179,7 @@ def _run_locked(spark: SparkSession, options: Options, lock: CheckpointLock) -> 
         job.batches.commits.check_place()
         log.info("begins", output=options.output, job=job.batches.commits.id, version=last.version)
         try:
-            source = {**options.source, "job": f"analytics-{job.batches.commits.id}"}
-            messages = spark.readStream.format("flockmq").options(**source).load()
+            messages = spark.readStream.format("flockmq").options(**job.source).load()
             job.run(messages)
         except PySparkException as error:
             raise told(error) from error

@@ -43,4 +43,6 @@ def test_the_job_on_a_standalone_spark(standalone: StandaloneSpark, redis_server
     assert {row["field"] for row in values} == {"$.v"}
     assert sum(row["count"] for row in values) == len(written)
     assert json.loads(client.hget("mq:analytics:results", "rates/site"))["messages"] > 0
+    (registered,) = client.hgetall("mq:analytics:jobs").values()
+    assert json.loads(registered)["positions"] == {"n1": log.ids[-1]}, "nothing is to be read again"
     assert "Traceback" not in done.stderr
