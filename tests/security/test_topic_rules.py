@@ -1,10 +1,12 @@
 """Rewrite rules and configured subscriptions give no client more than its rights."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import StartBroker
+from tests.harness.broker_process import BrokerProcess
 from tests.protocol.wire import Wire
 from tests.security.access_files import AccessFiles, counted, login
 
@@ -81,3 +83,36 @@ def test_a_configured_subscription_is_for_its_users(files: AccessFiles, start_br
         ada.expect("publish of/ada/t x")
         bob.expect_nothing()
         ada.expect_nothing()
+
+
+def test_rules_follow_the_configuration(files: AccessFiles, tmp_path: Path) -> None:
+    """At SIGHUP, for connected clients too; a rule that is wrong changes nothing."""
+    configuration = tmp_path / "flockmq.toml"
+
+    def configure(*rules: tuple[str, str]) -> None:
+        tables = [f'[[mqtt.rewrite]]\nsource = "{source}"\ntarget = "{target}"\n' for source, target in rules]
+        configuration.write_text(f'[auth]\npassword_file = "{files.passwords}"\n' + "".join(tables))
+
+    configure(("me/#", "home/%u/$1"))
+    broker = BrokerProcess(tmp_path, arguments=["--config", str(configuration)]).start()
+    try:
+        with login(broker, "bob", "b") as bob, login(broker, "ada", "a") as ada:
+            bob.subscribe("#:0")
+            ada.subscribe("me/kept:0")  # of the rule then in force
+            for rules, topic in (
+                ([], "home/ada/x"),
+                ([("me/#", "of/%c/$1")], "me/x"),
+                ([("me/#", "of/+/$1")], "of/a/x"),
+                ([("me/#", "last/$1")], "of/a/x"),
+                ([], "last/x"),
+            ):
+                ada.send("publish me/x 1")
+                assert bob.packet().topic_name == topic
+                configure(*rules)
+                since = len(broker.log)
+                broker.signal(signal.SIGHUP)
+                broker.wait_for_log("configuration", since=since)
+            ada.send("publish home/ada/kept 2")
+            ada.expect("publish home/ada/kept 2")
+    finally:
+        broker.close()

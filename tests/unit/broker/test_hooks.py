@@ -14,6 +14,7 @@ from _speedups.codec.packets import Connect, Puback, Publish, Pubrec, Pubrel, Su
 from _speedups.net.listener import Endpoint, Listener
 from broker.auth.authenticator import Authenticator, Credentials, Identity, ReasonCode, Verdict
 from broker.auth.bans import Ban
+from broker.config.topic_rules import AutoSubscription
 from broker.core.hidden_messages import HiddenMessages
 from broker.errors import UsageError
 from broker.hooks.api import Client, Hooks, Message, Refusal
@@ -25,11 +26,18 @@ from tests.harness.inprocess import Node
 Play = Callable[[Node], Any]
 
 
-def play(hooks: list[Hooks], act: Play, *, timeout: float = 5.0, authenticator: Authenticator | None = None) -> Any:
+def play(
+    hooks: list[Hooks],
+    act: Play,
+    *,
+    timeout: float = 5.0,
+    authenticator: Authenticator | None = None,
+    mqtt: dict[str, Any] | None = None,
+) -> Any:
     """Run `act(node)` within a loop, with these hooks; after it, and on `await settle(node)`, async hooks are done."""
 
     async def run() -> Any:
-        node = Node(authenticator=authenticator)
+        node = Node(authenticator=authenticator, mqtt=mqtt)
         node.broker.use(hooks, timeout)
         found = act(node)
         found = await found if isinstance(found, Awaitable) else found
@@ -194,6 +202,38 @@ def test_subscribe_grants_less() -> None:
     suback, *others = play([Less()], act)
     assert suback.reason_codes == [0x80, 0]
     assert {type(packet) for packet in others} == {Puback, Publish}  # what came meanwhile was taken after it
+
+
+@pytest.mark.parametrize("hook", ["subscribe", "authorize"])
+def test_subscriptions_made_at_connect_are_decided_over(hook: str) -> None:
+    """By hooks that wait, too: packets that came with CONNECT are served after the decision."""
+    rules = tuple(AutoSubscription(name, qos=1) for name in ("no/%c", "yes/%c"))
+    asked: list[tuple[str, str]] = []
+
+    class Less(Hooks):
+        async def subscribe(self, client: Client, topic_filter: str, qos: int) -> int | bool:
+            asked.append((client.client_id, topic_filter))
+            return False if topic_filter.startswith("no/") else 0
+
+    class Denies(Hooks):
+        async def authorize(self, client: Client, action: str, topic: str) -> bool | None:
+            if action == "subscribe":
+                asked.append((client.client_id, topic))
+                return not topic.startswith("no/")
+            return None
+
+    async def act(node: Node) -> list[tuple[str, bytes]]:
+        client = Connected(node)
+        connect = encode(Connect("c", keep_alive=0), 4)
+        packets = [Publish("no/c", b"1"), Publish("yes/c", b"2", qos=1, packet_id=1)]
+        client.write(connect + b"".join(encode(packet, 4) for packet in packets))
+        node.run()
+        await settle(node)
+        return topics(client)
+
+    hooks: Hooks = Less() if hook == "subscribe" else Denies()
+    assert play([hooks], act, mqtt={"auto_subscribe": rules}) == [("yes/c", b"2")]
+    assert asked == [("c", "no/c"), ("c", "yes/c")]
 
 
 def test_deliver_is_asked_for_each_receiver() -> None:
