@@ -24,6 +24,7 @@ from cluster.analytics import job_options, session
 from cluster.analytics.faults import told
 from cluster.analytics.job_options import EXAMPLES, Options
 from cluster.analytics.log.connection import Connection
+from cluster.analytics.log.heartbeats import Heartbeats
 from cluster.analytics.log.jobs import Job as Entry
 from cluster.analytics.log.log import Logs
 from cluster.analytics.log.offsets import parse_offsets, positions
@@ -54,9 +55,15 @@ class Job:
         self._options = options
         live = Live(options.redis, options.prefix, options.live_topics) if options.live and options.redis else None
         self.live = live
-        self.batches = Batches(spark, options, live, self._report, lock)
+        self._connection = Connection(parse_options(options.source).redis)
+        self._heartbeats = Heartbeats(self._read_heartbeats)
+        self.batches = Batches(spark, options, live, self._report, lock, lambda: self._heartbeats.complete_until)
         self._stopping = threading.Event()
         self.source = {**options.source, "job": f"analytics-{self.batches.commits.id}"}  # options of the data source
+
+    def _read_heartbeats(self) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = self._connection.ask("HGETALL", self._connection.address.keys.nodes)
+        return found
 
     def stop(self) -> None:
         """End when the running batch is done."""
@@ -73,12 +80,14 @@ class Job:
         try:
             while query.isActive and not self._stopping.is_set():
                 self._stopping.wait(LOOK)
+                self._heartbeats.look()
                 self._look(query)
         finally:
             self.batches.stop()
             fault = query.exception() if not query.isActive else None
             with contextlib.suppress(PySparkException):
                 query.stop()
+            self._connection.close()
         if self.batches.error is not None:
             raise told(self.batches.error)
         if fault is not None:

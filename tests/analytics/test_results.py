@@ -81,6 +81,26 @@ def read(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: 
     return lambda name: table(spark, output, name)
 
 
+def test_nothing_is_over_while_logs_may_lack_messages(spark: SparkSession, tmp_path: Path) -> None:
+    """Nodes that have lost Redis log later what their clients publish meanwhile."""
+    complete = BEGIN / 1e6 + 30
+    options = Options(output=str(tmp_path), results=frozenset(("silence", "rates")), live=False)
+    batches = Batches(spark, options, complete_until=lambda: complete)
+
+    def fallen() -> list[str]:
+        """Devices that fell silent after that time, and are not back."""
+        found = sorted(table(spark, tmp_path, "silence"), key=lambda row: row["at"])
+        last = {row["client_id"]: row for row in found}.values()
+        return [row["client_id"] for row in last if row["event"] == "silent" and row["at"] > BEGIN + 30_000_000]
+
+    batches(spark.createDataFrame(rows(fleet()), MESSAGES), 0)
+    assert not batches.look_at_clock(BEGIN / 1e6 + 400)
+    assert not fallen() and not (tmp_path / "rates").exists()
+    complete = float("inf")
+    assert batches.look_at_clock(BEGIN / 1e6 + 400)
+    assert fallen() and (tmp_path / "rates").exists()
+
+
 def table(spark: SparkSession, output: Path, name: str) -> list[dict[str, Any]]:
     """A table's rows, times as microseconds; date and hour checked and left out."""
     found = []

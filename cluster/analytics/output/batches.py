@@ -35,6 +35,7 @@ class Batches:
         options: of the job.
         live: publishes the latest results; None: they are not published.
         on_report: called with the counts of each batch.
+        complete_until: returns the time up to which the logs are complete, in seconds since 1970.
         lock: of the checkpoint; None: the caller sees to it that no other job has it.
 
     Raises:
@@ -48,6 +49,7 @@ class Batches:
         live: Live | None = None,
         on_report: Callable[[Report], None] = lambda report: None,
         lock: CheckpointLock | None = None,
+        complete_until: Callable[[], float] = lambda: float("inf"),
     ) -> None:
         self._options = options
         self._spark = spark
@@ -59,6 +61,7 @@ class Batches:
         self.ended = time.time()  # time of the last batch's end
         files = Files(spark, options.checkpoint)
         self._checkpoint_lock = lock
+        self._complete_until = complete_until
         self.commits = Commits(files, options) if lock is None else Commits(files, options, lock.acquire)
         self._sink = Sink(Files(spark, options.output), options.output, self.commits.id)
 
@@ -89,7 +92,8 @@ class Batches:
     def _do(self, messages: DataFrame, batch: int) -> None:
         started = time.monotonic()
         watermark = self.commits.last.watermark
-        version = Version(messages.sparkSession, self._options, self.commits, self._sink, batch, watermark)
+        complete = self._complete_until() * 1e6
+        version = Version(messages.sparkSession, self._options, self.commits, self._sink, batch, watermark, complete)
         version.add(messages)
         version.close_windows()
         self._finish(version)
@@ -97,8 +101,9 @@ class Batches:
         self._on_report(version.report)
 
     def look_at_clock(self, now: float) -> bool:
-        """All messages accepted before `now` are read: check whether a window is over, or a device silent."""
-        clock = round(now * 1e6) - self._options.watermark
+        """All messages accepted before `now` are read, if the logs have them: check whether a window is over, or a
+        device silent."""
+        clock = round(min(now, self._complete_until()) * 1e6) - self._options.watermark
         with self._lock:
             last = self.commits.last
             if self._stopping or clock <= last.watermark:

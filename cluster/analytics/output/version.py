@@ -50,10 +50,18 @@ class Version:
         sink: writes the files.
         batch: of Spark.
         watermark: minimum of the new watermark.
+        complete_until: microseconds; the watermark passes it by no messages, as logs may lack earlier ones.
     """
 
     def __init__(
-        self, spark: SparkSession, options: Options, commits: Commits, sink: Sink, batch: int, watermark: int
+        self,
+        spark: SparkSession,
+        options: Options,
+        commits: Commits,
+        sink: Sink,
+        batch: int,
+        watermark: int,
+        complete_until: float = float("inf"),
     ) -> None:
         last = commits.last
         self._spark = spark
@@ -61,6 +69,7 @@ class Version:
         self._commits = commits
         self._sink = sink
         self._before = last.watermark
+        self._complete_until = complete_until
         self._batch = batch
         self.number = last.version + 1
         self.watermark = watermark
@@ -109,7 +118,7 @@ class Version:
         """Count the messages, and set the watermark; returns whether there are any.
 
         The watermark is the time up to which the log of each node with messages has been read. It is computed by node,
-        because some logs may be further behind than others.
+        because some logs may be further behind than others; that of a node without Redis has no messages yet.
         """
         now = round(time.time() * 1e6)
         late = F.count_if(F.col("window") + self._options.window <= self._before)
@@ -118,7 +127,8 @@ class Version:
         if not nodes:
             return False
         _, counts, newest, first_windows, last_windows, lates = zip(*nodes, strict=True)
-        self.watermark = max(self.watermark, min(*newest, now) - self._options.watermark)
+        read = round(min(*newest, now, self._complete_until))
+        self.watermark = max(self.watermark, read - self._options.watermark)
         self._some_are_over = min(first_windows) + self._options.window <= self.watermark
         self._last_window = max(last_windows)
         self._messages += sum(counts)
