@@ -24,6 +24,10 @@ cdef class Reactor(Acceptor):
     cdef object driver                 # runs the turns
     cdef int loop_fd                   # descriptor of the event loop, ready when it has something to do; -1: none
     cdef int alarm_fd                  # likewise, ready when a timer of the loop is due
+    cdef dict readers                  # file descriptor -> what to call in a turn in which it is readable
+    cdef bint is_served                # between `start` and `stop`
+    cdef bint in_turn                  # what is written now is sent at the end of a turn
+    cdef list last                     # Outlets to flush when all others are; None: an outlet is flushed at once
 
     cdef int watch_loop(self, int fd, int alarm) except -1
     cdef bint is_loops(self, uint64_t tag) noexcept
@@ -35,3 +39,4 @@ cdef class Reactor(Acceptor):
     cdef int readable(self, Connection c) except -1
     cdef int process_input(self, Connection c, Py_ssize_t n) except -1
     cdef int close_pending(self) except -1
+    cdef int flush_last(self) except -1

@@ -30,6 +30,9 @@ from _speedups.protocol.channel cimport OPEN
 from _speedups.protocol.read_gate cimport OUTPUT_FULL, PARSE_GATE
 from _speedups.routing.router cimport Router
 from _speedups.session.counters cimport BYTES_RECEIVED, PACKETS_RECEIVED, READ_PAUSES
+from _speedups.session.turn cimport Outlet
+
+from functools import partial
 
 from _speedups.protocol import close_reasons
 
@@ -40,13 +43,14 @@ cdef class Reactor(Acceptor):
     Args:
         router: the node's router.
         handler: see the head of this file and of channel.pyx.
-        driver: runs the turns in the event loop; its methods get the reactor: `start`, `stop` and `wake`, by which a
-            turn is to be run soon.
+        driver: runs the turns in the event loop (broker/core/driver.py).
     """
 
     def __init__(self, Router router not None, handler, driver):
         Acceptor.__init__(self, router, handler)
         self.driver = driver
+        self.readers = {}
+        self.last = []
         self.loop_fd = self.alarm_fd = -1
         prctl(PR_SET_TIMERSLACK, 1)                # a wait of 50 us must not take 100
         mallopt(M_MMAP_THRESHOLD, KEPT_MAX)        # a turn's batches are short-lived: getting their pages from the
@@ -57,11 +61,46 @@ cdef class Reactor(Acceptor):
 
     def start(self):
         """Serve the connections from now on."""
+        if not self.is_served:
+            self.is_served = True
+            for fd in self.readers:
+                self.driver.remove_reader(fd)
+                self.watch(fd)
         self.driver.start(self)
 
     def stop(self):
-        """Serve the connections no more, until `start`."""
+        """Serve the connections no more, until `start`. Descriptors of `add_reader` are served all the same."""
         self.driver.stop(self)
+        if self.is_served:
+            self.is_served = False
+            for fd, callback in self.readers.items():
+                epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
+                self.driver.add_reader(fd, partial(self.read, callback))
+
+    def add_reader(self, int fd, callback not None):
+        """Call `callback()` in each turn in which this descriptor is readable; it returns the number of publications."""
+        self.readers[fd] = callback
+        if self.is_served:
+            self.watch(fd)
+        else:
+            self.driver.add_reader(fd, partial(self.read, callback))
+
+    def remove_reader(self, int fd):
+        """Undo `add_reader`; to be called before the descriptor is closed."""
+        del self.readers[fd]
+        if self.is_served:
+            epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
+        else:
+            self.driver.remove_reader(fd)
+
+    def read(self, callback):
+        """A turn without the clients, while they are not served."""
+        self.in_turn = True
+        try:
+            callback()
+            self.end_turn()
+        finally:
+            self.in_turn = False
 
     cdef int watch_loop(self, int fd, int alarm) except -1:
         """End a wait for input also when the event loop has something to do.
@@ -104,6 +143,7 @@ cdef class Reactor(Acceptor):
         cdef int count, i
         cdef uint64_t tag
         cdef bint pending = False, loop_ready = False
+        cdef uint64_t publications = 0
         cdef uint64_t packets_before = self.turn.counters[PACKETS_RECEIVED]
         if self.soon:
             timeout = 0
@@ -113,39 +153,63 @@ cdef class Reactor(Acceptor):
             return count > 0
         if self.lease_deadline and now() > self.lease_deadline:
             self.on_lease_expired()
+            for i in range(count if self.is_served else 0):    # without Redis the node waits for it, not for clients
+                tag = events[i].data.u64
+                if tag & 1 and <int>(tag >> 1) in self.readers:
+                    self.read(self.readers[<int>(tag >> 1)])
             return True
         if coalesce_wakeups(&self.wakeup, self.soon):
             with nogil:
                 count = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
         self.soon = False
-        for i in range(count):
-            tag = events[i].data.u64
-            if tag & 1:                            # odd: not the address of a Connection, but a file descriptor
-                if <int>(tag >> 1) == self.pending_epoll:
-                    pending = True
-                elif self.is_loops(tag):
-                    loop_ready = True
-                elif <int>(tag >> 1) in self.endpoints:
-                    self.accept(<int>(tag >> 1))
-                continue
-            self.serve(<Connection><void*><uintptr_t>tag, events[i].events)
-        if pending:
-            self.serve_pending()
-        if self.read_again:
-            self.serve_read_again()
-        self.end_turn()
-        note_turn(&self.wakeup, self.turn.counters[PACKETS_RECEIVED] - packets_before)
+        self.in_turn = True
+        try:
+            for i in range(count):
+                tag = events[i].data.u64
+                if tag & 1:                        # odd: not the address of a Connection, but a file descriptor
+                    if <int>(tag >> 1) == self.pending_epoll:
+                        pending = True
+                    elif self.is_loops(tag):
+                        loop_ready = True
+                    elif <int>(tag >> 1) in self.readers:
+                        publications += self.readers[<int>(tag >> 1)]()
+                    elif <int>(tag >> 1) in self.endpoints:
+                        self.accept(<int>(tag >> 1))
+                    continue
+                self.serve(<Connection><void*><uintptr_t>tag, events[i].events)
+            if pending:
+                self.serve_pending()
+            if self.read_again:
+                self.serve_read_again()
+            self.end_turn()
+        finally:
+            self.in_turn = False
+        note_turn(&self.wakeup, self.turn.counters[PACKETS_RECEIVED] - packets_before + publications)
         return loop_ready
 
     def end_turn(self):
         """End a turn: end connections that are to be closed, store, write. To be called after changes outside `run`."""
-        self.close_pending()
-        again = self.turn.end()
-        self.close_pending()
+        cdef bint within = self.in_turn
+        self.in_turn = True
+        try:
+            self.close_pending()
+            again = self.turn.end()
+            self.close_pending()
+            if self.last:
+                self.flush_last()
+        finally:
+            self.in_turn = within
         if (again or self.turn.unflushed.count or self.turn.to_send.count or self.read_again) and not self.soon:
             self.soon = True
             self.driver.wake(self)
         self.closed_this_turn.clear()
+
+    cdef int flush_last(self) except -1:
+        outlets, self.last = self.last, None
+        for outlet in outlets:
+            (<Outlet>outlet).flush()
+        self.last = []
+        return 0
 
     cdef int serve_pending(self) except -1:
         """Serve some of the connections without CONNACK.

@@ -123,6 +123,18 @@ cdef class UvloopDriver:
         if self.reactor is not reactor:
             self.loop.call_soon(reactor.run)
 
+    def call_soon(self, callback):
+        """Call it when the caller has returned to the event loop."""
+        self.loop.call_soon(callback)
+
+    def add_reader(self, int fd, callback):
+        """Call it whenever the descriptor is readable, by the event loop."""
+        self.loop.add_reader(fd, callback)
+
+    def remove_reader(self, int fd):
+        """Undo `add_reader`."""
+        self.loop.remove_reader(fd)
+
     cdef Handle* handle(self) except NULL:
         cdef Handle* handle = <Handle*>calloc(1, sizeof(Handle))
         if handle == NULL:

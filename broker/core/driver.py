@@ -1,6 +1,7 @@
 """Driver: runs the turns of a reactor within the node's event loop."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from _speedups.net.reactor import Reactor
@@ -21,6 +22,15 @@ class Driver(Protocol):
 
     def wake(self, reactor: Reactor) -> None:
         """Run a turn of the reactor soon, whether it is served or not."""
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call it when the caller has returned to the event loop."""
+
+    def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
+        """Call it whenever the descriptor is readable."""
+
+    def remove_reader(self, fd: int) -> None:
+        """Undo `add_reader`."""
 
 
 def make_driver(loop: asyncio.AbstractEventLoop) -> Driver:
@@ -46,3 +56,12 @@ class ReaderDriver:
 
     def wake(self, reactor: Reactor) -> None:
         self._loop.call_soon(reactor.run)
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        self._loop.call_soon(callback)
+
+    def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
+        self._loop.add_reader(fd, callback)
+
+    def remove_reader(self, fd: int) -> None:
+        self._loop.remove_reader(fd)

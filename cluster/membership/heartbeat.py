@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import hiredis
-
 from broker import logs
 from cluster.membership.cleanup import Cleanup
 from cluster.membership.clock import ClusterClock
@@ -13,7 +11,7 @@ from cluster.membership.lease import Lease
 from cluster.peers.liveness import is_gone
 from cluster.peers.members import Members
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply, ignore
+from cluster.redis.link import LinkLost, Reply, ReplyError, ignore
 from cluster.replication.changes import Changes
 from cluster.replication.snapshot import pairs
 from cluster.sessions.wills import Wills
@@ -96,7 +94,7 @@ class Heartbeat:
         await self._link.ask_function_first(partial(self._replied, sent_at, elapsed), "beat", *fields)
 
     def _replied(self, sent_at: float, elapsed: int, reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, hiredis.ReplyError)) or self._link.closed:
+        if isinstance(reply, (LinkLost, ReplyError)) or self._link.closed:
             return
         if reply[0] == b"gone":
             self._on_fenced("another node declared this one dead")

@@ -1,4 +1,4 @@
-"""Inbox: the messages of other nodes, and of the functions in Redis, to this node."""
+"""Inbox: messages of other nodes, and of the functions in Redis, to this node. Batches do not pass through Python."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,33 +43,28 @@ class Inbox:
             b"result": replica.results.publish,
             **handlers,
         }
+        self.receive = replica.members.batches(self._receive).receive  # called with channel and message
         self._to_confirm: dict[bytes, int] = {}  # node -> its last change that this node has applied
 
-    def receive(self, channel: bytes, payload: bytes) -> None:
-        """Handle a message."""
+    def _receive(self, payload: bytes) -> None:
         if self._link.closed:
             return
         try:
-            message = wire.decode(payload)
+            kind, *fields = wire.decode(payload)
         except DamagedMessage as error:
             log.error("invalid message between nodes", error=error)
             return
-        if isinstance(message, wire.Batch):
-            self._members.receive(message)
-            return
-        kind, *fields = message
         handler = self._handlers.get(kind)
         if handler is not None:
             handler(*fields)
 
     def finish(self) -> None:
-        """All received data is processed: confirm the applied changes, end the turn."""
+        """All received data is processed, and the turn will end: confirm the applied changes."""
         if self._link.closed:
             return
         for origin, number in self._to_confirm.items():
             self._link.publish(self._link.keys.to(origin), wire.applied(self._link.node_id, number))
         self._to_confirm.clear()
-        self._plane.end_turn()
 
     def _handle_changes(self, number: int, origin: bytes, block: bytes) -> None:
         if number <= self._changes.last or origin == self._link.node_id:

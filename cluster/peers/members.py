@@ -5,36 +5,48 @@ replies from Redis itself. So no two clocks are compared, and no node is declare
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from _speedups.cluster.batches import Batches, Progress
 from _speedups.cluster.peer import Peer
-from _speedups.session.turn import COUNTERS
+from _speedups.session.turn import COUNTERS, Turn
 from broker.core.data_plane import DataPlane
 from cluster.peers import wire
 from cluster.peers.node_link import NodeLink
 
 MAX_UNCONFIRMED = 16 * 1024 * 1024  # bytes of QoS 0 on their way to a node
-CREDIT_STEP = 1024 * 1024  # bytes after which a node confirms its position
 HOLD_SECONDS = 2.0  # after which sending to a silent node is tried again
 DROPPED_SLOW = COUNTERS.index("dropped_slow")
 
 
-class Member:
-    """Another node of the cluster, as this node sees it."""
+class Member(Progress):
+    """Another node of the cluster, as this node sees it.
 
-    def __init__(self, node: bytes, peer: Peer) -> None:
+    Args:
+        node: its id.
+        turn: of this node.
+        link: of this node.
+    """
+
+    def __init__(self, node: bytes, turn: Turn, link: NodeLink) -> None:
         self.node = node
-        self.peer = peer
-        self.seen = 0  # the last entry of its log that was delivered here
+        self.peer = Peer(turn, 0, node, self._send)
+        self._turn = turn
+        self._link = link
+        self._channel = link.keys.to(node)
+        self._header = wire.batch_header(wire.QOS_0, link.node_id, 0)[: -wire.NUMBER.size]
         self.sent = 0  # bytes of QoS 0 sent to it ...
         self.confirmed = 0  # ... of which it has confirmed so many
-        self.credited = 0  # the position in its QoS 0 that this node has confirmed
         self.process = b""  # the name of its process, for nodes on the same machine
         self.held_at = 0.0  # since when nothing is sent; 0 = sending
 
-    def add_sent(self, size: int) -> None:
-        """More bytes of QoS 0 are on their way to it. Above MAX_UNCONFIRMED, sending pauses."""
-        self.sent += size
+    def _send(self, packets: bytes) -> None:
+        """Send QoS 0 messages; without a link they are lost. Above MAX_UNCONFIRMED bytes under way, sending pauses."""
+        if not self._link.connected:
+            self._turn.count(DROPPED_SLOW)
+            return
+        self.sent += len(packets)
+        self._link.publish(self._channel, self._header + wire.NUMBER.pack(self.sent) + packets)
         if self.sent - self.confirmed > MAX_UNCONFIRMED and not self.held_at:
             self.held_at = time.monotonic()
             self.peer.hold(True)
@@ -76,13 +88,7 @@ class Members:
         """A node has joined; entries of its log up to `seen` don't matter here."""
         member = self._members.get(node)
         if member is None:
-
-            def send(packets: bytes) -> None:
-                found = self._members.get(node)
-                if found is not None:  # else it has just left
-                    self._send(found, packets)
-
-            member = self._members[node] = Member(node, Peer(self._plane.turn, 0, node, send))
+            member = self._members[node] = Member(node, self._plane.turn, self._link)
         member.seen = max(member.seen, seen)
         return member
 
@@ -97,26 +103,12 @@ class Members:
 
     # ---- batches of messages ----
 
-    def _send(self, member: Member, packets: bytes) -> None:
-        """Send QoS 0 messages to a node; without a link they are lost."""
-        if not self._link.connected:
-            self._plane.turn.count(DROPPED_SLOW)
-            return
-        header = wire.batch_header(wire.QOS_0, self._link.node_id, member.sent + len(packets))
-        self._link.publish(self._link.keys.to(member.node), header + packets)
-        member.add_sent(len(packets))
+    def batches(self, other: Callable[[bytes], object]) -> Batches:
+        """Return what receives the messages to this node; `other` gets those that are no batches."""
+        return Batches(self._plane.router, self._members, self._departed, self._confirm, other)
 
-    def receive(self, batch: wire.Batch) -> None:
-        """Deliver a batch of another node's messages, unless this node has it already."""
-        member = self._members.get(batch.node) or self._departed.get(batch.node)
-        if member is not None and batch.logged:
-            if batch.number <= member.seen:
-                return
-            member.seen = batch.number
-        elif member is not None and batch.number - member.credited >= CREDIT_STEP:
-            member.credited = batch.number
-            self._link.publish(self._link.keys.to(batch.node), wire.credit(self._link.node_id, batch.number))
-        self._plane.router.deliver(batch.packets)
+    def _confirm(self, node: bytes, position: int) -> None:
+        self._link.publish(self._link.keys.to(node), wire.credit(self._link.node_id, position))
 
     def receive_credit(self, node: bytes, position: int) -> None:
         """A node has confirmed its position in this node's QoS 0."""

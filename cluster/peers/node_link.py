@@ -4,9 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from _speedups.net.reactor import Reactor
 from cluster.redis.connector import Connector
 from cluster.redis.keys import Keys
-from cluster.redis.link import Link, Reply, ignore
+from cluster.redis.link import Link, Reply
 
 
 class NodeLink:
@@ -27,12 +28,11 @@ class NodeLink:
         self.closed = False  # the node was fenced or is stopped: final
         self._connector = connector
         self._patience = patience
-        self.attach(lambda channel, payload: None, lambda: None, lambda: None, lambda: None)
-        self.connection = self._make()
 
     def attach(
         self,
-        on_push: Callable[[bytes, bytes], object],
+        reactor: Reactor,
+        on_push: Callable[[bytes, bytes], int],
         on_drained: Callable[[], object],
         on_lost: Callable[[], object],
         before_call: Callable[[], object],
@@ -40,22 +40,26 @@ class NodeLink:
         """Connect the receivers.
 
         Args:
+            reactor: of this node.
             on_push: called with channel and payload of each message to this node.
-            on_drained: called when all received data is processed.
+            on_drained: called when all received data is processed; the turn then ends.
             on_lost: called when the connection of a node that has joined has ended.
             before_call: called before each call, to send the records that the call has to follow.
         """
+        self._reactor = reactor
         self._on_push = on_push
         self._on_drained = on_drained
         self._on_lost = on_lost
         self._before_call = before_call
+        self.connection = self._make()
 
     def _make(self) -> Link:
         return Link(
-            lambda channel, payload: self._on_push(channel, payload),
-            lambda: self._on_drained(),
+            self._reactor,
+            self._on_push,
+            self._on_drained,
             lambda: None,
-            self._patience,
+            patience=self._patience,
             in_slot=bool(self.keys.tag),
         )
 
@@ -147,7 +151,7 @@ class NodeLink:
 
     def publish(self, channel: bytes, message: bytes) -> None:
         """Send a message to other nodes."""
-        self.connection.call(ignore, self.keys.publish, channel, message)
+        self.connection.publish(self.keys.publish, channel, message)
 
     def _command(self, name: str, as_node: bool, arguments: Any) -> list[bytes | str | int]:
         node = [self.node_id] if as_node else []

@@ -7,7 +7,7 @@ All other messages are MessagePack arrays, the kind first.
 """
 
 import struct
-from typing import Any, NamedTuple
+from typing import Any
 
 from _speedups.base.msgpack import DamagedMessage, pack, unpack
 
@@ -15,37 +15,21 @@ LOGGED, QOS_0 = b"L", b"Q"
 NUMBER = struct.Struct("<Q")
 
 
-class Batch(NamedTuple):
-    """Messages of another node."""
-
-    logged: bool
-    node: bytes
-    number: int
-    packets: bytes
-
-
 def batch_header(kind: bytes, node: bytes, number: int) -> bytes:
     """The bytes before the packets of a batch."""
     return kind + bytes([len(node)]) + node + NUMBER.pack(number)
 
 
-def decode(data: bytes) -> Batch | list[Any]:
-    """A batch, or the elements of another message.
+def decode(data: bytes) -> list[Any]:
+    """The elements of a message that is no batch; `_speedups/cluster/batches.pyx` reads those.
 
     Raises:
-        DamagedMessage: it is neither.
+        DamagedMessage: it is none.
     """
-    kind = data[:1]
-    if kind not in (LOGGED, QOS_0):
-        message = unpack(data)
-        if not isinstance(message, list) or not message:
-            raise DamagedMessage("an empty message")
-        return message
-    if len(data) < 2 or len(data) < 2 + data[1] + NUMBER.size:
-        raise DamagedMessage("an incomplete batch")
-    end = 2 + data[1]
-    (number,) = NUMBER.unpack_from(data, end)
-    return Batch(kind == LOGGED, data[2:end], number, data[end + NUMBER.size :])
+    message = unpack(data)
+    if not isinstance(message, list) or not message:
+        raise DamagedMessage("an empty message")
+    return message
 
 
 def ask(node: bytes, number: int, method: str, arguments: str) -> bytes:

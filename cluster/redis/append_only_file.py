@@ -6,10 +6,8 @@ that MULTI. Redis reports no error at that start; the next start applies the cut
 after it, although its messages were sent again and stored once more. A rewrite replaces the file by the data in memory.
 """
 
-import hiredis
-
 from broker import logs
-from cluster.redis.link import Link, LinkLost, Reply, is_forbidden
+from cluster.redis.link import Link, LinkLost, Reply, ReplyError, is_forbidden
 
 log = logs.get("flockmq.cluster")
 
@@ -18,13 +16,13 @@ def rewrite_after_restart(connection: Link) -> None:
     """Let Redis rewrite its append-only file, unless it has done so since its start. Nothing waits for it."""
 
     def decide(reply: Reply) -> None:
-        if isinstance(reply, hiredis.ReplyError):
+        if isinstance(reply, ReplyError):
             _report(reply)
         elif isinstance(reply, bytes | str) and _is_due(reply.decode() if isinstance(reply, bytes) else reply):
             connection.call(asked, "BGREWRITEAOF")
 
     def asked(reply: Reply) -> None:
-        if isinstance(reply, hiredis.ReplyError):
+        if isinstance(reply, ReplyError):
             _report(reply)
         elif not isinstance(reply, LinkLost):
             log.info("Redis rewrites its append-only file after its restart")
@@ -41,7 +39,7 @@ def _is_due(info: str) -> bool:
     )
 
 
-def _report(error: hiredis.ReplyError) -> None:
+def _report(error: ReplyError) -> None:
     if is_forbidden(str(error)):  # else another node was first
         log.warning(
             "Redis does not rewrite its append-only file after its restart: a crash may have damaged its end. "

@@ -91,7 +91,7 @@ class Connector:
                 raise Refused(str(error)) from error
             raise
         for channel in channels:
-            link.subscribe(subscribe, channel)
+            link.write(subscribe, channel)
 
     async def _end_link_before(self, link: Link, number: int) -> None:
         """Close the previous link's connection if Redis still has it: its unread commands must not run later."""

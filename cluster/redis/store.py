@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import hiredis
-
 from _speedups.cluster.journal import Block
 from _speedups.log.message_log import MessageLog
 from _speedups.session.session import Session
 from broker import logs
 from broker.storage.store import LogStore
 from cluster.redis.keys import Keys
-from cluster.redis.link import Link, LinkLost, Reply, ignore
+from cluster.redis.link import Link, LinkLost, Reply, ReplyError, ignore
 from cluster.redis.log_bounds import LogBounds
 
 RETRY_SECONDS = 0.3
@@ -33,7 +31,7 @@ COMPLAIN_SECONDS = 30.0  # between log lines about a refusal
 log = logs.get("flockmq.cluster")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Unconfirmed:
     """A block that Redis has not confirmed."""
 
@@ -291,7 +289,7 @@ class RedisStore(LogStore):
         """Whether Redis has executed the call; this also holds for a reply to an earlier round of sending."""
         if isinstance(reply, LinkLost):
             return False
-        if isinstance(reply, hiredis.ReplyError):
+        if isinstance(reply, ReplyError):
             if current == self._round and str(reply).startswith("DAMAGED ") and self._node.decode() in str(reply):
                 self._on_fenced(f"a key of this node is damaged: {str(reply).removeprefix('DAMAGED ')}")
             elif current == self._round:

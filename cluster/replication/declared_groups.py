@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import hiredis
-
 from _speedups.session.turn import COUNTERS
 from broker import logs
 from broker.config.declared_group import DeclaredGroup, differences
 from broker.core.data_plane import DataPlane
 from broker.errors import NotNow
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkError, LinkLost, Reply
+from cluster.redis.link import LinkError, LinkLost, Reply, ReplyError
 from cluster.replication.barrier import Barrier
 
 SHARED_DISCARDED = COUNTERS.index("shared_discarded")
@@ -88,7 +86,7 @@ class DeclaredGroups:
         """Declare the group in Redis and here, at once with the reply; returns the number of dropped messages."""
 
         def replied(reply: Reply) -> None:
-            if not isinstance(reply, (LinkLost, hiredis.ReplyError)) and reply[0] != b"gone" and reply[0]:
+            if not isinstance(reply, (LinkLost, ReplyError)) and reply[0] != b"gone" and reply[0]:
                 self._on_changed(reply[0], [("group", name, settings), ("mark", reply[2])])
 
         reply = await self._link.ask_function_first(replied, "declare_group", name, settings)

@@ -7,15 +7,13 @@ link is one.
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
-import hiredis
-
 from _speedups.base.msgpack import unpack
 from _speedups.cluster.journal import arrive
 from _speedups.session.session import Session
 from broker.core.data_plane import DataPlane
 from cluster.peers.members import Member
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkError, LinkLost, Reply
+from cluster.redis.link import LinkError, LinkLost, Reply, ReplyError
 from cluster.replication.changes import Changes, mark_of
 
 AT_ONCE = 1000  # items per piece
@@ -165,7 +163,7 @@ def read_tail(link: NodeLink, session: Session) -> None:
     """Read the rest of a session's queue, without waiting: Redis has messages for it whose numbers are unknown."""
 
     def loaded(reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, hiredis.ReplyError)) or session.owner is None:
+        if isinstance(reply, (LinkLost, ReplyError)) or session.owner is None:
             return
         for number, message in enumerate(reply[3], reply[2]):
             arrive(session, number, message)

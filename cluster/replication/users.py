@@ -8,11 +8,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
-import hiredis
-
 from broker.auth.cluster_users import Away
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply
+from cluster.redis.link import LinkLost, Reply, ReplyError
 
 MAX_CACHED = 100_000
 AT_ONCE = 500  # users read with one command
@@ -86,7 +84,7 @@ class Users:
 
     def _read(self, names: list[str]) -> None:
         def read(reply: Reply) -> None:
-            if isinstance(reply, (LinkLost, hiredis.ReplyError)):
+            if isinstance(reply, (LinkLost, ReplyError)):
                 return  # `refresh_all` follows when the link is back
             changed = {name for name, data in zip(names, reply, strict=True) if self._learn(name, data)}
             if changed:

@@ -3,14 +3,12 @@
 import time
 from typing import Any
 
-import hiredis
-
 from _speedups.cluster.group import ClusterGroup
 from _speedups.cluster.journal import ClusterJournal, leased
 from broker.config.schema import Config
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply, ignore
+from cluster.redis.link import LinkLost, Reply, ReplyError, ignore
 from cluster.redis.store import RedisStore
 
 LATE_SECONDS = 5.0  # after which Redis has executed every call of an ended connection
@@ -87,7 +85,7 @@ class Leases:
         self._link.function(self._recovered, "leased")
 
     def _recovered(self, items: Reply) -> None:
-        if isinstance(items, (LinkLost, hiredis.ReplyError)):
+        if isinstance(items, (LinkLost, ReplyError)):
             return
         groups = self._groups()
         ended = {*self._journal.ended_leases, *self._store.ended_leases()}

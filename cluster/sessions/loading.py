@@ -4,8 +4,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-import hiredis
-
 from _speedups.cluster.journal import arrive
 from _speedups.cluster.message_codec import decode_message
 from _speedups.protocol import close_reasons
@@ -13,7 +11,7 @@ from _speedups.session.session import Session
 from _speedups.session.session_store import Restored
 from broker import logs
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply
+from cluster.redis.link import LinkLost, Reply, ReplyError
 from cluster.sessions.claim import Claim
 
 AT_ONCE = 500  # queued messages read with one call
@@ -73,9 +71,9 @@ class Loading:
             self._call()
 
     def _restore(self, claim: Claim, session: Session, begins: bool, reply: Reply) -> None:
-        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("DAMAGED "):
+        if isinstance(reply, ReplyError) and str(reply).startswith("DAMAGED "):
             raise ValueError(reply)
-        if isinstance(reply, (LinkLost, hiredis.ReplyError)):
+        if isinstance(reply, (LinkLost, ReplyError)):
             claim.connection.close(close_reasons.REDIS_AWAY)
             return
         head, sent, first, entries, tail, states, awaited = reply

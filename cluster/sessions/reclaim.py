@@ -2,11 +2,9 @@
 
 from functools import partial
 
-import hiredis
-
 from _speedups.protocol import close_reasons
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply
+from cluster.redis.link import LinkLost, Reply, ReplyError
 from cluster.sessions.claim import Claim, Claims
 from cluster.sessions.takeover import TakeOver
 from cluster.sessions.wills import Wills
@@ -42,7 +40,7 @@ class Reclaim:
         self._link.function(partial(self._compare, unseen), "owned", cursor, AT_ONCE)
 
     def _compare(self, unseen: set[int], reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, hiredis.ReplyError)):
+        if isinstance(reply, (LinkLost, ReplyError)):
             return  # the link is lost again; if not, `taken` follows when another connection claims one of them
         cursor, *owned = reply
         for client_id, epoch, is_taken in zip(owned[::3], owned[1::3], owned[2::3], strict=True):
@@ -59,7 +57,7 @@ class Reclaim:
         self._wills.publish_missed()
 
     def _granted(self, claim: Claim, reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, hiredis.ReplyError)) or len(reply) == 1:
+        if isinstance(reply, (LinkLost, ReplyError)) or len(reply) == 1:
             claim.connection.close(close_reasons.CLAIM_REFUSED)
             return
         epoch, *_, old_will, last = reply

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-import hiredis
-
 from _speedups.cluster.journal import ClusterJournal
 from _speedups.codec.packets import Connect
 from _speedups.net.connection import Connection
@@ -25,7 +23,7 @@ from broker.core import will
 from broker.core.data_plane import DataPlane
 from broker.core.session_expiry import interval_of
 from cluster.peers.node_link import NodeLink
-from cluster.redis.link import LinkLost, Reply
+from cluster.redis.link import LinkLost, Reply, ReplyError
 from cluster.replication.barrier import Barrier
 from cluster.replication.routes import Routes
 from cluster.sessions.claim import Claim, Claims
@@ -113,7 +111,7 @@ class TakeOver:
         )
 
     def _granted(self, claim: Claim, reply: Reply) -> None:
-        if isinstance(reply, (LinkLost, hiredis.ReplyError)) or len(reply) == 1:
+        if isinstance(reply, (LinkLost, ReplyError)) or len(reply) == 1:
             self._refuse(claim, reply)
             return
         epoch, present, incarnation, waits, fights, old_will, last = reply
@@ -137,7 +135,7 @@ class TakeOver:
     def _refuse(self, claim: Claim, reply: Reply) -> None:
         """Redis has not granted a claim: an error, or `gone`, `full` or `denied`."""
         connection, packet = claim.connection, claim.packet
-        if isinstance(reply, hiredis.ReplyError):
+        if isinstance(reply, ReplyError):
             log.warning("Redis refuses a session", client_id=packet.client_id, reason=reply)
         elif not isinstance(reply, LinkLost) and reply[0] == b"gone":
             self._on_fenced("another node declared this one dead")

@@ -14,6 +14,7 @@ from _speedups.base.msgpack import pack
 from cluster.peers.wire import LOGGED, batch_header
 from cluster.redis.connector import function_library
 from cluster.redis.keys import Keys
+from cluster.redis.link import ReplyError
 from cluster.redis.log_bounds import LogBounds
 from cluster.redis.store import RETRY_SECONDS, RedisStore
 from tests.harness.deadline import DEADLINE
@@ -39,7 +40,7 @@ class SlowLink:
         return self.receive()
 
     def receive(self) -> Any:
-        reader = hiredis.Reader()
+        reader = hiredis.Reader(replyError=ReplyError)
         while (reply := reader.gets()) is False:
             reader.feed(self._socket.recv(1 << 16))
         return reply

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.fuzz.fuzzing import fuzz
 
 NODE_INPUTS = 5000  # that one node gets
-ITEMS, DELIVER = 5, 2
+ITEMS, DELIVERING = 5, (1, 2)
 
 
 def make_target() -> Callable[[bytes], None]:
@@ -27,6 +27,7 @@ def make_target() -> Callable[[bytes], None]:
     journal = importlib.import_module("_speedups.cluster.journal")
     message_codec = importlib.import_module("_speedups.cluster.message_codec")
     inprocess = importlib.import_module("tests.harness.inprocess")
+    batches = importlib.import_module("_speedups.cluster.batches")
     wire = importlib.import_module("cluster.peers.wire")
     node = session = None
     watchers = []
@@ -62,6 +63,13 @@ def make_target() -> Callable[[bytes], None]:
         finally:
             node.end_turn()
 
+    def receive(data: bytes) -> None:
+        members = {b"node": batches.Progress()}
+        try:
+            batches.Batches(node.router, members, {}, lambda *_: None, wire.decode).receive(b"channel", data)
+        finally:
+            node.end_turn()
+
     def arrive(data: bytes) -> None:
         journal.arrive(session, inputs, data)
 
@@ -75,7 +83,7 @@ def make_target() -> Callable[[bytes], None]:
             watcher.send(packets.Pingreq())
             assert any(isinstance(packet, packets.Pingresp) for packet in watcher.take()), data
 
-    items = (unpack, wire.decode, deliver, read_message, arrive)
+    items = (unpack, receive, deliver, read_message, arrive)
 
     def target(data: bytes) -> None:
         nonlocal inputs
@@ -86,7 +94,7 @@ def make_target() -> Callable[[bytes], None]:
         inputs += 1
         with contextlib.suppress(ValueError):  # DamagedMessage is one
             items[data[0] % ITEMS](data[1:])
-        if data[0] % ITEMS == DELIVER:
+        if data[0] % ITEMS in DELIVERING:
             check_watchers(data)
 
     return target

@@ -119,6 +119,8 @@ class Node:
         )
         self.clients: list[Client] = []
         self._again = False
+        self._soon: list[Callable[[], object]] = []
+        self._readers: dict[int, Callable[[], object]] = {}
         self.is_served = False
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.SimpleQueue()
         self.failures: list[Exception] = []  # reasons to end the node
@@ -160,6 +162,26 @@ class Node:
     def wake(self, reactor: Reactor) -> None:
         self._again = True
 
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """`run` calls it."""
+        self._soon.append(callback)
+
+    def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
+        """`run` calls it while the descriptor is readable."""
+        self._readers[fd] = callback
+
+    def remove_reader(self, fd: int) -> None:
+        del self._readers[fd]
+
+    def _call_back(self) -> None:
+        """What the loop would call."""
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            callback()
+        for fd, callback in list(self._readers.items()):
+            if select.select([fd], [], [], 0)[0]:
+                callback()
+
     @property
     def turn(self) -> Any:
         return self.broker.data_plane.turn
@@ -171,13 +193,14 @@ class Node:
         """Work until nothing is left to do."""
         for _ in range(100_000):
             self._again = False
+            self._call_back()
             self.reactor.run()
             if isinstance(self.store, KeepingStore):
                 if self.auto and self.unconfirmed:
                     self.confirm()
             else:
                 self._wait_for_store()
-            if not self._again and not self._poll.poll(0):
+            if not self._again and not self._soon and not self._poll.poll(0):
                 return
         raise AssertionError("the node spins")
 

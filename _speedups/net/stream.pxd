@@ -1,0 +1,25 @@
+# A connection of the node itself, served in the turns of its reactor. See stream.pyx.
+
+from libc.stdint cimport uint64_t
+
+from _speedups.base.buffers cimport Buffer
+from _speedups.net.reactor cimport Reactor
+from _speedups.session.turn cimport Outlet
+
+cdef enum:
+    STREAM_READ = 65536        # bytes of room for each read, at least
+
+
+cdef class Stream(Outlet):
+    cdef Reactor reactor
+    cdef int fd                        # the socket; -1: not open
+    cdef int epoll                     # an epoll set with the socket
+    cdef Buffer incoming               # bytes that are not handled
+    cdef bint flush_requested
+    cdef uint64_t publications         # messages of clients that it has brought
+
+    cdef int handle_input(self) except -1
+    cdef int ended(self) except -1
+    cdef int flush_soon(self) except -1
+    cdef int watch_output(self, bint wanted) noexcept
+    cdef int hang_up(self) except -1
