@@ -10,6 +10,7 @@ cdef class RedisConnection(Stream):
     cdef object on_drained             # callable
     cdef object on_lost                # callable
     cdef bint in_slot                  # the server is of a Redis Cluster, and can lose the slot of the keys
+    cdef bint skips                    # Redis need not reply to PUBLISH
     cdef readonly str why_closed       # the reason why this side has ended the connection, if it has one
     cdef object waiting                # deque of (then, ns when it was sent): calls without a reply, oldest first
     cdef list held                     # pushes until `release`; None: they are processed

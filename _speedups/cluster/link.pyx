@@ -5,6 +5,7 @@ may or may not have executed it. What replies and pushes mean is the callers' (c
 """
 
 from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memcpy
 
 from _speedups.base.buffers cimport buffer_size
 from _speedups.cluster.resp cimport put_count, put_text, read_reply
@@ -25,6 +26,9 @@ class LinkLost(Exception):
 
 
 LOST = LinkLost("the connection to Redis was lost")
+
+
+cdef bytes SKIP = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n"
 
 
 def ignore(reply):
@@ -81,15 +85,22 @@ cdef class RedisConnection(Stream):
         self.flush_soon()
 
     def publish(self, bytes command not None, bytes channel not None, bytes message not None):
-        """Publish a message. Nothing waits for the reply."""
+        """Publish a message. Nothing waits for the reply, so Redis sends none if `skip_replies` was called."""
         if self.closed:
             return
-        self.waiting.append((ignore, now()))
+        if self.skips:
+            memcpy(self.reserve(len(SKIP)), <const uint8_t*>SKIP, len(SKIP))
+        else:
+            self.waiting.append((ignore, now()))
         put_count(self, c'*', 3)
         put_text(self, command, len(command))
         put_text(self, channel, len(channel))
         put_text(self, message, len(message))
         self.flush_soon()
+
+    def skip_replies(self):
+        """Redis need not reply to `publish`: each reply costs it a write, and this node a wake-up."""
+        self.skips = True
 
     cdef int put_argument(self, object argument) except -1:
         cdef bytes text

@@ -1,8 +1,11 @@
 """Opens a link: connects to Redis, authenticates, loads the function library of this version, subscribes."""
 
 import asyncio
+import contextlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -86,6 +89,8 @@ class Connector:
                     await link.ask("SELECT", address.db)
                 await self._load_functions(link)
                 await self._end_link_before(link, greeting[b"id"])
+                if not address.keys.tag:  # else a reply may be the first sign that the slot has moved
+                    await self._skip_replies(link, greeting)
         except LinkError as error:
             if str(error).startswith(FINAL):
                 raise Refused(str(error)) from error
@@ -106,6 +111,15 @@ class Connector:
             if not self._refused:
                 self._refused = True
                 log.info("Redis refuses CLIENT: the node rejoins if it finds commands of an ended link", reason=error)
+
+    async def _skip_replies(self, link: Link, greeting: dict[bytes, Any]) -> None:
+        """Let Redis leave out the replies to PUBLISH, if it can. Before 7.0.10 it would leave out pushes, too."""
+        version = re.match(rb"(\d+)\.(\d+)\.(\d+)", greeting[b"version"])
+        if version is None or tuple(map(int, version.groups())) < (7, 0, 10):
+            return
+        with contextlib.suppress(LinkError):  # a user without the right, or a rented service
+            await link.ask("CLIENT", "REPLY", "ON")
+            link.skip_replies()
 
     async def _load_functions(self, link: Link) -> None:
         code = function_library()

@@ -10,13 +10,17 @@ from pathlib import Path
 import pytest
 import redis
 
+from _speedups.codec.packets import Publish
 from cluster.redis.clients import RedisAddress
 from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess
 from tests.harness.deadline import DEADLINE
 from tests.harness.ports import free_port
 from tests.harness.redis_process import RedisProcess
+from tests.harness.socket_client import SocketClient
 
 StartRedis = Callable[..., RedisProcess]
+StartCluster = Callable[..., ClusterProcess]
 
 
 def ping_raw(address: RedisAddress) -> bytes:
@@ -267,3 +271,47 @@ def test_sentinel_that_does_not_help(sentinel: tuple[RedisProcess, RedisProcess,
             asyncio.run(address.endpoint())
         with pytest.raises(redis.RedisError):
             address.client().ping()
+
+
+# ---- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def exchange(cluster: ClusterProcess) -> None:
+    """Messages from one node to a client of the other, which all arrive, in order."""
+    with SocketClient(cluster["a"].port, "sub") as subscriber, SocketClient(cluster["b"].port, "pub") as publisher:
+        for qos in (0, 1):
+            subscriber.subscribe((f"qos{qos}", qos))
+            cluster.settle()
+            payloads = [b"%d" % size + b"x" * size for size in (1, 300_000, 2, 70_000, 3)]
+            for payload in payloads:
+                publisher.send(Publish(f"qos{qos}", payload, qos, False, False, qos))
+            received = [subscriber.receive() for _ in payloads]
+            assert [packet.payload for packet in received if isinstance(packet, Publish)] == payloads
+
+
+def test_nodes_over_tls(start_redis: StartRedis, start_cluster: StartCluster, certificates: Path) -> None:
+    server = tls_server(start_redis, certificates, "server")
+    url = f"rediss://127.0.0.1:{server.port}?ca_file={certificates}/ca.crt"
+    cluster = start_cluster(redis=server, redis_url=url, nodes="ab")
+    exchange(cluster)
+    server.client().execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    for node in cluster.nodes:
+        node.wait_for_log("Redis is back")
+    exchange(cluster)
+
+
+def test_nodes_over_a_unix_socket(start_redis: StartRedis, start_cluster: StartCluster, tmp_path: Path) -> None:
+    server = start_redis(["--unixsocket", str(tmp_path / "r.sock")])
+    exchange(start_cluster(redis=server, redis_url=f"unix://{tmp_path}/r.sock", nodes="ab"))
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_redis_replies_to_publish_only_if_it_must(
+    redis_server: RedisProcess, start_cluster: StartCluster, allowed: bool
+) -> None:
+    rights = ["+@all"] if allowed else ["+@all", "-client|reply"]
+    redis_server.client().execute_command("ACL", "SETUSER", "node", "on", ">sesame", "~*", "&*", *rights)
+    url = f"redis://node:sesame@127.0.0.1:{redis_server.port}/0"
+    exchange(start_cluster(redis=redis_server, redis_url=url, nodes="ab"))
+    calls = redis_server.client().info("commandstats").get("cmdstat_client|reply", {"calls": 0})["calls"]
+    assert calls >= 2 + 5 if allowed else calls == 0

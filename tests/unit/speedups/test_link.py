@@ -257,6 +257,20 @@ def test_a_silent_redis_is_noticed_by_the_oldest_call(world: World) -> None:
     assert world.link.silent_for == 0
 
 
+def test_publish_has_a_reply_unless_redis_may_leave_it_out(world: World) -> None:
+    publish = b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nc\r\n$1\r\nm\r\n"
+    world.link.publish(b"PUBLISH", b"c", b"m")
+    world.ask("a")
+    assert world.received() == publish + b"*1\r\n$1\r\na\r\n"
+    world.send(b":0\r\n:1\r\n")
+    world.link.skip_replies()
+    world.link.publish(b"PUBLISH", b"c", b"m")
+    world.ask("b")
+    assert world.received() == b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n" + publish + b"*1\r\n$1\r\nb\r\n"
+    world.send(b":2\r\n")
+    assert world.taken() == [("a", 1), ("b", 2)]
+
+
 def test_it_is_served_when_the_lease_has_expired_and_nothing_suspends_the_node(world: World) -> None:
     """While a node reads what it has missed, its lease may expire; clients wait, and Redis must be read."""
     expired: list[bool] = []
