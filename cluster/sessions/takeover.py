@@ -76,7 +76,7 @@ class TakeOver:
         self._max_sessions = max_sessions
         self._on_fenced = on_fenced
         self._loading = Loading(link, self._admit, journal.clock_of)
-        self._waiting: set[Claim] = set()  # for epochs to be released
+        self._waiting: dict[Claim, None] = {}  # for epochs to be released, in the order of their CONNECTs
         self.fights = 0  # delayed take-overs
 
     # ---- a CONNECT ----
@@ -124,7 +124,7 @@ class TakeOver:
             return
         claim.waits = dict(zip(waits[::2], waits[1::2], strict=True))
         if claim.waits:
-            self._waiting.add(claim)
+            self._waiting[claim] = None
         if fights > FREE_FIGHTS:
             claim.delayed = True
             delay = min(FIGHT_SECONDS * 2.0 ** min(fights - FREE_FIGHTS - 1, 10), MAX_FIGHT_SECONDS)
@@ -158,7 +158,7 @@ class TakeOver:
         """Admit the client if nothing prevents it any more."""
         if claim.waits or claim.delayed or claim.connection.closed:
             return
-        self._waiting.discard(claim)
+        self._waiting.pop(claim, None)
         sessions = self._plane.sessions
         session = sessions.get(claim.client_id)
         if session is not None and (session.kind == SessionKind.LOCAL or session.session_id != claim.incarnation):
@@ -254,7 +254,7 @@ class TakeOver:
     def give_up(self, claim: Claim) -> None:
         """The connection closed before it was admitted: it has no will to publish."""
         self._claims.remove(claim)
-        self._waiting.discard(claim)
+        self._waiting.pop(claim, None)
         session = claim.session
         if session is not None:
             session.unload()
