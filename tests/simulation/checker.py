@@ -1,0 +1,99 @@
+"""The rules of a run. Those of `flockmq prove` judge the clients' history; here are those that need the whole cluster.
+
+| rules | guarantee |
+| --- | --- |
+| I1, I8, S1 | G1, G8: acknowledged means kept, and sessions too |
+| I2 | G3: exactly once |
+| I3 | G2: order |
+| G4 | G4, for clean sessions; for persistent ones I1 |
+| G5 | one connection of a client id: `nodes.py` finds it |
+| I6 | G6: wills |
+| I7, G7 | G7: retained messages |
+| I9 | G13: one member |
+| L1 | all clients are served again after the faults |
+| E0 | no node ends, and none has an internal error |
+"""
+
+from collections import defaultdict
+
+from loadtest.prove import checker
+from loadtest.prove.history import Acknowledged, Connecting, Ended, History, Published, Subscribed, Taken
+from tests.simulation.redis_types import Hash
+
+LEFT = (b"mq:q:", b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:")  # keys that are gone when all is delivered
+
+
+def judge(history: History, visitors: set[str], workers: set[str], retained: dict[str, dict[str, bytes]]) -> list[str]:
+    """The findings.
+
+    Args:
+        history: of all clients, drained.
+        visitors: clients with clean sessions that subscribe to all messages.
+        workers: members of a group for all messages.
+        retained: by node, what a new subscriber found there.
+    """
+    others = History([event for event in history.events if event.client not in visitors])
+    found = [*checker.check(others), *missed(history, visitors), *disordered(history, visitors)]
+    if workers:
+        events = enumerate(history.events)
+        joined = [i for i, event in events if isinstance(event, Subscribed) and event.client in workers]
+        if joined:
+            found += checker.undelivered(history, workers, joined[0])
+        found += checker.doubled(history, workers)
+    for node, values in retained.items():
+        found += [f"{finding} at {node}" for finding in checker.retained(history, values)]
+    if len({tuple(sorted(values.items())) for values in retained.values()}) > 1:
+        found.append(f"G7 nodes have different retained messages: {retained}")
+    return found
+
+
+def missed(history: History, visitors: set[str]) -> list[str]:
+    """G4: messages published after the SUBACK of a clean session that is still connected, and acknowledged."""
+    since: dict[str, int] = {}
+    taken: dict[str, set[bytes]] = defaultdict(set)
+    for i, event in enumerate(history.events):
+        if isinstance(event, Connecting | Ended):
+            since.pop(event.client, None)
+            taken.pop(event.client, None)
+        elif isinstance(event, Subscribed):
+            since[event.client] = i
+        elif isinstance(event, Taken):
+            taken[event.client].add(event.payload)
+    finished = {event.payload for event in history.of(Acknowledged) if event.by in ("PUBACK", "PUBCOMP")}
+    first: dict[bytes, tuple[int, Published]] = checker.published_first(history)
+    return [
+        f"G4 {checker.shown(payload)} was acknowledged, {client} never got it"
+        for client, start in since.items()
+        if client in visitors
+        for payload, (at, message) in first.items()
+        if at > start and payload in finished and message.topic.startswith("t/") and payload not in taken[client]
+    ]
+
+
+def disordered(history: History, visitors: set[str]) -> list[str]:
+    """I3 for clean sessions: the order of the messages of one publisher, topic and QoS within each connection."""
+    first = checker.published_first(history)
+    newest: dict[tuple[str, str, str, int], int] = {}  # of a connection and a stream: the place of the last message
+    seen: set[tuple[str, bytes]] = set()
+    found = []
+    for event in history.events:
+        if isinstance(event, Connecting) and event.client in visitors:
+            newest = {key: place for key, place in newest.items() if key[0] != event.client}
+            seen = {key for key in seen if key[0] != event.client}
+        elif isinstance(event, Taken) and event.client in visitors and event.payload in first:
+            at, message = first[event.payload]
+            stream = event.client, message.client, message.topic, message.qos
+            if (event.client, event.payload) not in seen and at < newest.get(stream, -1):
+                found.append(f"I3 {event.client} got {checker.shown(event.payload)} after a later one")
+            seen.add((event.client, event.payload))
+            newest[stream] = max(at, newest.get(stream, -1))
+    return found
+
+
+def left_over(keys: dict[bytes, object]) -> list[str]:
+    """S1: keys of Redis that should be gone."""
+    found = [key for key in keys if key.startswith(LEFT)]
+    nodes = keys.get(b"mq:nodes")
+    live = set(nodes) if isinstance(nodes, Hash) else set()
+    found += [key for key in keys if key.startswith((b"mq:wills:", b"mq:owned:")) and key.split(b":")[2] not in live]
+    return [f"S1 {key.decode()} is left" for key in sorted(found)]

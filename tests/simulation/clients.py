@@ -1,0 +1,288 @@
+"""The clients: those of `flockmq prove`, which keep a history, over the simulated network.
+
+They connect again by themselves, mostly to another node, and notice a silent connection by PINGREQ.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from _speedups.codec.decode import Decoder
+from _speedups.codec.errors import MalformedPacket
+from _speedups.codec.packets import Connack, Connect, Disconnect, Pingreq, Pubrel, Subscribe
+from loadtest.prove.client import RecordedClient, properties_of
+from loadtest.prove.history import Connecting, Ended, Event, History, Leaving, Unexpected
+from tests.simulation.network import Connection, Network
+from tests.simulation.world import MILLI, World
+
+KEEP_ALIVE = 2  # seconds
+PING = 1000 * MILLI
+PATIENCE = 3000 * MILLI  # for a reply
+
+
+class TimedHistory(History):
+    """A history with the time of each event.
+
+    Args:
+        world: of the run.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self.times: list[int] = []
+
+    def add(self, event: Event) -> None:
+        super().add(event)
+        self.times.append(self._world.now)
+        name = type(event).__name__
+        fields = " ".join(f"{key}={value!r}" for key, value in vars(event).items() if key != "client" and value != b"")
+        self._world.story.detail(self._world.now, event.client, lambda: f"{name} {fields}")
+
+
+class Wire:
+    """The client's end of one connection; that of `RecordedClient.socket`.
+
+    Args:
+        client: it belongs to.
+        connection: of the network.
+    """
+
+    def __init__(self, client: "SimulatedClient", connection: Connection) -> None:
+        self._client = client
+        self._connection = connection
+        self.leaving = False  # DISCONNECT was sent
+        connection.to_a.end = self
+
+    def receive(self, data: bytes) -> None:
+        if self._client.socket is self:
+            self._client.on_data(data)
+
+    def ended(self, *, reset: bool) -> None:
+        self._connection.to_b.send(False)
+        if self._client.socket is self:
+            self._client.on_end(reset=reset)
+
+    def sendall(self, data: bytes) -> None:
+        """Send."""
+        self._connection.to_b.send(data)
+
+    def close(self) -> None:
+        """The client has gone; bytes under way arrive, or some of them."""
+        self._connection.to_a.discard()
+        if self._client.loses_output():
+            self._connection.to_b.lose_some()
+        self._connection.to_b.send(True)
+
+
+class SimulatedClient(RecordedClient):
+    """A client.
+
+    Args:
+        world: of the run.
+        network: of the run.
+        history: of the run.
+        client_id: its id, and the name of its host.
+        ports: by the name of a node: accepts a connection, of this client id.
+        troubles: of a node, by name: a number that grows when it may close connections without reading them.
+        seed: of what it does by itself.
+        filters: it subscribes to these at first, or with each connection if it is clean.
+        wills: whether its connections have wills.
+        options: as of `RecordedClient`.
+    """
+
+    socket: Any
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        history: History,
+        client_id: str,
+        *,
+        ports: dict[str, Callable[[Connection, str], object]],
+        troubles: Callable[[str], int],
+        seed: int,
+        filters: tuple[tuple[str, int], ...] = (),
+        wills: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(history, client_id, **options)
+        self._world = world
+        self._network = network
+        self._ports = ports
+        self._troubles = troubles
+        self.node = ""  # of its last connection
+        self._troubles_before = 0  # of that node, when the connection began
+        self._rng = Random(seed)
+        self._filters = filters
+        self._wills = wills
+        self._attempts = 0
+        self._seen_at = 0
+        self._will: bytes | None = None
+        self.accepted = False
+        self.stays_away = False
+        self._packets_left = 0  # until it loses the connection; 0 = it does not
+        self._trying = 0  # number of the attempt that is under way; 0 = none
+
+    # ---- connections ----
+
+    def come(self, node: str = "") -> None:
+        """Connect to a node; without a name to any."""
+        if self.socket is not None or self._trying or self.stays_away:
+            return
+        self._attempts += 1
+        attempt = self._trying = self._attempts
+        name = node or self._rng.choice(sorted(self._ports))
+        self._network.open(self.client_id, name, lambda connection: self._arrived(name, attempt, connection))
+        self._world.after(PATIENCE, self._give_up, attempt)
+
+    def _give_up(self, attempt: int) -> None:
+        """The handshake, or CONNACK, takes too long."""
+        if attempt != self._attempts or self.accepted:
+            return
+        self._trying = 0
+        if self.socket is not None:
+            self.lose()
+        else:
+            self.come_later()
+
+    def come_later(self) -> None:
+        """Connect after a while."""
+        self._world.after(int(self._rng.uniform(20, 400) * MILLI), self.come)
+
+    def _arrived(self, node: str, attempt: int, connection: Connection) -> None:
+        if attempt != self._trying:
+            return
+        wire = Wire(self, connection)
+        self._trying = 0
+        self.node, self._troubles_before = node, self._troubles(node)
+        self.accepted = False
+        self._decoder = Decoder(self.level)
+        self.seen = []
+        self.socket = wire
+        self._will = b"will %s %d" % (self.client_id.encode(), attempt) if self._wills else None
+        self.history.add(Connecting(self.client_id, self.clean, self._will))
+        self.send(self._connect_packet())
+        self._ports[node](connection, self.client_id)
+
+    def _connect_packet(self) -> Connect:
+        packet = Connect(
+            client_id=self.client_id, clean_start=self.clean, keep_alive=KEEP_ALIVE, protocol_level=self.level
+        )
+        if self.level == 5 and not self.clean:
+            packet.properties = {"session_expiry_interval": self.expiry}
+        if self._will is not None:
+            packet.will_topic, packet.will_payload, packet.will_qos = "will", self._will, 2
+            if self.level == 5:
+                packet.will_properties = properties_of(self._will)
+        return packet
+
+    def lose(self) -> None:
+        if self.socket is not None:
+            super().lose()
+            self.accepted = False
+            self.come_later()
+
+    def loses_output(self) -> bool:
+        """Whether the end of a connection takes bytes with it that are under way."""
+        return self._rng.random() < 0.5
+
+    def lose_at_packet(self, number: int) -> None:
+        """Lose the connection when so many packets have arrived; the answer to the last may be lost."""
+        self._packets_left = number
+
+    def stay_away(self) -> None:
+        """Lose the connection, and do not connect until `come_back`."""
+        self.stays_away = True
+        self.lose()
+
+    def come_back(self) -> None:
+        """Connect again."""
+        self.stays_away = False
+        self.come()
+
+    def leave(self) -> None:
+        """Send DISCONNECT; the node closes the connection."""
+        if self.socket is not None and self.accepted:
+            self.history.add(Leaving(self.client_id))
+            self.send(Disconnect())
+            self.socket.leaving = True
+
+    def abandon(self) -> None:
+        """Connect anew, and leave the old connection open, as a client behind a broken network does."""
+        if self.socket is not None:
+            self.socket = None
+            self.history.add(Ended(self.client_id, "lost"))
+            self.accepted = False
+            self.come()
+
+    def on_end(self, *, reset: bool) -> None:
+        """The node has closed the connection."""
+        left = self.socket.leaving and not reset
+        self.socket = None
+        self.accepted = False
+        # A node in trouble closes connections whether or not it has read DISCONNECT.
+        steady = self._troubles(self.node) == self._troubles_before
+        self.history.add(Ended(self.client_id, "disconnect" if left and steady else "lost"))
+        self.come_later()
+
+    # ---- packets ----
+
+    def on_data(self, data: bytes) -> None:
+        """The node has sent bytes."""
+        self._seen_at = self._world.now
+        try:
+            packets = self._decoder.feed(data)
+        except MalformedPacket as error:
+            self.unexpected(f"the broker has sent an invalid packet: {error}")
+            self.lose()
+            return
+        wire = self.socket
+        for packet in packets:
+            self.seen.append(packet)
+            self._handle(packet, self._will)
+            if isinstance(packet, Connack) and self.socket is wire:
+                self._begin()
+            if self._packets_left:
+                self._packets_left -= 1
+                if not self._packets_left:
+                    self.lose()
+            if self.socket is not wire:
+                return
+
+    def unexpected(self, text: str) -> None:
+        """Note a finding."""
+        self.history.add(Unexpected(self.client_id, text))
+
+    def _begin(self) -> None:
+        """CONNACK has come: send again what is not acknowledged."""
+        self.accepted = True
+        if self.clean:
+            self.subscriptions.clear()
+            self.unreleased.clear()
+        for out in list(self.outgoing.values()):
+            if out.received:
+                self.answer(Pubrel(packet_id=out.packet.packet_id))
+            else:
+                out.packet.dup = True
+                self._send_publish(out.packet)
+        for packet_id, filters in list(self.subscriptions.items()):
+            self.send(Subscribe(packet_id=packet_id, topic_filters=filters))
+        if self._filters and not self.subscriptions and (self.clean or not self.granted):
+            self.subscribe(*self._filters)
+        self._world.after(PING, self._ping, self.socket)
+
+    def _ping(self, wire: Wire) -> None:
+        if self.socket is not wire:
+            return
+        if self._world.now - self._seen_at > PATIENCE:
+            self.lose()
+            return
+        self.send(Pingreq())
+        self._world.after(PING, self._ping, wire)
+
+    @property
+    def is_idle(self) -> bool:
+        """Connected, with nothing unacknowledged."""
+        return self.accepted and not self.outgoing and not self.subscriptions

@@ -1,0 +1,261 @@
+"""One run: a cluster, its clients and a plan, from the start to the findings."""
+
+import gc
+import hashlib
+import logging
+import random
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+from loadtest.prove.history import Delivered
+from tests.simulation import checker
+from tests.simulation.clients import SimulatedClient, TimedHistory
+from tests.simulation.clock import NS, Clock
+from tests.simulation.faults import Actions
+from tests.simulation.network import Network
+from tests.simulation.nodes import SimulatedNode
+from tests.simulation.plan import LAST, NODES, ClientPlan, Plan
+from tests.simulation.redis_server import RedisServer
+from tests.simulation.story import Line, Story
+from tests.simulation.world import MILLI, World
+
+START = 5 * NS  # in which the first nodes must be ready
+SETTLE = 3 * NS  # after the faults, at least
+QUIET = 2 * NS  # without an event, before the run counts as drained
+PATIENCE = 60 * NS  # for that
+FILTERS: dict[str, tuple[str, ...]] = {
+    "subscriber": ("t/#", "will"),
+    "worker": ("$share/team/t/#",),
+    "visitor": ("t/#",),
+}
+BACK = ("Redis is back", "the node is ready again")  # ends of lines in the log
+
+
+@dataclass
+class Result:
+    """What a run has shown."""
+
+    plan: Plan
+    findings: list[str]
+    digest: str  # of the history
+    lines: list[Line]
+    seconds: float  # of virtual time
+    cpu: float  # seconds
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class LogLines(logging.Handler):
+    """The log of the nodes, as lines of the story.
+
+    Args:
+        run: that goes on.
+    """
+
+    def __init__(self, run: "Run") -> None:
+        super().__init__()
+        self._run = run
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event, who = record.getMessage(), self._run.running
+        node = self._run.nodes.get(who)
+        if node is not None:
+            node.troubles += record.levelno >= logging.ERROR
+            node.is_away = event.startswith("Redis is away") or (node.is_away and not event.endswith(BACK))
+        if record.levelno < logging.WARNING and not self._run.story.detailed:
+            return
+        values = " ".join(f"{name}={value}" for name, value in getattr(record, "values", {}).items())
+        text = f"log: {record.levelname.lower()} {event}  {values}"
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        self._run.story.tell(self._run.world.now, who, text)
+        if event.startswith("internal error") or "damaged" in event:
+            self._run.found(f"E0 {who}: {text}")
+
+
+class Run:
+    """A run.
+
+    Args:
+        plan: of it.
+        detailed: whether the story has packets and commands.
+        change: changes the function library: a mutation.
+    """
+
+    def __init__(self, plan: Plan, *, detailed: bool = False, change: Callable[[bytes], bytes] = bytes) -> None:
+        self.plan = plan
+        self.story = Story(detailed)
+        self.findings: list[str] = []
+        self._change = change
+        self.nodes: dict[str, SimulatedNode] = {}
+
+    @property
+    def running(self) -> str:
+        """The node whose loop runs."""
+        return next((node.name for node in self.nodes.values() if node.starts and node.loop.is_running()), "-")
+
+    def found(self, text: str) -> None:
+        """Note a finding."""
+        if text not in self.findings:
+            self.findings.append(text)
+            self.story.tell(self.world.now, "FINDING", text)
+
+    def run(self) -> Result:
+        """Run it."""
+        began = time.process_time()
+        chance = random.Random(self.plan.seed ^ 0x5EED)
+        state = random.getstate()
+        random.seed(self.plan.seed)
+        clock = Clock()
+        logger = logging.getLogger("flockmq")
+        handler = LogLines(self)
+        level, propagates = logger.level, logger.propagate
+        gc.disable()
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flockmq-simulation-")))
+            stack.callback(clock.release)
+            for name in ("os.urandom", "random._urandom"):
+                stack.enter_context(patch(name, chance.randbytes))
+            self.world = World(self.plan.seed, clock, self.story)
+            try:
+                logger.addHandler(handler)
+                logger.setLevel(logging.INFO)
+                logger.propagate = False
+                self._build(folder)
+                self._act()
+            except Exception:
+                self.found(f"E0 the run has failed: {traceback.format_exc()}")
+            finally:
+                for node in self.nodes.values():
+                    node.close()
+                logger.removeHandler(handler)
+                logger.setLevel(level)
+                logger.propagate = propagates
+                gc.enable()
+        random.setstate(state)
+        seconds = self.world.seconds
+        result = Result(
+            self.plan,
+            self.findings,
+            self._digest(),
+            self.story.lines,
+            seconds,
+            time.process_time() - began,
+            {
+                "commands": self.redis.executed,
+                "published": self.actions.published,
+                "delivered": len(self.history.of(Delivered)),
+            },
+        )
+        self.nodes = {}
+        del self.clients, self.actions, self.redis
+        gc.collect()
+        return result
+
+    def _build(self, folder: Path) -> None:
+        world = self.world
+        self.history = TimedHistory(world)
+        self.network = Network(world)
+        self.redis = RedisServer(world, self._change)
+        admissions: dict[str, int] = {}
+        self.nodes = {
+            name: SimulatedNode(world, self.network, self.redis, name, folder, admissions, self.found) for name in NODES
+        }
+        self._ports = {name: node.accept for name, node in self.nodes.items()}
+        self.clients = {client.name: self._make(client) for client in self.plan.clients}
+        self.actions = Actions(world, self.network, self.redis, self.nodes, self.clients)
+
+    def _troubles(self, name: str) -> int:
+        return self.nodes[name].troubles
+
+    def _make(self, client: ClientPlan) -> SimulatedClient:
+        return SimulatedClient(
+            self.world,
+            self.network,
+            self.history,
+            client.name,
+            ports=self._ports,
+            troubles=self._troubles,
+            seed=self.world.rng.getrandbits(32),
+            filters=tuple((name, 2 if name == "will" else client.qos) for name in FILTERS.get(client.role, ())),
+            wills=client.role == "mortal",
+            level=client.level,
+            clean=client.clean,
+        )
+
+    def _act(self) -> None:
+        world = self.world
+        for node in self.nodes.values():
+            node.start()
+        if not world.run_until(START, lambda: all(node.serves for node in self.nodes.values())):
+            self.found("L1 the nodes do not start")
+            return
+        began = world.now
+        for client in self.clients.values():
+            world.after(world.rng.randrange(300) * MILLI, client.come)
+        for step in self.plan.steps:
+            world.at(began + step.time * MILLI, self.actions.do, step)
+        world.run_until(began + LAST * MILLI)
+        self.actions.heal()
+        if not self._drain():
+            late = [name for name, client in self.clients.items() if not client.is_idle]
+            self.found(f"L1 not all is quiet a minute after the faults: {', '.join(late) or 'messages go on'}")
+        retained = self._read_retained()
+        roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
+        for finding in checker.judge(self.history, roles["visitor"], roles["worker"], retained):
+            self.found(finding)
+        for finding in checker.left_over(self.redis.keys):
+            self.found(finding)
+
+    def _drain(self) -> bool:
+        """Let all that is on its way arrive. Returns whether it has."""
+        world = self.world
+        end = world.now + PATIENCE
+        world.run_until(world.now + SETTLE)
+        count, since = -1, world.now
+        while world.now < end:
+            world.run_until(world.now + 100 * MILLI)
+            if len(self.history.events) != count or not all(client.is_idle for client in self.clients.values()):
+                count, since = len(self.history.events), world.now
+            elif world.now - since >= QUIET:
+                return True
+        return False
+
+    def _read_retained(self) -> dict[str, dict[str, bytes]]:
+        """What a new subscriber finds at each node."""
+        world = self.world
+        history = TimedHistory(world)
+        readers = {
+            name: SimulatedClient(
+                world,
+                self.network,
+                history,
+                f"reader of {name}",
+                ports={name: self._ports[name]},
+                troubles=self._troubles,
+                seed=1,
+                filters=(("kept/#", 1),),
+                clean=True,
+            )
+            for name in self.nodes
+        }
+        for reader in readers.values():
+            reader.come()
+        world.run_until(world.now + 10 * NS, lambda: all(r.is_idle and r.granted for r in readers.values()))
+        world.run_until(world.now + NS)
+        found: dict[str, dict[str, bytes]] = {name: {} for name in self.nodes}
+        for event in history.of(Delivered):
+            found[event.client.removeprefix("reader of ")][event.topic] = event.payload
+        return found
+
+    def _digest(self) -> str:
+        text = hashlib.blake2b(digest_size=16)
+        for moment, event in zip(self.history.times, self.history.events, strict=True):
+            text.update(f"{moment} {event!r}\n".encode())
+        text.update(f"{self.redis.executed} {self.world.now}".encode())
+        return text.hexdigest()

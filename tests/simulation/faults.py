@@ -1,0 +1,174 @@
+"""The steps of a plan, as they are done: a method each. `heal` ends all faults."""
+
+from collections.abc import Callable
+
+from tests.simulation.clients import SimulatedClient
+from tests.simulation.network import Network
+from tests.simulation.nodes import SimulatedNode
+from tests.simulation.plan import Step
+from tests.simulation.redis_server import RedisServer
+from tests.simulation.world import MILLI, World
+
+WINDOW = 20  # unacknowledged messages of a publisher
+
+
+class Actions:
+    """Does the steps.
+
+    Args:
+        world: of the run.
+        network: of the run.
+        redis: of the run.
+        nodes: by name.
+        clients: by name.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        redis: RedisServer,
+        nodes: dict[str, SimulatedNode],
+        clients: dict[str, SimulatedClient],
+    ) -> None:
+        self._world = world
+        self._network = network
+        self._redis = redis
+        self._nodes = nodes
+        self._clients = clients
+        self._ends: list[Callable[[], object]] = []  # of faults that go on
+        self._count = 0
+        self.published = 0
+
+    def do(self, step: Step) -> None:
+        """Do a step."""
+        if step.kind not in ("publish", "nothing"):
+            self._world.story.tell(self._world.now, "plan", f"{step.kind} {' '.join(map(str, step.arguments))}")
+        getattr(self, step.kind)(*step.arguments)
+
+    def heal(self) -> None:
+        """End all faults; start the nodes that are dead."""
+        self._world.story.tell(self._world.now, "plan", "all faults end")
+        for end in list(self._ends):
+            end()
+        for client in self._clients.values():
+            client.lose_at_packet(0)
+        for node in self._nodes.values():
+            node.kill_at_write(0)
+            node.restarts = True
+            node.start_if_down()
+
+    def _until(self, milliseconds: int, end: Callable[[], object]) -> None:
+        def ends() -> None:
+            if ends in self._ends:
+                self._ends.remove(ends)
+                end()
+
+        self._ends.append(ends)
+        self._world.after(milliseconds * MILLI, ends)
+
+    # ---- clients ----
+
+    def nothing(self, *_: object) -> None:
+        """A step that was left out."""
+
+    def publish(self, name: str, topic: str, qos: int, count: int) -> None:
+        """Publish messages, as far as the window allows."""
+        client = self._clients[name]
+        for _ in range(count):
+            if client.accepted and len(client.outgoing) < WINDOW:
+                self._count += 1
+                self.published += 1
+                client.publish(topic, b"%s/%d" % (name.encode(), self._count), qos)
+
+    def keep(self, topic: int, clears: bool) -> None:
+        """Set or clear a retained message."""
+        client = self._clients["keeper"]
+        if client.accepted and len(client.outgoing) < WINDOW:
+            self._count += 1
+            client.publish(f"kept/{topic}", b"" if clears else b"value %d" % self._count, 1, retain=True)
+
+    def lose(self, name: str) -> None:
+        """A client's connection ends without DISCONNECT."""
+        self._clients[name].lose()
+
+    def lose_at_packet(self, name: str, number: int) -> None:
+        """A client's connection ends when so many packets have arrived."""
+        self._clients[name].lose_at_packet(number)
+
+    def abandon(self, name: str) -> None:
+        """A client connects while the node still has its earlier connection."""
+        self._clients[name].abandon()
+
+    def leave(self, name: str) -> None:
+        """A client sends DISCONNECT."""
+        self._clients[name].leave()
+
+    def away(self, name: str, milliseconds: int) -> None:
+        """A client has no connection for a while."""
+        client = self._clients[name]
+        client.stay_away()
+        self._until(milliseconds, client.come_back)
+
+    # ---- nodes ----
+
+    def kill(self, name: str, milliseconds: int) -> None:
+        """kill -9; start it after a while."""
+        node = self._nodes[name]
+        node.kill()
+        self._until(milliseconds, node.start_if_down)
+
+    def kill_at_write(self, name: str, number: int, milliseconds: int) -> None:
+        """kill -9 in the turn in which it sends the n-th piece to Redis; start it after a while."""
+        node = self._nodes[name]
+        node.kill_at_write(number)
+        self._until(milliseconds + 500, node.start_if_down)
+
+    def stop(self, name: str, milliseconds: int) -> None:
+        """SIGTERM; start it after a while."""
+        node = self._nodes[name]
+        node.stop()
+        self._until(milliseconds + 1000, node.start_if_down)
+
+    def freeze(self, name: str, milliseconds: int) -> None:
+        """SIGSTOP, then SIGCONT."""
+        node = self._nodes[name]
+        node.freeze()
+        self._until(milliseconds, node.thaw)
+
+    def freeze_node_of(self, client: str, milliseconds: int) -> None:
+        """SIGSTOP the node of a client, then SIGCONT."""
+        self.freeze(self._clients[client].node, milliseconds)
+
+    # ---- network ----
+
+    def cut(self, a: str, b: str, ways: str, milliseconds: int) -> None:
+        """Nothing passes between two hosts, in both ways or in one."""
+        paths = [(a, b)] * (ways != "back") + [(b, a)] * (ways != "there")
+        for path in paths:
+            self._network.cut(*path)
+        self._until(milliseconds, lambda: [self._network.heal(*path) for path in paths])
+
+    def slow(self, host: str, factor: int, milliseconds: int) -> None:
+        """A host's network is slow."""
+        self._network.factor[host] = factor
+        self._until(milliseconds, lambda: self._network.factor.pop(host, None))
+
+    def reset_link(self, name: str) -> None:
+        """The connections of a node to Redis are reset."""
+        for client in list(self._redis.clients.values()):
+            if client.name.startswith(f"flockmq-{name}-".encode()):
+                self._redis.reset(client)
+
+    # ---- Redis ----
+
+    def kill_redis(self, milliseconds: int) -> None:
+        """kill -9; start it after a while."""
+        if self._redis.running:
+            self._redis.kill()
+            self._until(milliseconds, self._redis.start)
+
+    def freeze_redis(self, milliseconds: int) -> None:
+        """SIGSTOP, then SIGCONT."""
+        self._redis.freeze()
+        self._until(milliseconds, self._redis.thaw)

@@ -1,0 +1,543 @@
+"""Deliberate faults of the product, one at a time: the simulation has to find each of them.
+
+A mutation replaces text of the Lua library before it is loaded, or a method of a Python class while a run goes on.
+Nothing is changed on disk.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from cluster.membership.heartbeat import Heartbeat
+from cluster.membership.inbox import Inbox
+from cluster.membership.lease import Lease
+from cluster.peers.members import Members
+from cluster.redis.store import RedisStore
+from cluster.replication.barrier import Barrier
+from cluster.replication.snapshot import SnapshotReader
+from cluster.sessions.loading import Loading
+from cluster.sessions.reclaim import Reclaim
+from cluster.sessions.takeover import TakeOver
+from cluster.sessions.wills import Wills
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault.
+
+    Attributes:
+        name: of it.
+        guarantee: that it breaks.
+        text: what is wrong.
+        lua: pairs of a text of the library and its replacement; each stands there once.
+        methods: class, name of the method, and a function that makes its replacement from it.
+    """
+
+    name: str
+    guarantee: str
+    text: str
+    lua: tuple[tuple[str, str], ...] = ()
+    methods: tuple[tuple[type, str, Callable[[Any], Any]], ...] = field(default=())
+
+    def change(self, code: bytes) -> bytes:
+        """The library with the fault."""
+        for old, new in self.lua:
+            if code.count(old.encode()) != 1:
+                raise ValueError(f"{self.name}: the library has this text {code.count(old.encode())} times: {old}")
+            code = code.replace(old.encode(), new.encode())
+        return code
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The product has the fault."""
+        with ExitStack() as stack:
+            for cls, name, make in self.methods:
+                stack.enter_context(patch.object(cls, name, make(getattr(cls, name))))
+            yield
+
+
+def _nothing(method: Any) -> Any:
+    return lambda *arguments, **named: None
+
+
+def _nothing_later(method: Any) -> Any:
+    async def skipped(*arguments: Any, **named: Any) -> None:
+        pass
+
+    return skipped
+
+
+def _confirm_at_once(commit: Any) -> Any:
+    """Of RedisStore: PUBACK leaves when the block is sent."""
+
+    def early(self: RedisStore, block: Any) -> None:
+        commit(self, block)
+        self._loop_of_mutation.call_soon(self._confirm_of_mutation, 1)  # type: ignore[attr-defined]
+
+    return early
+
+
+def _start_unconfirmed(start: Any) -> Any:
+    def started(self: Any, confirm: Any, call: Any) -> None:
+        self._confirm_of_mutation = confirm
+        self._loop_of_mutation = call.__self__
+        start(self, lambda count: None, call)
+
+    return started
+
+
+def _ignore_waits(proceed: Any) -> Any:
+    def early(self: TakeOver, claim: Any) -> None:
+        claim.waits.clear()
+        proceed(self, claim)
+
+    return early
+
+
+def _longer(renew: Any) -> Any:
+    def renewed(self: Lease, sent_at: float) -> None:
+        renew(self, sent_at + 10 * self.seconds)
+
+    return renewed
+
+
+def _all_applied(advance: Any) -> Any:
+    def early(self: Barrier) -> None:
+        while self._waiting:
+            self._waiting.popleft()[1]()
+
+    return early
+
+
+def _confirm_early(handle: Any) -> Any:
+    """Of Inbox: a change is confirmed to its origin, and applied when the next one comes."""
+
+    def handled(self: Any, number: int, origin: bytes, block: bytes) -> None:
+        late = getattr(self, "_late_of_mutation", None)
+        self._late_of_mutation = (number, origin, block)
+        if origin and origin != self._link.node_id:
+            self._to_confirm[origin] = number
+        if late is not None:
+            handle(self, *late)
+
+    return handled
+
+
+def _no_wills(declared: Any) -> Any:
+    def forgotten(self: Heartbeat, reply: Any) -> None:
+        declared(self, [])
+
+    return forgotten
+
+
+def _without_marks(restore: Any) -> Any:
+    """Of Loading: the QoS 2 states of a session are not read."""
+
+    def restored(self: Any, claim: Any, session: Any, begins: bool, reply: Any) -> None:
+        if isinstance(reply, list):
+            reply = [*reply[:5], [], reply[6]]
+        restore(self, claim, session, begins, reply)
+
+    return restored
+
+
+def _without_awaited(restore: Any) -> Any:
+    def restored(self: Any, claim: Any, session: Any, begins: bool, reply: Any) -> None:
+        if isinstance(reply, list):
+            reply = [*reply[:6], []]
+        restore(self, claim, session, begins, reply)
+
+    return restored
+
+
+def _twice(publish: Any) -> Any:
+    def published(self: Wills, epoch: int, stored: bytes) -> None:
+        publish(self, epoch, stored)
+        publish(self, epoch, stored)
+
+    return published
+
+
+def _unsettled(settle: Any) -> Any:
+    return lambda self, epoch: None
+
+
+def _soon_dead(check: Any) -> Any:
+    """Of Members: nodes are declared dead after a tenth of a lease, while they still serve."""
+
+    def checked(self: Members, counts: dict[bytes, bytes], lease: float) -> Any:
+        return check(self, counts, lease / 10)
+
+    return checked
+
+
+def _not_fenced(fits: Any) -> Any:
+    def accepted(self: Any, current: int, reply: Any) -> bool:
+        if isinstance(reply, list) and reply and reply[0] == b"gone":
+            return False
+        return bool(fits(self, current, reply))
+
+    return accepted
+
+
+def _not_gone(replied: Any) -> Any:
+    """Of Heartbeat: a node that is dead takes the reply for one that confirms it."""
+
+    def accepted(self: Any, sent_at: float, elapsed: int, reply: Any) -> None:
+        if isinstance(reply, list) and reply[0] == b"gone":
+            self._lease.renew(sent_at)
+        else:
+            replied(self, sent_at, elapsed, reply)
+
+    return accepted
+
+
+def _stays(decide: Any) -> Any:
+    """Of Lease: a node that stood still goes on although it was declared dead."""
+
+    def decided(self: Lease, sent_at: float, reply: Any) -> bool:
+        return bool(decide(self, sent_at, [0] if isinstance(reply, list) else reply))
+
+    return decided
+
+
+def _none_sent(left: Any) -> Any:
+    """Of TakeOver: the session of a dead node's client has no message that may have been sent."""
+
+    def released(self: Any, node: bytes) -> None:
+        waiting = list(self._waiting)
+        left(self, node)
+        for claim in waiting:
+            claim.all_sent = False
+
+    return released
+
+
+def _skip_changes(catch_up: Any) -> Any:
+    """Of SnapshotReader: the changes count as applied."""
+
+    async def skipped(self: Any) -> None:
+        number = await self._link.ask("GET", self._link.keys.change)
+        self._changes.last = int(number or 0)
+
+    return skipped
+
+
+def _from_the_first(flow: Any) -> Any:
+    """Of RedisStore: a new link is sent all blocks without a reply, whether or not Redis has them."""
+    return lambda self, link, applied: flow(self, link, 0)
+
+
+COMMIT_NUMBER = (
+    "  if seq <= last then\n    return {'again'}\n  end\n  if seq ~= last + 1 then\n    return {'gap', last}\n  end\n"
+)
+WAIT_FOR_OWNER = (
+    "    if live(prefix, owner) then\n      waits = waits .. last .. '=' .. owner .. ','\n"
+    "      waited[#waited + 1] = tonumber(last)\n      waited[#waited + 1] = owner\n"
+)
+PUSH = "if state[2] and tonumber(state[2]) == incarnation then\n    local queue"
+DROP_DONE = "  drop_done(prefix, cid, first, head, bytes, marks)\nend\n\n-- args: prefix, node, acknowledgements"
+ALL_SENT = (
+    "  redis.call('HSET', key, 'n', tonumber(redis.call('HGET', key, 'h')) + "
+    "redis.call('LLEN', prefix .. 'q:' .. cid))\n"
+)
+APPLY = "  if apply_record(job.prefix, job.node, record) then\n"
+GIVEN = "        append(finished, group, place)\n      else\n        return_lease(prefix"
+SENT = "redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))\n      begin_expiry"
+
+ALL = (
+    # ---- acknowledged means kept ----
+    Mutation(
+        "ack before Redis",
+        "G1",
+        "PUBACK leaves when the commit is sent, not when Redis has replied",
+        methods=((RedisStore, "commit", _confirm_at_once), (RedisStore, "start", _start_unconfirmed)),
+    ),
+    Mutation(
+        "offline queue",
+        "G1",
+        "a message is not queued for a session without a connection",
+        lua=((PUSH, PUSH.replace(" then", " and owner ~= '' then")),),
+    ),
+    Mutation(
+        "push not told",
+        "G1",
+        "the node of a client is not told of messages in its queue",
+        lua=(("    tell(prefix, owner, 'pushed', told.messages, told.items)\n", ""),),
+    ),
+    Mutation(
+        "commits not sent again",
+        "G8",
+        "blocks that Redis has not confirmed are not sent again over a new link",
+        methods=((RedisStore, "_resend", _nothing),),
+    ),
+    Mutation(
+        "queues not read",
+        "G8",
+        "a node whose link is back does not read the queues that have grown",
+        methods=((SnapshotReader, "read_queues", _nothing_later),),
+    ),
+    Mutation(
+        "acks dropped",
+        "G1",
+        "the acknowledgements of clients leave the queue as it is",
+        lua=((DROP_DONE, "end\n\n-- args: prefix, node, acknowledgements"),),
+    ),
+    Mutation(
+        "last entry stays",
+        "G1",
+        "an acknowledgement ends one queue entry too few",
+        lua=(("    if number == head then\n      head =", "    if number == head and j < #done then\n      head ="),),
+    ),
+    # ---- order and exactly once ----
+    Mutation(
+        "commit not numbered",
+        "G3",
+        "Redis executes commits that it has executed before, and nodes send them again",
+        lua=((COMMIT_NUMBER, ""),),
+        methods=((RedisStore, "flow", _from_the_first),),
+    ),
+    Mutation(
+        "awaiting not stored",
+        "G3",
+        "a QoS 2 message that awaits PUBREL is not stored",
+        lua=(("    redis.call('HSET', job.prefix .. 'in:' .. item[1], item[3], job.messages[item[4]])\n", ""),),
+    ),
+    Mutation(
+        "released not stored",
+        "G3",
+        "PUBREL does not end the stored state of its message",
+        lua=(("    redis.call('HDEL', job.prefix .. 'in:' .. item[1], item[3])\n", ""),),
+    ),
+    Mutation(
+        "awaiting not read",
+        "G3",
+        "the new node of a publisher does not read its messages that await PUBREL",
+        methods=((Loading, "_restore", _without_awaited),),
+    ),
+    Mutation(
+        "marks not read",
+        "G3",
+        "the new node of a subscriber does not read which of its messages are received or done",
+        methods=((Loading, "_restore", _without_marks),),
+    ),
+    Mutation(
+        "PUBREC mark lost",
+        "G3",
+        "that a client has received a QoS 2 message is not stored",
+        lua=(("    if received[j] >= head then\n", "    if false then\n"),),
+    ),
+    Mutation(
+        "done mark lost",
+        "G3",
+        "a message that is done out of order is not marked",
+        lua=(("      marks = marks + redis.call('HSET', states, waiting[j], 'd')\n", ""),),
+    ),
+    Mutation(
+        "sent not stored",
+        "G2",
+        "a release forgets which messages were sent, so they come again without DUP",
+        lua=((SENT, "redis.call('HSET', key, 'o', '')\n      begin_expiry"),),
+    ),
+    Mutation(
+        "dead node sent nothing",
+        "G2",
+        "messages of a dead node's clients count as not sent",
+        lua=((ALL_SENT, ""),),
+        methods=((TakeOver, "node_left", _none_sent),),
+    ),
+    # ---- subscribed means subscribed ----
+    Mutation(
+        "no barrier",
+        "G4",
+        "SUBACK does not wait for the other nodes",
+        methods=((Barrier, "_advance", _all_applied),),
+    ),
+    Mutation(
+        "confirmed early",
+        "G4",
+        "a node confirms a change before it has applied it",
+        methods=((Inbox, "_handle_changes", _confirm_early),),
+    ),
+    Mutation(
+        "sessions not read",
+        "G4",
+        "a node that joins does not read the subscriptions of persistent sessions",
+        methods=((SnapshotReader, "read_sessions", _nothing_later),),
+    ),
+    Mutation(
+        "routes not read",
+        "G4",
+        "a node that joins does not read the filters of the other nodes' clients",
+        methods=((SnapshotReader, "read_routes", _nothing_later),),
+    ),
+    Mutation(
+        "logs not read",
+        "G4",
+        "a node whose link is back does not read the other nodes' logs",
+        methods=((SnapshotReader, "read_log", _nothing_later),),
+    ),
+    Mutation(
+        "log batch not published",
+        "G4",
+        "QoS 1 and 2 for clean sessions elsewhere is stored, and not sent",
+        lua=(("      publish(prefix .. 'to:' .. target[1], target[2] == '' and batch or header .. target[2])\n", ""),),
+    ),
+    Mutation(
+        "applied not confirmed after a gap",
+        "G4",
+        "a node whose link is back does not report the changes that it has applied",
+        methods=((Inbox, "_handle_back", _nothing),),
+    ),
+    # ---- one connection ----
+    Mutation(
+        "claim does not wait",
+        "G5",
+        "Redis grants a claim without naming the connection that must end first",
+        lua=((WAIT_FOR_OWNER, "    if live(prefix, owner) then\n"),),
+    ),
+    Mutation(
+        "admitted early",
+        "G5",
+        "a node admits a client before the earlier connection is released",
+        methods=((TakeOver, "_proceed", _ignore_waits),),
+    ),
+    Mutation(
+        "taken not told",
+        "G5",
+        "the node of the earlier connection is not told to close it",
+        lua=(("      tell(prefix, owner, 'taken', cid, tonumber(last))\n", ""),),
+    ),
+    Mutation(
+        "taken ignored",
+        "G5",
+        "a node does not close a connection whose session another node has claimed",
+        methods=((TakeOver, "taken", _nothing),),
+    ),
+    Mutation(
+        "epoch not checked",
+        "G5",
+        "the release of an earlier connection ends the present one's claim",
+        lua=(("  if tonumber(state[2]) == epoch then\n    local seconds", "  if true then\n    local seconds"),),
+    ),
+    Mutation(
+        "released not told",
+        "G5",
+        "the connection that waits for a release is not told of it",
+        lua=(("    tell(prefix, state[1], 'released', cid, epoch)\n", "    local _ = nil\n"),),
+    ),
+    Mutation(
+        "release skipped",
+        "G5",
+        "a commit leaves out the releases of its block",
+        lua=(("    each(#releases, release_one,", "    each(0, release_one,"),),
+    ),
+    Mutation(
+        "lease too long",
+        "G5",
+        "a node takes its lease for eleven times as long as the others do",
+        methods=((Lease, "renew", _longer),),
+    ),
+    Mutation(
+        "dead too soon",
+        "G5",
+        "nodes declare others dead after a tenth of the lease",
+        methods=((Members, "check_heartbeats", _soon_dead),),
+    ),
+    Mutation(
+        "not fenced",
+        "G5",
+        "a node that was declared dead goes on when Redis refuses its calls",
+        methods=((RedisStore, "_fits", _not_fenced), (Heartbeat, "_replied", _not_gone), (Lease, "_decide", _stays)),
+    ),
+    Mutation(
+        "claims not compared",
+        "G5",
+        "a node whose link is back does not compare its claims with those in Redis",
+        methods=((Reclaim, "start", _nothing),),
+    ),
+    # ---- wills ----
+    Mutation(
+        "wills of the dead",
+        "G6",
+        "Redis does not hand on the wills of a dead node",
+        lua=(("  wills = readable and wills or {}\n", "  wills = {}\n"),),
+    ),
+    Mutation(
+        "wills forgotten",
+        "G6",
+        "the node that declares another one dead does not publish its wills",
+        methods=((Heartbeat, "_declared_dead", _no_wills),),
+    ),
+    Mutation(
+        "wills not settled",
+        "G6",
+        "a will that was published stays in Redis",
+        methods=((Wills, "settle", _unsettled),),
+    ),
+    Mutation(
+        "wills twice",
+        "G6",
+        "wills of a dead node are published twice",
+        methods=((Wills, "publish", _twice),),
+    ),
+    Mutation(
+        "will after DISCONNECT",
+        "G6",
+        "DISCONNECT does not discard the will in Redis",
+        methods=((TakeOver, "discard_will", _nothing),),
+    ),
+    # ---- retained ----
+    Mutation(
+        "retained not replicated",
+        "G7",
+        "other nodes do not get a change of a retained message",
+        lua=((APPLY, APPLY.replace(" then", " and record[1] ~= 'retained' then")),),
+    ),
+    Mutation(
+        "retained not stored",
+        "G7",
+        "the value of a retained message is published, and not stored",
+        lua=(("    redis.call('HSET', prefix .. 'retained', name, record[3])\n", ""),),
+    ),
+    Mutation(
+        "retained not read",
+        "G7",
+        "a node that joins does not read the retained messages",
+        methods=((SnapshotReader, "read_retained", _nothing_later),),
+    ),
+    Mutation(
+        "changes not read",
+        "G7",
+        "a node whose link is back does not read the changes that it has missed",
+        methods=((SnapshotReader, "catch_up", _skip_changes),),
+    ),
+    # ---- shared subscriptions ----
+    Mutation(
+        "leases not returned",
+        "G13",
+        "the leases of a dead node stay with it",
+        lua=(("    attempt(prefix, GROUP, group, return_leases, prefix, node, group, told)\n", ""),),
+    ),
+    Mutation(
+        "lease does not end",
+        "G13",
+        "a message that went into the queue of a member stays leased to its node",
+        lua=((GIVEN, "      else\n        return_lease(prefix"),),
+    ),
+    Mutation(
+        "sent QoS 2 returned",
+        "G13",
+        "QoS 2 that was sent to a member goes back to its group when the member is away",
+        lua=(("(sent and body_of(message):byte(1) % 4 == 1)", "(sent and body_of(message):byte(1) % 4 >= 1)"),),
+    ),
+    Mutation(
+        "unsent not returned",
+        "G13",
+        "messages of a member that is away are not given back",
+        lua=(("  if give_back(prefix, cid, false) then\n", "  if false then\n"),),
+    ),
+)
+MUTATIONS = {mutation.name: mutation for mutation in ALL}

@@ -1,0 +1,299 @@
+"""The nodes: the real `Node`, in an event loop of the world's time.
+
+Its listener is a unix socket, whose other ends are here: what clients send arrives when the network says so, and what
+the node has written is taken after each iteration of its loop. So nothing of the node is replaced but its loop.
+"""
+
+import select
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.config.load import load
+from broker.config.schema import Config
+from broker.node import Node
+from tests.simulation.loop import NodeLoop
+from tests.simulation.network import Connection, Network
+from tests.simulation.redis_server import RedisServer
+from tests.simulation.transport import RedisDialer
+from tests.simulation.world import MILLI, World
+
+SETTINGS: dict[str, str] = {
+    "cluster.redis": "redis://redis:6379",
+    "cluster.lease": "2",
+    "cluster.timeout": "1",
+    "http.listen": "",
+    "http.drain": "0",
+    "log.level": "info",
+    "limits.max_inflight": "20",
+    "limits.max_queued_messages": "100000",
+    "mqtt.sys_interval": "0",
+    "shared.redispatch": "3",
+}
+CONNACK, DISCONNECT = 0x20, 0xE0
+
+
+class ClientSocket:
+    """The connection of a client at its node: an end of the network, and a socket to the node.
+
+    Args:
+        node: which the client has reached.
+        connection: of the network.
+        client_id: for the rule that a session has one connection.
+    """
+
+    def __init__(self, node: "SimulatedNode", connection: Connection, client_id: str) -> None:
+        self.client_id = client_id
+        self.admitted = 0  # the number of CONNACKs of its client before its own, from 1; 0 = it has none
+        self._node = node
+        self._connection = connection
+        self._input = bytearray()
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.setblocking(False)
+        self.socket.connect(node.path)
+        connection.to_b.end = self
+
+    def receive(self, data: bytes) -> None:
+        self._input += data
+        self.push()
+
+    def push(self) -> None:
+        """Give the node what its socket takes."""
+        if self._input:
+            try:
+                del self._input[: self.socket.send(self._input)]
+            except BlockingIOError:
+                return
+            except OSError:
+                self._input.clear()
+        self._node.loop.wake()
+
+    def ended(self, *, reset: bool) -> None:
+        self.push()
+        self._node.forget(self)
+        self.socket.close()
+        self._node.loop.wake()
+
+    def pull(self) -> None:
+        """Send the client what the node has written."""
+        if self._input:
+            self.push()
+        data = bytearray()
+        reset = ended = False
+        try:
+            while some := self.socket.recv(1 << 18):
+                data += some
+            ended = True
+        except BlockingIOError:
+            pass
+        except OSError:
+            ended = reset = True
+        if data:
+            self._node.wrote(self, bytes(data))
+            self._connection.to_a.send(bytes(data))
+        if ended:
+            self._node.forget(self)
+            self._connection.to_b.discard()
+            self._connection.to_a.send(reset or bool(self._input))
+            self.socket.close()
+
+    def kill(self) -> None:
+        """The node has been killed."""
+        self.socket.close()
+        self._connection.to_b.discard()
+        self._connection.to_a.lose_some()
+        self._connection.to_a.send(True)
+
+
+class SimulatedNode:
+    """One node, and its processes one after the other.
+
+    Args:
+        world: of the run.
+        network: of the run.
+        redis: of the run.
+        name: of the node, and of its host.
+        folder: for its socket.
+        admissions: by client id: the number of CONNACKs, of all nodes.
+        on_finding: called with a sentence about something that must not be.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        redis: RedisServer,
+        name: str,
+        folder: Path,
+        admissions: dict[str, int],
+        on_finding: Callable[[str], object],
+    ) -> None:
+        self._world = world
+        self._network = network
+        self._redis = redis
+        self._admissions = admissions
+        self._on_finding = on_finding
+        self.name = name
+        self.path = str(folder / f"{name}.sock")
+        self.config: Config = load({**SETTINGS, "cluster.node_name": name, "listen": [f"unix:{self.path}"]}, env={})
+        self.starts = 0
+        self.troubles = 0  # reasons for which it may have closed connections: starts, stops, errors in its log
+        self.is_away = False  # its log has that Redis is
+        self.restarts = False  # it is started again whenever it ends
+        self._up = False
+        self._stops = False
+        self._ended = False  # after a stop
+        self.node: Node | None = None  # None: it was killed, and has not been started
+        self._writes_left = 0  # until it is killed; 0 = it is not
+        self._cut = False  # it was killed in this iteration: nothing leaves it any more
+        self._sockets: dict[int, ClientSocket] = {}
+        self._poll = select.epoll()
+
+    # ---- life ----
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients can connect."""
+        return self.node is not None and self.node.serving
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it has no process."""
+        return not self._up
+
+    def start(self) -> None:
+        """Start its process."""
+        self._tell("starts")
+        self.starts += 1
+        self.troubles += 1
+        self.is_away = False
+        self._up = True
+        self._cut, self._writes_left, self._ended = False, 0, False
+        self.dialer = RedisDialer(self._network, self._redis, self.name, self._may_write)
+        self.loop = NodeLoop(self._world, self.name, self.dialer, self._left, self._failed)
+        self.loop.create_task(self._main())
+
+    async def _main(self) -> None:
+        self.node = Node(self.config, lambda: self.config)
+        await self.node.start()
+        self._tell("is ready")
+        try:
+            await self.node.run()
+        except Exception as error:
+            self._on_finding(f"E0 {self.name} has ended: {error}")
+        if self._stops:
+            await self.node.stop()
+            self._tell("has stopped")
+            self._ended = True
+        else:
+            self._on_finding(f"E0 {self.name} has ended by itself")
+
+    def kill(self) -> None:
+        """kill -9."""
+        if not self._up:
+            return
+        self._tell("is killed" if not self._stops else "ends")
+        self._up = self._stops = False
+        node, self.node = self.node, None
+        self.loop.kill()
+        self.dialer.kill()
+        for each in list(self._sockets.values()):
+            self.forget(each)
+            each.kill()
+        if node is not None:
+            node.listeners.close()
+        if self.restarts:
+            self._world.after(100 * MILLI, self.start_if_down)
+
+    def start_if_down(self) -> None:
+        """Start its process, unless it has one."""
+        if self.is_down:
+            self.start()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.node is not None and self.serves:
+            self._tell("is to stop")
+            self._stops = True
+            self.troubles += 1
+            self.loop.call_soon(self.node.request_stop)
+
+    def close(self) -> None:
+        """The run is over."""
+        self.restarts = False
+        self.kill()
+        self._poll.close()
+
+    def kill_at_write(self, number: int) -> None:
+        """Kill it when it has sent so many pieces to Redis, within the turn that sends the last of them."""
+        self._writes_left = number
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        if self.node is not None:
+            self._tell("stands still")
+            self.loop.freeze()
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        if self.node is not None and self.loop.frozen:
+            self._tell("goes on")
+            self.loop.thaw()
+
+    def _may_write(self) -> bool:
+        if self._writes_left:
+            self._writes_left -= 1
+            if not self._writes_left:
+                self._cut = True
+        return not self._cut
+
+    def _tell(self, text: str) -> None:
+        self._world.story.tell(self._world.now, self.name, text)
+
+    def _failed(self, text: str) -> None:
+        self._on_finding(f"E0 internal error at {self.name}: {text}")
+
+    # ---- clients ----
+
+    def accept(self, connection: Connection, client_id: str) -> None:
+        """A client has connected."""
+        try:
+            if not self.serves:
+                raise ConnectionRefusedError
+            found = ClientSocket(self, connection, client_id)
+        except OSError:
+            connection.to_a.send(True)
+            return
+        self._sockets[found.socket.fileno()] = found
+        self._poll.register(found.socket.fileno(), select.EPOLLIN)
+        self.loop.wake()
+
+    def forget(self, which: ClientSocket) -> None:
+        """The connection is over."""
+        fd = which.socket.fileno()
+        if self._sockets.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def _left(self) -> None:
+        """After an iteration: what the node has written leaves it, or it is killed."""
+        self.dialer.flush()
+        if self._cut:
+            self.kill()
+            return
+        if self._sockets:
+            for fd, _ in sorted(self._poll.poll(0)):
+                if fd in self._sockets:
+                    self._sockets[fd].pull()
+        if self._ended:
+            self.kill()
+
+    def wrote(self, to: ClientSocket, data: bytes) -> None:
+        """The node has written to a client: note CONNACK, and that no earlier connection of the client gets more."""
+        kind = data[0] & 0xF0
+        newest = self._admissions.get(to.client_id, 0)
+        if not to.admitted:
+            if kind == CONNACK and data[3] == 0:
+                # Without Redis a node admits clean sessions, which other nodes do not know.
+                to.admitted = self._admissions[to.client_id] = newest + (not self.is_away)
+        elif to.admitted != newest and kind != DISCONNECT:
+            self._on_finding(f"G5 {self.name} has written to a connection of {to.client_id} after a later one")

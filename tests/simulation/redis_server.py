@@ -1,0 +1,284 @@
+"""The Redis of a simulation: a process with connections, pub/sub and the function library, over the model of its data.
+
+It is append-only with nothing lost: all that it has executed is there after its restart. It can be killed and started,
+stand still, and be slow or cut off (network.py).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+
+from tests.simulation.network import Connection, Direction
+from tests.simulation.redis_lua import Library
+from tests.simulation.redis_types import OK, Keyspace, RedisError, Reply, Status
+from tests.simulation.world import World
+
+HOST = "redis"
+INCOMPLETE = object()
+INFO = (
+    b"redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\naof_enabled:1\r\n"
+    b"aof_last_rewrite_time_sec:0\r\naof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0\r\nmaxmemory:0\r\n"
+    b"maxmemory_policy:noeviction\r\naof_last_write_status:ok\r\nrdb_last_bgsave_status:ok\r\n"
+)
+SKIP = [b"CLIENT", b"REPLY", b"SKIP"]
+MAPS = (b"HELLO", b"HGETALL", b"CONFIG")  # commands whose reply is a map in RESP3
+
+
+class Client:
+    """One connection, at the side of Redis."""
+
+    def __init__(self, server: "RedisServer", number: int, connection: Connection) -> None:
+        self.number = number
+        self.name = b""
+        self.version = 2  # of RESP
+        self.channels: dict[bytes, None] = {}
+        self.skips = False  # the reply to the next command: CLIENT REPLY SKIP
+        self.output = bytearray()
+        self._server = server
+        self._reader = hiredis.Reader(notEnoughData=INCOMPLETE)
+        self.direction: Direction = connection.to_a
+        connection.to_b.end = self
+        self._input: Direction = connection.to_b
+
+    def receive(self, data: bytes) -> None:
+        self._server.received(self, data)
+
+    def ended(self, *, reset: bool) -> None:
+        self._server.ended(self, reset=reset)
+
+    def feed(self, data: bytes) -> None:
+        """Execute the commands of these bytes."""
+        self._reader.feed(data)
+        while (command := self._reader.gets()) is not INCOMPLETE and self.number in self._server.clients:
+            self._server.execute(self, command)
+
+    def flush(self) -> None:
+        """Send what has been written."""
+        if self.output:
+            self.direction.send(bytes(self.output))
+            self.output.clear()
+
+    def close(self) -> None:
+        """End the connection from this side."""
+        self._input.discard()
+        self.direction.send(True)
+
+
+class RedisServer:
+    """The process.
+
+    Args:
+        world: of the run.
+        change: changes the code of the library before it is loaded: a mutation.
+    """
+
+    def __init__(self, world: World, change: Callable[[bytes], bytes] = bytes) -> None:
+        self._world = world
+        self._change = change
+        self._keyspace = Keyspace(world.rng)
+        self._library: Library | None = None
+        self._code = b""
+        self._count = 0
+        self._frozen: list[tuple[Client, bytes]] | None = None  # input that waits; empty: the end of the connection
+        self.clients: dict[int, Client] = {}
+        self.executed = 0
+        self.running = True
+
+    @property
+    def keys(self) -> dict[bytes, Any]:
+        """All keys and their values."""
+        return self._keyspace.keys
+
+    # ---- faults ----
+
+    def kill(self) -> None:
+        """kill -9: connections end, the data stays."""
+        self._world.story.tell(self._world.now, HOST, "is killed")
+        self.running = False
+        self._frozen = None
+        for client in list(self.clients.values()):
+            client.flush()
+            client.direction.lose_some()
+            client.close()
+        self.clients.clear()
+
+    def start(self) -> None:
+        """Start after `kill`, with the data of before."""
+        self._world.story.tell(self._world.now, HOST, "starts")
+        self.running = True
+
+    def freeze(self) -> None:
+        """Stand still."""
+        self._world.story.tell(self._world.now, HOST, "stands still")
+        if self._frozen is None:
+            self._frozen = []
+
+    def thaw(self) -> None:
+        """Go on."""
+        self._world.story.tell(self._world.now, HOST, "goes on")
+        waiting, self._frozen = self._frozen, None
+        for client, data in waiting or ():
+            self.received(client, data)
+
+    # ---- connections ----
+
+    def accept(self, connection: Connection) -> Client:
+        """A client has connected."""
+        self._count += 1
+        client = self.clients[self._count] = Client(self, self._count, connection)
+        return client
+
+    def received(self, client: Client, data: bytes) -> None:
+        """A client has sent bytes."""
+        if client.number not in self.clients:
+            return
+        if self._frozen is not None:
+            self._frozen.append((client, data))
+            return
+        if not data:
+            del self.clients[client.number]
+            return
+        client.feed(data)
+        for each in list(self.clients.values()):
+            each.flush()
+
+    def ended(self, client: Client, *, reset: bool) -> None:
+        """A client has closed its connection; after a reset nothing that waits is read any more."""
+        if self._frozen is not None and not reset:
+            self._frozen.append((client, b""))
+        else:
+            self.clients.pop(client.number, None)
+
+    def reset(self, client: Client) -> None:
+        """The network ends a connection; some of the replies under way are lost."""
+        self.clients.pop(client.number)
+        client.direction.lose_some()
+        client.close()
+
+    def execute(self, client: Client, command: list[bytes]) -> None:
+        """Execute a command, and write its reply."""
+        self.executed += 1
+        name = command[0].upper()
+        if name in (b"SUBSCRIBE", b"SSUBSCRIBE"):
+            for channel in command[1:]:
+                client.channels[channel] = None
+                client.output += _encode_push(b"subscribe", channel, len(client.channels))
+            return
+        try:
+            reply = self._reply(client, name, command[1:])
+        except RedisError as error:
+            reply = error
+        self._world.story.detail(self._world.now, HOST, lambda: f"{client.name.decode()}: {_shown(command, reply)}")
+        if [word.upper() for word in command] == SKIP:
+            client.skips = True
+        elif client.skips:
+            client.skips = False
+        else:
+            _encode(client.output, reply, client.version, is_map=name in MAPS)
+
+    def _reply(self, client: Client, name: bytes, arguments: list[bytes]) -> Reply:
+        if name in (b"FCALL", b"FCALL_RO"):
+            return self._call(arguments)
+        own = getattr(self, f"_{name.decode().lower()}", None)
+        if own is not None:
+            return own(client, *arguments)
+        return self._keyspace.execute(name, arguments)
+
+    def _call(self, arguments: list[bytes]) -> Reply:
+        if self._library is None:
+            raise RedisError("ERR Function not found")
+        count = int(arguments[1])
+        reply = self._library.call(arguments[0], arguments[2 : 2 + count], arguments[2 + count :])
+        if self._library.failure:
+            raise RuntimeError(f"the model of Redis has failed: {self._library.failure}")
+        return reply
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Send a message to all subscribers of a channel."""
+        found = [client for client in self.clients.values() if channel in client.channels]
+        for client in found:
+            client.output += _encode_push(b"message", channel, message)
+        return len(found)
+
+    # ---- commands of connections and of the server ----
+
+    def _hello(self, client: Client, version: bytes = b"2", *options: bytes) -> Reply:
+        client.version = int(version)
+        if b"SETNAME" in options:
+            client.name = options[options.index(b"SETNAME") + 1]
+        return [b"server", b"redis", b"version", b"7.2.0", b"proto", client.version, b"id", client.number]
+
+    def _ping(self, client: Client) -> Reply:
+        return Status(b"PONG")
+
+    def _select(self, client: Client, number: bytes) -> Reply:
+        return OK
+
+    def _wait(self, client: Client, replicas: bytes, milliseconds: bytes) -> Reply:
+        return 0
+
+    def _publish(self, client: Client, channel: bytes, message: bytes) -> Reply:
+        return self.publish(channel, message)
+
+    def _info(self, client: Client, *sections: bytes) -> Reply:
+        return INFO
+
+    def _config(self, client: Client, action: bytes, *names: bytes) -> Reply:
+        settings = {b"appendfsync": b"everysec", b"save": b"", b"no-appendfsync-on-rewrite": b"no"}
+        return [part for name in names if name in settings for part in (name, settings[name])]
+
+    def _client(self, client: Client, action: bytes, *arguments: bytes) -> Reply:
+        if action.upper() == b"LIST":
+            found = [self.clients[number] for each in arguments[1:] if (number := int(each)) in self.clients]
+            return b"".join(b"id=%d name=%s db=0\n" % (each.number, each.name) for each in found)
+        if action.upper() == b"KILL":
+            other = self.clients.pop(int(arguments[1]), None)
+            if other is not None:
+                other.close()
+            return int(other is not None)
+        return OK
+
+    def _function(self, client: Client, action: bytes, *arguments: bytes) -> Reply:
+        if action.upper() == b"LIST":
+            if self._library is None:
+                return []
+            return [[b"library_name", b"flockmq1", b"engine", b"LUA", b"functions", [], b"library_code", self._code]]
+        self._code = arguments[-1]
+        self._library = Library(self._change(self._code), self._keyspace, self.publish)
+        return b"flockmq1"
+
+
+def _encode(out: bytearray, reply: Any, version: int, *, is_map: bool = False) -> None:
+    kind = type(reply)
+    if kind is bytes:
+        out += b"$%d\r\n%s\r\n" % (len(reply), reply)
+    elif kind is int:
+        out += b":%d\r\n" % reply
+    elif reply is None:
+        out += b"_\r\n" if version == 3 else b"$-1\r\n"
+    elif kind is Status:
+        out += b"+%s\r\n" % reply
+    elif kind is RedisError:
+        out += b"-%s\r\n" % str(reply).encode()
+    elif is_map and version == 3:
+        out += b"%%%d\r\n" % (len(reply) // 2)
+        for each in reply:
+            _encode(out, each, version)
+    else:
+        out += b"*%d\r\n" % len(reply)
+        for each in reply:
+            _encode(out, each, version)
+
+
+def _encode_push(kind: bytes, channel: bytes, value: bytes | int) -> bytes:
+    last = b":%d\r\n" % value if isinstance(value, int) else b"$%d\r\n%s\r\n" % (len(value), value)
+    return b">3\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n%s" % (len(kind), kind, len(channel), channel, last)
+
+
+def _shown(command: list[bytes], reply: Any) -> str:
+    words = [word.decode("latin-1") for word in command]
+    if words[0] == "FCALL":
+        words = [words[1], *words[4:]]
+    text = " ".join(word if len(word) <= 120 else f"{word[:120]}..." for word in words)
+    return f"{text!r} -> {repr(reply)[:160]}"

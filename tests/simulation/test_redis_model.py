@@ -1,0 +1,306 @@
+"""The model of Redis, held against a real Redis: random commands, and random calls of the function library."""
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import redis
+
+from _speedups.base.msgpack import pack, unpack
+from cluster.redis.connector import function_library
+from tests.harness.redis_process import RedisProcess
+from tests.simulation.redis_lua import Library
+from tests.simulation.redis_random import Commands
+from tests.simulation.redis_types import Keyspace, RedisError, Stream
+
+SETS = ("SMEMBERS", "SUNION")  # commands whose reply has no order
+NODES = (b"n1", b"n2", b"n3")
+CLIENTS = (b"ada", b"bob", b"cy")
+
+
+@pytest.fixture
+def real(redis_server: RedisProcess) -> Iterator[redis.Redis]:
+    """A real Redis without a key."""
+    with redis_server.client(decode_responses=False, protocol=2) as client:
+        client.flushall()
+        yield client
+
+
+def plain(name: str, reply: Any) -> Any:
+    """A reply, in a form that both have."""
+    if isinstance(reply, (redis.ResponseError, RedisError)):
+        return "error WRONGTYPE" if "WRONGTYPE" in str(reply) else "error"
+    if isinstance(reply, list):
+        found = [plain(name, each) for each in reply]
+        return sorted(found) if name in SETS else found
+    return reply
+
+
+def ask(call: Callable[[], Any]) -> Any:
+    """The reply of a call, or its error."""
+    try:
+        return call()
+    except (redis.ResponseError, RedisError) as error:
+        return error
+
+
+def raw(real: redis.Redis, command: list[bytes]) -> Any:
+    """A command as it is, without redis-py's idea of its reply."""
+    connection = real.connection_pool.get_connection()
+    try:
+        connection.send_command(*command)
+        return connection.read_response(disable_decoding=True)
+    finally:
+        real.connection_pool.release(connection)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_commands(real: redis.Redis, seed: int) -> None:
+    commands, model = Commands(Random(seed)), Keyspace(Random(seed))
+    story = []
+    for _ in range(1500):
+        command = commands.next()
+        name = command[0].decode()
+        expected = plain(name, ask(lambda command=command: raw(real, command)))
+        found = plain(name, ask(lambda command=command: model.execute(command[0], command[1:])))
+        story.append(f"{command}: {expected!r}")
+        assert found == expected, "\n".join([*story[-20:], f"the model: {found!r}"])
+
+
+@pytest.mark.parametrize("kind", ["HSCAN", "SSCAN", "ZSCAN"])
+def test_scan_finds_all(kind: str) -> None:
+    model = Keyspace(Random(1))
+    items = [b"item %d" % i for i in range(500)]
+    for item in items:
+        command = {"HSCAN": b"HSET", "SSCAN": b"SADD", "ZSCAN": b"ZADD"}[kind]
+        model.execute(command, {"HSCAN": [b"k", item, b"v"], "SSCAN": [b"k", item], "ZSCAN": [b"k", b"1", item]}[kind])
+    found: list[bytes] = []
+    cursor = b"0"
+    while True:
+        cursor, some = model.execute(kind.encode(), [b"k", cursor, b"COUNT", b"50"])
+        found += some if kind == "SSCAN" else some[::2]
+        if cursor == b"0":
+            break
+    assert sorted(found) == sorted(items)
+
+
+# ---- the library ----
+
+
+class Calls:
+    """Random calls of the library, as nodes make them; both sides get the same.
+
+    Args:
+        rng: chooses.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._seq = dict.fromkeys(NODES, 0)
+        self._epochs = 0
+
+    def next(self) -> tuple[bytes, list[Any]]:
+        """The name of a function, and its arguments after the prefix."""
+        often = ("claim", "claim", "commit", "commit", "commit", "acks", "load", "bury")
+        name = self._rng.choice(
+            (*often, "join", "ready", "beat", "leave", "sessions", "retained", "owned", "log", "values")
+        )
+        return f"flockmq_{name}".encode(), getattr(self, name)(self._rng.choice(NODES))
+
+    def join(self, node: bytes) -> list[Any]:
+        """A node joins; it has a new number of its commits then."""
+        self._seq[node] = 0
+        return [node, 2, "name", node, "speaks", 2]
+
+    def ready(self, node: bytes) -> list[Any]:
+        """A node is ready."""
+        return [node]
+
+    beat = ready
+
+    def leave(self, node: bytes) -> list[Any]:
+        """A node leaves, rarely."""
+        return [node if self._rng.random() < 0.2 else b"nobody"]
+
+    def claim(self, node: bytes) -> list[Any]:
+        """A client connects."""
+        client = self._rng.choice(CLIENTS)
+        will = struct.pack("<H", len(client)) + client + b"\x02\x01\x00tbye" if self._rng.random() < 0.5 else b""
+        persistent = self._rng.randrange(2)
+        clean = self._rng.choice((0, 0, 1))
+        return [node, client, persistent, 4, will, 1000, "", clean, "" if persistent else 0]
+
+    def commit(self, node: bytes) -> list[Any]:
+        """A turn: messages, changes, releases."""
+        rng = self._rng
+        self._seq[node] += rng.choice((1, 1, 1, 1, 0, 2))
+        messages = [b"\x01\x01\x00t%d" % rng.randrange(100) for _ in range(rng.randrange(1, 4))]
+        incarnation = rng.randrange(1, 12)
+        pushes = [[client, incarnation, *range(1, len(messages) + 1)] for client in CLIENTS if rng.random() < 0.5]
+        client = rng.choice(CLIENTS)
+        changes: list[Any] = rng.choice(
+            (
+                [["retained", b"t/%d" % rng.randrange(3), rng.choice((b"", b"\x00\x01\x00tx"))]],
+                [["subscribed", client, incarnation, rng.choice((b"t/#", b"$share/g/t")), 2]],
+                [["unsubscribed", client, incarnation, b"t/#"]],
+                [["route", b"t/+", 1]],
+                [["unroute", b"t/+"]],
+            )
+        )
+        awaiting = [[client, incarnation, 7, 1]] if rng.random() < 0.3 else []
+        released = [[client, incarnation, 7]] if rng.random() < 0.3 else []
+        epoch = rng.randrange(1, 12)
+        releases = [[client, epoch, rng.randrange(1, 5)]] if rng.random() < 0.4 else []
+        packed = pack([*changes, ["mark", rng.randrange(1 << 40)]]) if rng.random() < 0.7 else b""
+        targets = [[each, b""] for each in NODES if rng.random() < 0.3]
+        batch = b"L" + bytes([len(node)]) + node + b"batch"
+        block = [messages, pushes, 1 if targets else b"", b"", targets, packed, awaiting, released, [], releases]
+        if rng.random() < 0.4:
+            block += [[100, 10000, 0, b"$share/g/t", 1], []]
+        return [node, self._seq[node], pack(block), 100, 100000, 0, "0-1", *([batch] if targets else [])]
+
+    def acks(self, node: bytes) -> list[Any]:
+        """Acknowledgements of a client, and room in a group."""
+        numbers = sorted(self._rng.sample(range(1, 9), 3))
+        entry = [self._rng.choice(CLIENTS), self._rng.randrange(1, 12), numbers[:2], numbers[2:]]
+        settled = [pack([[], [b"$share/g/t", self._rng.randrange(5), 1, 0]])] if self._rng.random() < 0.5 else []
+        return [node, pack([entry]), *settled]
+
+    def load(self, node: bytes) -> list[Any]:
+        """A session is read."""
+        return [self._rng.choice(CLIENTS), 1, 100]
+
+    def bury(self, node: bytes) -> list[Any]:
+        """A node is declared dead, perhaps with the right count of heartbeats."""
+        return [node, self._rng.choice(NODES), self._rng.randrange(1, 4)]
+
+    def sessions(self, node: bytes) -> list[Any]:
+        """All subscriptions are read."""
+        return [0, 1000]
+
+    retained = sessions
+
+    def owned(self, node: bytes) -> list[Any]:
+        """Claims of a node are read."""
+        return [node, 0, 1000]
+
+    def log(self, node: bytes) -> list[Any]:
+        """The log of a node is read."""
+        return [node, self._rng.choice(NODES), 1]
+
+    def values(self, node: bytes) -> list[Any]:
+        """Retained messages are read."""
+        return [b"t/0", b"t/1"]
+
+
+MARK = b"mark"  # followed by the time, or a random number of the caller
+
+
+def without_times(value: Any) -> Any:
+    """A reply or a message without times and marks; sets and hashes of Lua in one order."""
+    if isinstance(value, list):
+        if value[:1] == [MARK]:
+            return [MARK]
+        return [without_times(each) for each in value]
+    if isinstance(value, bytes) and value[:1] in (b"\x92", b"\x93", b"\x94", b"\x95", b"\x96"):
+        try:
+            return without_times(unpack(value))
+        except ValueError:
+            return value
+    if isinstance(value, int) and value > 1 << 32:
+        return "time"
+    return value
+
+
+def state_of_model(keyspace: Keyspace) -> dict[bytes, Any]:
+    """All keys and their values, without times."""
+    found = {}
+    for key, value in keyspace.keys.items():
+        if key in keyspace.expires:  # each expires by a clock of its own
+            continue
+        kind = bytes(keyspace.execute(b"TYPE", [key]))
+        found[key] = _shape(kind, value.entries if isinstance(value, Stream) else getattr(value, "scores", value))
+    return found
+
+
+def _shape(kind: bytes, value: Any) -> Any:
+    if kind == b"hash":
+        return {key: without_times(each) for key, each in value.items() if key not in (b"t", b"w")}
+    if kind == b"zset":
+        return {key: score if score < 1 << 30 else "time" for key, score in value.items()}
+    if kind == b"set":
+        return set(value)
+    if kind == b"stream":
+        return [[without_times(each) for each in fields] for _, fields in value]
+    return without_times(list(value)) if kind == b"list" else value
+
+
+def state_of_real(real: redis.Redis) -> dict[bytes, Any]:
+    """Likewise."""
+    found = {}
+    for key in real.scan_iter():
+        kind = real.type(key)
+        if real.ttl(key) != -1:
+            continue
+        if kind == b"zset":
+            value: Any = dict(real.zrange(key, 0, -1, withscores=True))
+        elif kind == b"stream":
+            value = [(None, [part for item in fields.items() for part in item]) for _, fields in real.xrange(key)]
+        else:
+            value = {
+                b"hash": real.hgetall,
+                b"list": lambda key: real.lrange(key, 0, -1),
+                b"set": real.smembers,
+                b"string": real.get,
+            }[kind](key)
+        found[key] = _shape(kind, value)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_functions(real: redis.Redis, seed: int) -> None:
+    code = function_library()
+    real.execute_command("FUNCTION", "LOAD", "REPLACE", code)
+    keyspace = Keyspace(Random(seed))
+    library = Library(code, keyspace, lambda channel, message: 0)
+    calls = Calls(Random(seed))
+    story = []
+    for name, arguments in [(b"flockmq_join", [node, 2, "speaks", 2]) for node in NODES] + [
+        calls.next() for _ in range(500)
+    ]:
+        texts = [each if isinstance(each, bytes) else str(each).encode() for each in (b"mq:", *arguments)]
+        expected = without_times(plain("", ask(lambda: raw(real, [b"FCALL", name, b"0", *texts]))))  # noqa: B023
+        found = without_times(plain("", ask(lambda: library.call(name, [], texts))))  # noqa: B023
+        story.append(f"{name!r} {texts}: {expected}")
+        assert normal(name, found) == normal(name, expected), "\n".join([*story[-15:], f"the model: {found}"])
+        assert state_of_model(keyspace) == state_of_real(real), "\n".join(story[-15:])
+
+
+def normal(name: bytes, reply: Any) -> Any:
+    """A reply whose order Redis does not promise, in one order."""
+    if name in (b"flockmq_beat", b"flockmq_ready", b"flockmq_sessions", b"flockmq_retained", b"flockmq_owned"):
+        return sorted(map(repr, reply)) if isinstance(reply, list) else reply
+    if name == b"flockmq_load" and isinstance(reply, list):
+        return [*reply[:5], *(sorted(each) for each in reply[5:])]
+    return reply
+
+
+def test_json_and_numbers() -> None:
+    """Conversions of Lua that random calls seldom meet."""
+    keyspace = Keyspace(Random(1))
+    code = b"""#!lua name=t
+    redis.register_function('f', function(keys, args)
+      redis.call('SET', 'k', args[1])
+      redis.call('HSET', 'h', 'n', 2 ^ 40, 'x', 1.5)
+      return {cjson.encode({a = {1, 2}, b = 'c'}), 3.9, true, false, redis.call('HGET', 'h', 'n'), {ok = 'fine'},
+        redis.pcall('INCR', 'h').err:sub(1, 9), struct.pack('<H', 258),
+        cmsgpack.unpack(cmsgpack.pack({1, {'a'}}))[2][1], redis.call('TYPE', 'h').ok, redis.call('HGET', 'h', 'x')}
+    end)"""
+    reply = Library(code, keyspace, lambda channel, message: 0).call(b"f", [], [b"v"])
+    assert json.loads(reply[0]) == {"a": [1, 2], "b": "c"}
+    assert reply[1:5] == [3, 1, None, b"1099511627776"]
+    assert reply[5:] == [b"fine", b"WRONGTYPE", b"\x02\x01", b"a", b"hash", b"1.5"]
+    assert keyspace.keys[b"h"] == {b"n": b"1099511627776", b"x": b"1.5"}

@@ -1,0 +1,51 @@
+"""Seeds of the whole cluster: a few hundred in `make test`, as many as there is time for in `make soak`.
+
+FLOCKMQ_TEST_SEED is the first seed. Without it the seeds are the same each time: a failure is one of the change.
+"""
+
+import os
+
+import pytest
+
+from tests.simulation.process import Simulated, simulate
+
+FIRST = int(os.environ.get("FLOCKMQ_TEST_SEED", "1"))
+SECONDS = 10.0  # for each part, on a busy core: then the remaining seeds are left out
+PART = 50
+
+
+def judged(found: Simulated) -> Simulated:
+    """The same, without findings."""
+    assert not found.failing, f"{found.output}\nReplay one with python -m tests.simulation --shrink --seed N"
+    return found
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_seeds(part: int) -> None:
+    first = FIRST + part * PART
+    assert judged(simulate("--seeds", f"{first}..{first + PART - 1}", "--seconds", str(SECONDS))).seeds > 0
+
+
+def test_same_seed_same_history() -> None:
+    """Also after other seeds in the same process."""
+    alone = simulate("--seeds", "8..9", "--digests", "--keep-going").digests
+    later = simulate("--seeds", "5..9", "--digests", "--keep-going").digests
+    assert len(alone) == 2
+    assert later[-2:] == alone
+    assert len(set(later)) == len(later)
+
+
+def test_story() -> None:
+    """The story of a seed has its plan, the nodes and the packets."""
+    output = simulate("--seed", "3", "--detailed").output
+    assert "n0             starts" in output
+    assert "flockmq_commit" in output
+    assert "Connected" in output
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_seeds_for_long() -> None:
+    seconds = os.environ.get("FLOCKMQ_TEST_SECONDS", "60")
+    found = judged(simulate("--seeds", f"{FIRST + 1000}..{FIRST + 10_000_000}", "--seconds", seconds))
+    print(found.output)
