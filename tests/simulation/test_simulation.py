@@ -43,6 +43,12 @@ def test_story() -> None:
     assert "Connected" in output
 
 
+@pytest.mark.parametrize("name", ["stood still"])
+def test_regression(name: str) -> None:
+    """With twenty seeds, since a plan does not say to which nodes clients connect."""
+    judged(simulate("--regression", name, "--seeds", "1..20"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:
