@@ -1,14 +1,18 @@
 """The command: seeds, their findings, and the story of a failing one."""
 
 import argparse
-import os
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tests.simulation import clock
+from tests.simulation.cluster import Result, Run
+from tests.simulation.mutations import ALL, MUTATIONS, Mutation
 from tests.simulation.plan import Plan, make_plan
+from tests.simulation.regressions import REGRESSIONS
+from tests.simulation.shrink import rules_of, shrink
+
+PROGRESS = 500  # seeds between lines about the progress
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -19,10 +23,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.0, help="begin no run after so many seconds")
     parser.add_argument("--regression", default="", help="run a plan that has found a fault (regressions.py)")
     parser.add_argument("--mutation", default="", help="break the product in this way (mutations.py)")
+    parser.add_argument(
+        "--mutations", type=int, default=0, metavar="N", help="find all mutations, or one, within N seeds each"
+    )
     parser.add_argument("--detailed", action="store_true", help="the story has each packet and each command of Redis")
     parser.add_argument("--shrink", action="store_true", help="shrink a failing seed, and print the short story")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failing seed")
-    parser.add_argument("--mutations", type=int, default=0, metavar="N", help="find each mutation within N seeds")
     parser.add_argument("--digests", action="store_true", help="print the digest of each history")
     return parser.parse_args(arguments)
 
@@ -30,45 +36,55 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command. Returns the exit status: 1 if there are findings."""
     options = parse(arguments)
-    if not clock.is_ready():
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], clock.environment())
-    from tests.simulation.cluster import Result, Run
-    from tests.simulation.mutations import MUTATIONS
-    from tests.simulation.regressions import REGRESSIONS
-    from tests.simulation.shrink import shrink
+    if options.mutations:
+        wanted = [MUTATIONS[options.mutation]] if options.mutation else ALL
+        return find_mutations(wanted, options.mutations)
+    return run_seeds(options)
 
+
+def run_plan(plan: Plan, mutation: Mutation | None = None, *, detailed: bool = False) -> Result:
+    """Run a plan, on a product with a deliberate fault if one is given."""
+    with ExitStack() as stack:
+        if mutation is None:
+            return Run(plan, detailed=detailed).run()
+        stack.enter_context(mutation.applied())
+        return Run(plan, detailed=detailed, change=mutation.change).run()
+
+
+def find_mutations(wanted: "tuple[Mutation, ...] | list[Mutation]", most: int) -> int:
+    """Print a table of mutations, each with the first seed that has a finding."""
+    missed = 0
+    for mutation in wanted:
+        seed, result = 0, None
+        while seed < most and (result is None or not result.findings):
+            seed += 1
+            result = run_plan(make_plan(seed), mutation)
+        rules = sorted(rules_of(result.findings)) if result is not None else []
+        missed += not rules
+        found = str(seed) if rules else f"more than {most}"
+        print(
+            f"| {mutation.name} | {mutation.guarantee} | {mutation.text} | {found} | {', '.join(rules)} |", flush=True
+        )
+    print(f"0 seeds, {missed} with findings: mutations that were not found")
+    return int(missed > 0)
+
+
+def run_seeds(options: argparse.Namespace) -> int:
+    """Run seeds, and print those with findings."""
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1) if first else [options.seed or 0]
-    names = [options.mutation] if options.mutation else []
+    mutation = MUTATIONS[options.mutation] if options.mutation else None
 
     def run(plan: Plan) -> Result:
-        with ExitStack() as stack:
-            mutations = [MUTATIONS[name] for name in names]
-            for mutation in mutations:
-                stack.enter_context(mutation.applied())
-            change = mutations[0].change if mutations else bytes
-            return Run(plan, detailed=options.detailed, change=change).run()
+        return run_plan(plan, mutation, detailed=options.detailed)
 
-    if options.mutations:
-        missed = 0
-        for name, mutation in MUTATIONS.items():
-            names[:] = [name]
-            found = next((n for n in range(1, options.mutations + 1) if (result := run(make_plan(n))).findings), 0)
-            missed += not found
-            rules = ", ".join(sorted({finding.split()[0] for finding in result.findings}))
-            cells = [name, mutation.guarantee, mutation.text, str(found or "not found"), rules]
-            print(f"| {' | '.join(cells)} |", flush=True)
-        print(f"{len(MUTATIONS)} seeds, {missed} with findings")
-        return int(missed > 0)
-
-    began, done, failing, virtual = time.clock_gettime(time.CLOCK_MONOTONIC_RAW), 0, 0, 0.0
+    began, done, failing, virtual = true_time(), 0, 0, 0.0
     for seed in seeds:
-        took = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - began
-        if options.seconds and took > options.seconds:
+        if options.seconds and true_time() - began > options.seconds:
             break
         result = run(replace(REGRESSIONS[options.regression], seed=seed) if options.regression else make_plan(seed))
         done, virtual = done + 1, virtual + result.seconds
-        if done % 500 == 0 and options.keep_going:
+        if done % PROGRESS == 0:
             print(f"{done} seeds, up to {seed}", file=sys.stderr, flush=True)
         if options.digests:
             print(f"seed {seed}: {result.digest} {result.seconds:.1f} s, {result.cpu:.2f} s of CPU, {result.counts}")
@@ -76,23 +92,25 @@ def main(arguments: list[str] | None = None) -> int:
             failing += 1
             print(f"seed {seed} has {len(result.findings)} findings:")
             print("".join(f"    {finding}\n" for finding in result.findings[:20]), end="", flush=True)
-        if options.seed is not None or (result.findings and options.shrink):
-            if result.findings and options.shrink:
+            if options.shrink:
                 result = shrink(result, run)
                 print(f"shrunk: {sum(step.kind != 'nothing' for step in result.plan.steps)} steps are left")
+        if options.seed is not None or (result.findings and options.shrink):
             print_story(result)
         if result.findings and not options.keep_going:
             break
-    took = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - began
+    took = true_time() - began
     print(f"{done} seeds, {failing} with findings; {virtual:.0f} s of virtual time in {took:.1f} s")
     return int(failing > 0)
 
 
-def print_story(result: "object") -> None:
-    """The plan, the story and the findings of a run."""
-    from tests.simulation.cluster import Result
+def true_time() -> float:
+    """Seconds of a clock that is never simulated."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
 
-    assert isinstance(result, Result)
+
+def print_story(result: Result) -> None:
+    """The plan, the story and the findings of a run."""
     print("the plan:")
     for step in result.plan.steps:
         if step.kind != "nothing":
