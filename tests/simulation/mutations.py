@@ -33,6 +33,7 @@ class Mutation:
         text: what is wrong.
         lua: pairs of a text of the library and its replacement; each stands there once.
         methods: class, name of the method, and a function that makes its replacement from it.
+        is_hard: whether the simulation does not find it yet, or seldom.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Mutation:
     text: str
     lua: tuple[tuple[str, str], ...] = ()
     methods: tuple[tuple[type, str, Callable[[Any], Any]], ...] = field(default=())
+    is_hard: bool = False
 
     def change(self, code: bytes) -> bytes:
         """The library with the fault."""
@@ -298,6 +300,7 @@ ALL = (
         "Redis executes commits that it has executed before, and nodes send them again",
         lua=((COMMIT_NUMBER, ""),),
         methods=((RedisStore, "flow", _from_the_first),),
+        is_hard=True,
     ),
     Mutation(
         "awaiting not stored",
@@ -354,6 +357,7 @@ ALL = (
         "G4",
         "SUBACK does not wait for the other nodes",
         methods=((Barrier, "_advance", _all_applied),),
+        is_hard=True,
     ),
     Mutation(
         "confirmed early",
@@ -409,6 +413,7 @@ ALL = (
         "G5",
         "the node of the earlier connection is not told to close it",
         lua=(("      tell(prefix, owner, 'taken', cid, tonumber(last))\n", ""),),
+        is_hard=True,
     ),
     Mutation(
         "taken ignored",
@@ -427,6 +432,7 @@ ALL = (
         "G5",
         "the connection that waits for a release is not told of it",
         lua=(("    tell(prefix, state[1], 'released', cid, epoch)\n", "    local _ = nil\n"),),
+        is_hard=True,
     ),
     Mutation(
         "release skipped",
@@ -457,6 +463,7 @@ ALL = (
         "G5",
         "a node whose link is back does not compare its claims with those in Redis",
         methods=((Reclaim, "start", _nothing),),
+        is_hard=True,
     ),
     # ---- wills ----
     Mutation(
@@ -532,12 +539,14 @@ ALL = (
         "G13",
         "QoS 2 that was sent to a member goes back to its group when the member is away",
         lua=(("(sent and body_of(message):byte(1) % 4 == 1)", "(sent and body_of(message):byte(1) % 4 >= 1)"),),
+        is_hard=True,
     ),
     Mutation(
         "unsent not returned",
         "G13",
         "messages of a member that is away are not given back",
         lua=(("  if give_back(prefix, cid, false) then\n", "  if false then\n"),),
+        is_hard=True,
     ),
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}
