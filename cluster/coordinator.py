@@ -242,7 +242,7 @@ class ClusterCoordinator(Coordinator):
 
     async def start(self) -> None:
         plane, link = self.data_plane, self._link
-        self.store.start(plane.turn.confirm, self._loop.call_soon_threadsafe)
+        self.store.start(self._confirm, self._loop.call_soon_threadsafe)
         began = time.monotonic()
         try:
             await Joining(
@@ -550,6 +550,9 @@ class ClusterCoordinator(Coordinator):
     def _batch_header(self) -> bytes:
         """The header of the batch in the next block."""
         return wire.batch_header(wire.LOGGED, self._link.node_id, self.store.seq + 1)
+
+    def _confirm(self, blocks: int) -> None:
+        self.data_plane.turn.confirm(blocks)
 
     def _on_changed(self, number: int, records: list[tuple[Any, ...]]) -> None:
         """A block of this node has made a change."""
