@@ -23,7 +23,7 @@ from _speedups.session.message cimport (
 from _speedups.codec.decode cimport decode_body
 from _speedups.codec.packets cimport BRIDGE_BIT
 from _speedups.codec.properties cimport PropertyScan, property_fault, scan_properties
-from _speedups.codec.publish cimport FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_sys
+from _speedups.codec.publish cimport FLAG_DUP, FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER, is_reserved
 from _speedups.codec.tables cimport (
     AUTH, CODE_MALFORMED, CODE_NO_MATCHING_SUBSCRIBERS, CODE_NOT_AUTHORIZED, CODE_PACKET_IDENTIFIER_NOT_FOUND,
     CODE_PACKET_TOO_LARGE, CODE_PACKETS, CODE_PAYLOAD_FORMAT_INVALID, CODE_QUOTA_EXCEEDED, CODE_TOPIC_ALIAS_INVALID,
@@ -329,7 +329,7 @@ cdef class Channel(Outlet):
         if publication.topic[0] == c'$' and is_delayed(publication.topic, publication.topic_length):
             if not self.may_delay(&publication, packet_id):
                 return 0
-        elif is_sys(publication.topic, publication.topic_length):
+        elif is_reserved(publication.topic, publication.topic_length):
             if not self.is_own_state(&publication):
                 return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, ONLY_THE_BROKER)  # [MQTT-4.7.2-1]
         elif self.session.rights is not None and not self.router.may_publish(
@@ -370,7 +370,7 @@ cdef class Channel(Outlet):
             why = DELAYS_ARE_OFF
         elif at < 0:
             why = WRONG_DELAY
-        elif is_sys(topic, n):
+        elif is_reserved(topic, n):
             code, why = CODE_NOT_AUTHORIZED, ONLY_THE_BROKER                # [MQTT-4.7.2-1]
         elif self.session.rights is not None and not self.session.rights.may(topic, n, MAY_PUBLISH):
             self.deny_publish(publication, packet_id)

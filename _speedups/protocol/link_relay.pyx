@@ -18,7 +18,7 @@ from _speedups.base.cursor cimport (
     Cursor, read_field, read_header, read_u16, read_varint, varint_size, write_u16, write_varint,
 )
 from _speedups.codec.decode cimport decode_body
-from _speedups.codec.publish cimport FLAG_RETAIN, is_sys
+from _speedups.codec.publish cimport FLAG_RETAIN, is_reserved
 from _speedups.codec.tables cimport CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from _speedups.codec.topics cimport TOPIC_BYTES_MAX, check_topic_name, holds_control_character, match_topic
 
@@ -295,7 +295,7 @@ cdef class LinkRelay:
         name = p + 2
         memcpy(name, <const uint8_t*>rule.added, added)
         memcpy(name + added, topic + len(rule.removed), kept)
-        if check_topic_name(name, added + kept, 5, self.max_topic_levels) or is_sys(name, added + kept) or (
+        if check_topic_name(name, added + kept, 5, self.max_topic_levels) or is_reserved(name, added + kept) or (
                 not self.control_characters and holds_control_character(name, added + kept)):
             self.invalid += 1
             return self.end(qos, packet_id)

@@ -13,7 +13,7 @@ from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size
 from _speedups.base.cursor cimport Cursor, read_header, read_varint
 from _speedups.codec.properties cimport PropertyScan, scan_properties
 from _speedups.codec.publish cimport (
-    ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, is_sys, properties_size, publish_remaining,
+    ALIAS_SIZE, EXPIRY_SIZE, FLAG_DUP, FLAG_RETAIN, FORWARD_5, FORWARD_GROUP, PUBLISH_QOS_0, is_reserved, properties_size, publish_remaining,
     publish_size, write_properties, write_publish,
 )
 from _speedups.codec.tables cimport PUBLISH
@@ -123,7 +123,7 @@ cdef class Router:
         cdef uint32_t seconds = 0
         cdef Py_ssize_t at = delay_of(publication.topic, publication.topic_length, &seconds)
         cdef Py_ssize_t size = publication.topic_length + publication.properties_length + publication.payload_length
-        if at < 0 or is_sys(publication.topic + at, publication.topic_length - at) or self.delayed.is_full(size):
+        if at < 0 or is_reserved(publication.topic + at, publication.topic_length - at) or self.delayed.is_full(size):
             self.turn.counters[DELAYED_REFUSED] += 1
             return 0
         self.delayed.keep(publication, at, seconds)
@@ -428,7 +428,7 @@ cdef class Router:
         cdef const uint8_t* topic = publication.topic
         cdef Py_ssize_t n = publication.topic_length, payload_length = publication.payload_length
         cdef Message* message = publication.message
-        cdef bint recorded = self.turn.journal.epoch and not is_sys(topic, n)
+        cdef bint recorded = self.turn.journal.epoch and not is_reserved(topic, n)
         if recorded and self.turn.journal.shared:     # it takes effect as a replicated change
             if payload_length == 0:
                 self.turn.journal.retained_gone(topic, n)

@@ -34,6 +34,7 @@ from broker.core.secret import Secret
 from broker.handlers.auth import WRONG, AuthHandler
 from broker.hooks.api import Client
 from broker.hooks.chain import HookChain, Question, Refused, client_of
+from broker.streams.since import PREFIX
 from broker.streams.streams import Streams
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
@@ -41,6 +42,7 @@ CLIENT_ID_CHARACTERS = 23  # at level 3
 FULL = "its user has too many connections"
 WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
 LINK = Identity(method="link", listener=LISTENER)  # of the links of this node
+RESERVED = (b"$SYS/", PREFIX.encode())  # no client publishes there
 SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log only
 
 log = logs.get("flockmq.connect")
@@ -232,7 +234,7 @@ class ConnectHandler(Admission):
             return False
         if topic.encode() == STATE_TOPIC % packet.client_id.encode():
             return True
-        if name == b"$SYS" or name.startswith(b"$SYS/") or not self._is_text_valid(topic):
+        if name == b"$SYS" or name.startswith(RESERVED) or not self._is_text_valid(topic):
             return False
         if delay and not limits.max_delayed_messages:
             return False
