@@ -87,11 +87,11 @@ class Joining:
         number, *nodes = await link.ask_function("ready")
         if number == b"gone":
             raise LinkError("another node declared this one dead while it was joining")
-        await replica.reader.catch_up()
         for node, seq, state in zip(nodes[::3], nodes[1::3], nodes[2::3], strict=True):
             if node != link.node_id and state == b"ready":
                 replica.members.add(node, seq)
                 replica.barrier.node_joined(node, number)
+        await replica.reader.catch_up()  # after that: a node in the reply may have left since, and stays left
         replica.results.replace(await replica.reader.ask_hash("HGETALL", link.keys.analytics_results))
         link.connected = True
         self._logged.configure()

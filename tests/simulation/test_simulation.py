@@ -49,6 +49,11 @@ def test_regression(name: str) -> None:
     judged(simulate("--regression", name, "--seeds", "1..20"))
 
 
+def test_a_node_that_is_declared_dead_during_a_join_does_not_come_back() -> None:
+    """This seed had no SUBACK: the joining node took the dead one for a member again."""
+    judged(simulate("--seeds", "100016..100016"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_seeds_for_long() -> None:
