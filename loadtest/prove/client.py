@@ -137,6 +137,11 @@ class RecordedClient:
             self._read(will)
         if self.socket is None:
             return False
+        self._resend()
+        return True
+
+    def _resend(self) -> None:
+        """Send again what is not acknowledged."""
         for out in list(self.outgoing.values()):
             if out.received:
                 self.answer(Pubrel(packet_id=out.packet.packet_id))
@@ -145,7 +150,6 @@ class RecordedClient:
                 self._send_publish(out.packet)
         for packet_id, filters in list(self.subscriptions.items()):
             self.send(Subscribe(packet_id=packet_id, topic_filters=filters))
-        return True
 
     def lose(self) -> None:
         """The connection is gone, or is to be."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from _speedups.codec.decode import Decoder
 from _speedups.codec.errors import MalformedPacket
-from _speedups.codec.packets import Connack, Connect, Disconnect, Pingreq, Pubrel, Subscribe
+from _speedups.codec.packets import Connack, Connect, Disconnect, Pingreq
 from loadtest.prove.client import RecordedClient, properties_of
 from loadtest.prove.history import Connecting, Ended, Event, History, Leaving, Unexpected
 from tests.simulation.network import Connection, Network
@@ -261,14 +261,7 @@ class SimulatedClient(RecordedClient):
         if self.clean:
             self.subscriptions.clear()
             self.unreleased.clear()
-        for out in list(self.outgoing.values()):
-            if out.received:
-                self.answer(Pubrel(packet_id=out.packet.packet_id))
-            else:
-                out.packet.dup = True
-                self._send_publish(out.packet)
-        for packet_id, filters in list(self.subscriptions.items()):
-            self.send(Subscribe(packet_id=packet_id, topic_filters=filters))
+        self._resend()
         if self._filters and not self.subscriptions and (self.clean or not self.granted):
             self.subscribe(*self._filters)
         self._world.after(PING, self._ping, self.socket)
