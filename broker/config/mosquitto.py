@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from broker.config.keys import KEYS
+from broker.config.keys import KEYS, read
 from broker.config.link import LEVELS, link
 from broker.errors import ConfigError
 
@@ -55,13 +55,26 @@ LISTENER: dict[str, Row] = {
     "allow_anonymous": Row("auth.allow_anonymous", _flag),
     "password_file": Row("auth.password_file", str),
     "acl_file": Row("auth.acl_file", str),
+    "listener_allow_anonymous": Row("auth.allow_anonymous", _flag),
+    "enable_proxy_protocol": Row("proxied", lambda text: int(text) > 0),
+    "websockets_origin": Row("websocket.origins", str.split),
+    "maximum_qos": Row("mqtt.maximum_qos", int),
+    "max_qos": Row("mqtt.maximum_qos", int),
 }
+PLUGIN_OPTIONS = {  # of the plugins that Mosquitto 2.1 has in place of its own directives
+    "plugin_opt_password_file": Row("auth.password_file", str),
+    "plugin_opt_acl_file": Row("auth.acl_file", str),
+    "plugin_opt_db_file": Row("store.url", lambda text: f"sqlite:{Path(text).parent / STORE_FILE}"),
+}
+PLUGINS = ("mosquitto_password_file", "mosquitto_acl_file", "mosquitto_persist_sqlite")
 BROKER: dict[str, Row] = {
     "max_inflight_messages": Row("limits.max_inflight", lambda text: min(65_535, int(text) or 65_535)),
     "max_queued_messages": Row("limits.max_queued_messages", lambda text: int(text) or 2**31 - 1),
-    "max_queued_bytes": Row("limits.max_queued_bytes", lambda text: int(text) or 1 << 40),
+    "max_queued_bytes": Row("limits.max_queued_bytes", lambda text: max(1024, int(text) or 1 << 40)),
     "max_packet_size": Row("limits.max_packet_size", lambda text: int(text) or 268_435_460),
     "message_size_limit": Row("limits.max_packet_size", lambda text: int(text) + 65_600 if int(text) else 268_435_460),
+    "global_max_connections": Row("limits.max_connections", lambda text: max(0, int(text))),
+    "global_max_clients": Row("limits.max_sessions", lambda text: 2**31 - 1 if int(text) < 1 else int(text)),
     "max_keepalive": Row("limits.max_keep_alive", _seconds),
     "retain_available": Row("mqtt.retain_available", _flag),
     "max_topic_alias": Row("mqtt.topic_alias_maximum", int),
@@ -81,6 +94,7 @@ BRIDGE: dict[str, Row] = {
     "bridge_keyfile": Row("key", str),
     "bridge_insecure": Row("insecure", _flag),
     "keepalive_interval": Row("keep_alive", lambda text: max(5, int(text))),
+    "restart_timeout": Row("retry", lambda text: min(3600, max(1, int(text.split()[:2][-1])))),  # SECONDS or BASE CAP
 }
 # True of FlockMQ in any case, so that nothing is lost with the line.
 ALWAYS = {
@@ -96,8 +110,20 @@ ALWAYS = {
     "start_type": "links are always up",
     "cleansession": "links keep their sessions",
     "bridge_attempt_unsubscribe": "filters that are no longer configured are not carried",
+    "round_robin": "links try their addresses in turn",
+    "local_cleansession": "links keep their sessions",
+    "local_clientid": "a link is part of the broker, not a client of it",
+    "local_username": "a link is part of the broker, not a client of it",
+    "local_password": "a link is part of the broker, not a client of it",
+    "allow_duplicate_messages": "a client gets a message once, with the highest QoS of its subscriptions",
+    "check_retain_source": "rules are checked as retained messages are delivered, for the receiver",
+    "memory_limit": "limits.* bound each use of memory; systemd and containers bound the process",
+    "user": "the service's unit or container has the user",
+    "pid_file": "systemd and containers know the process",
+    "log_dest": "the log is written to standard error, for the journal or the container",
 }
 UNKNOWN = "no counterpart"
+UNKNOWN_PLUGIN = "no counterpart: nothing checks for it who may connect, publish or subscribe; see auth.* and hooks.*"
 
 
 @dataclass
@@ -137,12 +163,19 @@ class Translation:
         self.values: dict[str, object] = {}
         self.notes: list[str] = []
         self._bridge: dict[str, object] | None = None
+        self._plugin: dict[str, object] = {}  # gets the options that follow
+        self._loaded: dict[str, dict[str, object]] = {}  # options of plugins by name
         self._persistent = self._per_listener = False
 
     @property
     def _listener(self) -> Listener:
         """The one that a line is about."""
         return self.listeners[-1] if self.listeners else self.first
+
+    @property
+    def _shared(self) -> dict[str, object]:
+        """The settings that are of the line's listener only with `per_listener_settings`."""
+        return self._listener.values if self._per_listener else self.values
 
     def read(self, text: str) -> None:
         """Read the lines of a file. Raises ConfigError."""
@@ -153,6 +186,8 @@ class Translation:
             name, _, value = line.partition(" ")
             try:
                 self._take(name, value.strip(), line)
+            except ConfigError as error:
+                raise ConfigError(f"line {number}: `{line}` can't be taken over: {error}") from None
             except (ValueError, KeyError, IndexError):
                 raise ConfigError(f"line {number}: `{line}` is not understood", "is it a mosquitto.conf?") from None
 
@@ -167,12 +202,12 @@ class Translation:
         elif self._bridge is not None and self._take_bridge(self._bridge, name, value):
             pass
         elif name in LISTENER:
-            row = LISTENER[name]
-            is_shared = row.key.startswith("auth.") and not self._per_listener
-            (self.values if is_shared else self._listener.values)[row.key] = row.convert(value)
+            is_own = name == "listener_allow_anonymous" or not LISTENER[name].key.startswith("auth.")
+            _set(self._listener.values if is_own else self._shared, LISTENER[name], value)
         elif name in BROKER:
-            row = BROKER[name]
-            self.values[row.key] = row.convert(value)
+            _set(self.values, BROKER[name], value)
+        elif "plugin" in name:
+            self._take_plugin(name, value, line)
         elif not self._take_other(name, value):
             self.notes.append(f"{line}: {ALWAYS.get(name, UNKNOWN)}")
 
@@ -196,6 +231,24 @@ class Translation:
         else:
             return False
         return True
+
+    def _take_plugin(self, name: str, value: str, line: str) -> None:
+        """Read a line about a plugin: files of users and rules, and a store, have a counterpart."""
+        if name == "plugin_use":
+            for key, found in self._loaded.get(value, {}).items():
+                (self.values if key == "store.url" else self._listener.values)[key] = found
+        elif name in PLUGIN_OPTIONS:
+            row = PLUGIN_OPTIONS[name]
+            _set(self.values if row.key == "store.url" else self._plugin, row, value)
+            self._persistent |= row.key == "store.url"
+        elif name.startswith(("plugin_opt", "auth_opt")):
+            self.notes.append(f"{line}: {UNKNOWN}")
+        else:
+            self._plugin = self.values if name == "global_plugin" else self._shared
+            if name == "plugin_load":
+                self._plugin = self._loaded.setdefault(value.split()[0], {})
+            if not any(known in value for known in PLUGINS):
+                self.notes.append(f"{line}: {UNKNOWN_PLUGIN}")
 
     def _take_other(self, name: str, value: str) -> bool:
         if name == "protocol":
@@ -223,6 +276,21 @@ class Translation:
             is_vain = key in ("tls.client_ca", "tls.client_crl", "tls.username_from") and not needs_certificate
             if not listener.is_for(key) or is_vain:
                 self.notes.append(f"{key} = {json.dumps(values.pop(key))}: without effect on {listener.url}")
+        if not listener.websocket and values.pop("websocket.origins", None):
+            self.notes.append(f"websocket.origins: without effect on {listener.url}")
+        if listener.websocket and "websocket.origins" not in values:
+            self.notes.append(f"{listener.url}: name the sites whose pages may connect in websocket.origins")
+        if values.get("proxied"):
+            self.notes.append(f"{listener.url}: name the networks of its proxies in proxy.trusted")
+
+    def _take_maximum_qos(self, listeners: list[Listener]) -> None:
+        """FlockMQ has one maximum QoS: take that of the listeners if they agree, else note it."""
+        found = [listener.values.pop("mqtt.maximum_qos", 2) for listener in listeners]
+        if len(set(found)) == 1 and found[0] != 2:
+            self.values["mqtt.maximum_qos"] = found[0]
+        elif len(set(found)) > 1:
+            limits = (f"{qos} for {listener.url}" for qos, listener in zip(found, listeners, strict=True))
+            self.notes.append(f"the maximum QoS, {', '.join(limits)}: mqtt.maximum_qos is the same for all listeners")
 
     def toml(self) -> Iterator[str]:
         """The lines of the configuration. Raises ConfigError."""
@@ -231,6 +299,7 @@ class Translation:
         shared = {} if is_used else self.first.values
         for listener in listeners:
             self._drop_unused(listener)
+        self._take_maximum_qos(listeners)
         default = min(listeners, key=lambda listener: len(listener.values))  # the others inherit what it has
         yield f"listen = {json.dumps([default.url])}"
         values = {**self.values, **shared, **default.values}
@@ -256,11 +325,21 @@ class Translation:
             yield from (f"# {note}" for note in self.notes)
 
 
+def _set(values: dict[str, object], row: Row, text: str) -> None:
+    """Set the key of a row. Raises ConfigError: the key can't have the value."""
+    value = row.convert(text)
+    if isinstance(value, list):  # the directive may stand several times
+        value = [*cast(list[str], values.get(row.key, [])), *value]
+    values[row.key] = value
+    read(KEYS[row.key], value, "as FlockMQ has it", is_text=False)
+
+
 def _sections(values: dict[str, object], prefix: str = "") -> Iterator[str]:
     sections: dict[str, list[str]] = {}
     for name, value in values.items():
-        section, _, key = name.partition(".")
+        section, _, key = name.rpartition(".")
         sections.setdefault(section, []).append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+    yield from sections.pop("", [])
     for section, lines in sections.items():
         yield from ("", f"[{prefix}{section}]", *lines)
 

@@ -101,6 +101,7 @@ remote_password secret
 bridge_cafile /ca.pem
 bridge_protocol_version mqttv50
 keepalive_interval 30
+restart_timeout 2 20
 notifications true
 connection other
 address c.example:1884
@@ -111,8 +112,62 @@ topic x
     assert cloud.url == ("mqtts://a.example:8883", "mqtts://b.example:1883") and cloud.version == "5"
     assert [str(rule) for rule in cloud.topics] == ["sensors/# out 1", '# both 2 "" plant/']
     assert (cloud.username, cloud.password, cloud.ca_file, cloud.keep_alive) == ("u", "secret", "/ca.pem", 30)
+    assert (cloud.retry, other.retry) == (20, 30)
     assert (other.url, other.version) == (("mqtt://c.example:1884",), "3.1.1")
     assert "# notifications true: " in text
+
+
+def test_settings_of_listeners_since_mosquitto_2(tmp_path: Path) -> None:
+    config, text = imported(
+        tmp_path,
+        """listener 1883
+enable_proxy_protocol 2
+max_qos 1
+listener 9001
+protocol websockets
+websockets_origin https://a.example
+websockets_origin https://b.example
+listener_allow_anonymous true
+global_max_connections 500
+max_queued_bytes 40
+""",
+    )
+    first, second = config.listeners
+    assert [proxied for _, proxied in (*first.places, *second.places)] == [True, False]
+    assert second.websocket.origins == ("https://a.example", "https://b.example")
+    assert [each.auth.allow_anonymous for each in config.listeners] == [False, True]
+    assert (config.limits.max_connections, config.limits.max_queued_bytes) == (500, 1024)
+    assert "proxy.trusted" in text and "# the maximum QoS, 1 for 0.0.0.0:1883, 2 for ws://0.0.0.0:9001: " in text
+
+
+def test_one_maximum_qos(tmp_path: Path) -> None:
+    assert imported(tmp_path, "listener 1883\nmax_qos 1\n")[0].mqtt.maximum_qos == 1
+
+
+def test_plugins_for_users_rules_and_the_store(tmp_path: Path) -> None:
+    """Those that Mosquitto 2.1 has in place of its directives are keys, each at its listeners."""
+    config, text = imported(
+        tmp_path,
+        """global_plugin /usr/lib/mosquitto_persist_sqlite.so
+plugin_opt_db_file /var/lib/mosquitto/state.db
+plugin_load users /usr/lib/mosquitto_password_file.so
+plugin_opt_password_file /pw
+plugin_load other /usr/lib/other.so
+plugin_opt_colour red
+listener 1883
+plugin_use users
+listener 1884
+plugin_use other
+""",
+    )
+    files = {each.listen[0]: each.auth.password_file for each in config.listeners}
+    assert files == {"0.0.0.0:1883": "/pw", "0.0.0.0:1884": ""}
+    assert config.store.url == "sqlite:/var/lib/mosquitto/flockmq.db"
+    assert "# plugin_load other /usr/lib/other.so: no counterpart: nothing checks" in text
+    config, text = imported(
+        tmp_path, "plugin mosquitto_acl_file.so\nplugin_opt_acl_file /acl\nlistener 1\nlistener 2\n"
+    )
+    assert [each.auth.acl_file for each in config.listeners] == ["/acl", "/acl"] and "counterpart" not in text
 
 
 @pytest.mark.parametrize(
@@ -122,6 +177,13 @@ def test_lines_that_are_not_understood(tmp_path: Path, line: str) -> None:
     path = tmp_path / "mosquitto.conf"
     path.write_text(f"# first\n{line}\n")
     with pytest.raises(ConfigError, match="is not understood"):
+        translate(path)
+
+
+def test_a_value_out_of_range_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    path.write_text("\nmax_connections 9999999999\n")
+    with pytest.raises(ConfigError, match=r"line 2: `max_connections 9999999999` .*expected a whole number from 0"):
         translate(path)
 
 
