@@ -96,6 +96,7 @@ class Job:
             self._register_end(query)
             self.batches.resume()
             self.batches.look_at_clock(started)
+            self.batches.merge_all()
 
     def _query(self, messages: DataFrame) -> StreamingQuery:
         writer = messages.writeStream.foreachBatch(self.batches).queryName("flockmq")

@@ -49,6 +49,7 @@ class Options:
     live: bool = True
     live_topics: int = 1000
     trigger: int = 5_000_000
+    compact: bool = True
     once: bool = False
     source: dict[str, str] = field(default_factory=dict)  # options of the data source
     verbose: bool = False
@@ -259,6 +260,12 @@ def _add_course(group: _ArgumentGroup) -> None:
     group.add_argument("--master", default="", help="of Spark [local[*], or that of spark-submit]")
     group.add_argument(
         "--trigger", type=_checked(_duration), default=5_000_000, metavar="TIME", help="a batch for each [5 seconds]"
+    )
+    group.add_argument(
+        "--compact",
+        action=BooleanOptionalAction,
+        default=True,
+        help="merge the small files of an hour, ten minutes after its end",
     )
     group.add_argument("--once", action="store_true", help="read all entries, then end")
     group.add_argument("--verbose", action="store_true", help="with the log of Spark itself")

@@ -14,6 +14,7 @@ from cluster.analytics.compute import silence
 from cluster.analytics.job_options import Options
 from cluster.analytics.output.checkpoint_lock import CheckpointLock
 from cluster.analytics.output.commits import Commits
+from cluster.analytics.output.compaction import Compaction
 from cluster.analytics.output.files import Files
 from cluster.analytics.output.live import Live
 from cluster.analytics.output.sinks import Sink
@@ -63,7 +64,9 @@ class Batches:
         self._checkpoint_lock = lock
         self._complete_until = complete_until
         self.commits = Commits(files, options) if lock is None else Commits(files, options, lock.acquire)
-        self._sink = Sink(Files(spark, options.output), options.output, self.commits.id)
+        output = Files(spark, options.output)
+        self._sink = Sink(output, options.output, self.commits.id)
+        self._compaction = Compaction(spark, output, options.output, self.commits) if options.compact else None
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
         """Process batch number `batch`, unless it is done already."""
@@ -73,6 +76,7 @@ class Batches:
             try:
                 if batch > self.commits.last.batch:  # else it is done, and Spark has not recorded that
                     self._do(messages, batch)
+                    self._merge()
             except Exception as error:
                 self.error = error
                 raise
@@ -118,7 +122,21 @@ class Batches:
                 version.renew_devices(silence.nothing(self._spark))
             version.close_windows()
             self._finish(version)
+            self._merge()
             return True
+
+    def merge_all(self) -> None:
+        """Merge the small files of all hours that are over."""
+        with self._lock:
+            while not self._stopping and self._merge():
+                pass
+
+    def _merge(self) -> bool:
+        if self._compaction is None:
+            return False
+        if self._checkpoint_lock is not None:
+            self._checkpoint_lock.check()
+        return self._compaction.step()
 
     def _is_due(self, clock: int) -> bool:
         version = self.commits.last.state.get("devices")

@@ -1,10 +1,10 @@
 """The commits of the job: kill -9 at any moment neither loses nor duplicates a row.
 
-Each batch is a *version*, and so is each check of the clock that changes something. A version writes files whose names
-contain its number and the job's id. Then it writes its commit: one small file, renamed into place. At start the job
-removes files of versions above the last commit. Their batches are repeated from the same messages, because Spark's
-checkpoint has their offsets. So after a restart of the job, plain readers of the Parquet files (pandas, DuckDB) find
-each row exactly once.
+Each batch is a *version*, and so is each check of the clock that changes something, and each merge of files. A version
+writes files whose names contain its number and the job's id. Then it writes its commit: one small file, renamed into
+place. At start the job finishes a merge (compaction.py), and removes files of versions above the last commit. The
+batches of those are repeated from the same messages, because Spark's checkpoint has their offsets. So after a restart
+of the job, plain readers of the Parquet files (pandas, DuckDB) find each row exactly once.
 
     <checkpoint>/spark/           Spark's: offsets
     <checkpoint>/job.json         the job's id, and the options that are fixed
@@ -24,6 +24,7 @@ from cluster.analytics.tables import TABLES
 
 LAYOUT = 1
 KEPT = 2  # commits
+MERGING = "_merging"  # below the output: files of merges, until their commit
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Commit:
     parts: dict[str, dict[str, int]] = field(default_factory=dict)  # cube, ... -> version -> start of its last window
     messages: int = 0  # so far
     late: int = 0  # messages whose window had been written before
+    merged: dict[str, list[str]] = field(default_factory=dict)  # hour of a table -> files that this version replaces
 
 
 class Commits:
@@ -109,6 +111,8 @@ class Commits:
     def sweep(self) -> int:
         """Remove the files of uncommitted versions, and obsolete state; returns the number of files."""
         removed = 0
+        self.finish_merge()
+        self._files.delete(f"{self._options.output}/{MERGING}")
         self._files.delete(f"{self._options.output}/_staging")
         for name in TABLES:
             for path in self._files.glob(f"{self._options.output}/{name}/date=*/hour=*/*-{self.id}-*.parquet"):
@@ -136,7 +140,10 @@ class Commits:
         }
         before = self.last
         self.last = replace(commit, parts=parts)
-        self._files.write(f"{self.directory}/commits/{commit.version:010}.json", json.dumps(asdict(self.last)))
+        content = asdict(self.last)
+        if not self.last.merged:
+            del content["merged"]  # a job of an earlier release reads the others
+        self._files.write(f"{self.directory}/commits/{commit.version:010}.json", json.dumps(content))
         for path in self._files.glob(f"{self.directory}/commits/*.json")[:-KEPT]:
             self._files.delete(path)
         self._remove_what_was_replaced(before)
@@ -151,6 +158,22 @@ class Commits:
                 gone.append(f"{name}/{self.last.version}")
         for path in gone:
             self._files.delete(f"{self.directory}/state/{path}")
+
+    def merging(self, version: int) -> str:
+        """The directory of the files that a version merges."""
+        return f"{self._options.output}/{MERGING}/{version}"
+
+    def finish_merge(self) -> None:
+        """Replace the files that the last version has merged, as far as that is not done."""
+        version = self.last.version
+        for hour, names in self.last.merged.items():
+            newest = max(names).partition("-")[0]  # the order of files by name stays that of their columns
+            for path in self._files.glob(f"{self.merging(version)}/part-*.parquet"):
+                number = int(path.rpartition("/")[2].split("-")[1])
+                self._files.rename(path, f"{self._options.output}/{hour}/{newest}-{self.id}-{version}m{number}.parquet")
+            for name in names:
+                self._files.delete(f"{self._options.output}/{hour}/{name}")
+            self._files.delete(self.merging(version))
 
     def state_path(self, name: str, version: int | str) -> str:
         """The directory of a version's state."""

@@ -31,6 +31,11 @@ class Files:
         found = self._system.globStatus(self._path(pattern))
         return sorted(str(status.getPath().toString()) for status in found or ())
 
+    def sizes(self, pattern: str) -> list[tuple[str, int]]:
+        """Paths that match and their bytes, sorted."""
+        found = self._system.globStatus(self._path(pattern))
+        return sorted((str(status.getPath().toString()), int(status.getLen())) for status in found or ())
+
     def delete(self, path: str) -> None:
         """Remove a file, or a directory with its contents, if it exists."""
         self._system.delete(self._path(path), True)

@@ -1,0 +1,89 @@
+"""Merges the small files of hours that are over: a batch every few seconds leaves hundreds of files an hour.
+
+A merge is a version with a commit of its own, which names the files that it replaces. Its file is put beside them after
+the commit, and they are removed then. If the job dies meanwhile, its next start does the rest. A program that reads the
+table in these milliseconds may see rows twice, or find that a file is gone: it reads again.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+
+from cluster.analytics.output.commits import Commits
+from cluster.analytics.output.files import Files
+from cluster.analytics.tables import TABLES, time_of
+
+HOUR = 3600 * 1_000_000  # microseconds
+SETTLED = HOUR // 6  # an hour is merged so long after its end: files with messages that were late are in it
+SMALL = 64 << 20  # bytes: larger files stay as they are
+MERGED = 128 << 20  # bytes of each new file, about
+AT_ONCE = 512 << 20  # bytes of a merge: the next batch waits for it
+
+
+class Compaction:
+    """Merges hours one at a time.
+
+    Args:
+        spark: a session whose time zone is UTC.
+        files: of the output.
+        output: the directory of the tables.
+        commits: of the job.
+    """
+
+    def __init__(self, spark: SparkSession, files: Files, output: str, commits: Commits) -> None:
+        self._spark = spark
+        self._files = files
+        self._output = output
+        self._commits = commits
+        self._until = 0  # hours up to this time have been listed
+        self._hours: list[str] = []  # `<table>/date=.../hour=...`, whose files may be small
+
+    def step(self) -> bool:
+        """Merge files of one hour, if there are any to merge; returns whether there were."""
+        until = (self._commits.last.watermark - SETTLED) // HOUR * HOUR
+        if until > self._until:
+            self._until = until
+            self._hours = self._over(until)
+        while self._hours:
+            if self._merge(self._hours[-1]):
+                return True
+            self._hours.pop()
+        return False
+
+    def _over(self, until: int) -> list[str]:
+        """The hours up to this time that have several small files, the newest last."""
+        found = []
+        for name in TABLES:
+            small: dict[str, int] = {}
+            for path, size in self._files.sizes(f"{self._output}/{name}/date=*/hour=*/*-{self._commits.id}-*.parquet"):
+                *_, date, hour, _ = path.split("/")
+                if size < SMALL and _end_of(date, hour) <= until:
+                    place = f"{date}/{hour}"
+                    small[place] = small.get(place, 0) + 1
+            found += [(_end_of(*place.split("/")), f"{name}/{place}") for place, count in small.items() if count > 1]
+        return [hour for _, hour in sorted(found)]
+
+    def _merge(self, hour: str) -> bool:
+        """Merge small files of an hour; False: there is at most one."""
+        paths, total = [], 0
+        for path, size in self._files.sizes(f"{self._output}/{hour}/*-{self._commits.id}-*.parquet"):
+            if size < SMALL and total + size <= AT_ONCE:
+                paths.append(path)
+                total += size
+        if len(paths) < 2:
+            return False
+        rows = self._spark.read.option("mergeSchema", True).parquet(*paths)  # --properties may have changed meanwhile
+        rows = rows.coalesce(max(1, total // MERGED)).sortWithinPartitions(time_of(hour.partition("/")[0]))
+        last = self._commits.last
+        rows.write.mode("overwrite").parquet(self._commits.merging(last.version + 1))
+        names = [path.rpartition("/")[2] for path in paths]
+        self._commits.commit(replace(last, version=last.version + 1, merged={hour: names}))
+        self._commits.finish_merge()
+        return True
+
+
+def _end_of(date: str, hour: str) -> int:
+    """The end of an hour `date=2026-01-31`, `hour=9`, in microseconds since 1970."""
+    day = datetime.strptime(date, "date=%Y-%m-%d").replace(tzinfo=UTC)
+    return round(day.timestamp()) * 1_000_000 + (int(hour.partition("=")[2]) + 1) * HOUR
