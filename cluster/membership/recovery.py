@@ -143,6 +143,10 @@ class Recovery:
         if seq < self._store.confirmed_seq or change < replica.changes.last:
             self._on_fenced("Redis has lost committed data")
             return
+        calls = await link.ask("HGET", link.keys.node(link.node_id), "calls")
+        if int(calls or 0) < self._store.acks_executed + self._takeover.claims_executed:
+            self._on_fenced("Redis has lost committed data")  # acknowledgements of clients, or claims of sessions
+            return
         if not await replica.reader.is_same_history():
             self._on_fenced("Redis has lost changes, and has used their numbers for others")
             return

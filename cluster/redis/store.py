@@ -116,6 +116,7 @@ class RedisStore(LogStore):
         self._unlogged = 0  # bytes of the log of messages that wait
         self.seq = 0  # of the newest block
         self.confirmed_seq = 0
+        self.acks_executed = 0  # calls with acknowledgements to which Redis has replied
 
     # ---- the interface of stores ----
 
@@ -347,6 +348,7 @@ class RedisStore(LogStore):
 
     def _taken(self, waiting: Unconfirmed, number: int, current: int, reply: Reply) -> None:
         if self._fits(current, reply):
+            self.acks_executed += 1
             waiting.unacked.discard(number)
             if len(reply) > 1:
                 self._on_leased(reply[1])

@@ -78,6 +78,7 @@ class TakeOver:
         self._loading = Loading(link, self._admit, journal.clock_of)
         self._waiting: dict[Claim, None] = {}  # for epochs to be released, in the order of their CONNECTs
         self.fights = 0  # delayed take-overs
+        self.claims_executed = 0  # to which Redis has replied with an epoch
 
     # ---- a CONNECT ----
 
@@ -98,7 +99,7 @@ class TakeOver:
         if packet.will_topic is not None:
             message = encode_will(claim.client_id, will.will_of(packet))
         self._link.function(
-            then,
+            partial(self._claimed, then),
             "claim",
             claim.client_id,
             int(claim.interval != 0),
@@ -109,6 +110,10 @@ class TakeOver:
             int(packet.clean_start),
             "" if claim.interval is None else claim.interval,
         )
+
+    def _claimed(self, then: Callable[[Reply], None], reply: Reply) -> None:
+        self.claims_executed += isinstance(reply, list) and len(reply) > 1
+        then(reply)
 
     def _granted(self, claim: Claim, reply: Reply) -> None:
         if isinstance(reply, (LinkLost, ReplyError)) or len(reply) == 1:

@@ -61,6 +61,9 @@ local function push_one(number, job)
     for i = 1, #values, AT_ONCE do
       length = redis.call('RPUSH', queue, unpack(values, i, math.min(i + AT_ONCE - 1, #values)))
     end
+    if job.notes then
+      note_tail(key, incarnation, head + length - #values)
+    end
     if length > most or (bytes > most_bytes and length > 1) then
       if job.drop_old and owner == '' then
         local kept = math.max(state[6] - head, 0)     -- entries that may have been sent
@@ -129,7 +132,7 @@ end
 -- another node), count. Returns the number of dropped messages, and {client id, its dropped messages, ...}.
 local function push(prefix, node, messages, pushes, most, most_bytes, drop_old, firsts)
   local job = {prefix = prefix, node = node, messages = messages, list = pushes, most = most, most_bytes = most_bytes,
-    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}}
+    drop_old = drop_old, firsts = firsts, others = {}, dropped = 0, full = {}, notes = noted_tails() ~= nil}
   each(#pushes, push_one, push_failed, job)
   for owner, told in pairs(job.others) do
     tell(prefix, owner, 'pushed', told.messages, told.items)
@@ -484,6 +487,7 @@ register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = func
   if not live(prefix, args[2]) then
     return {'gone'}
   end
+  count_call(prefix, args[2])
   local list, settled = cmsgpack.unpack(args[3]), args[4] and cmsgpack.unpack(args[4])
   each(#list, acknowledge, client_failed, {prefix = prefix, list = list})
   local result, told = {'ok'}, {}

@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 18
+-- revision 19
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -131,12 +131,47 @@ local function seq_of(prefix, node)
   return tonumber(last)
 end
 
-local function tell(prefix, node, ...)
-  publish(prefix .. 'to:' .. node, cmsgpack.pack({...}))
-end
-
 local function now()
   return tonumber(redis.call('TIME')[1])
+end
+
+-- Count a call of a node that is no commit, and that would be missed: a node whose link is back compares this with the
+-- replies that it has had. The call takes effect also if the count is damaged.
+local function count_call(prefix, node)
+  redis.pcall('HINCRBY', prefix .. 'node:' .. node, 'calls', 1)
+end
+
+-- A process of Redis may begin with less than the nodes have seen: a replica that was behind, a disk that was. Numbers of
+-- queues are then used again. So a new process notes where each queue ended before its first push. A node that comes back
+-- compares its own numbers with that, not with the queue of now, which other nodes may have filled again. These are
+-- variables of the process, not keys: a promoted replica has none, since it has executed no function.
+local TAILS_SECONDS = 120     -- for which it notes them: after that no node still has clients of before
+local MAX_TAILS = 20000
+local born, noted = nil, 0
+local tails = {}              -- key of a session -> {incarnation, end of its queue}; nil: nothing is noted any more
+local known = {}              -- prefix and id of nodes that have come back to this process, and have seen its numbers
+
+-- The table of the noted ends; nil if there is none any more.
+local function noted_tails()
+  if tails then
+    local time = now()
+    born = born or time
+    if math.abs(time - born) > TAILS_SECONDS then
+      tails, known = nil, nil
+    end
+  end
+  return tails
+end
+
+local function note_tail(key, incarnation, tail)
+  if not tails[key] and noted < MAX_TAILS then
+    tails[key] = {incarnation, tail}
+    noted = noted + 1
+  end
+end
+
+local function tell(prefix, node, ...)
+  publish(prefix .. 'to:' .. node, cmsgpack.pack({...}))
 end
 
 -- The wall clock of Redis in milliseconds.

@@ -67,6 +67,9 @@ register({function_name = 'flockmq_beat', flags = {'allow-oom'}, callback = func
     return {'gone'}
   end
   redis.call('HINCRBY', prefix .. 'nodes', node, 1)
+  if known and #args > 2 then
+    known[prefix .. node] = true          -- not with the first one over a new link, which reads what the node has missed
+  end
   if #args > 2 then
     redis.call('HSET', prefix .. 'node:' .. node, unpack(args, 3))
   end

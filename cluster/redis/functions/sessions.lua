@@ -67,6 +67,7 @@ register('flockmq_claim', function(args)
     return {'full'}
   end
   local epoch = redis.call('INCR', prefix .. 'epoch')
+  count_call(prefix, node)
   local waits, waited, old_will, died = '', {}, '', false
   for old, where in (state[5] or ''):gmatch('([^=,]+)=([^,]*),') do
     if live(prefix, where) then
@@ -160,14 +161,22 @@ register({function_name = 'flockmq_behind', flags = {'no-writes', 'allow-oom'}, 
 end})
 
 -- args: prefix, node, then client id, incarnation and the next queue number that the node expects, in turn.
--- Returns the client ids whose queues end before that number: Redis has lost messages that the node has received.
+-- Returns the client ids whose queues end before that number, or ended so when this process of Redis began, if the node
+-- has not come back to it before: Redis has lost messages that the node has received.
 register({function_name = 'flockmq_lost', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local prefix, found = args[1], {}
+  local earlier = noted_tails() and not known[prefix .. args[2]] and tails or {}
   each((#args - 2) / 3, function(i)
     local cid, incarnation, expected = args[3 * i], args[1 + 3 * i], args[2 + 3 * i]
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'x', 'h')
-    if state[1] == incarnation and tonumber(state[2]) + redis.call('LLEN', prefix .. 'q:' .. cid) < tonumber(expected) then
-      found[#found + 1] = cid
+    if state[1] == incarnation then
+      local tail, before = tonumber(state[2]) + redis.call('LLEN', prefix .. 'q:' .. cid), earlier[prefix .. 's:' .. cid]
+      if before and before[1] == tonumber(incarnation) then
+        tail = math.min(tail, before[2])
+      end
+      if tail < tonumber(expected) then
+        found[#found + 1] = cid
+      end
     end
   end, function(i, reason)
     note_damage(prefix, CLIENT, args[3 * i], reason)
