@@ -17,34 +17,56 @@
 from collections import defaultdict
 
 from loadtest.prove import checker
-from loadtest.prove.history import Acknowledged, Connecting, Ended, History, Published, Subscribed, Taken
+from loadtest.prove.history import Acknowledged, Connecting, Ended, Event, History, Published, Subscribed, Taken
+from tests.simulation.losses import Excuses
 from tests.simulation.redis_types import Hash
 
 LEFT = (b"mq:q:", b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:")  # keys that are gone when all is delivered
 
 
-def judge(history: History, visitors: set[str], workers: set[str], retained: dict[str, dict[str, bytes]]) -> list[str]:
+def judge(excuses: Excuses, visitors: set[str], workers: set[str], retained: dict[str, dict[str, bytes]]) -> list[str]:
     """The findings.
 
     Args:
-        history: of all clients, drained.
+        excuses: of the history of all clients, drained.
         visitors: clients with clean sessions that subscribe to all messages.
         workers: members of a group for all messages.
         retained: by node, what a new subscriber found there.
     """
-    others = History([event for event in history.events if event.client not in visitors])
-    found = [*checker.check(others), *missed(history, visitors), *disordered(history, visitors)]
+    history, may_repeat = excuses.history(), excuses.may_repeat()
+    others = without(history, visitors)
+    found = [
+        *checker.unexpected(others),
+        *checker.lost(others),
+        *checker.repeated(others, may_repeat),
+        *checker.out_of_order(others),
+        *checker.without_dup(without(excuses.history(forgets_sent=True), visitors)),
+        *(finding for finding in checker.wills(others) if not excuses.excuses_will(finding)),
+        *checker.untruthful(others),
+        *missed(history, visitors),
+        *disordered(history, visitors),
+    ]
     if workers:
         events = enumerate(history.events)
         joined = [i for i, event in events if isinstance(event, Subscribed) and event.client in workers]
         if joined:
             found += checker.undelivered(history, workers, joined[0])
-        found += checker.doubled(history, workers)
+        found += checker.doubled(History([e for e in history.events if not repeats(e, may_repeat)]), workers)
     for node, values in retained.items():
         found += [f"{finding} at {node}" for finding in checker.retained(history, values)]
     if len({tuple(sorted(values.items())) for values in retained.values()}) > 1:
         found.append(f"G7 nodes have different retained messages: {retained}")
     return found
+
+
+def without(history: History, clients: set[str]) -> History:
+    """The history of the other clients."""
+    return History([event for event in history.events if event.client not in clients])
+
+
+def repeats(event: Event, may_repeat: frozenset[bytes]) -> bool:
+    """Whether a client has got a message that may come again."""
+    return isinstance(event, Taken) and event.payload in may_repeat
 
 
 def missed(history: History, visitors: set[str]) -> list[str]:

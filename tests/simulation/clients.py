@@ -88,6 +88,7 @@ class SimulatedClient(RecordedClient):
         seed: of what it does by itself.
         filters: it subscribes to these at first, or with each connection if it is clean.
         wills: whether its connections have wills.
+        is_forgotten: whether the cluster may have forgotten its subscriptions, so that it subscribes again.
         options: as of `RecordedClient`.
     """
 
@@ -105,6 +106,7 @@ class SimulatedClient(RecordedClient):
         seed: int,
         filters: tuple[tuple[str, int], ...] = (),
         wills: bool = False,
+        is_forgotten: Callable[[], bool] = bool,
         **options: Any,
     ) -> None:
         super().__init__(history, client_id, **options)
@@ -117,6 +119,7 @@ class SimulatedClient(RecordedClient):
         self._rng = Random(seed)
         self._filters = filters
         self._wills = wills
+        self._is_forgotten = is_forgotten
         self._attempts = 0
         self._seen_at = 0
         self._will: bytes | None = None
@@ -262,7 +265,7 @@ class SimulatedClient(RecordedClient):
             self.subscriptions.clear()
             self.unreleased.clear()
         self._resend()
-        if self._filters and not self.subscriptions and (self.clean or not self.granted):
+        if self._filters and not self.subscriptions and (self.clean or not self.granted or self._is_forgotten()):
             self.subscribe(*self._filters)
         self._world.after(PING, self._ping, self.socket)
 

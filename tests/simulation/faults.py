@@ -51,6 +51,7 @@ class Actions:
         self._world.story.tell(self._world.now, "plan", "all faults end")
         for end in list(self._ends):
             end()
+        self._redis.end_with(b"", b"", 0)
         for client in self._clients.values():
             client.lose_at_packet(0)
         for node in self._nodes.values():
@@ -160,6 +161,15 @@ class Actions:
             if client.name.startswith(f"flockmq-{name}-".encode()):
                 self._redis.reset(client)
 
+    def end_link_with(self, name: str, word: str, number: int) -> None:
+        """The link of a node ends with the reply to the n-th command that has this word."""
+        self._redis.end_with(f"flockmq-{name}-".encode(), word.encode(), number)
+
+    def reset_link_twice(self, name: str, number: int) -> None:
+        """The link of a node is reset, and the next one ends with the n-th reply: within the repair, or after it."""
+        self.reset_link(name)
+        self.end_link_with(name, "", number)
+
     # ---- Redis ----
 
     def kill_redis(self, milliseconds: int) -> None:
@@ -172,3 +182,19 @@ class Actions:
         """SIGSTOP, then SIGCONT."""
         self._redis.freeze()
         self._until(milliseconds, self._redis.thaw)
+
+    def redis_loses(self, lost: int, milliseconds: int) -> None:
+        """It dies without the data of some milliseconds, or its replica lacks them; it is there again after a while."""
+        self._redis.keep()
+        self._until(lost, lambda: self.kill_redis(milliseconds))
+
+    def redis_loses_all(self, milliseconds: int) -> None:
+        """It dies, and has nothing when it is there again."""
+        if self._redis.running:
+            self._redis.keep_nothing()
+            self.kill_redis(milliseconds)
+
+    def refuse(self, why: str, milliseconds: int) -> None:
+        """It refuses calls that write."""
+        self._redis.refuse(why)
+        self._until(milliseconds, lambda: self._redis.refuse(""))

@@ -47,6 +47,11 @@ class Direction:
         self._items.append(item)
         self._schedule()
 
+    def finish(self) -> None:
+        """Send the end in one piece with the bytes before it."""
+        self._items.append(False)
+        self._network.world.at(self._due, self._deliver)
+
     def _schedule(self) -> None:
         world = self._network.world
         self._due = max(self._due, world.now + self._network.latency(self.path))

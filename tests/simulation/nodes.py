@@ -116,6 +116,7 @@ class SimulatedNode:
         folder: for its socket.
         admissions: by client id: the number of CONNACKs, of all nodes.
         on_finding: called with a sentence about something that must not be.
+        settings: keys of its configuration, besides `SETTINGS`.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class SimulatedNode:
         folder: Path,
         admissions: dict[str, int],
         on_finding: Callable[[str], object],
+        settings: dict[str, str],
     ) -> None:
         self._world = world
         self._network = network
@@ -135,7 +137,8 @@ class SimulatedNode:
         self._on_finding = on_finding
         self.name = name
         self.path = str(folder / f"{name}.sock")
-        self.config: Config = load({**SETTINGS, "cluster.node_name": name, "listen": [f"unix:{self.path}"]}, env={})
+        own = {"cluster.node_name": name, "listen": [f"unix:{self.path}"]}
+        self.config: Config = load({**SETTINGS, **settings, **own}, env={})
         self.starts = 0
         self.troubles = 0  # reasons for which it may have closed connections: starts, stops, errors in its log
         self.is_away = False  # its log has that Redis is

@@ -37,6 +37,7 @@ class ClientPlan:
     Attributes:
         role: publisher, subscriber, worker, visitor, keeper or mortal.
         qos: of its subscriptions.
+        node: of its first connection; empty: any.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ClientPlan:
     level: int
     clean: bool = False
     qos: int = 2
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Plan:
     clients: tuple[ClientPlan, ...]
     steps: tuple[Step, ...]
     faults: frozenset[int]  # the places of the steps that are faults
+    replicas: int = 0  # `cluster.replicas`
 
     def without(self, places: set[int]) -> "Plan":
         """The plan without some steps, which become nothing, so that the others keep their places."""
@@ -67,9 +70,15 @@ def make_plan(seed: int) -> Plan:
     clients = _clients(rng)
     steps = [*_actions(rng, clients)]
     faults = [*_faults(rng, clients)]
+    replicas = 0
+    if seed % 2:  # so that even seeds have the plans that they have always had
+        replicas = int(rng.random() < 0.4)
+        faults += [*_faults_of_data(rng, replicas), *_faults_of_repairs(rng)]
     both = sorted([*steps, *faults], key=lambda step: step.time)
     wanted = set(faults)
-    return Plan(seed, tuple(clients), tuple(both), frozenset(i for i, step in enumerate(both) if step in wanted))
+    return Plan(
+        seed, tuple(clients), tuple(both), frozenset(i for i, step in enumerate(both) if step in wanted), replicas
+    )
 
 
 def _clients(rng: Random) -> list[ClientPlan]:
@@ -147,3 +156,32 @@ def _faults(rng: Random, clients: list[ClientPlan]) -> list[Step]:
             )
         )
     return steps
+
+
+def _faults_of_data(rng: Random, replicas: int) -> list[Step]:
+    """Faults that take data of Redis, or keep it from taking more."""
+    steps = []
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        time = rng.randrange(FIRST, LAST - 1500)
+        lost = int(rng.choice((rng.uniform(1, 60), rng.uniform(60, 1000))))
+        long = int(rng.choice((rng.uniform(10, 200), rng.uniform(200, 2500))))
+        steps.append(
+            rng.choice(
+                (
+                    Step(time, "redis_loses", (lost, long)),
+                    Step(time, "redis_loses", (lost, long)),
+                    Step(time, "redis_loses", (lost, 5)),
+                    Step(time, "redis_loses", (lost, 5)) if replicas else Step(time, "redis_loses_all", (long,)),
+                    Step(time, "refuse", (rng.choice(("memory", "memory", "disk", "replicas")), long)),
+                )
+            )
+        )
+    return steps
+
+
+def _faults_of_repairs(rng: Random) -> list[Step]:
+    """Links that end again while a node repairs them."""
+    return [
+        Step(rng.randrange(FIRST, LAST - 500), "reset_link_twice", (rng.choice(NODES), rng.randrange(1, 30)))
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    ]

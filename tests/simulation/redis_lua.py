@@ -21,7 +21,7 @@ FIELDS = {"I4": "I", "I": "I", "B": "B", "H": "H", "d": "d"}
 
 # `redis.call` raises a table, as in Redis: code of the library looks for its field `err`.
 PRELUDE = b"""
-local execute, publish, functions = ...
+local execute, publish, functions, flags = ...
 redis = {LOG_WARNING = 3}
 function redis.pcall(name, ...)
   if name == 'PUBLISH' or name == 'SPUBLISH' then
@@ -41,6 +41,7 @@ function redis.log() end
 function redis.error_reply(text) return {err = text} end
 function redis.register_function(name, callback)
   if type(name) == 'table' then
+    flags[name.function_name] = table.concat(name.flags or {}, ' ')
     name, callback = name.function_name, name.callback
   end
   functions[name] = callback
@@ -76,15 +77,16 @@ class Library:
             encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False
         )
         self._table_from = self._lua.table_from
-        functions = self._lua.table()
+        functions, flags = self._lua.table(), self._lua.table()
         globals_ = self._lua.globals()
         globals_[b"cmsgpack"] = self._table_from({b"pack": self._pack, b"unpack": self._unpack})
         globals_[b"cjson"] = self._table_from({b"encode": self._to_json, b"decode": self._from_json})
         globals_[b"struct"] = self._table_from({b"pack": _struct_pack, b"unpack": _struct_unpack})
-        self._lua.execute(PRELUDE, self._execute, self._send, functions)
+        self._lua.execute(PRELUDE, self._execute, self._send, functions, flags)
         self._invoke = globals_[b"invoke"]
         self._lua.execute(re.sub(rb"\A#![^\n]*", b"", code))
         self._functions = dict(functions.items())
+        self.flags: dict[bytes, bytes] = dict(flags.items())  # of functions that have some
 
     def call(self, name: bytes, keys: list[bytes], arguments: list[bytes]) -> Reply:
         """Call a function. Raises RedisError."""

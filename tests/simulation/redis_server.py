@@ -1,7 +1,8 @@
 """The Redis of a simulation: a process with connections, pub/sub and the function library, over the model of its data.
 
-It is append-only with nothing lost: all that it has executed is there after its restart. It can be killed and started,
-stand still, and be slow or cut off (network.py).
+It is append-only: all that it has executed is there after its restart, unless a fault takes the last of it. It can be
+killed and started, stand still, refuse writes, and be slow or cut off (network.py). It may have a replica, which is a
+time: the data that the replica has are those of then.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import hiredis
 from tests.simulation.network import Connection, Direction
 from tests.simulation.redis_lua import Library
 from tests.simulation.redis_types import OK, Keyspace, RedisError, Reply, Status
-from tests.simulation.world import World
+from tests.simulation.world import MILLI, World
 
 HOST = "redis"
 INCOMPLETE = object()
@@ -22,6 +23,18 @@ INFO = (
     b"maxmemory_policy:noeviction\r\naof_last_write_status:ok\r\nrdb_last_bgsave_status:ok\r\n"
 )
 SKIP = [b"CLIENT", b"REPLY", b"SKIP"]
+BLOCKED = object()  # the reply comes later
+REPLICA_LAG = 2 * MILLI  # until a replica has what Redis has executed, and has reported it
+REPLICA_SLOW = 80 * MILLI
+# Refusals of calls, and the flag of functions that are not refused.
+REFUSALS = {
+    "memory": (
+        "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
+        b"allow-oom",
+    ),
+    "disk": ("MISCONF Errors writing to the AOF file: No space left on device", b"no-writes"),
+    "replicas": ("NOREPLICAS Not enough good replicas to write.", b"no-writes"),
+}
 MAPS = (b"HELLO", b"HGETALL", b"CONFIG")  # commands whose reply is a map in RESP3
 
 
@@ -34,6 +47,7 @@ class Client:
         self.version = 2  # of RESP
         self.channels: dict[bytes, None] = {}
         self.skips = False  # the reply to the next command: CLIENT REPLY SKIP
+        self.waits = False  # WAIT: no command is executed before its reply
         self.output = bytearray()
         self._server = server
         self._reader = hiredis.Reader(notEnoughData=INCOMPLETE)
@@ -50,7 +64,13 @@ class Client:
     def feed(self, data: bytes) -> None:
         """Execute the commands of these bytes."""
         self._reader.feed(data)
-        while (command := self._reader.gets()) is not INCOMPLETE and self.number in self._server.clients:
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Execute the commands that have arrived."""
+        while not self.waits and self.number in self._server.clients:
+            if (command := self._reader.gets()) is INCOMPLETE:
+                return
             self._server.execute(self, command)
 
     def flush(self) -> None:
@@ -58,6 +78,11 @@ class Client:
         if self.output:
             self.direction.send(bytes(self.output))
             self.output.clear()
+
+    def leave(self) -> None:
+        """End the connection with what was written last."""
+        self._input.discard()
+        self.direction.finish()
 
     def close(self) -> None:
         """End the connection from this side."""
@@ -71,11 +96,22 @@ class RedisServer:
     Args:
         world: of the run.
         change: changes the code of the library before it is loaded: a mutation.
+        on_loss: called when it has lost data, with the nanosecond from which on all is lost, and the keys of then.
     """
 
-    def __init__(self, world: World, change: Callable[[bytes], bytes] = bytes) -> None:
+    def __init__(
+        self,
+        world: World,
+        change: Callable[[bytes], bytes] = bytes,
+        on_loss: Callable[[int, dict[bytes, Any]], object] = lambda since, keys: None,
+    ) -> None:
         self._world = world
         self._change = change
+        self._on_loss = on_loss
+        self._kept: tuple[dict[bytes, Any], dict[bytes, float]] | None = None  # what outlives it; None: all
+        self._kept_at = 0
+        self._refusal = ""  # a key of REFUSALS
+        self._last: tuple[bytes, bytes, int] | None = None  # of `end_with`
         self._keyspace = Keyspace(world.rng)
         self._library: Library | None = None
         self._code = b""
@@ -93,20 +129,43 @@ class RedisServer:
     # ---- faults ----
 
     def kill(self) -> None:
-        """kill -9: connections end, the data stays."""
+        """kill -9: connections end; the data stays, but for what came after `keep`."""
         self._world.story.tell(self._world.now, HOST, "is killed")
         self.running = False
         self._frozen = None
+        self._refusal = ""
         for client in list(self.clients.values()):
             client.flush()
             client.direction.lose_some()
             client.close()
         self.clients.clear()
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            self._on_loss(self._kept_at, kept[0])
+            self._keyspace.restore(kept)
 
     def start(self) -> None:
-        """Start after `kill`, with the data of before."""
+        """Start after `kill`, with the data of before, or those that its replica had."""
         self._world.story.tell(self._world.now, HOST, "starts")
         self.running = True
+        if self._library is not None:  # variables of Lua are those of the process
+            self._library = Library(self._change(self._code), self._keyspace, self.publish)
+
+    def keep(self) -> None:
+        """From now on nothing outlives the process: its disk is behind, and so is its replica."""
+        if self.running and self._kept is None:
+            self._world.story.tell(self._world.now, HOST, "keeps nothing from now on")
+            self._kept, self._kept_at = self._keyspace.copied(), self._world.now
+
+    def keep_nothing(self) -> None:
+        """Nothing at all outlives the process, not even the functions."""
+        self._kept, self._kept_at = ({}, {}), -1
+        self._library = None
+
+    def refuse(self, why: str) -> None:
+        """Refuse calls that write, for a reason of `REFUSALS`; empty: accept them again."""
+        self._world.story.tell(self._world.now, HOST, f"refuses writes: {why}" if why else "accepts writes again")
+        self._refusal = why
 
     def freeze(self) -> None:
         """Stand still."""
@@ -120,6 +179,27 @@ class RedisServer:
         waiting, self._frozen = self._frozen, None
         for client, data in waiting or ():
             self.received(client, data)
+
+    def end_with(self, name: bytes, word: bytes, number: int) -> None:
+        """End a connection in one piece with the reply to the n-th command with this word, or to the n-th of all.
+
+        Args:
+            name: of the connection begins so.
+            word: name of the command, or an argument; empty: any command.
+            number: from 1; 0: end none.
+        """
+        self._last = (name, word, number) if number else None
+
+    def _end_if_last(self, client: Client, command: list[bytes]) -> None:
+        assert self._last is not None
+        name, word, number = self._last
+        if client.name.startswith(name) and (not word or word in command):
+            self.end_with(name, word, number - 1)
+            if number == 1:
+                self._world.story.tell(self._world.now, HOST, f"ends the link of {client.name.decode()}")
+                client.flush()
+                del self.clients[client.number]
+                client.leave()
 
     # ---- connections ----
 
@@ -159,6 +239,11 @@ class RedisServer:
     def execute(self, client: Client, command: list[bytes]) -> None:
         """Execute a command, and write its reply."""
         self.executed += 1
+        self._execute(client, command)
+        if self._last is not None and client.number in self.clients:
+            self._end_if_last(client, command)
+
+    def _execute(self, client: Client, command: list[bytes]) -> None:
         name = command[0].upper()
         if name in (b"SUBSCRIBE", b"SSUBSCRIBE"):
             for channel in command[1:]:
@@ -170,6 +255,8 @@ class RedisServer:
         except RedisError as error:
             reply = error
         self._world.story.detail(self._world.now, HOST, lambda: f"{client.name.decode()}: {_shown(command, reply)}")
+        if reply is BLOCKED:
+            return
         if [word.upper() for word in command] == SKIP:
             client.skips = True
         elif client.skips:
@@ -188,6 +275,10 @@ class RedisServer:
     def _call(self, arguments: list[bytes]) -> Reply:
         if self._library is None:
             raise RedisError("ERR Function not found")
+        if self._refusal:
+            text, allowed = REFUSALS[self._refusal]
+            if allowed not in self._library.flags.get(arguments[0], b""):
+                raise RedisError(text)
         count = int(arguments[1])
         reply = self._library.call(arguments[0], arguments[2 : 2 + count], arguments[2 + count :])
         if self._library.failure:
@@ -216,7 +307,33 @@ class RedisServer:
         return OK
 
     def _wait(self, client: Client, replicas: bytes, milliseconds: bytes) -> Reply:
-        return 0
+        """WAIT: reply when the replica has all that was executed, or 0 after the time."""
+        client.waits = True
+        world = self._world
+        lag = min(world.delay(REPLICA_LAG, REPLICA_SLOW), int(milliseconds) * MILLI)
+        if self._kept is None:
+            world.after(lag, self._waited, client, int(milliseconds) * MILLI - lag)
+        else:
+            world.after(int(milliseconds) * MILLI, self._end_wait, client, 0)
+        return BLOCKED
+
+    def _waited(self, client: Client, left: int) -> None:
+        if self._kept is not None:  # the replica may have it, but does not report that any more
+            self._world.after(left, self._end_wait, client, 0)
+        else:
+            self._end_wait(client, 1)
+
+    def _end_wait(self, client: Client, count: int) -> None:
+        if client.number not in self.clients:
+            return
+        if self._frozen is not None:
+            self._world.after(50 * MILLI, self._end_wait, client, count)
+            return
+        client.waits = False
+        _encode(client.output, count, client.version)
+        client.go_on()
+        for each in list(self.clients.values()):
+            each.flush()
 
     def _publish(self, client: Client, channel: bytes, message: bytes) -> Reply:
         return self.publish(channel, message)

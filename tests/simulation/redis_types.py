@@ -4,6 +4,7 @@ Values are bytes; a reply is None, an int, bytes, a Status, or a list of replies
 time of the process's clock. `test_redis_model.py` holds it against a real Redis.
 """
 
+import copy
 import math
 import time
 from bisect import bisect_left, insort
@@ -131,6 +132,14 @@ class Keyspace:
             if "positional argument" in str(error):
                 raise RedisError(f"ERR wrong number of arguments for '{name.decode().lower()}' command") from None
             raise
+
+    def copied(self) -> tuple[dict[bytes, Any], dict[bytes, float]]:
+        """All keys as they are now, for `restore`."""
+        return copy.deepcopy(self.keys), dict(self.expires)
+
+    def restore(self, kept: tuple[dict[bytes, Any], dict[bytes, float]]) -> None:
+        """Have the keys of an earlier time, and nothing of later."""
+        self.keys, self.expires = kept
 
     def _expire(self) -> None:
         now = time.time()

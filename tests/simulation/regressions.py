@@ -1,6 +1,6 @@
 """Faults of the product that the simulation has found, as short plans.
 
-Each had the finding that its text names, with several of the seeds from 1 to 20.
+Each had the finding that its text names, with several of the seeds from 1 to 5; "stood still" from 1 to 20.
 """
 
 from tests.simulation.plan import ClientPlan, Plan, Step
@@ -20,5 +20,41 @@ REGRESSIONS = {
         Step(2000, "freeze_node_of", ("subscriber 1", 3000)),
         Step(2500, "publish", ("publisher 0", "t/0", 2, 3)),
         Step(4700, "abandon", ("subscriber 1",)),
+    ),
+    # I7: the link of a node ended with the last reply of its repair. The node took it for a good one, and never asked
+    # Redis again.
+    "repaired for nothing": Plan(
+        1,
+        (KEEPER, *SUBSCRIBERS),
+        (
+            Step(1999, "end_link_with", ("n0", "mq:analytics:results", 1)),
+            Step(2000, "reset_link", ("n0",)),
+            Step(4000, "keep", (0, False)),
+        ),
+        frozenset(),
+    ),
+    # S1: Redis had lost the acknowledgements of a client, and nothing else. Its node took them for kept, so the queue
+    # in Redis never became shorter, until the limits dropped messages.
+    "lost acknowledgements": _plan(
+        Step(2000, "publish", ("publisher 0", "t/0", 1, 1)),
+        Step(2010, "redis_loses", (500, 20)),
+    ),
+    # I1: Redis had lost messages that a node had received, and gave their queue numbers to others before that node was
+    # back. Its client's acknowledgements of the former ended the latter, which the client had never got.
+    "used numbers": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("publisher 1", "publisher", 4, node="n2"),
+            ClientPlan("subscriber 0", "subscriber", 4, node="n0"),
+        ),
+        (
+            Step(2000, "redis_loses", (40, 5)),
+            Step(2010, "publish", ("publisher 0", "t/0", 1, 3)),
+            Step(2010, "slow", ("subscriber 0", 30, 3000)),
+            Step(2013, "cut", ("n0", "redis", "there", 300)),
+            Step(2041, "publish", ("publisher 1", "t/1", 1, 3)),
+        ),
+        frozenset(),
     ),
 }

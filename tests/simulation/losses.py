@@ -1,0 +1,167 @@
+"""What a Redis that has lost data excuses, and nothing more.
+
+A loss takes all that Redis has executed from some moment on until it died. What a client was promised in that time, on
+a connection that began before the death, is void: acknowledgements, subscriptions, sessions. Messages that were not
+done at that moment may come again. With `cluster.replicas` an acknowledgement waits for the replica, so messages and
+subscriptions are kept all the same (CLUSTERING.md, What an acknowledgement means).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from loadtest.prove.history import (
+    Acknowledged,
+    Connected,
+    Connecting,
+    Ended,
+    Event,
+    History,
+    Leaving,
+    Published,
+    Subscribed,
+)
+from tests.simulation.redis_types import Hash, List
+
+NAMES = re.compile(rb"(?:[a-z]+ \d+/\d+|will [a-z]+ \d+ \d+)\Z")  # payloads, at the end of a message
+LOGS = (b"mq:log:", b"mq:changes")  # have messages that are done, too
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss of data.
+
+    Attributes:
+        since: nanosecond of the first command whose effect is lost.
+        until: nanosecond of the death.
+        kept: payloads of messages and wills that were not done then.
+    """
+
+    since: int
+    until: int
+    kept: frozenset[bytes]
+
+
+def payloads(keys: dict[bytes, Any]) -> frozenset[bytes]:
+    """The payloads of the messages in Redis that are not done."""
+    found = set()
+    for key, value in keys.items():
+        if not key.startswith(LOGS) and isinstance(value, Hash | List):
+            for each in value.values() if isinstance(value, Hash) else value:
+                if match := NAMES.search(each):
+                    found.add(match[0])
+    return frozenset(found)
+
+
+class Excuses:
+    """Judges which events of a history are void.
+
+    Args:
+        history: of all clients.
+        times: nanosecond of each event.
+        losses: of the run.
+        replicas: `cluster.replicas` of the run.
+    """
+
+    def __init__(self, history: History, times: list[int], losses: list[Loss], replicas: int) -> None:
+        self._history = history
+        self._losses = losses
+        self._replicas = replicas
+        self._void: list[bool] = []
+        began: dict[str, int] = {}
+        for at, event in zip(times, history.events, strict=True):
+            if isinstance(event, Connecting):
+                began[event.client] = at
+            start = began.get(event.client, 0)
+            self._void.append(any(at > loss.since and start < loss.until for loss in losses))
+        self._times = times
+
+    def _voids(self, *kinds: type) -> Iterable[Any]:
+        both = zip(self._history.events, self._void, strict=True)
+        return (event for event, void in both if void and isinstance(event, kinds))
+
+    def history(self, *, forgets_sent: bool = False) -> History:
+        """The history without void promises, and with the ends of sessions that were lost.
+
+        Args:
+            forgets_sent: all sessions end at a loss, for the rule about DUP: numbers of queues are used again.
+        """
+        if not self._losses:
+            return self._history
+        dropped = frozenset() if self._replicas else self._unacknowledged()
+        made: dict[str, bool] = {}  # by client: whether its session was made by a void CONNECT
+        found: list[Event] = []
+        began: dict[str, int] = {}
+        for at, event, void in zip(self._times, self._history.events, self._void, strict=True):
+            if isinstance(event, Acknowledged) and event.payload in dropped:
+                continue
+            if isinstance(event, Subscribed) and void:
+                if not self._replicas:
+                    continue
+                made[event.client] = False  # the replica has its session, too
+            if isinstance(event, Connecting):
+                before, began[event.client] = began.get(event.client, 0), at
+                crosses = forgets_sent and any(before < loss.until <= at for loss in self._losses)
+                if (not void and made.pop(event.client, False)) or crosses:
+                    found.append(Connecting(event.client, True))  # of its session nothing is known
+                    found.append(Ended(event.client, "lost"))
+            elif isinstance(event, Connected) and not event.clean and not event.session_present:
+                made[event.client] = void
+            found.append(event)
+        return History(found)
+
+    def _unacknowledged(self) -> frozenset[bytes]:
+        """Messages whose acknowledgement is void: they were sent before the death."""
+        first: dict[bytes, int] = {}
+        for at, event in zip(self._times, self._history.events, strict=True):
+            if isinstance(event, Published):
+                first.setdefault(event.payload, at)
+        void = {event.payload for event in self._voids(Acknowledged)}
+        return frozenset(each for each in void if any(first[each] < loss.until for loss in self._losses))
+
+    def may_repeat(self) -> frozenset[bytes]:
+        """Messages that may come twice: they were on their way at a loss."""
+        if not self._losses:
+            return frozenset()
+        first: dict[bytes, int] = {}
+        done: dict[bytes, int] = {}
+        for at, event in zip(self._times, self._history.events, strict=True):
+            if isinstance(event, Published):
+                first.setdefault(event.payload, at)
+            elif isinstance(event, Acknowledged) and event.by != "PUBREC":
+                done.setdefault(event.payload, at)
+        return frozenset(
+            payload
+            for payload, at in first.items()
+            for loss in self._losses
+            if at < loss.until and (payload in loss.kept or done.get(payload, loss.until) > loss.since)
+        )
+
+    def excuses_will(self, finding: str) -> bool:
+        """Whether a finding about a will is none."""
+        if not self._losses:
+            return False
+        registered: dict[str, bytes | None] = {}
+        is_heard = False  # a session has a subscription for wills that is not void
+        void: set[bytes] = set()  # registered, or told not to be published, in a lost time, or nobody would get it
+        spans: set[bytes] = set()  # there at a loss
+        for event, is_void in zip(self._history.events, self._void, strict=True):
+            if isinstance(event, Connecting):
+                will = registered[event.client] = event.will
+                if will is not None and (is_void or not is_heard):
+                    void.add(will)
+            elif isinstance(event, Subscribed):
+                is_heard = is_heard or (event.topic_filter == "will" and not is_void)
+            elif isinstance(event, Connected | Leaving | Ended):
+                will = registered.get(event.client)
+                if will is None:
+                    continue
+                if is_void and (isinstance(event, Connected | Leaving) or event.how == "disconnect"):
+                    void.add(will)
+        for loss in self._losses:
+            spans |= loss.kept
+        for will in void | spans:
+            if repr(will) in finding:
+                return will in void or " came 2 times" in finding
+        return False
