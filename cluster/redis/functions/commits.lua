@@ -276,6 +276,10 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
       waits = waits .. old .. '=' .. where .. ','
     end
   end
+  if waits == '' and state[6] == '0' then
+    redis.call('DEL', key)                       -- its session has ended before
+    return
+  end
   redis.call('HSET', key, 'w', waits, 'n', math.max(sent, tonumber(state[5])))
   if state[1] ~= '' then
     tell(prefix, state[1], 'released', cid, epoch)

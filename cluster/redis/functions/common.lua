@@ -246,6 +246,23 @@ local function forget(prefix, cid)
   redis.call('ZREM', prefix .. 'sessions', cid)
 end
 
+-- Of the epochs in `w`, those whose nodes live: their connections may still be served. In the same form.
+local function live_waits(prefix, waits)
+  local found = ''
+  for old, where in waits:gmatch('([^=,]+)=([^,]*),') do
+    if live(prefix, where) then
+      found = found .. old .. '=' .. where .. ','
+    end
+  end
+  return found
+end
+
+-- A session has ended while nodes still had earlier connections of its client. The next connection has to wait for them,
+-- so their epochs stay, in a session that nothing fits: its incarnation is 0.
+local function keep_waits(prefix, cid, epoch, waits)
+  redis.call('HSET', prefix .. 's:' .. cid, 'o', '', 'e', epoch, 'x', 0, 'p', 0, 'h', 1, 'b', 0, 'n', 1, 'z', 0, 'w', waits)
+end
+
 -- End a session, and with it what is damaged of it. Other nodes know the subscriptions of a persistent one, so its end is
 -- a change.
 local function end_session(prefix, origin, cid, incarnation, persistent)
@@ -254,7 +271,14 @@ local function end_session(prefix, origin, cid, incarnation, persistent)
     attempt(prefix, CLIENT, cid, leave_groups, prefix, cid)
     redis.call('ZREM', prefix .. 'grace', cid)
   end
+  local left = redis.pcall('HMGET', prefix .. 's:' .. cid, 'e', 'w')
   forget(prefix, cid)
+  if (left[2] or '') ~= '' then
+    local waits = live_waits(prefix, left[2])
+    if waits ~= '' then
+      keep_waits(prefix, cid, left[1], waits)
+    end
+  end
   if persistent == '1' then
     return change(prefix, origin, cmsgpack.pack({{'ended', cid, tonumber(incarnation)}, mark()}))
   end

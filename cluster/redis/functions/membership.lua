@@ -173,8 +173,12 @@ register({function_name = 'flockmq_tidy', flags = {'allow-oom'}, callback = func
   end
   each(#found, function(i)
     local cid = found[i]:match('^(.*)%z[^%z]*$')
-    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'p', 'i', 'x')
-    if state[1] == node then
+    local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'p', 'i', 'x', 'w')
+    if state[4] == '0' then
+      if live_waits(prefix, state[5]) == '' then
+        redis.call('DEL', prefix .. 's:' .. cid)
+      end
+    elseif state[1] == node then
       if state[2] == '1' and state[3] ~= '0' then
         redis.call('HSET', prefix .. 's:' .. cid, 'o', '')
         all_sent(prefix, cid)
