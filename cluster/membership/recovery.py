@@ -156,7 +156,8 @@ class Recovery:
         for member in (*replica.members.departed, *replica.members):
             await replica.reader.read_log(member)
         sessions = self._claims.shared_sessions()
-        if await replica.reader.has_lost(sessions):  # their numbers would be used again, for other messages
+        # Their numbers would be used again, for other messages.
+        if await replica.reader.has_lost(sessions) or await replica.reader.has_lost_places(self._leases.last_places()):
             self._on_fenced("Redis has lost committed data")
             return
         await replica.reader.read_queues(sessions)

@@ -146,6 +146,16 @@ class SnapshotReader:
                 return True
         return False
 
+    async def has_lost_places(self, places: dict[bytes, int]) -> bool:
+        """Whether Redis lacks messages of shared subscriptions that this node has received. Raises as `NodeLink.ask`.
+
+        Args:
+            places: the highest place of a message that this node has had, by group.
+        """
+        return bool(places) and bool(
+            await self._link.ask_function("lost_places", *(each for pair in places.items() for each in pair))
+        )
+
     async def _read_queue(self, session: Session) -> None:
         while True:
             _, _, first, entries, tail, *_ = await self._link.ask_function(

@@ -81,6 +81,13 @@ class Leases:
         for group in self._groups().values():
             group.forget_room()
 
+    def last_places(self) -> dict[bytes, int]:
+        """By group, the highest place of a message that is here, or whose lease ends with an unconfirmed block."""
+        found = {name: max(group.places) for name, group in self._groups().items() if group.places}
+        for name, place in (*self._journal.ended_leases, *self._store.ended_leases()):
+            found[name] = max(place, found.get(name, 0))
+        return found
+
     def _ask(self) -> None:
         self._link.function(self._recovered, "leased")
 

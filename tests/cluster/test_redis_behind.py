@@ -1,4 +1,4 @@
-"""How a node that comes back finds out that Redis lacks what it has seen: counts of calls, and ends of queues."""
+"""How a node that comes back notices that Redis lacks what it has seen: counts of calls, ends of queues and groups."""
 
 from collections.abc import Iterator
 
@@ -71,3 +71,25 @@ def test_acknowledged_messages_are_not_lost(caller: Caller) -> None:
     caller.commit(pushes=caller.push(b"a"))
     assert lost(caller, b"n2", 3) == []
     assert lost(caller, b"n2", 4) == [b"a"]
+
+
+def test_places_of_a_group_that_are_used_again_are_lost(caller: Caller) -> None:
+    group = b"$share/g/t"
+    shares: list[object] = [100, 1 << 20, 0, group, 1]
+
+    def lost_places(node: bytes, place: int) -> list[bytes]:
+        found: list[bytes] = caller.call("lost_places", node, group, place)
+        return found
+
+    caller.call("beat", b"n2", "elapsed", 100)
+    caller.call("declare_group", b"n1", group, "{}")
+    caller.commit(shares=shares)
+    assert lost_places(b"n2", 1) == []
+    assert lost_places(b"n2", 2) == [group]
+    caller.redis.function_load(function_library(), replace=True)
+    caller.commit(shares=shares)
+    assert lost_places(b"n2", 1) == []
+    assert lost_places(b"n2", 2) == [group]
+    caller.call("beat", b"n2", "elapsed", 100)
+    assert lost_places(b"n2", 2) == []
+    assert lost_places(b"n2", 3) == [group]

@@ -142,13 +142,14 @@ local function count_call(prefix, node)
 end
 
 -- A process of Redis may begin with less than the nodes have seen: a replica that was behind, a disk that was. Numbers of
--- queues are then used again. So a new process notes where each queue ended before its first push. A node that comes back
--- compares its own numbers with that, not with the queue of now, which other nodes may have filled again. These are
--- variables of the process, not keys: a promoted replica has none, since it has executed no function.
+-- queues and places of groups are then used again. So a new process notes where each queue ended before its first push, and
+-- each group. A node that comes back compares its own numbers with that, not with the queue of now, which other nodes may
+-- have filled again. These are variables of the process, not keys: a promoted replica has none, since it has executed no
+-- function.
 local TAILS_SECONDS = 120     -- for which it notes them: after that no node still has clients of before
 local MAX_TAILS = 20000
 local born, noted = nil, 0
-local tails = {}              -- key of a session -> {incarnation, end of its queue}; nil: nothing is noted any more
+local tails = {}              -- key of a session or group -> {incarnation or 0, end}; nil: nothing is noted any more
 local known = {}              -- prefix and id of nodes that have come back to this process, and have seen its numbers
 
 -- The table of the noted ends; nil if there is none any more.

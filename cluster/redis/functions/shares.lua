@@ -14,10 +14,13 @@ local function state_of(prefix, group, list)
   local found = redis.call('HMGET', prefix .. 'g:' .. group, 'n', 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
     'o:when_full', 'o:last_value', 'o:strategy')
   local back, listed = waiting_in(prefix, group)
-  local most = tonumber(found[3] or list[1])
+  local most, place = tonumber(found[3] or list[1]), tonumber(found[1] or 0)
+  if noted_tails() then
+    note_tail(prefix .. 'g:' .. group, 0, place)
+  end
   return {
     group = group,
-    place = tonumber(found[1] or 0),
+    place = place,
     waiting = back + listed,
     bytes = tonumber(found[2] or 0),
     most = most,
@@ -540,6 +543,24 @@ register({function_name = 'flockmq_waiting', flags = {'no-writes', 'allow-oom'},
     result[#result + 1] = tonumber(redis.call('HGET', prefix .. 'g:' .. args[i], 'b') or 0)
   end
   return result
+end})
+
+-- args: prefix, node, then group and the highest place of which the node has had a lease, in turn. Returns the groups in
+-- which that place was given to no message, or to none when this process of Redis began, if the node has not come back to
+-- it before: Redis has lost messages of them.
+register({function_name = 'flockmq_lost_places', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+  local prefix, found = args[1], {}
+  local earlier = noted_tails() and not known[prefix .. args[2]] and tails or {}
+  each((#args - 2) / 2, function(i)
+    local group, key = args[1 + 2 * i], prefix .. 'g:' .. args[1 + 2 * i]
+    local last = tonumber(redis.call('HGET', key, 'n') or redis.call('HGET', prefix .. 'shared', 'n') or math.huge)
+    if math.min(last, earlier[key] and earlier[key][2] or last) < tonumber(args[2 + 2 * i]) then
+      found[#found + 1] = group
+    end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, args[1 + 2 * i], reason)
+  end)
+  return found
 end})
 
 -- args: prefix, node. The leases of a node as Redis has them; a node reads them when its link is back.
