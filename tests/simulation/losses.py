@@ -15,12 +15,14 @@ from loadtest.prove.history import (
     Acknowledged,
     Connected,
     Connecting,
+    Delivered,
     Ended,
     Event,
     History,
     Leaving,
     Published,
     Subscribed,
+    Taken,
 )
 from tests.simulation.redis_types import Hash, List
 
@@ -93,13 +95,22 @@ class Excuses:
         made: dict[str, bool] = {}  # by client: whether its session was made by a void CONNECT
         found: list[Event] = []
         began: dict[str, int] = {}
-        for at, event, void in zip(self._times, self._history.events, self._void, strict=True):
+        held: dict[tuple[str, int], bytes] = {}  # messages that clients may await PUBREL for
+        for i, (at, event, void) in enumerate(zip(self._times, self._history.events, self._void, strict=True)):
             if isinstance(event, Acknowledged) and event.payload in dropped:
                 continue
             if isinstance(event, Subscribed) and void:
                 if not self._replicas:
                     continue
                 made[event.client] = False  # the replica has its session, too
+            if isinstance(event, Delivered) and event.qos == 2:
+                # Another message has the packet identifier of one that Redis has lost, and for which the client awaits
+                # PUBREL: the client takes it for a repetition.
+                key = event.client, event.packet_id
+                if void:
+                    held[key] = event.payload
+                elif held.pop(key, event.payload) != event.payload and not self._is_taken(i):
+                    found.append(Taken(event.client, event.payload))
             if isinstance(event, Connecting):
                 before, began[event.client] = began.get(event.client, 0), at
                 crosses = forgets_sent and any(before < loss.until <= at for loss in self._losses)
@@ -110,6 +121,10 @@ class Excuses:
                 made[event.client] = void
             found.append(event)
         return History(found)
+
+    def _is_taken(self, place: int) -> bool:
+        """Whether the client has taken the message of this delivery: it notes that at once."""
+        return place + 1 < len(self._history.events) and isinstance(self._history.events[place + 1], Taken)
 
     def _unacknowledged(self) -> frozenset[bytes]:
         """Messages whose acknowledgement is void: they were sent before the death."""

@@ -57,4 +57,38 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I9: the same with places of a shared subscription: the node's step for a lost message ended the lease of another.
+    "used places": Plan(
+        1,
+        (
+            ClientPlan("publisher 0", "publisher", 4, node="n1"),
+            ClientPlan("publisher 1", "publisher", 4, node="n2"),
+            ClientPlan("worker 0", "worker", 4, node="n0"),
+        ),
+        (
+            Step(2000, "redis_loses", (40, 5)),
+            Step(2005, "cut", ("n0", "redis", "there", 300)),
+            Step(2010, "publish", ("publisher 0", "t/0", 1, 3)),
+            Step(2041, "publish", ("publisher 1", "t/1", 1, 3)),
+        ),
+        frozenset(),
+    ),
+    # G5: a connection waited for the release of an earlier one, at a node that stood still, and ended before that. With
+    # it its clean session ended in Redis, and the epoch that it had waited for. So the next connection was admitted
+    # while the first could still be written to.
+    "forgotten epoch": Plan(
+        1,
+        (
+            PUBLISHER,
+            ClientPlan("visitor 0", "visitor", 4, clean=True, node="n0"),
+            ClientPlan("visitor 1", "visitor", 5, clean=True, node="n0"),
+        ),
+        (
+            Step(2000, "freeze", ("n0", 1200)),
+            Step(2010, "publish", ("publisher 0", "t/0", 0, 8)),
+            *(Step(time, "abandon", (f"visitor {i}",)) for time in (2100, 2500) for i in (0, 1)),
+            *(Step(time, "lose", (f"visitor {i}",)) for time in (2200, 2600) for i in (0, 1)),
+        ),
+        frozenset(),
+    ),
 }
