@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.swarm.scenario import read
 from tests.conftest import StartBalanced, StartCluster
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import ClusterNode
@@ -115,6 +116,31 @@ def test_all_work_is_done_when_workers_and_a_node_are_killed(
     assert {name for name, _ in locust.failures()} <= {"connection", "connect"}, locust.failures()
     assert events[work] >= 2 * events[published] + events.get("done twice", 0) - 200, events  # the first of each
     assert ("done twice" in events) <= (qos == 1)
+
+
+def test_the_scenario_of_workers_passes_in_the_cluster_of_compose(
+    start_balanced: StartBalanced, tmp_path: Path
+) -> None:
+    """The scenario that is delivered, with fewer publishers and for a shorter time, on the three nodes of Compose."""
+    scenario = read("workers")
+    for delivered, here in (("clients = 1000", "clients = 200"), ('"1 min"', '"20 s"'), ('"10 s"', '"20 s"')):
+        assert scenario.count(delivered) == 1
+        scenario = scenario.replace(delivered, here)
+    cluster = start_balanced()
+    arguments = ("--headless", "--only-summary", "--source", "127.1.0.0/28")
+    host = f"mqtt://127.0.0.1:{cluster.port}"
+    locust = LocustProcess(tmp_path / "locust", scenario, host, *arguments, processes=2)
+    try:
+        assert locust.wait() == 0, locust.output
+    finally:
+        locust.close()
+    events = locust.events()
+    assert events["death"] > 10 and events["connect"] >= 240 + events["death"], events
+    published, twice = events["publish qos1"], events.get("done twice", 0)
+    assert published > 200
+    work = 2 * published + twice
+    assert work - 2 * 200 <= events["work qos1"] <= work, "the first of each may be before the groups"
+    assert locust.failures() == {}
 
 
 @pytest.mark.soak
