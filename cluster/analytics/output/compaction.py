@@ -5,6 +5,7 @@ the commit, and they are removed then. If the job dies meanwhile, its next start
 table in these milliseconds may see rows twice, or find that a file is gone: it reads again.
 """
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,6 +16,7 @@ from cluster.analytics.output.files import Files
 from cluster.analytics.tables import TABLES, time_of
 
 HOUR = 3600 * 1_000_000  # microseconds
+DAY = 24 * HOUR  # a check lists so much of what earlier ones have listed: messages may be late
 SETTLED = HOUR // 6  # an hour is merged so long after its end: files with messages that were late are in it
 SMALL = 64 << 20  # bytes: larger files stay as they are
 MERGED = 128 << 20  # bytes of each new file, about
@@ -36,33 +38,36 @@ class Compaction:
         self._files = files
         self._output = output
         self._commits = commits
-        self._until = 0  # hours up to this time have been listed
+        self._until = 0  # microseconds: hours up to this time have been listed
         self._hours: list[str] = []  # `<table>/date=.../hour=...`, whose files may be small
 
     def step(self) -> bool:
         """Merge files of one hour, if there are any to merge; returns whether there were."""
         until = (self._commits.last.watermark - SETTLED) // HOUR * HOUR
         if until > self._until:
+            over = self._over(self._until - DAY, until)
+            self._hours = [hour for hour in self._hours if hour not in over] + over
             self._until = until
-            self._hours = self._over(until)
         while self._hours:
             if self._merge(self._hours[-1]):
                 return True
             self._hours.pop()
         return False
 
-    def _over(self, until: int) -> list[str]:
-        """The hours up to this time that have several small files, the newest last."""
+    def _over(self, since: int, until: int) -> list[str]:
+        """The hours up to `until` with several small files, the newest last; of the dates that end after `since`."""
         found = []
         for name in TABLES:
-            small: dict[str, int] = {}
-            for path, size in self._files.sizes(f"{self._output}/{name}/date=*/hour=*/*-{self._commits.id}-*.parquet"):
-                *_, date, hour, _ = path.split("/")
-                if size < SMALL and _end_of(date, hour) <= until:
-                    place = f"{date}/{hour}"
-                    small[place] = small.get(place, 0) + 1
-            found += [(_end_of(*place.split("/")), f"{name}/{place}") for place, count in small.items() if count > 1]
-        return [hour for _, hour in sorted(found)]
+            for date in self._files.names(f"{self._output}/{name}"):
+                if date.startswith("date=") and _end_of(date, "hour=23") > since:
+                    small = Counter(hour for hour, size in self._sizes(f"{name}/{date}/hour=*") if size < SMALL)
+                    found += [(_end_of(date, hour), f"{name}/{date}/{hour}") for hour in small if small[hour] > 1]
+        return [hour for end, hour in sorted(found) if end <= until]
+
+    def _sizes(self, hours: str) -> list[tuple[str, int]]:
+        """The hours of the job's files, and their bytes."""
+        found = self._files.sizes(f"{self._output}/{hours}/*-{self._commits.id}-*.parquet")
+        return [(path.split("/")[-2], size) for path, size in found]
 
     def _merge(self, hour: str) -> bool:
         """Merge small files of an hour; False: there is at most one."""
