@@ -206,6 +206,7 @@ class ClusterCoordinator(Coordinator):
             reactor=plane.reactor,
             link=self._link,
             on_fenced=self._on_fenced,
+            on_unconfirmed=lambda: self._claims.close_persistent("this node stood still, and can't reach Redis"),
         )
         plane.reactor.attach_lease(self._on_lease_expired)
         self._clock = ClusterClock(self.journal)
@@ -515,6 +516,8 @@ class ClusterCoordinator(Coordinator):
     def _on_lease_expired(self) -> None:
         if self._link.connected:
             self._lease.suspend()
+        else:
+            self._lease.tick_without_redis(time.monotonic())
 
     def _on_member_ready(self, node: bytes, change: int) -> None:
         log.info("node joined", node=node.decode())

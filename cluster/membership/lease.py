@@ -3,6 +3,10 @@
 While the process of a node stands still (SIGSTOP, a paused machine), other nodes may declare it dead and take over its
 sessions. So when its lease has expired, a node serves no client and processes no push until Redis has confirmed that it
 is still a member.
+
+While Redis is away nobody can declare a node dead, and it serves its clients without a lease. But Redis may be back
+while the process stands still. So such a node, too, serves no client at first; if the link is not repaired soon, it
+closes its persistent clients, and serves the others.
 """
 
 import asyncio
@@ -16,6 +20,7 @@ from cluster.peers.node_link import NodeLink
 from cluster.redis.link import Reply
 
 USED = 0.9  # of the lease: after that the node counts itself as expired, before others do
+STILL = 0.65  # likewise while Redis is away: after it is back, the next attempt to reach it may begin 0.25 later
 
 log = logs.get("flockmq.cluster")
 
@@ -25,11 +30,12 @@ class Lease:
 
     Args:
         seconds: its length.
-        timeout: seconds that the confirmation may take.
+        timeout: seconds that the confirmation may take, and then a new link.
         loop: of the node.
         reactor: of the node.
         link: of the node.
         on_fenced: called with the reason when the node is no longer a member.
+        on_unconfirmed: called when Redis stays away, so that nobody can confirm the membership.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class Lease:
         reactor: Reactor,
         link: NodeLink,
         on_fenced: Callable[[str], object],
+        on_unconfirmed: Callable[[], object],
     ) -> None:
         self.seconds = seconds
         self.valid_until = 0.0  # monotonic
@@ -50,10 +57,13 @@ class Lease:
         self._reactor = reactor
         self._link = link
         self._on_fenced = on_fenced
-        self._timer: asyncio.TimerHandle | None = None  # ends the link if the confirmation takes too long
+        self._on_unconfirmed = on_unconfirmed
+        self._timer: asyncio.TimerHandle | None = None  # ends the link, or the wait for a new one
+        self._still_at = 0.0  # monotonic: without a tick until then the node has stood still; 0 = Redis is not away
 
     def renew(self, sent_at: float) -> None:
         """Redis has replied to a heartbeat that was sent at this time."""
+        self._still_at = 0.0
         self.valid_until = sent_at + self.seconds * USED
         self._reactor.set_lease(self.valid_until - time.monotonic())
 
@@ -68,7 +78,7 @@ class Lease:
         self._timer = self._loop.call_later(self._timeout, self._link.hang_up)
 
     def resume(self) -> None:
-        """Serve clients again: the membership is confirmed, or Redis is away."""
+        """Serve clients again: the membership is confirmed."""
         if self.suspended:
             self.suspended = False
             if self._timer is not None:
@@ -76,9 +86,44 @@ class Lease:
             self._reactor.start()
 
     def link_lost(self) -> None:
-        """Redis is away: continue the work that needs no other node."""
-        self._reactor.set_lease(0)
-        self.resume()
+        """Redis is away: continue the work that needs no other node, unless the node stood still just now."""
+        if self.suspended:
+            self._wait_for_link()
+        else:
+            self._go_on(time.monotonic())
+
+    def tick_without_redis(self, now: float) -> None:
+        """Redis is away. Has the node stood still since the last tick? Then others may have declared it dead.
+
+        Args:
+            now: monotonic.
+        """
+        if not self._still_at or self.suspended:
+            return
+        if now <= self._still_at:
+            self._go_on(now)
+            return
+        self.suspended = True
+        log.warning("this node stood still while Redis was away; it serves no client until it has reached Redis")
+        self._reactor.stop()
+        self._wait_for_link()
+
+    def _go_on(self, now: float) -> None:
+        self._still_at = now + self.seconds * STILL
+        self._reactor.set_lease(self.seconds * STILL)
+
+    def _wait_for_link(self) -> None:
+        """Serve no client until the link is repaired, for a limited time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self._timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        """Redis stays away: other nodes may serve the persistent sessions, so this one must not."""
+        if self.suspended and not self._link.closed:
+            self._on_unconfirmed()
+            self._go_on(time.monotonic())
+            self.resume()
 
     def _decide(self, sent_at: float, reply: Reply) -> bool:
         """Whether to process the replies and pushes that arrived while the node stood still."""

@@ -97,6 +97,7 @@ class Recovery:
         """Redis is away: after some time close the persistent clients, so that they connect to other nodes."""
         if not self._away_since:
             return
+        self._lease.tick_without_redis(now)
         if self._link.reachable:
             deadline = self._away_since + self._lease.seconds * AWAY_LEASES
         else:
@@ -186,6 +187,7 @@ class Recovery:
         replica.members.forget_departed()
         rewrite_after_restart(link.connection)
         log.info("Redis is back", seconds=f"{away:.1f}")
+        self._lease.resume()
         self._plane.end_turn()
 
 

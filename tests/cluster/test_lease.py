@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from _speedups.codec.packets import Pingreq, Pingresp
-from cluster.membership.lease import USED, Lease
+from cluster.membership.lease import STILL, USED, Lease
 from tests.harness.inprocess import Client, Node
 
 
@@ -18,6 +18,7 @@ class Link:
     def __init__(self) -> None:
         self.asked: list[tuple[Callable[[Any], bool], str]] = []
         self.hung_up = False
+        self.closed = False
 
     def call_function_first(self, then: Callable[[Any], bool], name: str) -> None:
         self.asked.append((then, name))
@@ -29,19 +30,26 @@ class Link:
 class World:
     """A lease of a real reactor, whose loop runs nothing by itself."""
 
-    def __init__(self, seconds: float = 10.0) -> None:
+    def __init__(self, seconds: float = 10.0, timeout: float = 60.0) -> None:
         self.node, self.link, self.loop = Node(), Link(), asyncio.new_event_loop()
         self.fenced: list[str] = []
+        self.given_up = 0  # how often the membership could not be confirmed
         self.node.reactor.start()
         self.lease = Lease(
             seconds,
-            60.0,
+            timeout,
             loop=self.loop,
             reactor=self.node.reactor,
             link=cast(Any, self.link),
             on_fenced=self.fenced.append,
+            on_unconfirmed=self.give_up,
         )
         self.node.reactor.attach_lease(self.lease.suspend)
+
+    def give_up(self) -> None:
+        assert not self.is_read  # so that nothing is written before the clients are closed
+        self.given_up += 1
+        self.loop.stop()
 
     @property
     def is_read(self) -> bool:
@@ -95,7 +103,76 @@ def test_a_node_that_is_no_member_serves_nobody_again(reply: Any, fenced: int, h
 
 def test_without_redis_it_goes_on() -> None:
     world = World()
+    world.lease.renew(time.monotonic())
+    world.lease.link_lost()
+    world.lease.tick_without_redis(time.monotonic())
+    assert not world.lease.suspended and world.is_read
+    world.close()
+
+
+def test_while_it_joins_it_has_no_lease_to_lose() -> None:
+    world = World()
+    world.lease.renew(time.monotonic())
+    world.lease.tick_without_redis(time.monotonic() + 60)
+    assert not world.lease.suspended and world.is_read
+    world.close()
+
+
+def test_a_node_that_stood_still_serves_nobody_when_its_link_is_lost_until_it_is_repaired() -> None:
+    """Redis could not reply to it that other nodes have declared it dead."""
+    world = World()
     world.lease.suspend()
     world.lease.link_lost()
+    assert world.lease.suspended and not world.is_read
+    world.lease.renew(time.monotonic())  # the repair has asked Redis
+    world.lease.resume()
+    assert not world.lease.suspended and world.is_read and not world.given_up
+    world.close()
+
+
+def test_a_node_that_stands_still_without_redis_serves_nobody_until_it_is_back() -> None:
+    """The next turn finds it, or the next tick of the clock, whichever is first."""
+    world = World()
+    world.lease.link_lost()
+    world.lease.tick_without_redis(time.monotonic() + 10 * STILL + 0.1)
+    assert world.lease.suspended and not world.is_read
+    world.close()
+
+    world = World(seconds=0.01)
+    world.node.reactor.attach_lease(lambda: world.lease.tick_without_redis(time.monotonic()))
+    client = Client(world.node, "client")
+    client.connack()
+    world.lease.link_lost()
+    time.sleep(0.02)  # the process stands still
+    client.write(Pingreq())
+    world.node.reactor.run()
+    assert world.lease.suspended and not world.is_read
+    with pytest.raises(BlockingIOError):
+        client.socket.recv(1)
+    world.close()
+
+
+def test_a_node_that_stood_still_gives_up_its_persistent_clients_if_redis_stays_away() -> None:
+    world = World(timeout=0.01)
+    world.lease.suspend()
+    world.lease.link_lost()
+    world.loop.run_forever()  # until it gives up
+    assert world.given_up == 1
     assert not world.lease.suspended and world.is_read
+    world.lease.tick_without_redis(time.monotonic() + 10 * STILL + 0.1)  # it stands still again
+    assert world.lease.suspended and not world.is_read
+    world.loop.run_forever()
+    assert world.given_up == 2
+    assert not world.lease.suspended and world.is_read
+    world.close()
+
+
+def test_a_node_that_rejoins_gives_up_nothing() -> None:
+    world = World(timeout=0.01)
+    world.lease.suspend()
+    world.lease.link_lost()
+    world.link.closed = True
+    world.loop.call_later(0.05, world.loop.stop)  # after the timer of the lease, by the same clock
+    world.loop.run_forever()
+    assert not world.given_up and not world.is_read
     world.close()

@@ -91,4 +91,23 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # G5: Redis was killed, and was back at once, while a node stood still, or just before. That node served its clients
+    # again when it found its link lost, although it had been declared dead: Redis could not reply that to it.
+    **{
+        name: Plan(
+            1,
+            (
+                ClientPlan("publisher 0", "publisher", 4, node="n0"),
+                *(ClientPlan(f"subscriber {i}", "subscriber", 4 + i, node="n0") for i in (0, 1)),
+            ),
+            (
+                Step(killed, "kill_redis", (100,)),
+                Step(2000, "freeze", ("n0", 3000)),
+                Step(2100, "publish", ("publisher 0", "t/0", 0, 8)),
+                *(Step(4500, "abandon", (f"subscriber {i}",)) for i in (0, 1)),
+            ),
+            frozenset(),
+        )
+        for name, killed in (("stood still without a link", 2200), ("stood still without Redis", 1995))
+    },
 }
