@@ -26,7 +26,8 @@ from loadtest.prove.history import (
 )
 from tests.simulation.redis_types import Hash, List
 
-NAMES = re.compile(rb"(?:[a-z]+ \d+/\d+|will [a-z]+ \d+ \d+)\Z")  # payloads, at the end of a message
+# Payloads, at the end of a message. Before them is the value of a user property, which may end in letters.
+NAMES = re.compile(rb"(?:publisher \d+/\d+|will [a-z]+ \d+ \d+)\Z")
 LOGS = (b"mq:log:", b"mq:changes")  # have messages that are done, too
 
 
@@ -71,12 +72,15 @@ class Excuses:
         self._losses = losses
         self._replicas = replicas
         self._void: list[bool] = []
+        self._voided: list[int] = []  # nanosecond of the death that voids each event; 0 = none does
         began: dict[str, int] = {}
         for at, event in zip(times, history.events, strict=True):
             if isinstance(event, Connecting):
                 began[event.client] = at
             start = began.get(event.client, 0)
-            self._void.append(any(at > loss.since and start < loss.until for loss in losses))
+            deaths = [loss.until for loss in losses if at > loss.since and start < loss.until]
+            self._void.append(bool(deaths))
+            self._voided.append(min(deaths, default=0))
         self._times = times
 
     def _voids(self, *kinds: type) -> Iterable[Any]:
@@ -92,7 +96,7 @@ class Excuses:
         if not self._losses:
             return self._history
         dropped = frozenset() if self._replicas else self._unacknowledged()
-        made: dict[str, bool] = {}  # by client: whether its session was made by a void CONNECT
+        made: dict[str, int] = {}  # by client: nanosecond of the death that ended its session; 0 = none has
         found: list[Event] = []
         began: dict[str, int] = {}
         held: dict[tuple[str, int], bytes] = {}  # messages that clients may await PUBREL for
@@ -102,7 +106,7 @@ class Excuses:
             if isinstance(event, Subscribed) and void:
                 if not self._replicas:
                     continue
-                made[event.client] = False  # the replica has its session, too
+                made[event.client] = 0  # the replica has its session, too
             if isinstance(event, Delivered) and event.qos == 2:
                 # Another message has the packet identifier of one that Redis has lost, and for which the client awaits
                 # PUBREL: the client takes it for a repetition.
@@ -114,11 +118,13 @@ class Excuses:
             if isinstance(event, Connecting):
                 before, began[event.client] = began.get(event.client, 0), at
                 crosses = forgets_sent and any(before < loss.until <= at for loss in self._losses)
-                if (not void and made.pop(event.client, False)) or crosses:
+                ended = made.get(event.client, 0)
+                if 0 < ended <= at or crosses:
+                    made.pop(event.client, None)
                     found.append(Connecting(event.client, True))  # of its session nothing is known
                     found.append(Ended(event.client, "lost"))
             elif isinstance(event, Connected) and not event.clean and not event.session_present:
-                made[event.client] = void
+                made[event.client] = self._voided[i]
             found.append(event)
         return History(found)
 
