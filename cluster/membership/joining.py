@@ -12,7 +12,7 @@ from cluster.peers.liveness import is_gone
 from cluster.peers.node_link import NodeLink
 from cluster.redis.connector import Refused
 from cluster.redis.keys import ARRIVING, MOVED
-from cluster.redis.link import LinkError
+from cluster.redis.link import LOST, LinkError
 from cluster.redis.store import RedisStore
 from cluster.replication.replica import Replica
 from cluster.replication.snapshot import pairs
@@ -104,6 +104,8 @@ class Joining:
         await self._heartbeat.send()
         if link.closed:
             raise LinkError("another node declared this one dead while it was joining")
+        if not link.connection.open:  # it ended after the last reply, and nobody is told of that before `joined`
+            raise LOST
         link.joined = True
 
     async def _why_not(self, layout: int) -> str:

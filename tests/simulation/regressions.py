@@ -33,6 +33,12 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I7, G7: the same with the last reply of a join: the node served nobody, for ever, from the end of its lease on.
+    "joined for nothing": _plan(
+        Step(2000, "kill", ("n0", 300)),
+        Step(2100, "end_link_with", ("n0", "flockmq_beat", 2)),
+        Step(4000, "keep", (0, False)),
+    ),
     # S1: Redis had lost the acknowledgements of a client, and nothing else. Its node took them for kept, so the queue
     # in Redis never became shorter, until the limits dropped messages.
     "lost acknowledgements": _plan(
