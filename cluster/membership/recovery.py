@@ -154,8 +154,7 @@ class Recovery:
         await replica.reader.catch_up()
         if replica.changes.last < change:
             raise Behind
-        for member in (*replica.members.departed, *replica.members):
-            await replica.reader.read_log(member)
+        await replica.reader.read_logs([*replica.members.departed, *replica.members])
         sessions = self._claims.shared_sessions()
         # Their numbers would be used again, for other messages.
         if await replica.reader.has_lost(sessions) or await replica.reader.has_lost_places(self._leases.last_places()):

@@ -117,14 +117,19 @@ class SnapshotReader:
                 self._changes.apply_retained(topic, message)
             await self._between()
 
-    async def read_log(self, member: Member) -> None:
-        """Deliver the batches in a node's log that this node has not seen."""
-        more = True
+    async def read_logs(self, members: list[Member]) -> None:
+        """Deliver the batches in the logs of these nodes that this node has not seen, in the order of their commits.
+
+        A publisher may have moved from one of the nodes to another, so one log after the other is not in its order.
+        """
+        more = bool(members)
         while more:
-            following, more, *batches = await self._link.ask_function("log", member.node, member.seen + 1)
+            fields = [field for member in members for field in (member.node, member.seen + 1)]
+            more, following, *batches = await self._link.ask_function("logs", *fields)
             for batch in batches:
                 self._plane.router.deliver(batch)
-            member.seen = following - 1
+            for member, number in zip(members, following, strict=True):
+                member.seen = number - 1
             self._plane.end_turn()
 
     async def read_queues(self, sessions: list[Session]) -> None:

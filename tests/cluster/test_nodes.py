@@ -195,7 +195,7 @@ def test_the_last_messages_of_a_node_that_dies_in_an_outage_are_read_even_at_the
     cluster["a"].kill()
     late = cluster.add("late").start()  # finds that `a` is dead: nodes of one machine know it at once
     until(lambda: cluster.redis.client().hlen("mq:nodes") == 2)
-    cluster["b"].proxy.cut_at(b"flockmq_log\r\n")
+    cluster["b"].proxy.cut_at(b"flockmq_logs\r\n")
     cluster["b"].proxy.resume()
     packet = reader.receive()
     assert isinstance(packet, Publish) and packet.payload == b"last"

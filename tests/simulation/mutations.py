@@ -381,7 +381,7 @@ ALL = (
         "logs not read",
         "G4",
         "a node whose link is back does not read the other nodes' logs",
-        methods=((SnapshotReader, "read_log", _nothing_later),),
+        methods=((SnapshotReader, "read_logs", _nothing_later),),
     ),
     Mutation(
         "log batch not published",

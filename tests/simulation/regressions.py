@@ -116,4 +116,27 @@ REGRESSIONS = {
         )
         for name, killed in (("stood still without a link", 2200), ("stood still without Redis", 1995))
     },
+    # I3: a publisher had moved to another node while the link of a third one was lost. That node then read the logs of
+    # the two one after the other, so its clients got messages of the publisher after later ones.
+    "moved publisher": Plan(
+        1,
+        (
+            *(ClientPlan(f"publisher {i}", "publisher", 5, node=f"n{i}") for i in (0, 2)),
+            ClientPlan("visitor 0", "visitor", 4, clean=True, node="n1"),
+        ),
+        (
+            Step(2000, "cut", ("n1", "redis", "both", 1800)),
+            Step(2001, "reset_link", ("n1",)),
+            *(
+                step
+                for i in (0, 2)
+                for step in (
+                    Step(2100, "publish", (f"publisher {i}", "t/2", 1, 3)),
+                    Step(2200, "lose", (f"publisher {i}",)),
+                    Step(2800, "publish", (f"publisher {i}", "t/2", 1, 3)),
+                )
+            ),
+        ),
+        frozenset(),
+    ),
 }

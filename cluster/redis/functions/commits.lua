@@ -380,9 +380,14 @@ register('flockmq_commit', function(args)
       names[i] = targets[i][1]
     end
     local key = prefix .. 'log:' .. node
+    local last_order = tonumber(redis.pcall('HGET', prefix .. 'clock', 'l') or 0)
+    local order = (last_order or 0) + 1           -- begins again if that is damaged
     local added = redis.pcall('XADD', key, 'MINID', '~', args[8], args[3] .. '-0', 'b', batch,
-      't', ' ' .. table.concat(names, ' ') .. ' ')
+      't', ' ' .. table.concat(names, ' ') .. ' ', 'o', string.format('%.0f', order))
     refused = type(added) == 'table' and added.err and refusal(key, added.err)
+    if not refused then
+      redis.pcall('HSET', prefix .. 'clock', 'l', string.format('%.0f', order))
+    end
   end
   if refused then
     return refused

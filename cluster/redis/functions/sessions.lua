@@ -358,7 +358,21 @@ end})
 
 local BATCH = 76              -- 'L', the first byte of a header: entries of revisions before 16 begin with a packet
 
--- args: prefix, node, owner of the log, first seq.
+-- The number after a seq.
+local function seq_after(id)
+  return string.format('%.0f', tonumber(id:match('^%d+')) + 1)
+end
+
+-- The batch of an entry without its header, or nil if it is not for `me`, a node between spaces.
+local function batch_for(me, fields)
+  if not fields[4]:find(me, 1, true) then
+    return nil
+  end
+  local batch = fields[2]
+  return batch:byte(1) == BATCH and batch:sub(2 + batch:byte(2) + 8 + 1) or batch
+end
+
+-- args: prefix, node, owner of the log, first seq. For nodes before revision 20.
 -- Returns {seq to continue from, 1 = there is more, batches for the node, without their headers}.
 register({function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, callback = function(args)
   local key, me, from = args[1] .. 'log:' .. args[3], ' ' .. args[2] .. ' ', args[4]
@@ -369,12 +383,9 @@ register({function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, cal
       result[2] = 0
       break
     end
-    from = string.format('%.0f', tonumber(entry[1]:match('^%d+')) + 1)
-    if entry[2][4]:find(me, 1, true) then
-      local batch = entry[2][2]
-      if batch:byte(1) == BATCH then
-        batch = batch:sub(2 + batch:byte(2) + 8 + 1)
-      end
+    from = seq_after(entry[1])
+    local batch = batch_for(me, entry[2])
+    if batch then
       result[#result + 1] = batch
       size = size + #batch
       if size > AT_ONCE_BYTES then
@@ -383,5 +394,51 @@ register({function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, cal
     end
   end
   result[1] = tonumber(from)
+  return result
+end})
+
+-- Note the next entry of a log, and its place among those of all logs: entries of revisions before 20 have none, and are
+-- older.
+local function look_ahead(log)
+  log.entry = redis.call('XRANGE', log.key, log.from .. '-0', '+', 'COUNT', 1)[1]
+  log.order = log.entry and tonumber(log.entry[2][6] or 0) or math.huge
+end
+
+-- args: prefix, node, then owner of a log and first seq, in turn. The logs are read as one, in the order in which Redis has
+-- executed the commits: a publisher may have moved from one node to another.
+-- Returns {1 = there is more, {seq to continue from, for each log}, batches for the node, without their headers}.
+register({function_name = 'flockmq_logs', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+  local me, logs = ' ' .. args[2] .. ' ', {}
+  for i = 3, #args, 2 do
+    local log = {key = args[1] .. 'log:' .. args[i], from = args[i + 1]}
+    look_ahead(log)
+    logs[#logs + 1] = log
+  end
+  local result, size = {1, {}}, 0
+  for _ = 1, AT_ONCE do
+    local first = {order = math.huge}
+    for i = 1, #logs do
+      if logs[i].order < first.order then
+        first = logs[i]
+      end
+    end
+    if not first.entry then
+      result[1] = 0
+      break
+    end
+    local batch = batch_for(me, first.entry[2])
+    first.from = seq_after(first.entry[1])
+    look_ahead(first)
+    if batch then
+      result[#result + 1] = batch
+      size = size + #batch
+      if size > AT_ONCE_BYTES then
+        break
+      end
+    end
+  end
+  for i = 1, #logs do
+    result[2][i] = tonumber(logs[i].from)
+  end
   return result
 end})
