@@ -139,4 +139,9 @@ REGRESSIONS = {
         ),
         frozenset(),
     ),
+    # I8, of the checker: Redis lost all twice. The first session's end was excused, that of the second was not.
+    "lost twice": _plan(
+        Step(1800, "redis_loses_all", (53,)),
+        Step(3900, "redis_loses_all", (2500,)),
+    ),
 }
