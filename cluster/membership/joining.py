@@ -104,7 +104,7 @@ class Joining:
         await self._heartbeat.send()
         if link.closed:
             raise LinkError("another node declared this one dead while it was joining")
-        if not link.connection.open:  # it ended after the last reply, and nobody is told of that before `joined`
+        if not link.connection.open:  # it ended after the last reply; a loss is reported only once `joined` is set
             raise LOST
         link.joined = True
 

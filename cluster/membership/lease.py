@@ -4,9 +4,9 @@ While the process of a node stands still (SIGSTOP, a paused machine), other node
 sessions. So when its lease has expired, a node serves no client and processes no push until Redis has confirmed that it
 is still a member.
 
-While Redis is away nobody can declare a node dead, and it serves its clients without a lease. But Redis may be back
-while the process stands still. So such a node, too, serves no client at first; if the link is not repaired soon, it
-closes its persistent clients, and serves the others.
+While Redis is away no node can declare another one dead, and each serves its clients without a lease. But Redis may be
+back while the process stands still. So such a node, too, serves no client at first. If the link is not repaired soon,
+it closes its persistent clients, and serves the others.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Lease:
         reactor: of the node.
         link: of the node.
         on_fenced: called with the reason when the node is no longer a member.
-        on_unconfirmed: called when Redis stays away, so that nobody can confirm the membership.
+        on_unconfirmed: called when Redis stays away, and so can't confirm the membership.
     """
 
     def __init__(

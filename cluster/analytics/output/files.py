@@ -28,8 +28,7 @@ class Files:
 
     def glob(self, pattern: str) -> list[str]:
         """Paths that match, sorted."""
-        found = self._system.globStatus(self._path(pattern))
-        return sorted(str(status.getPath().toString()) for status in found or ())
+        return [path for path, _ in self.sizes(pattern)]
 
     def sizes(self, pattern: str) -> list[tuple[str, int]]:
         """Paths that match and their bytes, sorted."""

@@ -372,31 +372,6 @@ local function batch_for(me, fields)
   return batch:byte(1) == BATCH and batch:sub(2 + batch:byte(2) + 8 + 1) or batch
 end
 
--- args: prefix, node, owner of the log, first seq. For nodes before revision 20.
--- Returns {seq to continue from, 1 = there is more, batches for the node, without their headers}.
-register({function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, callback = function(args)
-  local key, me, from = args[1] .. 'log:' .. args[3], ' ' .. args[2] .. ' ', args[4]
-  local result, size = {0, 1}, 0
-  for _ = 1, AT_ONCE do
-    local entry = redis.call('XRANGE', key, from .. '-0', '+', 'COUNT', 1)[1]
-    if not entry then
-      result[2] = 0
-      break
-    end
-    from = seq_after(entry[1])
-    local batch = batch_for(me, entry[2])
-    if batch then
-      result[#result + 1] = batch
-      size = size + #batch
-      if size > AT_ONCE_BYTES then
-        break
-      end
-    end
-  end
-  result[1] = tonumber(from)
-  return result
-end})
-
 -- Note the next entry of a log, and its place among those of all logs: entries of revisions before 20 have none, and are
 -- older.
 local function look_ahead(log)
@@ -404,17 +379,17 @@ local function look_ahead(log)
   log.order = log.entry and tonumber(log.entry[2][6] or 0) or math.huge
 end
 
--- args: prefix, node, then owner of a log and first seq, in turn. The logs are read as one, in the order in which Redis has
--- executed the commits: a publisher may have moved from one node to another.
--- Returns {1 = there is more, {seq to continue from, for each log}, batches for the node, without their headers}.
-register({function_name = 'flockmq_logs', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+-- Read the logs of nodes as one, in the order in which Redis has executed the commits: a publisher may have moved from one
+-- node to another. `args`: prefix, node, then owner of a log and first seq, in turn.
+-- Returns 1 = there is more, {seq to continue from, for each log}, batches for the node, without their headers.
+local function read_logs(args)
   local me, logs = ' ' .. args[2] .. ' ', {}
   for i = 3, #args, 2 do
     local log = {key = args[1] .. 'log:' .. args[i], from = args[i + 1]}
     look_ahead(log)
     logs[#logs + 1] = log
   end
-  local result, size = {1, {}}, 0
+  local more, following, batches, size = 1, {}, {}, 0
   for _ = 1, AT_ONCE do
     local first = {order = math.huge}
     for i = 1, #logs do
@@ -423,14 +398,14 @@ register({function_name = 'flockmq_logs', flags = {'no-writes', 'allow-oom'}, ca
       end
     end
     if not first.entry then
-      result[1] = 0
+      more = 0
       break
     end
     local batch = batch_for(me, first.entry[2])
     first.from = seq_after(first.entry[1])
     look_ahead(first)
     if batch then
-      result[#result + 1] = batch
+      batches[#batches + 1] = batch
       size = size + #batch
       if size > AT_ONCE_BYTES then
         break
@@ -438,7 +413,20 @@ register({function_name = 'flockmq_logs', flags = {'no-writes', 'allow-oom'}, ca
     end
   end
   for i = 1, #logs do
-    result[2][i] = tonumber(logs[i].from)
+    following[i] = tonumber(logs[i].from)
   end
-  return result
+  return more, following, batches
+end
+
+-- args: prefix, node, owner of the log, first seq. For nodes before revision 20.
+-- Returns {seq to continue from, 1 = there is more, batches for the node, without their headers}.
+register({function_name = 'flockmq_log', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+  local more, following, batches = read_logs(args)
+  return {following[1], more, unpack(batches)}
+end})
+
+-- args, and the list that is returned: see `read_logs`.
+register({function_name = 'flockmq_logs', flags = {'no-writes', 'allow-oom'}, callback = function(args)
+  local more, following, batches = read_logs(args)
+  return {more, following, unpack(batches)}
 end})
