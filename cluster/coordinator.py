@@ -121,6 +121,7 @@ class ClusterCoordinator(Coordinator):
             on_dropped=self._on_dropped,
             unnumbered=self._on_unnumbered,
             on_leased=lambda items: self._leases.receive(items),
+            on_given=lambda items: self._leases.receive_given(items),
             on_damaged=lambda items: self._damaged.report(items),
             on_fenced=self._on_fenced,
         )
@@ -143,6 +144,7 @@ class ClusterCoordinator(Coordinator):
             b"kick": lambda client_id: self._claims.close(client_id, close_reasons.KICKED_BY_OPERATOR),
             b"purge": self._purge,
             b"leased": self._leases.receive,
+            b"given": self._leases.receive_given,
             b"key_free": self._leases.key_free,
             b"key_closed": self._leases.key_closed,
             b"ask": self._rpc.handle_ask,
@@ -178,6 +180,7 @@ class ClusterCoordinator(Coordinator):
 
     def _build_sessions(self, plane: DataPlane) -> None:
         self._claims = Claims()
+        self.journal.follow_claims(self._claims.epoch_of)
         self._damaged = DamagedKeys(self._claims, self._on_fenced)
         self._wills = Wills(plane, self._link, self.journal, self._claims)
         self._delayed = DelayedMessages(plane, self._link, self._wills, self._is_first, self._loop)
@@ -193,7 +196,7 @@ class ClusterCoordinator(Coordinator):
             max_sessions=lambda: self._config.limits.max_sessions,
             on_fenced=self._on_fenced,
         )
-        self._leases = Leases(plane, self._link, self.journal, self.store)
+        self._leases = Leases(plane, self._link, self._claims, self.journal, self.store)
         self._groups = DeclaredGroups(plane, self._link, self._replica.barrier, self._on_changed)
         self._subscribing = Subscribing(plane, self.journal, self._claims, self._routes)
 

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from _speedups.cluster.journal cimport ClusterJournal
 from _speedups.session.group cimport Group
 from _speedups.session.group_keys cimport Key
+from _speedups.session.group_members cimport Member
 from _speedups.session.message cimport Message
 from _speedups.session.subscriber cimport Subscriber
 
@@ -32,7 +33,6 @@ cdef class ClusterGroup(Group):
     cdef bint suspended            # leases may be missing: no message with a key is given
 
     cdef int set_members(self, PeerMembers there, int announced) except -1
-    cdef uint64_t room(self) except? 0
     cdef int end_lease(self, uint64_t place, Message* message) except -1
     cdef tuple failures_of(self, uint64_t place)
     cdef bytes heads_of(self, uint64_t place)
@@ -43,5 +43,8 @@ cdef class ClusterGroup(Group):
     cdef int hold(self, Key key) except -1
     cdef int close(self, Key key) except -1
     cdef int close_all(self) except -1
+    cdef bint is_direct(self, Member member) except -1
     cdef int announce(self) except -1
+    cdef int announce_member(self, Member member) except -1
+    cdef int note_given(self, Member member, uint64_t total) except -1
     cdef int give_to_others(self) except -1

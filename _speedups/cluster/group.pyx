@@ -1,10 +1,11 @@
 """The part of a shared subscription that this node has: its members here, and the messages that are leased to it.
 
-Redis has the messages of a group, and leases each to a node that has announced room: the sum over its connected
-members. The node gives it to one of them, as a node alone does (`_speedups/session/group.pyx`). A lease ends with the
-acknowledgement of a clean session, or when the message is put into the queue of a persistent one; both in Redis. If
-the node dies, its leases go back to their places. So a message of QoS 2 for a clean session is sent only when its lease
-has ended: no other member may get it then.
+Redis has the messages of a group. It puts them into the queues of persistent sessions by itself (`is_direct`): for those
+the node announces the room of each. It leases the others to nodes that have announced room: the sum over the other
+members that are connected. The node gives a leased message to one of them, as a node alone does
+(`_speedups/session/group.pyx`). A lease ends with the acknowledgement of a clean session, or when the message is put into
+the queue of a persistent one; both in Redis. If the node dies, its leases go back to their places. So a message of QoS 2
+for a clean session is sent only when its lease has ended: no other member may get it then.
 
 Order by key: Redis binds a key to the node that has messages of it, and leases all that follow to this node, which keeps
 them in order as a node alone does (`group_keys.pyx`). A key is *held*, and none of its messages given, while a persistent
@@ -17,7 +18,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from _speedups.cluster.journal cimport ClusterJournal
 from _speedups.cluster.message_codec cimport pack_failures, pack_key
 from _speedups.cluster.peer cimport Peer
-from _speedups.session.counters cimport SHARED_ACCEPTED, SHARED_RETURNED
+from _speedups.session.counters cimport SHARED_ACCEPTED, SHARED_GIVEN, SHARED_RETURNED
 from _speedups.session.group cimport GIVEN_TO_ONE, Group
 from _speedups.session.group_keys cimport Key, hash_of
 from _speedups.session.group_members cimport Member, key_of, take_entry
@@ -35,6 +36,7 @@ cdef enum:
     EXACT_MEMBERS = 8          # ... itself, up to this one
     ASIDE_TICKS = 4            # after which messages that no member here may take go to other nodes
     SLOW_CHECK = 16            # ticks between questions about keys that are held for long
+    ANY_SIZE = 0xFFFFFFFF      # the largest packet of a client without a maximum
     ELSEWHERE = 1              # reasons to hold a key: a session that is not here may have messages of it ...
     CLOSING = 2                # ... this node gives the key up
 
@@ -313,22 +315,57 @@ cdef class ClusterGroup(Group):
             message_release(taken.message)
         return 0
 
-    cdef uint64_t room(self) except? 0:
-        """Messages that the members here have room for."""
-        cdef uint64_t room = 0
-        cdef Member member
-        for member in self.connected:
-            room += member.room()
-        return room - min(room, self.tail - self.head + <uint64_t>self.back_count)
+    cdef bint is_direct(self, Member member) except -1:
+        """Whether Redis puts messages into the queue of the member's session by itself.
+
+        For that the session is persistent, its client may read all messages of the group, and takes packets of any size;
+        and the group has no order by key.
+        """
+        cdef Session session = member.session
+        if (session.kind != SHARED or self.journal.epoch_of is None or self.keys is not None or member.options & MAXIMUM_QOS == 0 or session.outlet is None
+                or (session.outlet.level == 5 and session.outlet.largest != ANY_SIZE)):
+            return False
+        if session.rights is not None and session.rights.number != member.rights_number:
+            member.rights_number = session.rights.number
+            member.reads_all = session.rights.may_read_all(self.topic_filter)
+        return session.rights is None or member.reads_all
 
     cdef int announce(self) except -1:
         """Send Redis how much room there is, if it knows much less, or more. It subtracts the leases under way."""
-        cdef uint64_t room = self.room()
-        if room < self.room_known or room >= 2 * self.room_known + (room > 0 and self.room_known == 0):
-            if room != self.room_known:
-                self.room_known = room
-                self.journal.announce(self.client_id, room, len(self.connected), self.total)
+        cdef uint64_t room = 0, weight = 0
+        cdef Member member
+        for member in self.connected:
+            if self.announce_member(member):
+                room += member.room()
+                weight += 1
+        room -= min(room, self.tail - self.head + <uint64_t>self.back_count)
+        if is_news(room, self.room_known):
+            self.room_known = room
+            self.journal.announce(self.client_id, room, weight, self.total)
         return 0
+
+    cdef int announce_member(self, Member member) except -1:
+        """Send Redis the room of a member that gets messages directly. Returns whether it is no such member."""
+        cdef bint direct = self.is_direct(member)
+        cdef uint32_t room = member.room() if direct else 0
+        if is_news(room, member.room_known):
+            member.room_known = room
+            self.journal.announce_member(self.client_id, member.session, room, member.total, member.options,
+                                         member.properties)
+        return not direct
+
+    cdef int note_given(self, Member member, uint64_t total) except -1:
+        """Redis has put so many messages into the queue of the member's session, up to those that have arrived now."""
+        cdef uint64_t news = 0
+        if member.total < 0:
+            member.room_known = 0                 # that was the question: Redis has not been sent the room
+        else:
+            news = total - <uint64_t>member.total
+            member.room_known -= <uint32_t>min(news, member.room_known)
+        member.total = total
+        self.given += news
+        self.turn.counters[SHARED_GIVEN] += news
+        return self.room_changed()
 
     def tick(self):
         """A quarter of a second has passed.
@@ -517,6 +554,10 @@ cdef class ClusterGroup(Group):
 
     def forget_room(self):
         """The link to Redis was lost: announce the room again."""
+        cdef Member member
+        for member in self.connected:
+            member.room_known = 0
+            member.total = -1
         self.room_known = 0
         self.turn.schedule_send(self)
 
@@ -524,6 +565,20 @@ cdef class ClusterGroup(Group):
     def places(self):
         """Places of the messages that Redis has leased to this node, and that it still has."""
         return self.leases
+
+
+cdef inline bint is_news(uint64_t room, uint64_t known) noexcept:
+    """Whether Redis has to be sent the room: it is less than Redis knows, or twice as much."""
+    return room < known or (room > known and room >= 2 * known)
+
+
+def given(Session session not None, bytes name not None, uint64_t total):
+    """Redis has put so many messages of this group into the queue of the session, all in all."""
+    cdef Member member
+    if session.shares is not None:
+        for member in session.shares.items:
+            if member is not None and member.group is not None and member.group.client_id == name:
+                (<ClusterGroup>member.group).note_given(member, total)
 
 
 cdef uint32_t weight_of(uint32_t hash, bytes name) noexcept:

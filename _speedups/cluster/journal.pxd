@@ -1,6 +1,6 @@
 # The journal of a node in a cluster: a turn's changes for Redis, packed as one call. See journal.pyx.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport Buffer, Pool
 from _speedups.session.journal cimport Journal
@@ -61,6 +61,8 @@ cdef class ClusterJournal(Journal):
     cdef list done                     # group, place, in turn: leases that have ended
     cdef readonly set to_tick          # Groups whose `tick` has something to do
     cdef dict rooms                    # group -> (group, room, connected members, leases received)
+    cdef dict members                  # (group, client id) -> of a member that gets messages directly, see `announce_member`
+    cdef readonly object epoch_of      # callable: returns the epoch of a connection's claim, 0 = it has none
     cdef dict idle                     # (group, key) -> number of its last lease: keys without messages here
     cdef dict closed                   # likewise: keys that this node gives up
     cdef dict checks                   # (group, key) -> number of the question whether it must still be held
@@ -94,6 +96,8 @@ cdef class ClusterJournal(Journal):
     cdef int lease_done(self, bytes group, uint64_t place) except -1
     cdef int lease_back(self, bytes group, uint64_t place) except -1
     cdef int announce(self, bytes group, uint64_t room, uint64_t weight, uint64_t total) except -1
+    cdef int announce_member(self, bytes group, Session session, uint32_t room, int64_t total, uint8_t options,
+                             bytes identifiers) except -1
     cdef bytes pack_settled(self)
     cdef uint32_t index(self, Subscriber session) except? 0
     cdef uint64_t place(self, Message* m, uint8_t flags, bytes identifiers) except? 0

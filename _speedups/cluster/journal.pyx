@@ -30,7 +30,7 @@ from _speedups.codec.publish cimport (
 )
 from _speedups.session.journal cimport AWAITING, DONE, QUEUED, RECEIVED, RELEASED, RETAINED
 from _speedups.session.group cimport Group
-from _speedups.session.group_members cimport forget_given, note_given
+from _speedups.session.group_members cimport MAXIMUM_QOS, forget_given, note_given
 from _speedups.session.message cimport (
     Publication, message_hold, message_new, message_payload, message_properties, message_release, seconds_left,
 )
@@ -84,8 +84,11 @@ cdef int sort_by_session(Items* list, Py_ssize_t sessions, Py_ssize_t** counts) 
     return 0
 
 
-def arrive(Session session not None, uint64_t n, bytes data not None):
-    """Pass an entry of a queue with queue number `n`, encoded for Redis, to its session."""
+def arrive(Session session not None, uint64_t n, bytes data not None, bint given=False):
+    """Pass an entry of a queue with queue number `n`, encoded for Redis, to its session.
+
+    `given`: Redis has just given it to the session, as a member of a group.
+    """
     cdef Opened entry = open_entry(data, len(data))
     cdef int64_t deadline
     cdef Publication publication = read_message(entry.message, entry.size, &deadline)
@@ -98,6 +101,8 @@ def arrive(Session session not None, uint64_t n, bytes data not None):
         session.arrive(n, m, entry.message[0] & (QOS | RETAINED_MESSAGE)
                        | (RETAIN_AS_PUBLISHED if entry.flags & AS_PUBLISHED else 0),
                        entry.identifiers[:entry.identifiers_length])
+        if given:
+            session.trace("given", m, entry.message[0] & QOS, "by a shared subscription")
         if entry.flags & OF_SHARE:
             note_given(session, n, entry.group[:entry.group_length], entry.place, True, entry.heads.key,
                        entry.heads.failures)
@@ -245,6 +250,7 @@ cdef class ClusterJournal(Journal):
         self.delayed_messages = []
         self.done = []
         self.rooms = {}
+        self.members = {}
         self.idle = {}
         self.closed = {}
         self.checks = {}
@@ -268,6 +274,10 @@ cdef class ClusterJournal(Journal):
     def attach(self, MessageLog log not None):
         """Commit the blocks of this log together with those of the journal."""
         self.log = log
+
+    def follow_claims(self, epoch_of not None):
+        """Members of groups get messages directly. `epoch_of` returns the epoch of a connection's claim; 0 = it has none."""
+        self.epoch_of = epoch_of
 
     def change(self, tuple record not None):
         """Record a replicated change for all nodes; cluster/replication/changes.py lists the kinds."""
@@ -462,13 +472,28 @@ cdef class ClusterJournal(Journal):
         self.rooms[group] = (group, room, weight, total)
         return self.note(QUEUED)
 
+    cdef int announce_member(self, bytes group, Session session, uint32_t room, int64_t total, uint8_t options,
+                             bytes identifiers) except -1:
+        """Record how many messages Redis may put into the queue of a session by itself.
+
+        Args:
+            total: messages that it has put there so far, as far as this node knows; -1 = it does not, and asks for it.
+            options: of the subscription.
+            identifiers: of the subscription, as properties.
+        """
+        epoch = self.epoch_of(session.owner)
+        if epoch:
+            self.members[group, session.client_id] = (
+                group, session.client_id, epoch, total + room if total >= 0 else 0, options & MAXIMUM_QOS, options >> 3 & 1, identifiers)
+        return self.note(QUEUED)
+
     cdef bytes pack_settled(self):
-        if not self.done and not self.rooms and not self.idle:
+        if not self.done and not self.rooms and not self.idle and not self.members:
             return b""
-        settled = [self.done, [part for room in self.rooms.values() for part in room]]
-        if self.idle:
-            settled.append([part for (group, key), number in self.idle.items()
-                            for part in (group, pack_hash(key), number)])
+        settled = [self.done, [part for room in self.rooms.values() for part in room],
+                   [part for (group, key), number in self.idle.items() for part in (group, pack_hash(key), number)]]
+        if self.members:
+            settled.append([*self.members.values()])
         return pack(settled)
 
     # ---- the block ----

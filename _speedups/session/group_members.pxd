@@ -19,6 +19,11 @@ cdef class Member(Membership):
     cdef readonly GroupMembers group   # None: it has left
     cdef readonly Session session
     cdef bint listed               # in GroupMembers.connected
+    # For groups of a cluster, see `ClusterGroup.is_direct`:
+    cdef uint32_t room_known       # messages that Redis may put into the session's queue, as far as this node knows
+    cdef int64_t total             # those that it has put there; -1 = Redis is yet to be asked
+    cdef uint64_t rights_number    # of the rights for which `reads_all` was determined; 0 = none
+    cdef bint reads_all            # the client may read whatever the topic filter matches
     cdef void* before              # Members of the ring of those with room ...
     cdef void* after               # ... not owned
 

@@ -30,7 +30,6 @@ from _speedups.session.session_queue cimport count_inflight, count_queued
 from _speedups.session.subscriber cimport FLUSH_EARLY, SHARED, Subscriber
 from _speedups.session.turn cimport Outlet, Turn
 
-
 cdef inline bint fits(Outlet outlet, Py_ssize_t identifiers_size, Py_ssize_t topic_length, Py_ssize_t payload_length,
                       uint8_t qos, int64_t expires, Py_ssize_t properties_length) noexcept:
     """Whether the packet is not too large for the client [5: MQTT-3.1.2-24]."""
@@ -80,6 +79,8 @@ cdef class Member(Membership):
 
     cdef int attached(self) except -1:
         cdef GroupMembers group = self.group
+        self.room_known = 0
+        self.total = -1
         if not self.listed:
             self.listed = True
             group.connected.append(self)

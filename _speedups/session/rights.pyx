@@ -87,6 +87,16 @@ cdef class Rights:
                 readable = readable or (allow and overlap(rule, topic_filter))
         return readable
 
+    def may_read_all(self, bytes topic_filter not None):
+        """Whether everything that this valid topic filter matches is readable, as far as single rules show it."""
+        readable = False
+        for allow, access, rule in self.key:
+            if access & MAY_READ:
+                if not allow and overlap(rule, topic_filter):
+                    return False
+                readable = readable or (allow and covers(rule, topic_filter))
+        return readable
+
     def first_denial(self):
         """True on the first call only: later denials need not be logged."""
         before, self.denied_before = self.denied_before, True

@@ -18,7 +18,19 @@ log = logs.get("flockmq.cluster")
 
 FUNCTIONS = Path(__file__).with_name("functions")
 # One library, joined in this order.
-FUNCTION_FILES = ("common", "leases", "shares", "delayed", "commits", "sessions", "membership", "log")
+FUNCTION_FILES = (
+    "common",
+    "group_messages",
+    "members",
+    "rotation",
+    "leases",
+    "shares",
+    "delayed",
+    "commits",
+    "sessions",
+    "membership",
+    "log",
+)
 # Lasting errors of Redis: waiting does not resolve them.
 FINAL = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR unknown command", "ERR AUTH", "ERR DB index", "NOPROTO")
 

@@ -66,6 +66,8 @@ class RedisStore(LogStore):
             latter is empty if the function library in Redis is of an earlier version.
         unnumbered: called with sessions whose queues may have messages that this node does not have.
         on_leased: called with messages leased to this node: group, place, message, in turn.
+        on_given: called with messages of groups that Redis has put into queues of this node's sessions: see
+            `Leases.receive_given`.
         on_damaged: called with the steps of a block that Redis could not apply, before the block is confirmed: what
             has the damaged key (`client`, `group`, `common`), its id or name, the key, the reason, in turn.
         on_fenced: called with the reason when this node is no longer a member of the cluster.
@@ -85,6 +87,7 @@ class RedisStore(LogStore):
         on_dropped: Callable[[int, dict[bytes, int]], object],
         unnumbered: Callable[[list[Session]], object],
         on_leased: Callable[[list[Any]], object],
+        on_given: Callable[[list[list[Any]]], object],
         on_damaged: Callable[[list[bytes]], object],
         on_fenced: Callable[[str], object],
     ) -> None:
@@ -100,6 +103,7 @@ class RedisStore(LogStore):
         self._on_dropped = on_dropped
         self._unnumbered = unnumbered
         self._on_leased = on_leased
+        self._on_given = on_given
         self._on_damaged = on_damaged
         self._on_fenced = on_fenced
         self._confirm: Callable[[int], None] = lambda blocks: None
@@ -325,6 +329,7 @@ class RedisStore(LogStore):
                 self._unnumbered(block.unnumbered())
         else:
             change, dropped, *numbers = reply
+            given = numbers.pop() if numbers and _is_given(numbers[-1]) else None
             if block.shares:
                 self._on_leased(numbers.pop())
             by_client: list[Any] = numbers.pop() if numbers and isinstance(numbers[-1], list) else []
@@ -335,6 +340,8 @@ class RedisStore(LogStore):
             if dropped:
                 self._on_dropped(dropped, dict(zip(by_client[::2], by_client[1::2], strict=True)))
             block.numbered(numbers)
+            if given is not None:
+                self._on_given(given)  # its numbers follow those of the block
 
     def _copied(self, waiting: Unconfirmed, current: int, reply: Reply) -> None:
         if not self._fits(current, reply) or self._link is None:
@@ -352,8 +359,10 @@ class RedisStore(LogStore):
             waiting.unacked.discard(number)
             if len(reply) > 1:
                 self._on_leased(reply[1])
-            if len(reply) > 2:
+            if len(reply) > 2 and reply[2]:
                 self._on_damaged(reply[2])
+            if len(reply) > 3:
+                self._on_given(reply[3])
             self._advance(current)
 
     def _advance(self, current: int) -> None:
@@ -398,3 +407,8 @@ class RedisStore(LogStore):
         if time.monotonic() >= self._complained:
             log.error("Redis refuses data; messages are not acknowledged until it accepts them", reason=reason)
             self._complained = time.monotonic() + COMPLAIN_SECONDS
+
+
+def _is_given(part: Any) -> bool:
+    """Whether this last part of a reply is a list of lists: messages in queues. Other lists have texts and numbers."""
+    return isinstance(part, list) and bool(part) and isinstance(part[0], list)

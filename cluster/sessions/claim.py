@@ -71,6 +71,11 @@ class Claims:
         """The claim of a connection that has ended; its epoch stays until `remove`."""
         return self._by_connection.pop(connection, None)
 
+    def epoch_of(self, connection: Connection) -> int:
+        """The epoch of a connection's claim; 0: it has no granted claim."""
+        claim = self._by_connection.get(connection)
+        return claim.epoch if claim is not None else 0
+
     def with_epoch(self, epoch: int) -> Claim | None:
         """The claim with this epoch."""
         return self._by_epoch.get(epoch)

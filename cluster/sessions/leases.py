@@ -1,15 +1,17 @@
-"""Leases: the messages of shared subscriptions that Redis has leased to this node, for its clients to take."""
+"""Leases: the messages of shared subscriptions that Redis gives to this node, or to sessions of its clients."""
 
 import time
 from typing import Any
 
-from _speedups.cluster.group import ClusterGroup
-from _speedups.cluster.journal import ClusterJournal, leased
+from _speedups.cluster.group import ClusterGroup, given
+from _speedups.cluster.journal import ClusterJournal, arrive, leased
+from _speedups.session.subscriber import SessionKind
 from broker.config.schema import Config
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink
 from cluster.redis.link import LinkLost, Reply, ReplyError, ignore
 from cluster.redis.store import RedisStore
+from cluster.sessions.claim import Claims
 
 LATE_SECONDS = 5.0  # after which Redis has executed every call of an ended connection
 
@@ -20,11 +22,16 @@ class Leases:
     Args:
         plane: of this node.
         link: of this node.
+        claims: of this node.
         journal: of this node.
         store: of this node.
     """
 
-    def __init__(self, plane: DataPlane, link: NodeLink, journal: ClusterJournal, store: RedisStore) -> None:
+    def __init__(
+        self, plane: DataPlane, link: NodeLink, claims: Claims, journal: ClusterJournal, store: RedisStore
+    ) -> None:
+        self._sessions = plane.sessions
+        self._claims = claims
         self._filters = plane.router.filters
         self._filters.set_group_type(ClusterGroup)
         self._link = link
@@ -54,6 +61,22 @@ class Leases:
                 self._journal.return_lease(name, place)
             else:
                 leased(group, place, message)
+
+    def receive_given(self, items: list[list[Any]]) -> None:
+        """Redis has put messages of groups into the queues of sessions whose clients are here.
+
+        Args:
+            items: client id, number of the first entry in its queue, group, epoch of the connection, number of messages
+                that the member has got in this way so far, entries.
+        """
+        for client_id, first, name, epoch, total, *entries in items:
+            session = self._sessions.get(client_id)
+            if session is None or session.kind != SessionKind.SHARED:
+                continue
+            for number, entry in enumerate(entries, first):
+                arrive(session, number, entry, given=True)
+            if self._claims.epoch_of(session.owner) == epoch:
+                given(session, name, total)
 
     def key_free(self, name: bytes, key: bytes, hold: int) -> None:
         """No session that is elsewhere has messages with this key any more."""

@@ -106,6 +106,7 @@ def made_store(
         on_dropped=lambda *_: None,
         unnumbered=unnumbered,
         on_leased=lambda _: None,
+        on_given=lambda *_: None,
         on_damaged=lambda _: None,
         on_fenced=fenced.append,
     )

@@ -20,6 +20,8 @@ leased            Redis has leased messages of a group to the node, which has do
 lease-given       the node has given them to members, and has recorded nothing of it
 before-given      a block in which leases end is about to go to the store
 given             Redis has that block: the messages are in queues of sessions, or waiting again, or dead letters
+filled            Redis has put messages of a group into a queue of the node's sessions, which does not have them yet
+filled-given      they are passed to the session, and nothing was sent
 settled           Redis has that leases ended with acknowledgements, and nobody has been told
 returned          Redis has the release of a session, with which messages went back to their groups
 grace-asked       the node has asked for what is due, messages of absent members among it
@@ -53,7 +55,9 @@ from tests.faults.kill_points import ARM
 COMMIT_POINTS = ("before-commit", "commit-sent", "commit-answered", "acknowledged")
 CLAIM_POINTS = ("claimed", "loaded", "released")
 DUE_POINTS = ("due-taken", "due-published")
-SHARED_POINTS = ("leased", "lease-given", "before-given", "given", "settled", "commit-sent", "acknowledged")
+LEASE_POINTS = ("leased", "lease-given", "before-given", "given", "settled")
+DIRECT_POINTS = ("filled", "filled-given")
+SHARED_POINTS = (*LEASE_POINTS, *DIRECT_POINTS, "commit-sent", "acknowledged")
 RETURN_POINTS = ("returned", "grace-asked", "grace-due", "buried-leases", "leases-asked", "leases-recovered")
 LAYOUT_POINTS = ("raise-sent", "layout-raised")
 
@@ -156,6 +160,7 @@ def install(point: str, count: int) -> None:
             killer.here("lease-given")
 
     around(Leases, "receive", receives, received)
+    around(Leases, "receive_given", here("filled"), here("filled-given"))
     around(Leases, "_recovered", here("leases-asked"), here("leases-recovered"))
     around(RedisStore, "_number", given("given"), nothing)
     around(RedisStore, "_taken", settled, nothing)

@@ -1,18 +1,20 @@
 """kill -9 of a node at each hand-over between a group and a session: I9, F25, G13.
 
-Node `a` is killed, in all tests but one while it has a member. Its members go on at `b`, where another one is.
+Node `a` is killed, in all tests but one while it has a member. Its members go on at `b`, where another one is. Members
+are clean; or persistent, so that Redis puts messages into their queues; or persistent with a maximum packet size, so
+that their node does.
 """
 
 from collections.abc import Callable
 
 import pytest
 
-from _speedups.codec.packets import Puback, Pubrec
+from _speedups.codec.packets import Connect, Packet, Puback, Pubrec
 from loadtest.prove import checker
 from loadtest.prove.history import History
 from tests.conftest import StartCluster
 from tests.faults.client import FaultClient, Fleet
-from tests.faults.cluster_kill_points import RETURN_POINTS, SHARED_POINTS
+from tests.faults.cluster_kill_points import DIRECT_POINTS, LEASE_POINTS, RETURN_POINTS, SHARED_POINTS
 from tests.faults.cluster_load import CLUSTER_SETTINGS
 from tests.faults.kill_points import ARM
 from tests.harness.cluster_process import ClusterProcess
@@ -20,17 +22,27 @@ from tests.harness.cluster_process import ClusterProcess
 GROUP = "$share/g/t/#"
 SETTINGS = {**CLUSTER_SETTINGS, "shared.window": 4, "shared.redispatch": 0.3}
 ROUNDS = 40  # after which a node should have come to its point
-MEMBERS = pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "clean"])
+MEMBERS = pytest.mark.parametrize("kind", ["persistent", "leasing", "clean"])
 QOS = pytest.mark.parametrize("qos", [1, 2])
+
+
+class LeasingClient(FaultClient):
+    """A client that does not take packets of any size: its node gives it messages that are leased."""
+
+    def send(self, packet: Packet) -> None:
+        if isinstance(packet, Connect):
+            packet.properties = {**packet.properties, "maximum_packet_size": 10_000}
+        super().send(packet)
 
 
 class Flow:
     """A publisher at `b`, a member at `a`, which dies at the point, and one at `b`. `dying`: nodes with the point."""
 
-    def __init__(self, cluster: ClusterProcess, kill_at: str, qos: int, persistent: bool, dying: str = "a") -> None:
+    def __init__(self, cluster: ClusterProcess, kill_at: str, qos: int, kind: str, dying: str = "a") -> None:
         self.cluster = cluster
         self.qos = qos
-        self.persistent = persistent
+        self.kind = kind
+        self.persistent = kind != "clean"
         self.history = History()
         self.published = 0
         self.node = cluster["a"]
@@ -39,7 +51,7 @@ class Flow:
             node.module = ["tests.faults.cluster_kill_points", kill_at]
         cluster.start()
         self.publisher = FaultClient(self.history, "publisher")
-        self.members = [FaultClient(self.history, name, clean=not persistent) for name in ("first", "second")]
+        self.members = [self.member(name) for name in ("first", "second")]
         self.workers = {member.client_id for member in self.members}
         self.fleet = Fleet(self.publisher, *self.members)
         self.publisher.reconnect(cluster["b"].port)
@@ -53,6 +65,11 @@ class Flow:
             arming.publish("armed", ARM, 1, retain=True)
             Fleet(arming).run(lambda: not arming.outgoing or self.node.died(), "PUBACK")  # noqa: B023
             arming.lose()
+
+    def member(self, name: str) -> FaultClient:
+        if self.kind == "leasing":
+            return LeasingClient(self.history, name, level=5)
+        return FaultClient(self.history, name, clean=not self.persistent)
 
     def join(self, member: FaultClient) -> None:
         """Subscribe, if the session is new."""
@@ -131,13 +148,17 @@ def cluster(start_cluster: StartCluster) -> ClusterProcess:
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("point", SHARED_POINTS)
 def test_a_node_dies_while_it_gives_messages(
-    cluster: ClusterProcess, point: str, count: int, persistent: bool, qos: int
+    cluster: ClusterProcess, point: str, count: int, kind: str, qos: int
 ) -> None:
-    if point == "settled" and (persistent or qos == 2):
+    if point in LEASE_POINTS and kind == "persistent":
+        pytest.skip("there are no leases")
+    if point in DIRECT_POINTS and kind != "persistent":
+        pytest.skip("the node gives the messages")
+    if point == "settled" and (kind != "clean" or qos == 2):
         pytest.skip("no lease ends with an acknowledgement")
-    if point in ("before-given", "given") and not persistent:
+    if point in ("before-given", "given") and kind == "clean":
         pytest.skip("no lease ends in a commit")
-    flow = Flow(cluster, f"{point}:{count}", qos, persistent)
+    flow = Flow(cluster, f"{point}:{count}", qos, kind)
     flow.until_dead(flow.steady)
     flow.finish()
 
@@ -145,23 +166,21 @@ def test_a_node_dies_while_it_gives_messages(
 @QOS
 @MEMBERS
 @pytest.mark.parametrize("point", RETURN_POINTS[:3])
-def test_a_node_dies_while_messages_come_back(cluster: ClusterProcess, point: str, persistent: bool, qos: int) -> None:
-    if point.startswith("grace") and not persistent:
+def test_a_node_dies_while_messages_come_back(cluster: ClusterProcess, point: str, kind: str, qos: int) -> None:
+    if point.startswith("grace") and kind == "clean":
         pytest.skip("a clean session has no grace time")
     dying = "ab" if point.startswith("grace") else "a"  # either node may do what is due
-    flow = Flow(cluster, f"{point}:1", qos, persistent, dying)
+    flow = Flow(cluster, f"{point}:1", qos, kind, dying)
     flow.until_dead(flow.absent)
     flow.finish()
 
 
 @QOS
 @MEMBERS
-def test_a_node_dies_while_it_buries_one_that_has_leases(
-    start_cluster: StartCluster, persistent: bool, qos: int
-) -> None:
+def test_a_node_dies_while_it_buries_one_that_has_leases(start_cluster: StartCluster, kind: str, qos: int) -> None:
     cluster = start_cluster(SETTINGS, running=False, nodes="abc")
-    flow = Flow(cluster, "buried-leases:1", qos, persistent, "ab")  # one buries the third, the other one both
-    third = FaultClient(flow.history, "third", clean=not persistent)
+    flow = Flow(cluster, "buried-leases:1", qos, kind, "ab")  # one buries the third, the other one both
+    third = flow.member("third")
     flow.members.append(third)
     flow.workers.add("third")
     flow.fleet.clients.append(third)
@@ -183,11 +202,9 @@ def test_a_node_dies_while_it_buries_one_that_has_leases(
 @QOS
 @MEMBERS
 @pytest.mark.parametrize("point", RETURN_POINTS[4:])
-def test_a_node_dies_while_it_asks_for_its_leases(
-    start_cluster: StartCluster, point: str, persistent: bool, qos: int
-) -> None:
+def test_a_node_dies_while_it_asks_for_its_leases(start_cluster: StartCluster, point: str, kind: str, qos: int) -> None:
     cluster = start_cluster(SETTINGS, running=False, nodes="ab", proxies=True)
-    flow = Flow(cluster, f"{point}:1", qos, persistent)
+    flow = Flow(cluster, f"{point}:1", qos, kind)
 
     def gap() -> None:
         flow.publish(4)

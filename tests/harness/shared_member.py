@@ -14,9 +14,18 @@ class Worker:
     topic_filter = JOBS
 
     def __init__(
-        self, port: int, name: str = "worker", qos: int = 1, *, persistent: bool = False, level: int = 5
+        self,
+        port: int,
+        name: str = "worker",
+        qos: int = 1,
+        *,
+        persistent: bool = False,
+        level: int = 5,
+        maximum_packet_size: int = 0,
     ) -> None:
         more = {"clean_start": False, "properties": NEVER} if persistent else {}
+        if maximum_packet_size:
+            more["properties"] = {**more.get("properties", {}), "maximum_packet_size": maximum_packet_size}
         self.client = SocketClient(port, name, level=level, **more)
         self.held: list[Publish | Pubrel] = []
         self.seen: list[bytes] = []

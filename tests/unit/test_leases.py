@@ -28,9 +28,9 @@ class HasAside:
 def test_a_tick_visits_only_groups_that_have_put_messages_aside() -> None:
     journal = ClusterJournal(lambda: b"")
     filters = SimpleNamespace(set_group_type=lambda kind: None, groups=NotWalked())
-    plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters))
+    plane: Any = SimpleNamespace(router=SimpleNamespace(filters=filters), sessions=None)
     nothing: Any = None
-    leases = Leases(plane, nothing, journal, nothing)
+    leases = Leases(plane, nothing, nothing, journal, nothing)
     short, long = HasAside(1), HasAside(3)
     journal.to_tick.update([short, long])
     leases.tick()

@@ -240,8 +240,8 @@ end
 
 -- A node has closed a connection: the session is offline, has ended, or is claimed by a connection that waits for this.
 -- `interval`: its Session Expiry Interval in seconds plus 1, 0 = as configured, nil = as at the claim. `delay`: of its
--- will in seconds plus 1, 0 or nil = no will waits.
-local function release(prefix, node, cid, epoch, sent, interval, delay)
+-- will in seconds plus 1, 0 or nil = no will waits. `told`: what nodes have to be sent.
+local function release(prefix, node, told, cid, epoch, sent, interval, delay)
   redis.call('SREM', prefix .. 'owned:' .. node, cid .. '\0' .. epoch)
   local key = prefix .. 's:' .. cid
   local state = redis.call('HMGET', key, 'o', 'e', 'p', 'w', 'n', 'x', 'i')
@@ -263,10 +263,10 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
     if state[3] == '1' and seconds ~= '0' then
       redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))
       begin_expiry(prefix, cid, seconds)
-      begin_grace(prefix, cid)
+      begin_grace(prefix, cid, told)
     else
       redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))
-      end_session(prefix, '', cid, state[6], state[3])
+      end_session(prefix, '', cid, state[6], state[3], told)
     end
     return
   end
@@ -284,12 +284,12 @@ local function release(prefix, node, cid, epoch, sent, interval, delay)
   if state[1] ~= '' then
     tell(prefix, state[1], 'released', cid, epoch)
   elseif waits == '' then
-    begin_grace(prefix, cid)                     -- the connection that waited for this has ended before
+    begin_grace(prefix, cid, told)               -- the connection that waited for this has ended before
   end
 end
 
 local function release_one(i, job)
-  release(job.prefix, job.node, unpack(job.list[i]))
+  release(job.prefix, job.node, job.told, unpack(job.list[i]))
 end
 
 local function lives(prefix, cid, incarnation)
@@ -344,7 +344,8 @@ end
 -- Returns {number of the change or 0, dropped messages, first queue number and count for each push, ...}. If steps have
 -- failed, `damaged` follows. If messages were dropped, or steps have failed, {client id, its dropped messages, ...}
 -- follows; nodes of revision 7 ignore it. If the block has shares, {group, place, message, ...} follows: messages leased
--- to the caller.
+-- to the caller. If messages of groups are in queues of the caller's sessions, a list of items follows, see
+-- `nothing_told`.
 -- {'gone'}: the node is dead; {'again'}: this commit was applied; {'gap', last}: the commit before it was not. An error:
 -- nothing was applied.
 register('flockmq_commit', function(args)
@@ -393,7 +394,7 @@ register('flockmq_commit', function(args)
     return refused
   end
   redis.call('HSET', prefix .. 'node:' .. node, 'seq', seq)
-  local told = {}
+  local told = nothing_told()
   local firsts, full = {0, 0}, {}
   if #awaiting > 0 then
     each(#awaiting, await, client_failed, {prefix = prefix, list = awaiting, messages = messages})
@@ -422,7 +423,7 @@ register('flockmq_commit', function(args)
     firsts[1] = fine and number or 0
   end
   if #releases > 0 then
-    each(#releases, release_one, client_failed, {prefix = prefix, node = node, list = releases})
+    each(#releases, release_one, client_failed, {prefix = prefix, node = node, list = releases, told = told})
   end
   for group in pairs(waiting) do
     attempt(prefix, GROUP, group, dispatch, prefix, group, told)
@@ -433,7 +434,7 @@ register('flockmq_commit', function(args)
   if later then
     attempt(prefix, LATER, '', delay_messages, prefix, messages, later)
   end
-  local leased = tell_leases(prefix, node, told)
+  local leased, given = tell_all(prefix, node, told)
   if checks[1] then
     check_keys(prefix, node, checks)
   end
@@ -446,6 +447,7 @@ register('flockmq_commit', function(args)
   if shares then
     firsts[#firsts + 1] = leased
   end
+  firsts[#firsts + 1] = given
   return firsts
 end)
 
@@ -490,7 +492,7 @@ end
 -- args: prefix, node, acknowledgements of clients: {client id, incarnation, done numbers, numbers with PUBREC}. They free
 -- memory, so Redis executes them when it has none left. Executing one twice has no effect. Then perhaps: what the node
 -- settles with groups, see `settle`. Returns {'ok', {group, place, message, ...}: messages leased to the caller}, and
--- `damaged` if steps have failed.
+-- `damaged` if steps have failed or something follows: a list of items, see `nothing_told`.
 register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = function(args)
   local prefix = args[1]
   if not live(prefix, args[2]) then
@@ -499,13 +501,13 @@ register({function_name = 'flockmq_acks', flags = {'allow-oom'}, callback = func
   count_call(prefix, args[2])
   local list, settled = cmsgpack.unpack(args[3]), args[4] and cmsgpack.unpack(args[4])
   each(#list, acknowledge, client_failed, {prefix = prefix, list = list})
-  local result, told = {'ok'}, {}
+  local result, told, given = {'ok'}, nothing_told(), nil
   if settled then
     settle(prefix, args[2], settled, told)
-    result[2] = tell_leases(prefix, args[2], told)
+    result[2], given = tell_all(prefix, args[2], told)
   end
-  if #damaged > 0 then
-    result[2], result[3] = result[2] or {}, damaged
+  if #damaged > 0 or given then
+    result[2], result[3], result[4] = result[2] or {}, damaged, given
   end
   return result
 end})

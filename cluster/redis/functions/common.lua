@@ -1,10 +1,10 @@
 #!lua name=flockmq1
--- revision 20
+-- revision 21
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
--- A node joins common, leases, shares, delayed, commits, sessions, membership and log, in this order, to one library: a local of
--- one file is visible in the files after it, and Lua allows 200 of them.
+-- A node joins the files to one library, in the order of FUNCTION_FILES (cluster/redis/connector.py): a local of one file
+-- is visible in the files after it, and Lua allows 200 of them.
 --
 -- The first argument of every function is the key prefix. In a Redis Cluster callers declare one key, the bare hash tag
 -- of the prefix. It never exists: so the server replies MOVED or ASK instead of running the function, whenever not all
@@ -115,6 +115,31 @@ end
 -- For `each`: an item of `job.list`, which begins with a client id, has failed.
 local function client_failed(i, reason, job)
   note_damage(job.prefix, CLIENT, job.list[i][1], reason)
+end
+
+-- Append values to a list in a table of lists.
+local function append(lists, key, ...)
+  local list = lists[key] or {}
+  lists[key] = list
+  for i = 1, select('#', ...) do
+    list[#list + 1] = (select(i, ...))
+  end
+end
+
+-- Call a command for many arguments, some at a time: unpacking needs room on Lua's stack. `each`: arguments that belong
+-- together. Returns the replies of one list after the other.
+local function in_parts(command, key, arguments, each)
+  local result = {}
+  local step = AT_ONCE - AT_ONCE % (each or 1)
+  for i = 1, #arguments, step do
+    local found = redis.call(command, key, unpack(arguments, i, math.min(i + step - 1, #arguments)))
+    if type(found) == 'table' then
+      for j = 1, #found do
+        result[i + j - 1] = found[j]
+      end
+    end
+  end
+  return result
 end
 
 local function live(prefix, node)
@@ -265,10 +290,10 @@ local function keep_waits(prefix, cid, epoch, waits)
 end
 
 -- End a session, and with it what is damaged of it. Other nodes know the subscriptions of a persistent one, so its end is
--- a change.
-local function end_session(prefix, origin, cid, incarnation, persistent)
+-- a change. `told`: as for `give_back`.
+local function end_session(prefix, origin, cid, incarnation, persistent, told)
   if persistent == '1' then
-    attempt(prefix, CLIENT, cid, give_back, prefix, cid, true)
+    attempt(prefix, CLIENT, cid, give_back, prefix, cid, true, told)
     attempt(prefix, CLIENT, cid, leave_groups, prefix, cid)
     redis.call('ZREM', prefix .. 'grace', cid)
   end

@@ -150,10 +150,21 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
   return result
 end})
 
--- args: prefix, node. The node leaves; it has committed everything.
+-- The wills that a node has to publish are due for any node: it leaves, and may have got them from a dead one just before.
+local function pass_on_wills(prefix, node)
+  local wills = redis.call('HGETALL', prefix .. 'wills:' .. node)
+  for i = 1, #wills, 2 do
+    redis.call('HSET', prefix .. 'delayed:wills', wills[i], wills[i + 1])
+    redis.call('ZADD', prefix .. 'delayed', 0, wills[i])
+  end
+end
+
+-- args: prefix, node. The node leaves; it has committed everything that it has received.
 register({function_name = 'flockmq_leave', flags = {'allow-oom'}, callback = function(args)
-  if live(args[1], args[2]) then
-    remove(args[1], args[2])
+  local prefix, node = args[1], args[2]
+  if live(prefix, node) then
+    attempt(prefix, NODE, node, pass_on_wills, prefix, node)
+    remove(prefix, node)
   end
   return 'ok'
 end})

@@ -6,28 +6,32 @@
 local DECLARED = 'd:'
 local REDISPATCH = 5000       -- milliseconds, unless the nodes are configured otherwise
 
--- What a call needs of a group to accept messages; `list`: see `share`.
-local function state_of(prefix, group, list)
-  if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
-    return false
-  end
+-- What a call needs of a group to accept this number of messages; `list`: the limits, see `share`.
+local function state_of(prefix, group, list, count)
   local found = redis.call('HMGET', prefix .. 'g:' .. group, 'n', 'b', 'o:max_queued_messages', 'o:max_queued_bytes',
-    'o:when_full', 'o:last_value', 'o:strategy')
-  local back, listed = waiting_in(prefix, group)
-  local most, place = tonumber(found[3] or list[1]), tonumber(found[1] or 0)
+    'o:when_full', 'o:last_value', 'o:strategy', 'v')
+  if not found[1] then
+    return false                                 -- there is no such group
+  end
+  local back, listed = 0, 0
+  if (found[2] or '0') ~= '0' then
+    back, listed = waiting_in(prefix, group)
+  end
+  local most, place = tonumber(found[3] or list[1]), tonumber(found[1])
   if noted_tails() then
     note_tail(prefix .. 'g:' .. group, 0, place)
   end
   return {
     group = group,
     place = place,
+    time = found[8] or 0,
     waiting = back + listed,
     bytes = tonumber(found[2] or 0),
     most = most,
     most_bytes = tonumber(found[4] or list[2]),
     drop_old = (found[5] or (list[3] == 1 and 'drop-old')) == 'drop-old',
     last_value = found[6] == '1',
-    rotation = back + listed == 0 and rotation_of(prefix, group, found[7], most),
+    rotation = back + listed == 0 and rotation_of(prefix, group, found[7], most, count),
     added = {},
   }
 end
@@ -89,41 +93,46 @@ local function wait(prefix, state, message)
   return dropped
 end
 
--- All new messages of a group are added or leased.
-local function end_share(prefix, state, told)
-  write_added(prefix, state)
-  redis.call('HSET', prefix .. 'g:' .. state.group, 'n', string.format('%.0f', state.place),
-    'b', string.format('%.0f', state.bytes))
-  if state.rotation then
-    end_rotation(prefix, state.rotation, told)
+-- New messages of a group: give them to those who have room; the others wait. `limits`: see `share`. Returns the number of
+-- dropped messages.
+local function share_to(prefix, group, messages, limits, told)
+  local state, dropped, given = state_of(prefix, group, limits, #messages), 0, 0
+  if not state then
+    return 0
   end
+  local rotation = state.rotation
+  if rotation then
+    given = lease_all(prefix, rotation, state.place + 1, messages, told)
+    state.place = state.place + given
+  end
+  for i = given + 1, #messages do
+    dropped = dropped + wait(prefix, state, messages[i])
+  end
+  write_added(prefix, state)
+  redis.call('HSET', prefix .. 'g:' .. group, 'n', string.format('%.0f', state.place), 'b',
+    string.format('%.0f', state.bytes), 'v', rotation and rotation.now or state.time)
+  if rotation then
+    end_rotation(prefix, rotation, told)
+  end
+  return dropped
 end
 
 -- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and place in `messages`, in turn.
 -- Returns the number of dropped messages.
 local function share(prefix, messages, list, told)
-  local dropped, states = 0, {}
-  each((#list - 3) / 2, function(i)
-    local group, message = list[2 + 2 * i], messages[list[3 + 2 * i]]
-    local state = states[group]
-    if state == nil then
-      states[group] = false
-      state = state_of(prefix, group, list)
-      states[group] = state
+  local dropped, groups = 0, {}
+  for i = 4, #list, 2 do
+    local group = list[i]
+    local of = groups[group]
+    if not of then
+      of = {}
+      groups[group] = of
     end
-    if state and state.rotation and state.waiting == 0
-        and lease(prefix, state.rotation, state.place + 1, message, told) then
-      state.place = state.place + 1
-    elseif state then
-      dropped = dropped + wait(prefix, state, message)
-    end
-  end, function(i, reason)
-    note_damage(prefix, GROUP, list[2 + 2 * i], reason)
-  end)
-  for group, state in pairs(states) do
-    if state then
-      attempt(prefix, GROUP, group, end_share, prefix, state, told)
-    end
+    of[#of + 1] = messages[list[i + 1]]
+  end
+  for group, of in pairs(groups) do
+    local fine, count = attempt(prefix, GROUP, group, share_to, prefix, group, of, list, told)
+    dropped = dropped + (fine and count or 0)
   end
   return dropped
 end
@@ -294,10 +303,12 @@ local function move(prefix, node, messages, list)
   return waiting, checks
 end
 
--- Acknowledged messages, the room of the caller, and keys of which it has no message any more. `list`: {group, place,
--- ...}, {group, room, weight, total that the node knew, ...}, perhaps {group, key, number of its last lease, ...}.
+-- Acknowledged messages, the room of the caller, keys of which it has no message any more, and the room of its members that
+-- get their messages by themselves. `list`: {group, place, ...}, {group, room, weight, total that the node knew, ...}, and
+-- since revision 15 {group, key, number of its last lease, ...}, since revision 21 {{group, client id, epoch, room, ...}, ...},
+-- see `announce_member`.
 local function settle(prefix, node, list, told)
-  local done, rooms, idle = list[1], list[2], list[3] or {}
+  local done, rooms, idle, members = list[1], list[2], list[3] or {}, list[4] or {}
   local finished, waiting = {}, {}
   for i = 1, #done, 2 do
     append(finished, done[i], done[i + 1])
@@ -333,6 +344,13 @@ local function settle(prefix, node, list, told)
   end, function(i, reason)
     note_damage(prefix, GROUP, rooms[4 * i - 3], reason)
   end)
+  each(#members, function(i)
+    if announce_member(prefix, node, told, unpack(members[i])) then
+      waiting[members[i][1]] = true
+    end
+  end, function(i, reason)
+    note_damage(prefix, GROUP, members[i][1], reason)
+  end)
   for group in pairs(waiting) do
     attempt(prefix, GROUP, group, dispatch, prefix, group, told)
   end
@@ -352,6 +370,9 @@ end
 -- before it joins.
 local function leave_group(prefix, group, member, node)
   redis.call('SREM', prefix .. 'gs:' .. group, member)
+  if is_member(member) then
+    forget_member(prefix, group, member)
+  end
   if node then
     redis.call('SREM', prefix .. 'gn:' .. node, group)
     redis.call('ZREM', prefix .. 'gr:' .. group, node)
@@ -447,7 +468,7 @@ end
 
 -- A node has ended: what it had goes to others.
 local function end_node_leases(prefix, node)
-  local told = {}
+  local told = nothing_told()
   for _, group in ipairs(redis.call('SUNION', prefix .. 'gn:' .. node, prefix .. 'gl:' .. node)) do
     attempt(prefix, GROUP, group, unbind_all, prefix, node, group)
   end
@@ -458,12 +479,12 @@ local function end_node_leases(prefix, node)
     attempt(prefix, GROUP, group, return_leases, prefix, node, group, told)
   end
   redis.call('DEL', prefix .. 'gn:' .. node)
-  tell_leases(prefix, '', told)
+  tell_all(prefix, '', told)
 end
 
 -- Give the messages in a session's queue back to their groups: those that were not sent, and with `sent` also those of
--- QoS 1 that were. Returns whether others of groups stay.
-give_back = function(prefix, cid, sent)
+-- QoS 1 that were. `told`: what the caller will send to nodes; nil: this step sends it. Returns whether others of groups stay.
+give_back = function(prefix, cid, sent, told)
   local state = redis.call('HMGET', prefix .. 's:' .. cid, 'n', 'g', 'o', 'w')
   if (state[2] or '') == '' then
     return false
@@ -472,7 +493,7 @@ give_back = function(prefix, cid, sent)
   if state[3] ~= '' or state[4] ~= '' then
     unsent = math.huge                           -- its connection, or one that still ends, may have got everything
   end
-  local told, groups, done, stay = {}, {}, {}, false
+  local news, groups, done, stay = told or nothing_told(), {}, {}, false
   each_of_groups(prefix, cid, function(number, group, place, message)
     if redis.call('HGET', prefix .. 'st:' .. cid, number) then
       return                                     -- its client has it
@@ -487,17 +508,19 @@ give_back = function(prefix, cid, sent)
   if #done > 0 then
     finish_entries(prefix, cid, done)
     for group in pairs(groups) do
-      attempt(prefix, GROUP, group, dispatch, prefix, group, told)
+      attempt(prefix, GROUP, group, dispatch, prefix, group, news)
     end
-    tell_leases(prefix, '', told)
+    if not told then
+      tell_all(prefix, '', news)
+    end
   end
   redis.call('HSET', prefix .. 's:' .. cid, 'g', stay and 1 or '')
   return stay
 end
 
 -- A session with messages of groups has no connection any more: what was not sent goes back, the rest after a while.
-local function begin_grace(prefix, cid)
-  if give_back(prefix, cid, false) then
+local function begin_grace(prefix, cid, told)
+  if give_back(prefix, cid, false, told) then
     local time = clock(prefix) + tonumber(redis.call('HGET', prefix .. 'shared', 'redispatch') or REDISPATCH)
     redis.call('ZADD', prefix .. 'grace', string.format('%.0f', time), cid)
   end

@@ -1,0 +1,138 @@
+-- The messages of shared subscriptions: their heads, their entries in queues of sessions, and those that wait. A group is
+-- named by `$share/NAME/FILTER`. A message waits in the group; or it is leased to a node, which gives it to a member of its
+-- own; or it is in the queue of a member with a persistent session. It is at one of these places after every function.
+
+-- New messages that wait are in a list, the last one with the place `n` of the group. Those that have come back wait in
+-- front of it, each with its place; so do all of a group that keeps only the newest message of each topic.
+
+local function is_group(name)
+  return name:find('^%$share/[^/]+/.') ~= nil
+end
+
+-- The key of the messages of a group that are leased to a node. The set `gl:` of the node has the groups with some.
+local function leases_of(prefix, node, group)
+  return prefix .. 'gl:' .. node .. ' ' .. group
+end
+
+-- A message of a group may have heads. In a group with an order its key is first: 0x50 (0x51: a session that is elsewhere
+-- has others with the key), hash of the key u32, number of the lease as a double. Then perhaps its failures: 0x40,
+-- deliveries without success u16, reason code of the last u8.
+local KEY_HEAD = 13
+local FIRST_HEAD = 64         -- the first byte of a message with heads is this or greater
+
+-- The message's key as 4 bytes, or nil.
+local function key_of(message)
+  return math.floor(message:byte(1) / 16) == 5 and message:sub(2, 5) or nil
+end
+
+-- The key head and the rest.
+local function split_key(message)
+  if key_of(message) then
+    return message:sub(1, KEY_HEAD), message:sub(KEY_HEAD + 1)
+  end
+  return '', message
+end
+
+-- The message without heads.
+local function body_of(message)
+  local _, rest = split_key(message)
+  return math.floor(rest:byte(1) / 16) == 4 and rest:sub(5) or rest
+end
+
+-- The topic name of a message.
+local function topic_of(message)
+  message = body_of(message)
+  local head = 3
+  if math.floor(message:byte(1) / 16) == 2 then
+    head = math.floor(message:byte(1) / 8) % 2 == 1 and 15 or 7
+  end
+  return message:sub(head + 1, head + struct.unpack('<H', message, 2))
+end
+
+-- For groups that keep only the newest message of each topic: `gv:` has the place of the one that waits, and its age,
+-- which is the place that its content would have by itself. A topic with many messages is not put off by each.
+-- Returns nil if none waits, and notes `message`. Else the one that waits has the content of `message` now if that is
+-- the newer, and the number of bytes that it has more is returned.
+local function supersede(prefix, group, place, message)
+  local topic, messages = topic_of(message), prefix .. 'gm:' .. group
+  local at, age = (redis.call('HGET', prefix .. 'gv:' .. group, topic) or ''):match('^(%d+) (%d+)$')
+  local field = string.format('%.0f', place)
+  if not at or not redis.call('ZSCORE', prefix .. 'gq:' .. group, at) then
+    redis.call('HSET', prefix .. 'gv:' .. group, topic, field .. ' ' .. field)
+    return nil
+  end
+  if tonumber(age) > place then
+    return 0
+  end
+  local more = #message - redis.call('HSTRLEN', messages, at)
+  redis.call('HSET', messages, at, message)
+  redis.call('HSET', prefix .. 'gv:' .. group, topic, at .. ' ' .. field)
+  return more
+end
+
+-- An entry of a queue that is from a group: the group, its place in it, and the message with its heads; or nil.
+local function part_of_group(value)
+  local first = value:byte(1)
+  if not first or math.floor(first / 16) ~= 3 or first % 2 == 0 then
+    return nil
+  end
+  local low, high, length = struct.unpack('<I4I4H', value, 2)
+  local group = value:sub(12, 11 + length)
+  local rest = 12 + #group
+  if math.floor(first / 4) % 2 == 1 then
+    rest = rest + 2 + struct.unpack('<H', value, rest)
+  end
+  return group, high * 4294967296 + low, value:sub(rest)
+end
+
+-- Call `visit` for the entries of a session's queue that are from groups and not done: number, group, place, message.
+local function each_of_groups(prefix, cid, visit)
+  local number = tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'h') or 0)
+  local head = number
+  while true do
+    local values = redis.call('LRANGE', prefix .. 'q:' .. cid, number - head, number - head + AT_ONCE - 1)
+    for i = 1, #values do
+      local group, place, message = part_of_group(values[i])
+      if group and redis.call('HGET', prefix .. 'st:' .. cid, number) ~= 'd' then
+        visit(number, group, place, message)
+      end
+      number = number + 1
+    end
+    if #values < AT_ONCE then
+      return
+    end
+  end
+end
+
+-- Whether a session has messages of this key in its queue. `known`: for this call, client id -> its groups and keys.
+local function has_key(prefix, cid, group, key, known)
+  if not known[cid] then
+    known[cid] = {}
+    each_of_groups(prefix, cid, function(_, of, _, message)
+      known[cid][of .. (key_of(message) or '')] = true
+    end)
+  end
+  return known[cid][group .. key] or false
+end
+
+-- Keep a message that waits, apart from the list.
+local function keep(prefix, group, place, message)
+  local field = string.format('%.0f', place)
+  redis.call('HSET', prefix .. 'gm:' .. group, field, message)
+  redis.call('ZADD', prefix .. 'gq:' .. group, field, field)
+end
+
+-- Put a message back to its place, where it waits.
+local function put_back(prefix, group, place, message)
+  if redis.call('EXISTS', prefix .. 'gs:' .. group) == 0 then
+    return
+  end
+  local key = prefix .. 'g:' .. group
+  local more = not key_of(message) and redis.call('HGET', key, 'o:last_value') == '1'
+    and supersede(prefix, group, place, message)
+  if not more then
+    keep(prefix, group, place, message)
+    more = #message
+  end
+  redis.call('HINCRBY', key, 'b', more)
+end

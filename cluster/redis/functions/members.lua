@@ -1,0 +1,146 @@
+-- What a call has to send to nodes about groups; and the members of groups with persistent sessions. Their node announces the
+-- room of each, and a message goes into the queue of such a session in the step in which it gets its place.
+
+-- What nodes are to be sent: `leases`, node -> {group, place, message, ...}; `keyed`, the same of groups with an order;
+-- `given`, node -> items {client id, first queue number, group, epoch, total, entries ...}: entries that are in queues of its
+-- sessions now, and the number of all that the member has got in this way.
+local function nothing_told()
+  return {leases = {}, keyed = {}, given = {}}
+end
+
+-- Send it. Returns what is for the caller, to be sent with its reply: leases, but none of groups with an order; and the list
+-- of items, or nil. (The numbers of entries in the reply are lower than those of the items.)
+local function tell_all(prefix, node, told)
+  for other, list in pairs(told.keyed) do
+    tell(prefix, other, 'leased', list)
+  end
+  for other, list in pairs(told.leases) do
+    if other ~= node then
+      tell(prefix, other, 'leased', list)
+    end
+  end
+  for other, items in pairs(told.given) do
+    if other ~= node then
+      tell(prefix, other, 'given', items)
+    end
+  end
+  return told.leases[node] or {}, told.given[node]
+end
+
+-- The name of a member in `gr` and `go` of its group; nodes have no colon in theirs.
+local MEMBER = 'c:'
+
+local function is_member(name)
+  return name:sub(1, #MEMBER) == MEMBER
+end
+
+local ITEM_HEAD = 5           -- elements before the entries
+local CHARACTERS = {}         -- by number; Redis lets a library use `string` only in functions
+
+-- The field of `s:<client id>` with the number of messages of a group that were put into its queue in this way.
+local function counter_of(group)
+  return 'k' .. group
+end
+
+-- A member as part of a rotation; nil if the connection has ended for which its room was announced. `packed`: its field in
+-- `go`, MessagePack: node, epoch of its connection, limit of the number above, highest QoS, 1 = it gets RETAIN as published,
+-- subscription identifiers as properties. `nodes`: for this call, node -> whether it lives.
+local function taker_of(prefix, group, name, packed, nodes)
+  local node, epoch, limit, qos, as_published, identifiers = unpack(cmsgpack.unpack(packed))
+  local cid = name:sub(#MEMBER + 1)
+  local state = redis.pcall('HMGET', prefix .. 's:' .. cid, 'o', 'e', 'h', 'b', 'x', counter_of(group))
+  if nodes[node] == nil then
+    nodes[node] = live(prefix, node)
+  end
+  if state.err or state[1] ~= node or tonumber(state[2]) ~= epoch or not nodes[node]
+      or not (tonumber(state[3]) and tonumber(state[4])) then
+    return nil
+  end
+  local kind, between = 49, struct.pack('<H', #group) .. group   -- an entry begins with kind and place: `part_of_group`
+  if identifiers ~= '' then
+    kind, between = kind + 4, between .. struct.pack('<H', #identifiers) .. identifiers
+  end
+  local total = tonumber(state[6] or 0)
+  return {name = name, cid = cid, node = node, room = limit - total, total = total, qos = qos, kind = string.char(kind),
+    retained_kind = string.char(kind + 2 * as_published), between = between, head = tonumber(state[3]),
+    bytes = tonumber(state[4]), incarnation = tonumber(state[5]), step = 1, item = {cid, 0, group, epoch, 0}}
+end
+
+-- Add the messages with these indices to those for a member; the first one has this place. Stops at a message with heads.
+-- Returns the index after the last one. (The longest loop of the library: it makes one text for each message.)
+local function add_entries(taker, place, messages, from, to)
+  local item, qos, between, bytes, byte = taker.item, taker.qos, nil, taker.bytes, string.byte
+  if not CHARACTERS[0] then
+    for i = 0, 255 do
+      CHARACTERS[i] = string.char(i)
+    end
+  end
+  for i = from, to do
+    local message, kind, low = messages[i], taker.kind, place % 256
+    local first = byte(message, 1)
+    if first >= FIRST_HEAD then
+      to = i - 1
+      break
+    end
+    if first % 8 > qos then                      -- its QoS is higher; or it has RETAIN, which means something else in a queue
+      kind = first % 8 > 3 and taker.retained_kind or kind
+      message = CHARACTERS[first - first % 8 + math.min(first % 4, qos)] .. message:sub(2)
+    end
+    if low == 0 or not between then
+      between = struct.pack('<I4I4', place % 4294967296, math.floor(place / 4294967296)):sub(2) .. taker.between
+    end
+    message = kind .. CHARACTERS[low] .. between .. message
+    bytes = bytes + #message
+    item[#item + 1] = message
+    place = place + 1
+  end
+  taker.bytes = bytes
+  return to + 1
+end
+
+-- Append what was added for a member to its queue.
+local function fill_queue(prefix, group, taker, told)
+  local key, item, length = prefix .. 's:' .. taker.cid, taker.item, 0
+  for i = ITEM_HEAD + 1, #item, AT_ONCE do
+    length = redis.call('RPUSH', prefix .. 'q:' .. taker.cid, unpack(item, i, math.min(i + AT_ONCE - 1, #item)))
+  end
+  local count = #item - ITEM_HEAD
+  item[2], item[5] = taker.head + length - count, taker.total + count
+  redis.call('HSET', key, 'b', taker.bytes, 'g', 1, counter_of(group), item[5])
+  if noted_tails() then
+    note_tail(key, taker.incarnation, item[2])
+  end
+  append(told.given, taker.node, item)
+end
+
+-- A node announces the room of a member, as a limit of the number of messages that were put into its queue: so it does not
+-- matter how many are under way. 0: the node does not know the number, and has to be sent it first. `...`: the rest of the
+-- member's field in `go`. Returns whether the member has room.
+local function announce_member(prefix, node, told, group, cid, epoch, limit, ...)
+  local name, rooms, turns = MEMBER .. cid, prefix .. 'go:' .. group, prefix .. 'gr:' .. group
+  local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', counter_of(group))
+  if state[1] ~= node or tonumber(state[2]) ~= epoch
+      or (not state[3] and redis.call('SISMEMBER', prefix .. 'gs:' .. group, name) == 0) then
+    return false                                 -- it is connected elsewhere by now, or has left
+  end
+  local total = tonumber(state[3] or 0)
+  if limit == 0 then
+    append(told.given, node, {cid, 0, group, epoch, total})
+  end
+  if limit <= total then
+    redis.call('ZREM', turns, name)
+    return false
+  end
+  redis.call('HSET', rooms, name, cmsgpack.pack({node, epoch, limit, ...}))
+  if not redis.call('ZSCORE', turns, name) then
+    redis.call('ZADD', turns, redis.call('HGET', prefix .. 'g:' .. group, 'v') or 0, name)
+  end
+  return true
+end
+
+-- A session has left the group.
+local function forget_member(prefix, group, name)
+  redis.call('ZREM', prefix .. 'gr:' .. group, name)
+  redis.call('HDEL', prefix .. 'go:' .. group, name)
+  redis.call('HDEL', prefix .. 's:' .. name:sub(#MEMBER + 1), counter_of(group))
+end

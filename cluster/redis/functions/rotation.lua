@@ -1,0 +1,309 @@
+-- The rotation of a group: the nodes and members with room for its messages, in order of their virtual time. A call reads
+-- those that it may need once, gives them messages (`lease`), and writes what has changed (`end_rotation`).
+
+local QUEUED = 100000         -- messages that are leased to one node beyond its room, unless the group is declared otherwise
+
+local function add_taker(rotation, taker, time)
+  taker.time = time
+  rotation.takers[#rotation.takers + 1] = taker
+  rotation.heap[#rotation.heap + 1] = taker      -- sorted, so it is a heap
+  rotation.room = rotation.room + taker.room
+end
+
+-- Read the rotation. `strategy`, `most`: settings of the group. `count`: the number of messages to give: no more takers can get
+-- one. If there are fewer takers, a turn is several messages (`run`).
+local function rotation_of(prefix, group, strategy, most, count)
+  local keyed = (strategy or 'rotation') ~= 'rotation'
+  local rotation = {group = group, takers = {}, heap = {}, room = 0, left = 0, keyed = keyed, most = most}
+  local found = redis.call('ZRANGE', prefix .. 'gr:' .. group, 0, keyed and -1 or count - 1, 'WITHSCORES')
+  local fields, gone, nodes, at = {}, {}, {}, 0
+  for i = 1, #found, 2 do
+    fields[#fields + 1] = found[i]
+    if not is_member(found[i]) then
+      fields[#fields + 1] = 'w:' .. found[i]
+      fields[#fields + 1] = 't:' .. found[i]
+    end
+  end
+  local values = in_parts('HMGET', prefix .. 'go:' .. group, fields)
+  for i = 1, #found, 2 do
+    local name, time = found[i], tonumber(found[i + 1])
+    if not is_member(name) then
+      add_taker(rotation, {name = name, room = tonumber(values[at + 1] or 1), step = 1 / tonumber(values[at + 2] or 1),
+        total = tonumber(values[at + 3] or 0), leases = {}}, time)
+      at = at + 3
+    else
+      at = at + 1
+      local taker = not keyed and values[at] and taker_of(prefix, group, name, values[at], nodes)
+      if taker then
+        add_taker(rotation, taker, time)
+      elseif not keyed then
+        gone[#gone + 1] = name
+      end
+    end
+  end
+  rotation.run = math.max(1, math.floor(count / math.max(1, #rotation.heap)))
+  if gone[1] then
+    in_parts('ZREM', prefix .. 'gr:' .. group, gone)
+    in_parts('HDEL', prefix .. 'go:' .. group, gone)
+    return rotation_of(prefix, group, strategy, most, count)     -- others may have a turn
+  end
+  return rotation
+end
+
+-- The first of the heap has another time now, or no room: restore the order.
+local function sift(heap)
+  local first, count = heap[1], #heap
+  if first.room <= 0 then
+    first, heap[count] = heap[count], nil
+    count = count - 1
+  end
+  if count == 0 then
+    return
+  end
+  local i = 1
+  while 2 * i <= count do
+    local child = 2 * i
+    if child < count and heap[child + 1].time < heap[child].time then
+      child = child + 1
+    end
+    if heap[child].time >= first.time then
+      break
+    end
+    heap[i] = heap[child]
+    i = child
+  end
+  heap[i] = first
+end
+
+-- The node or member with room whose turn it is, or nil. `rotation.left`: messages that it gets before the next one.
+local function next_taker(rotation)
+  local heap, now = rotation.heap, rotation.current
+  if now and rotation.left > 0 and now.room > 0 then
+    return now
+  end
+  while heap[1] and heap[1].room <= 0 do
+    sift(heap)
+  end
+  now = heap[1]
+  if now then
+    rotation.current, rotation.left = now, math.min(rotation.run, now.room)
+    rotation.now, now.time = now.time, now.time + now.step * rotation.left
+    sift(heap)
+  end
+  return now
+end
+
+-- For a group with an order: the node with room whose turn it is. Turns go to nodes that have keys, too: there is no heap.
+local function next_node(rotation)
+  local first = nil
+  for _, node in ipairs(rotation.takers) do
+    if node.room > 0 and (first == nil or node.time < first.time) then
+      first = node
+    end
+  end
+  return first
+end
+
+-- A node as part of the rotation, with room or without; nil if it has ended.
+local function node_of(prefix, rotation, name)
+  for _, taker in ipairs(rotation.takers) do
+    if taker.name == name then
+      return taker
+    end
+  end
+  if name == '' or not live(prefix, name) then
+    return nil
+  end
+  local total = redis.call('HGET', prefix .. 'go:' .. rotation.group, 't:' .. name)
+  local node = {name = name, room = 0, total = tonumber(total or 0), leases = {}}
+  rotation.takers[#rotation.takers + 1] = node
+  return node
+end
+
+-- Order by key. While messages of a key are with a node, or it has given some to a session that has not finished them, the
+-- key is bound to that node: all that follow are leased to it, whether it has room or not, and it keeps their order.
+-- The binding is a field of `gk:<group>`: number of the last lease, 1 = the node gives the key up, node or nothing, client
+-- id of the persistent session that has got the last message, if any.
+local function binding_of(prefix, group, key)
+  local number, closing, node, cid = (redis.call('HGET', prefix .. 'gk:' .. group, key) or ''):match(
+    '^(%d+) ([01]) (%S*) (.*)$')
+  return number and {number = number, closing = closing == '1', node = node, cid = cid}
+end
+
+local function bind(prefix, group, key, bound)
+  redis.call('HSET', prefix .. 'gk:' .. group, key, string.format('%s %d %s %s', bound.number, bound.closing and 1 or 0,
+    bound.node, bound.cid))
+end
+
+-- The binding without its node; it stays for the sake of its session, if there is one.
+local function unbind(prefix, group, key, bound)
+  if bound.cid == '' then
+    redis.call('HDEL', prefix .. 'gk:' .. group, key)
+  else
+    bound.node, bound.closing = '', false
+    bind(prefix, group, key, bound)
+  end
+end
+
+-- Whether a node has as many leases as messages of the group may wait.
+local function is_loaded(prefix, rotation, node)
+  node.count = node.count or redis.call('HLEN', leases_of(prefix, node.name, rotation.group))
+  return node.count + #node.leases / 2 >= rotation.most
+end
+
+-- The node that gets a message with a key, and the message with the head of its lease; or nil.
+local function node_of_key(prefix, rotation, key, message)
+  local bound, elsewhere = binding_of(prefix, rotation.group, key), 0
+  local node = bound and node_of(prefix, rotation, bound.node)
+  if node and (bound.closing or is_loaded(prefix, rotation, node)) then
+    return nil
+  end
+  if not node then
+    node = next_node(rotation)
+    if not node then
+      return nil
+    end
+    rotation.known = rotation.known or {}
+    local cid = bound and bound.cid or ''
+    if cid ~= '' and has_key(prefix, cid, rotation.group, key, rotation.known) then
+      elsewhere = 1
+    else
+      cid = ''
+    end
+    bound = {node = node.name, closing = false, cid = cid}
+  end
+  rotation.number = (rotation.number or tonumber(redis.call('HGET', prefix .. 'g:' .. rotation.group, 'l') or 0)) + 1
+  bound.number = string.format('%.0f', rotation.number)
+  bind(prefix, rotation.group, key, bound)
+  return node, string.char(80 + elsewhere) .. key .. struct.pack('<d', rotation.number) .. message:sub(KEY_HEAD + 1)
+end
+
+-- Lease a message to a node.
+local function add_lease(rotation, node, place, message, told)
+  node.leases[#node.leases + 1] = place
+  node.leases[#node.leases + 1] = message
+  append(rotation.keyed and told.keyed or told.leases, node.name, rotation.group, place, message)
+end
+
+-- Lease a message of a group with an order to the node of its key. Returns whether there is one.
+local function lease_keyed(prefix, rotation, place, message, told)
+  local node, key = nil, key_of(message)
+  if key then
+    node, message = node_of_key(prefix, rotation, key, message)
+  else
+    node = next_node(rotation)                   -- it came before the group had an order
+  end
+  if not node then
+    return false
+  end
+  rotation.used, node.used = true, true
+  if node.room > 0 then
+    rotation.now = node.time
+    node.time, node.room, rotation.room = node.time + node.step, node.room - 1, rotation.room - 1
+  end
+  add_lease(rotation, node, place, message, told)
+  return true
+end
+
+-- Give one message to a node or member with room. One with heads goes to the node of the member: it may have failed so often
+-- that it is a dead letter now.
+local function lease_to(prefix, rotation, taker, place, message, told)
+  rotation.used, taker.used, rotation.left = true, true, rotation.left - 1
+  if taker.cid and message:byte(1) >= FIRST_HEAD then
+    taker = node_of(prefix, rotation, taker.node)
+  end
+  if taker.room > 0 then
+    taker.room, rotation.room = taker.room - 1, rotation.room - 1
+  end
+  if taker.cid then
+    add_entries(taker, place, {message}, 1, 1)
+  else
+    add_lease(rotation, taker, place, message, told)
+  end
+end
+
+-- Give a message to the node or member with room whose turn it is, or to the node of its key. `told`: what nodes have to be
+-- sent. Returns whether there is one.
+local function lease(prefix, rotation, place, message, told)
+  if rotation.keyed then
+    return lease_keyed(prefix, rotation, place, message, told)
+  end
+  local taker = next_taker(rotation)
+  if taker then
+    lease_to(prefix, rotation, taker, place, message, told)
+  end
+  return taker ~= nil
+end
+
+-- Give messages, of which the first one has this place, one after the other. Returns the number of those that are given.
+local function lease_all(prefix, rotation, place, messages, told)
+  local i = 1
+  while i <= #messages do
+    local taker = not rotation.keyed and next_taker(rotation)
+    if taker and taker.cid and messages[i]:byte(1) < FIRST_HEAD then
+      local count = math.min(rotation.left, taker.room, #messages - i + 1)
+      count = add_entries(taker, place + i - 1, messages, i, i + count - 1) - i
+      rotation.used, taker.used, rotation.left = true, true, rotation.left - count
+      taker.room, rotation.room = taker.room - count, rotation.room - count
+      i = i + count
+    elseif lease(prefix, rotation, place + i - 1, messages[i], told) then
+      i = i + 1
+    else
+      break
+    end
+  end
+  return i - 1
+end
+
+-- Write the leases of a node; `fields` of `go` follow.
+local function end_leasing(prefix, rotation, node, told, fields)
+  local group, total = rotation.group, node.total + #node.leases / 2
+  append(rotation.keyed and told.keyed or told.leases, node.name, group, 0, total)
+  in_parts('HSET', leases_of(prefix, node.name, group), node.leases, 2)
+  redis.call('SADD', prefix .. 'gl:' .. node.name, group)
+  fields[#fields + 1] = 't:' .. node.name
+  fields[#fields + 1] = total
+  if node.time then
+    fields[#fields + 1] = node.name
+    fields[#fields + 1] = node.room
+  end
+end
+
+-- Write the entries of a member. If its queue is damaged, its messages wait again.
+local function end_filling(prefix, rotation, member, told)
+  local group = rotation.group
+  if member.item[ITEM_HEAD + 1] and not attempt(prefix, CLIENT, member.cid, fill_queue, prefix, group, member, told) then
+    for i = ITEM_HEAD + 1, #member.item do
+      local _, place, message = part_of_group(member.item[i])
+      put_back(prefix, group, place, message)
+    end
+    member.room = 0
+  end
+end
+
+-- Write what the turns have changed, but for the time of the last one (`now`).
+local function end_rotation(prefix, rotation, told)
+  local group, fields, turns, full = rotation.group, {}, {}, {}
+  if not rotation.used then
+    return
+  end
+  for _, taker in ipairs(rotation.takers) do
+    if taker.cid and taker.used then
+      end_filling(prefix, rotation, taker, told)
+    elseif taker.leases and taker.leases[1] then
+      end_leasing(prefix, rotation, taker, told, fields)
+    end
+    if taker.time and taker.room <= 0 then
+      full[#full + 1] = taker.name
+    elseif taker.used then
+      turns[#turns + 1] = taker.time
+      turns[#turns + 1] = taker.name
+    end
+  end
+  in_parts('HSET', prefix .. 'go:' .. group, fields, 2)
+  in_parts('ZADD', prefix .. 'gr:' .. group, turns, 2)
+  in_parts('ZREM', prefix .. 'gr:' .. group, full)
+  if rotation.number then
+    redis.call('HSET', prefix .. 'g:' .. group, 'l', string.format('%.0f', rotation.number))
+  end
+end

@@ -1,0 +1,26 @@
+"""A node leaves: nothing that only it was to do is lost."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.test_damaged_keys import Caller
+from tests.harness.redis_process import RedisProcess
+
+WILL = b"\x01\x00c" + b"\x11\x01\x00wgone"  # client id, message
+
+
+@pytest.fixture
+def caller(redis_server: RedisProcess) -> Iterator[Caller]:
+    made = Caller(redis_server.port)
+    yield made
+    made.redis.close()
+
+
+def test_wills_that_it_has_just_got_from_a_dead_node_are_due_for_any_other(caller: Caller) -> None:
+    """Its call for a dead node and its own end may wait in one pipeline: it never sees the wills."""
+    epoch = caller.call("claim", b"n2", b"c", 0, 4, WILL, 100, b"", 1)[0]
+    assert caller.call("bury", b"n1", b"n2", caller.redis.hget("mq:nodes", "n2")) == [epoch, WILL]
+    caller.call("leave", b"n1")
+    caller.call("join", b"n3", 2)
+    assert caller.call("due", b"n3", 100) == [0, epoch, WILL]

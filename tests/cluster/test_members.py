@@ -1,0 +1,246 @@
+"""Members with persistent sessions: Redis puts messages of their group into their queues when it gets them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from _speedups.base.msgpack import pack, unpack
+from _speedups.cluster.message_codec import decode_entry, decode_message, encode_message
+from cluster.redis.connector import function_library
+from tests.conftest import StartCluster
+from tests.harness.broker_process import until
+from tests.harness.cluster_process import ClusterProcess
+from tests.harness.redis_process import RedisProcess
+from tests.harness.shared_member import JOBS, Worker, gathered, publish
+from tests.harness.socket_client import SocketClient
+
+GROUP = b"$share/g/t"
+IDENTIFIER = b"\x0b\x07"
+
+
+class Nodes:
+    """Nodes `n1` and `n2`, which are no more than their calls. The members `a` and `b` have connections to `n2`."""
+
+    def __init__(self, port: int) -> None:
+        self.redis = redis.Redis(port=port)
+        self.redis.function_load(function_library(), replace=True)
+        self.sequence = {b"n1": 0, b"n2": 0}
+        for node in self.sequence:
+            self.call("join", node, 2)
+        self.epochs = {cid: self.claim(cid) for cid in (b"a", b"b")}
+        for cid, epoch in self.epochs.items():
+            self.commit(b"n2", changes=pack([["subscribed", cid, epoch, GROUP, 2], ["mark", 1]]))
+        self.told = self.redis.pubsub(ignore_subscribe_messages=True)
+        self.told.subscribe("mq:to:n2")
+        self.told.get_message(timeout=5)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return self.redis.fcall("flockmq_" + name, 0, "mq:", *arguments)
+
+    def claim(self, cid: bytes, node: bytes = b"n2") -> int:
+        return int(self.call("claim", node, cid, 1, 5, b"", 100, b"", 0, 1000)[0])
+
+    def commit(self, node: bytes = b"n1", **parts: Any) -> Any:
+        self.sequence[node] += 1
+        defaults = {"messages": [], "pushes": [], "log": b"", "header": b"", "targets": [], "changes": b""}
+        lists: dict[str, Any] = {"awaiting": [], "released": [], "wills": [], "releases": []}
+        block = {**defaults, **lists, "shares": [], "moves": []} | parts
+        block["shares"] = [100, 1 << 20, 0, *block["shares"]]
+        return self.call("commit", node, self.sequence[node], pack(list(block.values())), 100, 1 << 20, 0, "0-0")
+
+    def share(self, *messages: bytes, node: bytes = b"n1", **parts: Any) -> Any:
+        """New messages of the group."""
+        shares = [part for n in range(len(messages)) for part in (GROUP, n + 1)]
+        return self.commit(node, messages=list(messages), shares=shares, **parts)
+
+    def announce(
+        self, cid: bytes, limit: int, *, epoch: int = 0, qos: int = 2, more: tuple[int, bytes] = (0, b"")
+    ) -> Any:
+        """Node `n2` announces the room of a member."""
+        member = [GROUP, cid, epoch or self.epochs[cid], limit, qos, *more]
+        return self.call("acks", b"n2", pack([]), pack([[], [], [], [member]]))
+
+    def queue(self, cid: bytes) -> list[Any]:
+        """The entries of a queue, see `decode_entry`."""
+        return [decode_entry(entry) for entry in self.redis.lrange(b"mq:q:" + cid, 0, -1)]
+
+    @property
+    def waiting(self) -> int:
+        return int(self.redis.llen(b"mq:gw:" + GROUP) + self.redis.zcard(b"mq:gq:" + GROUP))
+
+    def items(self) -> list[Any]:
+        """The items that `n2` was sent last."""
+        kind, items = unpack(self.told.get_message(timeout=5)["data"])
+        assert kind == b"given"
+        return items  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def nodes(redis_server: RedisProcess) -> Iterator[Nodes]:
+    made = Nodes(redis_server.port)
+    yield made
+    made.told.close()
+    made.redis.close()
+
+
+def message(payload: bytes, qos: int = 1, *, retain: bool = False) -> bytes:
+    return encode_message(b"t", payload, qos, retain)
+
+
+def test_messages_go_round_and_wait_when_no_member_has_room(nodes: Nodes) -> None:
+    nodes.announce(b"a", 2)
+    nodes.announce(b"b", 3)
+    nodes.share(*(message(b"%d" % n) for n in range(7)))
+    assert [len(nodes.queue(cid)) for cid in (b"a", b"b")] == [2, 3]
+    assert nodes.waiting == 2
+    places = sorted(entry[4] for cid in (b"a", b"b") for entry in nodes.queue(cid))
+    assert places == [1, 2, 3, 4, 5]
+    assert nodes.redis.hget(b"mq:s:a", b"g") == b"1"
+    reply = nodes.announce(b"a", 3)  # its room is one message, the others keep waiting
+    assert [item[:5] for item in reply[3]] == [[b"a", 3, GROUP, nodes.epochs[b"a"], 3]]
+    assert nodes.waiting == 1
+    assert nodes.redis.hget(b"mq:g:" + GROUP, "b") == str(len(message(b"6"))).encode()
+
+
+def test_the_node_of_the_member_is_sent_entries_and_their_numbers(nodes: Nodes) -> None:
+    nodes.announce(b"a", 10)
+    nodes.share(message(b"x"), message(b"y"))
+    (item,) = nodes.items()
+    assert item[:5] == [b"a", 1, GROUP, nodes.epochs[b"a"], 2]
+    assert [decode_message(decode_entry(entry)[0])[1] for entry in item[5:]] == [b"x", b"y"]
+
+
+def test_messages_for_the_callers_own_session_follow_the_numbers_of_its_block(nodes: Nodes) -> None:
+    nodes.announce(b"a", 10)
+    incarnation = nodes.epochs[b"a"]
+    reply = nodes.share(message(b"x"), node=b"n2", pushes=[[b"a", incarnation, 1]])
+    assert reply[2:4] == [1, 1]  # the push of the block has the first number of the queue ...
+    (item,) = reply[-1]
+    assert item[:2] == [b"a", 2]  # ... and the message of the group the next one
+
+
+def test_qos_retain_and_identifiers_are_those_of_the_subscription(nodes: Nodes) -> None:
+    nodes.announce(b"a", 10, qos=1, more=(1, IDENTIFIER))
+    nodes.share(message(b"x", 2, retain=True), message(b"y", 1))
+    nodes.announce(b"a", 0)  # no room
+    nodes.announce(b"b", 10, more=(0, b""))
+    nodes.share(message(b"z", 2, retain=True))
+    first, second = nodes.queue(b"a")
+    assert first[1:4] == (True, IDENTIFIER, GROUP)
+    assert decode_message(first[0])[1:4] == (b"x", 1, False)
+    assert second[1:4] == (False, IDENTIFIER, GROUP)
+    (third,) = nodes.queue(b"b")
+    assert third[1:4] == (False, b"", GROUP)
+    assert decode_message(third[0])[1:4] == (b"z", 2, False)
+
+
+def test_a_place_beyond_32_bits(nodes: Nodes) -> None:
+    nodes.redis.hset(b"mq:g:" + GROUP, "n", (1 << 33) - 2)
+    nodes.announce(b"a", 10)
+    nodes.share(*(message(b"%d" % n) for n in range(5)))
+    assert [entry[4] for entry in nodes.queue(b"a")] == [(1 << 33) - 1 + n for n in range(5)]
+
+
+def test_a_member_whose_connection_has_ended_gets_nothing(nodes: Nodes) -> None:
+    nodes.announce(b"a", 10)
+    nodes.commit(b"n2", releases=[[b"a", nodes.epochs[b"a"], 1]])
+    nodes.share(message(b"x"))
+    assert (nodes.queue(b"a"), nodes.waiting) == ([], 1)
+    nodes.epochs[b"a"] = nodes.claim(b"a")
+    nodes.share(message(b"y"))
+    assert (nodes.queue(b"a"), nodes.waiting) == ([], 2)  # until its room is announced for this connection
+    nodes.announce(b"a", 10)
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 0)
+
+
+def test_an_announcement_of_an_earlier_connection_has_no_effect(nodes: Nodes) -> None:
+    earlier = nodes.epochs[b"a"]
+    nodes.epochs[b"a"] = nodes.claim(b"a")
+    nodes.announce(b"a", 10, epoch=earlier)
+    nodes.share(message(b"x"))
+    assert (nodes.queue(b"a"), nodes.waiting) == ([], 1)
+
+
+def test_a_member_of_a_dead_node_gets_nothing(nodes: Nodes) -> None:
+    nodes.announce(b"a", 10)
+    nodes.call("bury", b"n1", b"n2", nodes.redis.hget("mq:nodes", "n2"))
+    nodes.share(message(b"x"))
+    assert (nodes.queue(b"a"), nodes.waiting) == ([], 1)
+
+
+def test_a_member_that_has_left_gets_nothing(nodes: Nodes) -> None:
+    nodes.announce(b"a", 10)
+    nodes.commit(b"n2", changes=pack([["unsubscribed", b"a", nodes.epochs[b"a"], GROUP], ["mark", 1]]))
+    nodes.announce(b"a", 11)  # was under way
+    nodes.share(message(b"x"))
+    assert (nodes.queue(b"a"), nodes.waiting) == ([], 1)
+    assert not nodes.redis.hexists(b"mq:s:a", b"k" + GROUP)
+
+
+def test_a_node_that_does_not_know_the_number_is_sent_it(nodes: Nodes) -> None:
+    nodes.announce(b"a", 3)
+    nodes.share(message(b"x"), message(b"y"))
+    (item,) = nodes.announce(b"a", 0)[3]
+    assert item == [b"a", 0, GROUP, nodes.epochs[b"a"], 2]
+    nodes.share(message(b"z"))  # that was a question, and no limit: but there is no room until the next announcement
+    assert (len(nodes.queue(b"a")), nodes.waiting) == (2, 1)
+
+
+def test_a_damaged_queue_keeps_its_messages_in_the_group(nodes: Nodes) -> None:
+    nodes.announce(b"a", 10)
+    nodes.redis.set(b"mq:q:a", "damaged")
+    nodes.share(message(b"x"))
+    assert nodes.waiting == 1
+    nodes.announce(b"b", 10)
+    assert (len(nodes.queue(b"b")), nodes.waiting) == (1, 0)
+    nodes.share(message(b"y"))
+    assert len(nodes.queue(b"b")) == 2
+
+
+def test_a_message_that_has_failed_goes_to_the_node_of_the_member(nodes: Nodes) -> None:
+    nodes.announce(b"a", 1)
+    nodes.share(message(b"x"))
+    number = nodes.redis.hget(b"mq:s:a", "h")
+    nodes.announce(b"b", 10)
+    nodes.commit(b"n2", moves=[b"refused", GROUP, 1, b"a", int(number or 0) << 8 | 0x97])
+    assert nodes.redis.hkeys(b"mq:gl:n2 " + GROUP) == [b"1"]
+    assert nodes.queue(b"b") == []
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> ClusterProcess:
+    return start_cluster({"shared.window": 4}, nodes="ab")
+
+
+def direct(cluster: ClusterProcess, name: str) -> int:
+    """Messages that Redis has put into the queue of the member by itself."""
+    return int(cluster.redis.client().hget(f"mq:s:{name}", "k" + JOBS) or 0)
+
+
+@pytest.mark.parametrize("publish_at", ["a", "b"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_persistent_member_gets_all_without_leases(cluster: ClusterProcess, qos: int, publish_at: str) -> None:
+    worker = Worker(cluster["b"].port, "w", qos, persistent=True)
+    payloads = [b"%d" % number for number in range(20)]
+    with SocketClient(cluster[publish_at].port, "p", level=5) as publisher:
+        publish(publisher, *payloads, qos=qos)
+        found: list[bytes] = []
+
+        def all_there() -> bool:
+            found.extend(worker.look().answer())
+            return len(found) >= len(payloads)
+
+        until(all_there)
+    assert found == payloads
+    assert direct(cluster, "w") == 20
+    assert not cluster.redis.client().keys("mq:gl:*")
+
+
+def test_a_member_with_a_maximum_packet_size_gets_leases(cluster: ClusterProcess) -> None:
+    worker = Worker(cluster["b"].port, "w", 1, persistent=True, maximum_packet_size=1000)
+    with SocketClient(cluster["a"].port, "p", level=5) as publisher:
+        publish(publisher, b"1", b"2")
+        assert sorted(gathered([worker], 2)) == [b"1", b"2"]
+    assert direct(cluster, "w") == 0
