@@ -76,7 +76,8 @@ cdef class ClusterJournal(Journal):
     cdef Forward* forwards
     cdef Py_ssize_t forward_count, forward_capacity
     cdef list changes                  # for all nodes, in order of occurrence: tuples
-    cdef list wills                    # epochs of wills published or discarded
+    cdef list wills                    # epochs of wills published or discarded; (epoch, progress) of one under way
+    cdef tuple half_published          # as it is packed among AWAITING, with its progress; None: there is none
     cdef list releases                 # of sessions: (client id, epoch, sent)
     cdef readonly MessageLog log       # None = messages are not logged
     cdef object header                 # callable: returns the bytes before a batch for a peer

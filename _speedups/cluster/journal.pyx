@@ -45,7 +45,7 @@ from random import getrandbits
 
 cdef enum:
     QUARTER = 250              # milliseconds of the turn's clock
-    PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else for some microseconds each
+    PUSHES_MAX = 1000          # entries for queues in a block: Redis executes nothing else, for 5 us or more each
     ACKS_MAX = 1000            # likewise acknowledgements in a call, but for those of one session
 
 
@@ -219,6 +219,7 @@ cdef class ClusterJournal(Journal):
         self.node = node
         self.shared = True
         self.epoch = self.layout = 1
+        self.most_pushes = PUSHES_MAX
         self.share_limits = (1 << 30, 1 << 40, 0)
         self.to_tick = set()
         self.begin()
@@ -241,6 +242,7 @@ cdef class ClusterJournal(Journal):
         self.sessions = []
         self.changes = []
         self.wills = []
+        self.half_published = None
         self.releases = []
         self.identifiers = {}
         self.of_groups = {}
@@ -261,6 +263,10 @@ cdef class ClusterJournal(Journal):
     def open_layout(self, uint8_t layout):
         """All nodes speak this layout: 2 has properties, expiry, options and identifiers."""
         self.layout = layout
+
+    def limit_pushes(self, int most):
+        """Set how many entries for queues a block has, about: the next message, or part of it, is in the next one."""
+        self.most_pushes = most
 
     def clock_of(self, int64_t deadline):
         """A deadline of the cluster as a time of the turn's clock, at least 1; 0 stays 0.
@@ -346,7 +352,7 @@ cdef class ClusterJournal(Journal):
                     const uint8_t* identifiers, Py_ssize_t length) except -1:
         add(&self.pushes, self.index(<Subscriber>session), QUEUED,
             self.place(m, flags, identifiers[:length] if length else b""))
-        self.full = self.pushes.count >= PUSHES_MAX
+        self.full = self.pushes.count >= self.most_pushes
         return self.note(QUEUED)
 
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1:
@@ -357,6 +363,14 @@ cdef class ClusterJournal(Journal):
         cdef uint64_t place = self.place(m, 2 | m.retain << 2, b"")
         add(&self.handshakes, self.index(<Subscriber>session), AWAITING, place << 16 | packet_id)
         return self.note(AWAITING)
+
+    cdef int progress(self, object session, uint16_t packet_id, uint64_t will, Message* m, uint32_t hash) except -1:
+        if will:
+            self.wills.append((will, hash))
+        elif packet_id:
+            self.half_published = (session.client_id, session.session_id, packet_id,
+                                   self.place(m, 2 | m.retain << 2, b"") + 1, hash)
+        return 0
 
     cdef int retained(self, Message* m) except -1:
         cdef bytes value = PyBytes_FromStringAndSize(NULL, stored_size(m))
@@ -682,8 +696,11 @@ cdef class ClusterJournal(Journal):
         return 0
 
     cdef int pack_handshakes(self, Buffer* b, uint8_t kind) except -1:
-        """[client id, incarnation, packet identifier, place of the message from 1 on], the last for AWAITING only."""
-        cdef Py_ssize_t i, count = 0
+        """[client id, incarnation, packet identifier, place of the message from 1 on], the last for AWAITING only.
+
+        The progress of a publication follows in the last one of AWAITING: a block is sealed after one is noted.
+        """
+        cdef Py_ssize_t i, count = kind == AWAITING and self.half_published is not None
         cdef Item* item
         cdef Session session
         cdef bytes client_id
@@ -702,6 +719,8 @@ cdef class ClusterJournal(Journal):
             put_number(b, &self.packing, item.number & 0xFFFF)
             if kind == AWAITING:
                 put_number(b, &self.packing, (item.number >> 16) + 1)
+        if kind == AWAITING and self.half_published is not None:
+            put_object(b, &self.packing, self.half_published)
         return 0
 
     cdef list pack_acks(self):

@@ -20,6 +20,8 @@ cdef enum:
     KEY_LAYOUT = 5             # of the key before a message of a group
     KEY_SIZE = 13
     ELSEWHERE = 1              # in its first byte: a session that is elsewhere has messages of the key
+    PROGRESS_LAYOUT = 6        # of the progress before a message whose publication is under way
+    PROGRESS_SIZE = 5
 
 # What stands before a message of a group.
 cdef struct Heads:

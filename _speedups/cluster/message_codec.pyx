@@ -6,7 +6,8 @@ properties length u32, [deadline u64 in milliseconds of the cluster's clock], to
 there may be one byte (OF_SHARE | AS_PUBLISHED | HAS_IDENTIFIERS | 3 << 4), [place u64, length u16, group],
 [length u16, identifiers as properties] before it. One of a group with an order has a key before it: one byte
 (ELSEWHERE | 5 << 4), hash u32, number of the lease as a double. One that was sent without success has failures before
-it: one byte (4 << 4), deliveries u16, reason code of the last u8.
+it: one byte (4 << 4), deliveries u16, reason code of the last u8. A message that awaits PUBREL, or a will, whose
+publication is under way has its progress before it: one byte (6 << 4), u32.
 """
 
 from libc.string cimport memcpy
@@ -111,6 +112,13 @@ def decode_message(bytes data not None):
     cdef Publication m = read_message(data, len(data), &deadline)
     return (m.topic[:m.topic_length], m.payload[:m.payload_length], m.qos, bool(m.retain),
             m.properties[:m.properties_length], deadline)
+
+
+def split_progress(bytes data not None):
+    """(progress, message) of a message that awaits PUBREL, or of a will, as Redis has it; 0: nobody has it yet."""
+    if len(data) < PROGRESS_SIZE or data[0] >> 4 != PROGRESS_LAYOUT:
+        return 0, data
+    return int.from_bytes(data[1:PROGRESS_SIZE], "little"), data[PROGRESS_SIZE:]
 
 
 cdef Opened open_entry(const uint8_t* p, Py_ssize_t size) except *:

@@ -9,13 +9,12 @@ DISCONNECT and AUTH. `denied(channel, topic)` is called at the client's first de
 `publish(channel, topic, payload, qos, retain, packet_id, dup)`, which calls `publish_as` or `drop_publish`.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
-from _speedups.base.buffers cimport buffer_size
 from _speedups.base.cursor cimport Cursor, read_header, read_varint, varint_size
-from _speedups.session.incoming_qos2 cimport incoming_bytes, incoming_count
+from _speedups.session.incoming_qos2 cimport Awaiting, incoming_bytes, incoming_count
 from _speedups.session.journal cimport BLOCK_MAX
 from _speedups.session.message cimport (
     Message, Publication, message_new, message_release, publication_of, publication_of_message,
@@ -41,7 +40,7 @@ from _speedups.session.counters cimport (
 )
 from _speedups.session.turn cimport (
     ALIASES_MAX, DELAYS_ARE_OFF, NO_REASON, NO_RIGHT, NOT_REWRITABLE, ONLY_THE_BROKER, PAYLOAD_NOT_UTF_8,
-    TOO_MANY_DELAYED, TOO_MANY_UNRELEASED, WRONG_DELAY, Outlet,
+    TOO_MANY_DELAYED, TOO_MANY_UNRELEASED, WRONG_DELAY, Outlet, record_position,
 )
 
 from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
@@ -252,7 +251,7 @@ cdef class Channel(Outlet):
     cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1:
         """Handle one packet."""
         cdef int kind = first_byte >> 4
-        cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
+        cdef uint64_t before = record_position(self.turn)
         cdef bint adds
         cdef uint8_t* p
         if kind == PUBLISH:
@@ -270,11 +269,11 @@ cdef class Channel(Outlet):
         else:
             self.dispatch(first_byte, body, n)
         # If the store is behind, a client that adds work or memory to it is not read until it has caught up.
-        adds = buffer_size(&self.turn.journal.records) > before or self.held > self.turn.committed
+        adds = record_position(self.turn) > before or self.held > self.turn.committed
         if (adds or kind in (SUBSCRIBE, UNSUBSCRIBE)) and not self.gate & PARSE_GATE and self.turn.overloaded():
             self.close_gate(STORE_BEHIND)
             self.turn.await_store(self)
-        elif adds and self.turn.journal.weight > BLOCK_MAX:
+        elif adds and (self.turn.journal.full or self.turn.journal.weight > BLOCK_MAX):
             self.turn.seal()
         return 0
 
@@ -303,7 +302,7 @@ cdef class Channel(Outlet):
         publication = publication_of(body + 2, body[0] << 8 | body[1], payload, end - payload, qos, first_byte & 1)
         publication.publisher = <void*>self.session
         publication.dup = first_byte & FLAG_DUP
-        publication.repeatable = qos == 1
+        publication.divisible = qos == 1        # its client sends it again until it gets PUBACK
         publication.packet_size = end - packet
         if self.level == 5:
             if not self.take_properties(&publication, first_byte, packet) or not self.within_receive_maximum(qos, packet_id):
@@ -485,17 +484,17 @@ cdef class Channel(Outlet):
 
     cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1:
         """Publish a message that the client may publish, and acknowledge it."""
-        cdef Py_ssize_t before
+        cdef uint64_t before
         cdef Message* message
         cdef uint8_t code = 0
         if publication.qos == 0:
             self.router.publish_now_or_later(publication)
             return 0
         if publication.qos == 1:
-            before = buffer_size(&self.turn.journal.records)
+            before = record_position(self.turn)
             if self.router.publish_now_or_later(publication) == 0 and self.level == 5:
                 code = CODE_NO_MATCHING_SUBSCRIBERS
-            return self.acknowledge(PUBACK << 4, packet_id, buffer_size(&self.turn.journal.records) > before, code, 0)
+            return self.acknowledge(PUBACK << 4, packet_id, record_position(self.turn) > before, code, 0)
         if self.session.awaits(packet_id):
             # A duplicate: PUBREC again, but not before the first one may be sent.
             return self.acknowledge(PUBREC << 4, packet_id, self.session.recorded() and self.turn.behind(), 0, 0)
@@ -571,19 +570,24 @@ cdef class Channel(Outlet):
 
     cdef int handle_pubrel(self, uint16_t packet_id) except -1:
         """Make the message available, exactly once; PUBCOMP for an unknown identifier too [MQTT-4.3.3-2]."""
-        cdef Py_ssize_t before = buffer_size(&self.turn.journal.records)
-        cdef Message* message = self.session.release(packet_id)
+        cdef uint64_t before = record_position(self.turn)
+        cdef Awaiting found = self.session.release(packet_id)
         cdef Publication publication
         cdef bint wait
         cdef uint8_t code = 0
-        if message != NULL:
+        if found.message != NULL:
             try:
-                publication = publication_of_message(message)
+                publication = publication_of_message(found.message)
                 publication.publisher = <void*>self.session
+                publication.divisible = True
+                if self.session.recorded():
+                    publication.packet_id = packet_id
+                    publication.progress = found.progress
                 self.router.publish_now_or_later(&publication)
             finally:
-                message_release(message)
-            wait = buffer_size(&self.turn.journal.records) > before
+                message_release(found.message)
+            self.session.released(packet_id)
+            wait = record_position(self.turn) > before
         else:
             wait = self.session.recorded() and self.turn.behind()
             if self.level == 5:

@@ -33,6 +33,7 @@ cdef class Router:
     cdef int delay(self, Publication* publication) except -1
     cdef int publish_due(self, Message* message, bytes publisher) except -1
     cdef int route(self, Publication* publication) except -1
+    cdef int give_in_slices(self, Publication* publication, const Plan* plan) except -1
     cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1
     cdef bint send_to_one(self, Group group, Publication* publication, Tracer tracer) except -1
     cdef bint send_level_5(self, Subscriber subscriber, Outlet outlet, const uint8_t* identifiers,

@@ -21,6 +21,7 @@ from _speedups.codec.topics cimport TOPIC_CONTROL_CHARACTER, check_topic_name, h
 from _speedups.routing.delayed cimport DelayedMessages, Waiting, delay_of, is_delayed
 from _speedups.routing.plans cimport KEEPS_RETAIN
 from _speedups.routing.retained cimport RetainedSearch, RetainedTree
+from _speedups.routing.slices cimport Slices, slices_free, slices_make
 from _speedups.routing.subscriptions cimport SubscriptionTree
 from _speedups.session.counters cimport (
     DELAYED_PUBLISHED, DELAYED_REFUSED, DELIVERY_DENIED, DROPPED_QUEUE_FULL, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED,
@@ -182,6 +183,8 @@ cdef class Router:
         cdef object hook = self.turn.deliver_hook
         cdef uint64_t sent = 0
         cdef int receivers = 0
+        cdef uint32_t count
+        cdef bint divided = False
         cdef Tracer tracer = self.turn.tracer
         if publication.looked_up and self.looked_up:
             plan = self.plan
@@ -190,13 +193,18 @@ cdef class Router:
             plan = self.filters.known(publication.topic, publication.topic_length, &h)
         if plan == NULL or plan.generation != self.filters.generation:
             plan = self.filters.plan(publication.topic, publication.topic_length, h)
+        count = plan.count
+        if publication.divisible and self.turn.journal.most_pushes:
+            divided = publication.progress or count > <uint32_t>self.turn.journal.most_pushes
+            if publication.progress:
+                count = 0                             # all but some persistent sessions have it
         try:
             if publication.message == NULL and (
                     (publication.retain and not publication.forwarded) or (publication.qos and plan.count)):
                 publication.message = made = message_new(publication)
                 if made == NULL:
                     raise MemoryError
-            if publication.retain and not publication.forwarded:
+            if publication.retain and not publication.forwarded and not publication.progress:
                 self.retain(publication)
             if tracer is not None:
                 if not tracer.follows(publication.topic, publication.topic_length):
@@ -205,7 +213,7 @@ cdef class Router:
                     trace_delivery(tracer, "retained", None, publication, publication.qos, "")
                 elif plan.count == 0:
                     trace_delivery(tracer, "dropped", None, publication, publication.qos, "nobody here has subscribed")
-            for i in range(plan.count):
+            for i in range(count):
                 receiver = &plan.receivers[i]
                 subscriber = <Subscriber>receiver.subscriber
                 if receiver.flags & (NOT_OWN | ONLY_OWN) and is_withheld(subscriber, receiver.flags, publication):
@@ -215,7 +223,7 @@ cdef class Router:
                         receivers += 1
                         if not publication.forwarded:     # else the node that accepted it has chosen the member
                             sent += self.send_to_one(<Group>subscriber, publication, tracer)
-                    else:
+                    elif not divided or subscriber.kind != SHARED:
                         receivers += subscriber.accept(publication, plan, receiver)
                     continue
                 receivers += 1
@@ -244,6 +252,8 @@ cdef class Router:
                 sent += 1
                 if tracer is not None:
                     trace_delivery(tracer, "sent", subscriber, publication, 0, "")
+            if divided:
+                receivers += self.give_in_slices(publication, plan)
         finally:
             if made != NULL:
                 publication.message = NULL
@@ -255,6 +265,36 @@ cdef class Router:
         elif receivers == 0:
             self.turn.counters[PUBLISH_UNROUTED] += 1
         return receivers
+
+    cdef int give_in_slices(self, Publication* publication, const Plan* plan) except -1:
+        """Queue a message for the persistent sessions of the plan that lack it. Returns their number.
+
+        A block that is full is sealed, with the progress of the publication. If this node dies before the next one is
+        stored, the node that has the publisher then goes on from there. The plan is not valid after that.
+        """
+        cdef Slices slices
+        cdef Subscriber subscriber
+        cdef Receiver* receiver
+        cdef uint32_t i, hash, last = 0
+        cdef int given = 0
+        slices_make(&slices, plan)
+        try:
+            for i in range(slices.count):
+                receiver = &slices.places[i].receiver
+                subscriber = <Subscriber>receiver.subscriber
+                hash = slices.places[i].hash
+                if hash < publication.progress or (
+                        receiver.flags & (NOT_OWN | ONLY_OWN) and is_withheld(subscriber, receiver.flags, publication)):
+                    continue
+                if given and self.turn.journal.full and hash > last:
+                    self.turn.journal.progress(<object>publication.publisher, publication.packet_id, publication.will,
+                                               publication.message, hash)
+                    self.turn.seal()
+                given += subscriber.accept(publication, &slices.identifiers, receiver)
+                last = hash
+        finally:
+            slices_free(&slices)
+        return given
 
     cdef bint may_deliver(self, Subscriber subscriber, const Publication* publication, Tracer tracer) except -1:
         """Whether the hook allows a QoS 0 message to the client; counts a denial."""
@@ -448,7 +488,7 @@ cdef class Router:
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
-                bytes publisher=None, bytes properties=b""):
+                bytes publisher=None, bytes properties=b"", uint64_t will=0, uint32_t progress=0):
         """Publish a message that is not from a packet: a will, or one of the broker's own.
 
         Args:
@@ -458,6 +498,8 @@ cdef class Router:
             retain: whether to keep it for later subscribers.
             publisher: client id of the publishing client; None: the broker.
             properties: a property block of PUBLISH, without its length; an expiry interval in it begins now.
+            will: the number by which the store has it as a will; 0 = it is none.
+            progress: how far a node that has ended came with its publication, as the store has it; 0 = nobody has it.
 
         Returns:
             The number of receivers.
@@ -468,6 +510,9 @@ cdef class Router:
         cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, retain)
         cdef PropertyScan scan
         publication.publisher = <void*>publisher
+        publication.will = will
+        publication.divisible = will != 0
+        publication.progress = progress
         if properties:
             if scan_properties(properties, len(properties), PUBLISH, &scan) or scan.alias != NULL:
                 raise ValueError("not a property block of a message")

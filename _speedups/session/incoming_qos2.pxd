@@ -11,6 +11,7 @@ cdef enum:
 cdef struct Awaiting:
     Message* message           # owns a reference; NULL = an empty place
     uint16_t packet_id
+    uint32_t progress          # of its publication, if a node that has ended began that: see Publication
 
 # A table by packet identifier, open addressing, at most half full. A session without such messages has none: NULL.
 cdef struct IncomingQos2:
@@ -44,7 +45,8 @@ cdef inline Awaiting* incoming_find(IncomingQos2* incoming, uint16_t packet_id) 
     return &incoming.items[i]
 
 
-cdef inline int incoming_add(IncomingQos2** incoming, uint16_t packet_id, Message* message) noexcept nogil:
+cdef inline int incoming_add(IncomingQos2** incoming, uint16_t packet_id, Message* message,
+                             uint32_t progress) noexcept nogil:
     """Keep a message whose identifier is new; takes over the reference. -1: out of memory."""
     cdef IncomingQos2* before = incoming[0]
     cdef IncomingQos2* grown
@@ -62,22 +64,22 @@ cdef inline int incoming_add(IncomingQos2** incoming, uint16_t packet_id, Messag
         grown.bytes = incoming_bytes(before)
         free(before)
         incoming[0] = grown
-    incoming_find(incoming[0], packet_id)[0] = Awaiting(message, packet_id)
+    incoming_find(incoming[0], packet_id)[0] = Awaiting(message, packet_id, progress)
     incoming[0].count += 1
     incoming[0].bytes += message_size(message)
     return 0
 
 
-cdef inline Message* incoming_remove(IncomingQos2* incoming, uint16_t packet_id) noexcept nogil:
-    """Remove the message; its reference passes to the caller. NULL if none has this identifier."""
+cdef inline Awaiting incoming_remove(IncomingQos2* incoming, uint16_t packet_id) noexcept nogil:
+    """Remove the message; its reference passes to the caller. It is NULL if none has this identifier."""
     cdef Awaiting* found = incoming_find(incoming, packet_id)
-    cdef Message* message
+    cdef Awaiting removed
     cdef uint32_t i, k, home
     if found == NULL or found.message == NULL:
-        return NULL
-    message = found.message
+        return Awaiting(NULL, packet_id, 0)
+    removed = found[0]
     incoming.count -= 1
-    incoming.bytes -= message_size(message)
+    incoming.bytes -= message_size(removed.message)
     # Move back the entries that collisions had pushed past this place.
     i = k = <uint32_t>(found - incoming.items)
     while True:
@@ -89,7 +91,7 @@ cdef inline Message* incoming_remove(IncomingQos2* incoming, uint16_t packet_id)
             incoming.items[i] = incoming.items[k]
             i = k
     incoming.items[i].message = NULL
-    return message
+    return removed
 
 
 cdef inline void incoming_free(IncomingQos2* incoming) noexcept:

@@ -57,7 +57,8 @@ cdef class Journal:
     cdef readonly uint8_t layout   # 2; in a cluster 1 while nodes of it don't speak level 5
     cdef int64_t clock_offset   # milliseconds of the store's clock when the turn's clock was 0
     cdef Py_ssize_t weight     # bytes that the block refers to and `records` does not contain
-    cdef bint full             # the block has as much work for the store as one call should have
+    cdef int most_pushes       # entries for queues that a call of the store should have at most; 0 = any number
+    cdef readonly bint full    # the block has as many
     cdef uint32_t epoch        # number of the current compaction; 0 = nothing is kept (store `memory`)
 
     cdef int note_level_5(self) except -1
@@ -82,6 +83,7 @@ cdef class Journal:
     cdef int given(self, uint64_t group, uint64_t place, uint64_t number, uint64_t n) except -1
     cdef int entry(self, uint8_t kind, object session, uint64_t number, uint64_t n) except -1
     cdef int awaiting(self, object session, uint64_t number, uint16_t packet_id, Message* m) except -1
+    cdef int progress(self, object session, uint16_t packet_id, uint64_t will, Message* m, uint32_t hash) except -1
     cdef int forward(self, object peer, Message* m) except -1
     cdef int logged(self, Py_ssize_t size) except -1
     cdef int retained(self, Message* m) except -1

@@ -6,6 +6,7 @@ class Journal:
     last_id: int
     layout: int
     uses_level_5: bool
+    full: bool
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     @property

@@ -336,6 +336,16 @@ cdef class Journal:
         """Write DONE or RECEIVED of a queue number, or RELEASED of a packet identifier."""
         return self.numbers(kind, number, n)
 
+    cdef int progress(self, object session, uint16_t packet_id, uint64_t will, Message* m, uint32_t hash) except -1:
+        """Write how far the publication of a message has come in this block. A journal with `most_pushes` has this.
+
+        Args:
+            session: its publisher.
+            packet_id, will: as in Publication; both 0 = nobody needs the record, since its publisher would repeat it.
+            hash: the persistent sessions whose client ids have one below this have it, and all other receivers.
+        """
+        raise NotImplementedError
+
     cdef int forward(self, object peer, Message* m) except -1:
         """Send the message to another node."""
         raise NotImplementedError

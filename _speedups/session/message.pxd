@@ -34,12 +34,16 @@ cdef struct Publication:
     const uint8_t* packet_5    # likewise of level 5, without subscription identifiers
     Message* message           # the same as an object, not owned; NULL until a queue or the retained tree needs one
     void* publisher            # borrowed: the publisher's Session, or client id if it is at another node, or None
+    uint64_t will              # the number by which the store has it as a will; 0 = it is none
+    uint32_t progress          # 0, or a node that has ended gave it to all receivers but the persistent sessions whose client
+                               # ids have a hash from here on
+    uint16_t packet_id         # of a QoS 2 message that the store has as awaiting PUBREL; 0 = it has not
     uint8_t qos                # as published: 0, 1 or 2
     uint8_t retain             # RETAIN as published
     uint8_t dup                # DUP as published: 0 or 8
     uint8_t forwarded          # accepted by another node: delivered to clients here, not forwarded again
     uint8_t invalid_payload    # its properties say that the payload is UTF-8, and it is not
-    uint8_t repeatable         # of a QoS 1 packet: its client sends it again until it gets PUBACK
+    uint8_t divisible          # the store may get it in several blocks: its publisher goes on if this node ends meanwhile
     uint8_t looked_up          # `Router.check_topic` has just checked the topic name, and no filter has changed since
 
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.base.flag cimport flag
-from _speedups.session.incoming_qos2 cimport IncomingQos2
+from _speedups.session.incoming_qos2 cimport Awaiting, IncomingQos2
 from _speedups.session.membership cimport Memberships
 from _speedups.session.message cimport Message
 from _speedups.session.outgoing_queue cimport Entry, OutgoingQueue, queue_grow, queue_new
@@ -40,8 +40,9 @@ cdef class SessionQueue(Subscriber):
     cdef bytes identifiers_of(self, const Entry* e)
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1
     cdef bint awaits(self, uint16_t packet_id) noexcept
-    cdef int await_release(self, uint16_t packet_id, Message* message) except -1
-    cdef Message* release(self, uint16_t packet_id) except? NULL
+    cdef int await_release(self, uint16_t packet_id, Message* message, uint32_t progress=?) except -1
+    cdef Awaiting release(self, uint16_t packet_id) noexcept
+    cdef int released(self, uint16_t packet_id) except -1
 
 
 cdef inline int begin_queue(SessionQueue session) except -1:

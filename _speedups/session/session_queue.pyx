@@ -148,8 +148,6 @@ cdef class SessionQueue(Subscriber):
         if receiver.flags & KEEP_RETAIN and publication.retain:
             flags |= RETAIN_AS_PUBLISHED
         self.enqueue(publication.message, flags, plan.identifiers + receiver.identifiers_at, receiver.identifiers_size)
-        if self.turn.journal.full and publication.repeatable:
-            self.turn.seal()                      # the sessions so far get it even if this node dies before the rest
         return 1
 
     cdef int enqueue(self, Message* message, uint8_t flags, const uint8_t* identifiers, Py_ssize_t n) except -1:
@@ -312,17 +310,20 @@ cdef class SessionQueue(Subscriber):
         cdef Awaiting* found = incoming_find(self.incoming, packet_id)
         return found != NULL and found.message != NULL
 
-    cdef int await_release(self, uint16_t packet_id, Message* message) except -1:
-        """Keep a QoS 2 message until PUBREL; takes over the caller's reference."""
-        if incoming_add(&self.incoming, packet_id, message) < 0:
+    cdef int await_release(self, uint16_t packet_id, Message* message, uint32_t progress=0) except -1:
+        """Keep a QoS 2 message until PUBREL; takes over the caller's reference. `progress`: as in Publication."""
+        if incoming_add(&self.incoming, packet_id, message, progress) < 0:
             raise MemoryError
         if self.recorded():
             self.turn.journal.awaiting(self, self.session_id, packet_id, message)
         return 0
 
-    cdef Message* release(self, uint16_t packet_id) except? NULL:
-        """Handle PUBREL. Returns the message, whose reference passes to the caller, or NULL if none waits."""
-        cdef Message* message = incoming_remove(self.incoming, packet_id)
-        if message != NULL and self.recorded():
+    cdef Awaiting release(self, uint16_t packet_id) noexcept:
+        """Handle PUBREL: remove the message, whose reference passes to the caller. It is NULL if none waits."""
+        return incoming_remove(self.incoming, packet_id)
+
+    cdef int released(self, uint16_t packet_id) except -1:
+        """Record that a message is released, when all receivers have it."""
+        if self.recorded():
             self.turn.journal.entry(j.RELEASED, self, self.session_id, packet_id)
-        return message
+        return 0

@@ -149,14 +149,14 @@ cdef class SessionStore(SessionQueue):
             message_release(e.message)
         e[0] = Entry(NULL, 0, 2 | DUP | (e.flags & OF_GROUP), GOT_PUBREC, e.identifiers if e.flags & OF_GROUP else 0)
 
-    def restore_awaiting(self, uint16_t packet_id, Restored message):
-        """Restore an AWAITING record."""
+    def restore_awaiting(self, uint16_t packet_id, Restored message, uint32_t progress=0):
+        """Restore an AWAITING record. `progress`: of the message's publication, which a node that has ended began."""
         if not self.awaits(packet_id):
-            self.await_release(packet_id, message_hold(message.message))
+            self.await_release(packet_id, message_hold(message.message), progress)
 
     def restore_released(self, uint16_t packet_id):
         """Restore a RELEASED record."""
-        cdef Message* message = self.release(packet_id)
+        cdef Message* message = self.release(packet_id).message
         if message != NULL:
             message_release(message)
 

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from _speedups.base.buffers cimport Buffer, Pointers, Pool
+from _speedups.base.buffers cimport Buffer, Pointers, Pool, buffer_size
 from _speedups.base.flag cimport flag
 from _speedups.session.counters cimport COUNTER_COUNT
 from _speedups.session.group_settings cimport GroupSettings
@@ -141,3 +141,8 @@ cdef class Turn:
     cpdef int seal(self) except -1
     cpdef int seal_deferred(self) except -1
     cpdef bint end(self) except -1
+
+
+cdef inline uint64_t record_position(Turn turn) noexcept:
+    """A number that grows with each record for the store, also when the block is sealed meanwhile."""
+    return turn.sealed << 40 | <uint64_t>buffer_size(&turn.journal.records)

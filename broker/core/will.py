@@ -65,12 +65,13 @@ def take(channel: Channel, router: Router) -> tuple[bool, Will | None]:
     return True, found
 
 
-def publish(router: Router, client_id: bytes, will: Will) -> None:
-    """Publish the will of a client."""
-    publish_message(router, client_id, will)
+def publish(router: Router, client_id: bytes, will: Will, number: int = 0, progress: int = 0) -> None:
+    """Publish the will of a client. `number` and `progress` are `will` and `progress` of `Router.publish`."""
+    publish_message(router, client_id, will, number, progress)
     router.turn.count(WILLS_PUBLISHED)
 
 
-def publish_message(router: Router, client_id: bytes, message: Will) -> None:
+def publish_message(router: Router, client_id: bytes, message: Will, number: int = 0, progress: int = 0) -> None:
     """Publish a message that is kept as wills are."""
-    router.publish(message.topic, message.payload, message.qos, message.retain, client_id, message.properties)
+    topic, payload, qos, retain, properties, _ = message
+    router.publish(topic, payload, qos, retain, client_id, properties, number, progress)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from _speedups.cluster.message_codec import decode_entry, decode_message, encode_entry, encode_message
+from _speedups.cluster.message_codec import decode_entry, decode_message, encode_entry, encode_message, split_progress
 from _speedups.codec.topics import is_shared
 from broker.config.schema import Config
 from broker.core.session_expiry import NEVER
@@ -103,7 +103,7 @@ class RedisState(State):
                 if length:
                     self._read_queue(session, states)
                 for packet_id, message in awaiting.items():
-                    session.awaiting[int(packet_id)] = message_of(message)
+                    session.awaiting[int(packet_id)] = message_of(split_progress(message)[1])
                 for name, stored in subscriptions.items():
                     options, _, identifier = stored.partition(b";")
                     session.subscriptions[name] = (int(options), int(identifier or 0))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from _speedups.cluster.journal import arrive
-from _speedups.cluster.message_codec import decode_message
+from _speedups.cluster.message_codec import decode_message, split_progress
 from _speedups.protocol import close_reasons
 from _speedups.session.session import Session
 from _speedups.session.session_store import Restored
@@ -89,10 +89,11 @@ class Loading:
                 session.restore_received(int(number))
             else:
                 session.restore_done(int(number))
-        for packet_id, message in zip(awaited[::2], awaited[1::2], strict=True):
+        for packet_id, stored in zip(awaited[::2], awaited[1::2], strict=True):
+            progress, message = split_progress(stored)
             topic, payload, qos, retain, properties, deadline = decode_message(message)
             expires = self._clock_of(deadline)
             restored = Restored(0, qos, retain, topic, payload, properties, expires)
-            session.restore_awaiting(int(packet_id), restored)
+            session.restore_awaiting(int(packet_id), restored, progress)
         session.restored(claim.all_sent)
         self._on_loaded(claim, session)

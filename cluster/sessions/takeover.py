@@ -239,7 +239,7 @@ class TakeOver:
         if found is not None and found.delay and session.kind == SessionKind.SHARED and session.expiry != 0:
             delay = found.delay if session.expiry is None else min(found.delay, session.expiry)
         elif found is not None:
-            will.publish(self._plane.router, session.client_id, found)
+            will.publish(self._plane.router, session.client_id, found, claim.epoch)
         if session.kind == SessionKind.SHARED:
             self._routes.remove(claim.filters)
             sent = session.unload()

@@ -3,7 +3,7 @@
 from functools import partial
 
 from _speedups.cluster.journal import ClusterJournal
-from _speedups.cluster.message_codec import decode_message, encode_message
+from _speedups.cluster.message_codec import decode_message, encode_message, split_progress
 from _speedups.session.counters import DELAYED_PUBLISHED
 from broker.core import will
 from broker.core.data_plane import DataPlane
@@ -23,12 +23,19 @@ def encode_will(client_id: bytes, found: will.Will) -> bytes:
 
 def decode_will(stored: bytes) -> tuple[bytes, will.Will]:
     """The client id and the will in a value of Redis."""
+    client_id, found, _ = open_will(stored)
+    return client_id, found
+
+
+def open_will(stored: bytes) -> tuple[bytes, will.Will, int]:
+    """The client id and the will in a value of Redis, and the progress of its publication; 0: it did not begin."""
     end = 2 + int.from_bytes(stored[:2], "little")
     client_id, message, delay = stored[2:end], stored[end:], 0
     if message[0] == HAS_DELAY:
         delay, message = int.from_bytes(message[1 : 1 + DELAY_SIZE], "little"), message[1 + DELAY_SIZE :]
+    progress, message = split_progress(message)
     topic, payload, qos, retain, properties, _ = decode_message(message)
-    return client_id, will.Will(topic, payload, qos, retain, properties, delay)
+    return client_id, will.Will(topic, payload, qos, retain, properties, delay), progress
 
 
 class Wills:
@@ -57,12 +64,16 @@ class Wills:
 
     def publish(self, epoch: int, stored: bytes) -> None:
         """Publish the will of a client whose node is dead; Redis has handed it to this node."""
-        will.publish(self._plane.router, *decode_will(stored))
+        client_id, found, progress = open_will(stored)
+        will.publish(self._plane.router, client_id, found, epoch, progress)
         self.settle(epoch)
+        if self._journal.full:
+            self._plane.turn.seal()
 
     def publish_delayed(self, number: int, stored: bytes) -> None:
         """Publish a delayed message; Redis has handed it to this node, in the form of a will."""
-        will.publish_message(self._plane.router, *decode_will(stored))
+        client_id, found, progress = open_will(stored)
+        will.publish_message(self._plane.router, client_id, found, number, progress)
         self._plane.turn.count(DELAYED_PUBLISHED)
         self.settle(number)
 

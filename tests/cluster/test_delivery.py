@@ -269,14 +269,14 @@ def subscription(topic: str, qos: int, packet_id: int) -> bytes:
 
 
 def test_a_fan_out_to_many_sessions_is_several_blocks(start_cluster: StartCluster) -> None:
-    """Redis replies to others in between. A QoS 2 message is one block with its PUBREL."""
+    """Redis replies to others in between, and the client gets its acknowledgement after all of them."""
     cluster = start_cluster(nodes="a")
     port = cluster["a"].port
-    names = [f"away {number}" for number in range(1200)]
+    names = [f"away {number}" for number in range(2000)]  # all blocks are full: the last one, too
     for name in names:
         with SocketClient(port, name, clean_start=False) as client:
             assert client.subscribe(("t", 2)) == [2]
-    with cluster.redis.client() as redis, SocketClient(port, "p") as publisher:
+    with cluster.redis.client() as redis, SocketClient(port, "p", clean_start=False) as publisher:
         (node,) = redis.hkeys("mq:nodes")
 
         def blocks() -> int:
@@ -288,9 +288,12 @@ def test_a_fan_out_to_many_sessions_is_several_blocks(start_cluster: StartCluste
         publisher.send(Publish("t", b"one", qos=1, packet_id=1))
         assert publisher.receive() == Puback(packet_id=1)
         assert blocks() == before + 2
+        assert {redis.llen(f"mq:q:{name}") for name in names} == {1}
         publisher.send(Publish("t", b"two", qos=2, packet_id=2))
         assert publisher.receive() == Pubrec(packet_id=2)
+        assert blocks() == before + 3
         publisher.send(Pubrel(packet_id=2))
         assert publisher.receive() == Pubcomp(packet_id=2)
-        assert blocks() == before + 3
+        assert blocks() == before + 5
+        assert redis.hgetall("mq:in:p") == {}
         assert {redis.llen(f"mq:q:{name}") for name in names} == {2}

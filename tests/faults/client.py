@@ -20,9 +20,9 @@ class FaultClient(RecordedClient):
     ) -> None:
         super().__init__(history, client_id, clean=clean, level=level, expiry=expiry, patience=DEADLINE)
 
-    def reconnect(self, port: int) -> None:
+    def reconnect(self, port: int, *, will: bytes | None = None) -> None:
         """Connect, as often as the node closes the connection: one that was killed may have to rejoin the cluster."""
-        until(lambda: self.connect(port), f"{self.client_id} connects")
+        until(lambda: self.connect(port, will=will), f"{self.client_id} connects")
 
 
 class Fleet(ReadingFleet):

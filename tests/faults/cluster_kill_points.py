@@ -7,6 +7,7 @@ made, so that a test can first set everything up.
 before-commit     the loop has made a block and is about to give it to the store
 commit-sent       the block is on its way to Redis, which may have it or not
 commit-answered   Redis has it, and has said so; nobody has been told
+half-sent         Redis gets the blocks before this one, and no other; each has one entry for a queue
 acknowledged      those who waited have been told; what they say to clients may have left or not
 claimed           Redis has given a session to a connection, whose client knows nothing yet
 loaded            a session's queue was read, and CONNACK is about to be made
@@ -40,7 +41,9 @@ import signal
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
+from _speedups.cluster.journal import ClusterJournal
 from broker import cli
 from cluster.coordinator import ClusterCoordinator
 from cluster.membership.cleanup import Cleanup
@@ -93,6 +96,35 @@ def nothing(*_: Any) -> None:
     pass
 
 
+def soon_after(killer: Killer, point: str) -> None:
+    """The process is at this point when what it has written has left it: the loop comes to that first."""
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_soon, killer.here, point)
+
+
+def withhold_blocks(killer: Killer) -> None:
+    """Redis gets no block from that with the number of the point on. Blocks are as small as can be."""
+    commit = RedisStore.commit
+    left = killer.left
+    killer.left = 1
+
+    def commit_some(self: RedisStore, block: Any) -> None:
+        nonlocal left
+        left -= killer.armed
+        if left > 0:
+            commit(self, block)
+        elif left == 0:
+            soon_after(killer, "half-sent")
+
+    def small(*arguments: Any) -> ClusterJournal:
+        journal = ClusterJournal(*arguments)
+        journal.limit_pushes(1)
+        return journal
+
+    RedisStore.commit = commit_some  # type: ignore[method-assign]
+    patch("cluster.coordinator.ClusterJournal", small).start()
+
+
 def install(point: str, count: int) -> None:
     """Put the points into the modules of the node."""
     killer = Killer(point, count)
@@ -100,9 +132,8 @@ def install(point: str, count: int) -> None:
     def here(name: str) -> Callable[..., None]:
         return lambda *_: killer.here(name)
 
-    def sent(*_: Any) -> None:  # it leaves when the loop comes to it
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, killer.here, "commit-sent")
+    def sent(*_: Any) -> None:
+        soon_after(killer, "commit-sent")
 
     def arm(block: Any) -> None:
         if ARM in block.commit or ARM in block.batch:
@@ -141,6 +172,8 @@ def install(point: str, count: int) -> None:
         if waiting.block is not None and waiting.block.ended_leases:
             killer.here("settled")
 
+    if point == "half-sent":
+        withhold_blocks(killer)
     releasing = False
 
     def releases(*_: Any) -> None:

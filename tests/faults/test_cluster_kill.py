@@ -4,7 +4,7 @@ import pytest
 
 from _speedups.codec.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from loadtest.prove import checker
-from loadtest.prove.history import History
+from loadtest.prove.history import History, Taken
 from tests.conftest import StartCluster
 from tests.faults.client import FaultClient, Fleet
 from tests.faults.cluster_kill_points import CLAIM_POINTS, COMMIT_POINTS
@@ -18,7 +18,7 @@ PLACES = ["aa", "ab", "ba"]  # nodes of the publisher and of the subscriber; a i
 class Flow:
     """A persistent publisher and a persistent subscriber at two nodes, of which `a` dies."""
 
-    def __init__(self, cluster: ClusterProcess, places: str, qos: int, kill_at: str = "") -> None:
+    def __init__(self, cluster: ClusterProcess, places: str, qos: int, kill_at: str = "", armed: bool = True) -> None:
         self.cluster = cluster
         self.qos = qos
         self.history = History()
@@ -33,7 +33,7 @@ class Flow:
         self.subscriber.reconnect(cluster[places[1]].port)
         self.subscriber.subscribe(("t/#", qos))
         self.fleet.run(lambda: not self.subscriber.subscriptions, "SUBACK")
-        if kill_at:
+        if kill_at and armed:
             self.arm()
 
     def arm(self) -> None:
@@ -107,6 +107,45 @@ def test_a_node_dies_in_the_middle_of_a_commit(
         )
     flow.move()
     flow.finish(*messages)
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+@pytest.mark.parametrize("kind", ["message", "will"])
+def test_a_node_dies_between_the_blocks_of_one_message(cluster: ClusterProcess, kind: str, count: int) -> None:
+    """A part of the sessions has the message. The others get it, too, and all get it once."""
+    flow = Flow(cluster, "ab", 2, f"half-sent:{count}", armed=False)
+    b = cluster["b"].port
+    receivers = [flow.subscriber, *(FaultClient(flow.history, f"receiver {i}", level=4 + i % 2) for i in range(4))]
+    visitor = FaultClient(flow.history, "visitor", clean=True)
+    mover = FaultClient(flow.history, "mover")
+    flow.fleet.clients += [*receivers[1:], visitor, mover]
+    for client in [*receivers[1:], visitor]:
+        client.reconnect(b)
+        client.subscribe(("t/#", 2))
+    for client in [*receivers, visitor]:
+        client.subscribe(("will", 2))
+    flow.fleet.run(lambda: not any(client.subscriptions for client in flow.fleet.clients), "SUBACK")
+    receivers[1].leave()
+    payload = kind.encode()
+    if kind == "will":
+        mover.reconnect(flow.node.port, will=payload)
+    flow.arm()
+    if kind == "will":
+        mover.lose()
+    else:
+        flow.publisher.publish("t/1", payload, 2)
+    flow.fleet.run(flow.node.died, "death")
+    receivers[1].reconnect(b)
+    flow.publisher.lose()
+    flow.publisher.reconnect(b)
+    flow.fleet.run(lambda: all(payload in client.taken for client in [*receivers, visitor]), "all have it")
+    flow.publisher.publish("t/1", b"last", 2)
+    flow.fleet.run(lambda: all(b"last" in client.taken for client in [*receivers, visitor]), "all have the next one")
+    flow.fleet.run(lambda: not flow.publisher.outgoing, "PUBCOMP")
+    flow.fleet.run(lambda: not any(client.unreleased for client in flow.fleet.clients), "PUBREL")
+    taken = [event for event in flow.history.events if isinstance(event, Taken)]
+    assert len(set(taken)) == len(taken) == 2 * len([*receivers, visitor])
+    assert checker.check(flow.history) == []
 
 
 def nudge(flow: Flow) -> None:

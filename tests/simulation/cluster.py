@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from _speedups.cluster.journal import ClusterJournal
 from loadtest.prove.history import Delivered
 from tests.simulation import checker
 from tests.simulation.clients import SimulatedClient, TimedHistory
@@ -124,6 +125,8 @@ class Run:
             stack.callback(clock.release)
             for name in ("os.urandom", "random._urandom"):
                 stack.enter_context(patch(name, chance.randbytes))
+            if self.plan.most_pushes:
+                stack.enter_context(patch("cluster.coordinator.ClusterJournal", self._journal))
             self.world = World(self.plan.seed, clock, self.story)
             try:
                 logger.addHandler(handler)
@@ -174,6 +177,12 @@ class Run:
         self._ports = {name: node.accept for name, node in self.nodes.items()}
         self.clients = {client.name: self._make(client) for client in self.plan.clients}
         self.actions = Actions(world, self.network, self.redis, self.nodes, self.clients)
+
+    def _journal(self, *arguments: Any) -> ClusterJournal:
+        """The journal of a node, whose commits have few entries for queues."""
+        journal = ClusterJournal(*arguments)
+        journal.limit_pushes(self.plan.most_pushes)
+        return journal
 
     def _troubles(self, name: str) -> int:
         return self.nodes[name].troubles

@@ -306,7 +306,7 @@ ALL = (
         "awaiting not stored",
         "G3",
         "a QoS 2 message that awaits PUBREL is not stored",
-        lua=(("    redis.call('HSET', job.prefix .. 'in:' .. item[1], item[3], job.messages[item[4]])\n", ""),),
+        lua=(("    redis.call('HSET', job.prefix .. 'in:' .. item[1], item[3], message)\n", ""),),
     ),
     Mutation(
         "released not stored",
@@ -319,6 +319,13 @@ ALL = (
         "G3",
         "the new node of a publisher does not read its messages that await PUBREL",
         methods=((Loading, "_restore", _without_awaited),),
+    ),
+    Mutation(
+        "progress not stored",
+        "G3",
+        "a commit with a part of the receivers of a QoS 2 message does not tell how far it came",
+        lua=(("      message = progress_head(item[5]) .. message\n", ""),),
+        is_hard=True,
     ),
     Mutation(
         "marks not read",

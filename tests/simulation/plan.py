@@ -57,6 +57,7 @@ class Plan:
     steps: tuple[Step, ...]
     faults: frozenset[int]  # the places of the steps that are faults
     replicas: int = 0  # `cluster.replicas`
+    most_pushes: int = 0  # entries for queues after which a commit is cut; 0 = as in the product
 
     def without(self, places: set[int]) -> "Plan":
         """The plan without some steps, which become nothing, so that the others keep their places."""
@@ -77,7 +78,12 @@ def make_plan(seed: int) -> Plan:
     both = sorted([*steps, *faults], key=lambda step: step.time)
     wanted = set(faults)
     return Plan(
-        seed, tuple(clients), tuple(both), frozenset(i for i, step in enumerate(both) if step in wanted), replicas
+        seed,
+        tuple(clients),
+        tuple(both),
+        frozenset(i for i, step in enumerate(both) if step in wanted),
+        replicas,
+        most_pushes=int(seed % 4 == 3),
     )
 
 

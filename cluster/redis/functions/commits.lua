@@ -296,11 +296,20 @@ local function lives(prefix, cid, incarnation)
   return tonumber(redis.call('HGET', prefix .. 's:' .. cid, 'x') or 0) == incarnation
 end
 
--- A QoS 2 message is received, and awaits PUBREL.
+-- How far the publication of a message has come, to stand before it.
+local function progress_head(progress)
+  return struct.pack('<BI4', PROGRESS, progress)
+end
+
+-- A QoS 2 message is received, and awaits PUBREL; or it is released, and a part of its receivers have it.
 local function await(i, job)
   local item = job.list[i]
   if lives(job.prefix, item[1], item[2]) then
-    redis.call('HSET', job.prefix .. 'in:' .. item[1], item[3], job.messages[item[4]])
+    local message = job.messages[item[4]]
+    if item[5] then
+      message = progress_head(item[5]) .. message
+    end
+    redis.call('HSET', job.prefix .. 'in:' .. item[1], item[3], message)
   end
 end
 
@@ -309,6 +318,21 @@ local function await_no_more(i, job)
   local item = job.list[i]
   if lives(job.prefix, item[1], item[2]) then
     redis.call('HDEL', job.prefix .. 'in:' .. item[1], item[3])
+  end
+end
+
+-- A will is settled, or a part of its receivers have it: {epoch, progress}.
+local function settle_will(key, will)
+  if type(will) == 'number' then
+    redis.call('HDEL', key, string.format('%.0f', will))
+    return
+  end
+  local epoch = string.format('%.0f', will[1])
+  local stored = redis.call('HGET', key, epoch)
+  if stored then
+    local at = message_of_will(stored)
+    local rest = stored:byte(at) == PROGRESS and at + PROGRESS_SIZE or at
+    redis.call('HSET', key, epoch, stored:sub(1, at - 1) .. progress_head(will[2]) .. stored:sub(rest))
   end
 end
 
@@ -403,7 +427,7 @@ register('flockmq_commit', function(args)
     each(#released, await_no_more, client_failed, {prefix = prefix, list = released})
   end
   for i = 1, #wills do
-    redis.call('HDEL', prefix .. 'wills:' .. node, string.format('%.0f', wills[i]))
+    settle_will(prefix .. 'wills:' .. node, wills[i])
   end
   local waiting, checks = NOTHING, NOTHING
   if moves then

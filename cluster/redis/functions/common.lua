@@ -15,6 +15,9 @@
 local KEPT_CHANGES = 100000   -- entries of the stream of changes: a node that is further behind rejoins
 local AT_ONCE = 1000          -- values per command: Lua's stack is small
 local AT_ONCE_BYTES = 524288  -- of messages in one reply: Redis disconnects a subscriber with 32 MB of pending output
+local DELAYED_WILL = 0x40     -- first byte of the delay in a will: it and seconds u32
+local PROGRESS = 0x60         -- first byte of the progress before a message whose publication is under way ...
+local PROGRESS_SIZE = 5       -- ... and its bytes
 local FLAP_SECONDS = 10       -- take-overs of a session within this time of each other count as a fight
 
 local sharded = false         -- whether the caller declared a key: channels are sharded then
@@ -198,6 +201,14 @@ end
 
 local function tell(prefix, node, ...)
   publish(prefix .. 'to:' .. node, cmsgpack.pack({...}))
+end
+
+-- Where the message of a will begins, or its progress: behind the client id, and a delay if there is one. A damaged will
+-- may be shorter.
+local function message_of_will(will)
+  local low, high = will:byte(1, 2)
+  local at = 3 + (low or 0) + 256 * (high or 0)
+  return will:byte(at) == DELAYED_WILL and at + 5 or at
 end
 
 -- The wall clock of Redis in milliseconds.
