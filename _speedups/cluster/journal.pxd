@@ -35,6 +35,7 @@ cdef class Block:
     cdef readonly list acks            # texts for the function flockmq_acks, one for each call
     cdef readonly list changes         # of `commit`
     cdef readonly bytes settled        # what the node settles with groups, for the last of them; empty = nothing
+    cdef readonly bint is_part         # the next block goes on with a message of this one
     cdef readonly bint shares          # the reply has messages leased to this node
     cdef list moves, done              # of the journal: leases end with this block
     cdef readonly bytes batch          # for the log and other nodes, with its header; empty = nothing
@@ -77,6 +78,7 @@ cdef class ClusterJournal(Journal):
     cdef Py_ssize_t forward_count, forward_capacity
     cdef list changes                  # for all nodes, in order of occurrence: tuples
     cdef list wills                    # epochs of wills published or discarded; (epoch, progress) of one under way
+    cdef bint is_part                  # as of the Block
     cdef tuple half_published          # as it is packed among AWAITING, with its progress; None: there is none
     cdef list releases                 # of sessions: (client id, epoch, sent)
     cdef readonly MessageLog log       # None = messages are not logged

@@ -14,6 +14,7 @@ class Block:
     commit: bytes
     acks: list[bytes]
     settled: bytes
+    is_part: bool
     shares: bool
     changes: list[tuple[Any, ...]]
     batch: bytes

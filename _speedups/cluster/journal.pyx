@@ -243,6 +243,7 @@ cdef class ClusterJournal(Journal):
         self.changes = []
         self.wills = []
         self.half_published = None
+        self.is_part = False
         self.releases = []
         self.identifiers = {}
         self.of_groups = {}
@@ -365,6 +366,7 @@ cdef class ClusterJournal(Journal):
         return self.note(AWAITING)
 
     cdef int progress(self, object session, uint16_t packet_id, uint64_t will, Message* m, uint32_t hash) except -1:
+        self.is_part = True
         if will:
             self.wills.append((will, hash))
         elif packet_id:
@@ -523,6 +525,7 @@ cdef class ClusterJournal(Journal):
             for (group, key), number in steps.items():
                 self.moves += [kind, group, 0, pack_hash(key), number]
         block.shares = bool(self.shares or self.moves or self.delayed_messages)
+        block.is_part = self.is_part
         block.moves, block.done = self.moves, self.done
         if block.settled and not block.acks:
             block.acks = [NO_ACKS]

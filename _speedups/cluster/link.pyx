@@ -56,6 +56,7 @@ cdef class RedisConnection(Stream):
         self.in_slot = in_slot
         self.why_closed = ""
         self.waiting = deque()
+        self.withheld = deque()
         self.read_at = now()
 
     @property
@@ -74,6 +75,22 @@ cdef class RedisConnection(Stream):
             return
         self.waiting.append((then, now()))
         self.write(*command)
+
+    def call_alone(self, then not None, *command):
+        """As `call`, and nothing that follows is sent before the reply: Redis serves its other clients in between."""
+
+        def replied(reply):
+            self.sendable = self.withheld.popleft() if self.withheld else -1
+            self.flush()
+            then(reply)
+
+        self.call(replied, *command)
+        if self.closed:
+            return
+        if self.sendable < 0:
+            self.sendable = buffer_size(&self.out)
+        else:
+            self.withheld.append(buffer_size(&self.out) - self.sendable - sum(self.withheld))
 
     def write(self, *command):
         """Send a command that has no reply; the reply to the next call confirms it."""

@@ -15,6 +15,7 @@ cdef class Stream(Outlet):
     cdef int fd                        # the socket; -1: not open
     cdef int epoll                     # an epoll set with the socket
     cdef Buffer incoming               # bytes that are not handled
+    cdef Py_ssize_t sendable           # bytes of the output that may be sent for now; -1: all
     cdef bint flush_requested
     cdef uint64_t publications         # messages of clients that it has brought
 

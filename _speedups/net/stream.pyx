@@ -26,6 +26,7 @@ cdef class Stream(Outlet):
         self.reactor = reactor
         self.turn = reactor.turn
         self.fd = self.epoll = -1
+        self.sendable = -1
         self.closed = True
 
     def __dealloc__(self):
@@ -90,19 +91,22 @@ cdef class Stream(Outlet):
 
     cdef int flush(self) except -1:
         cdef ssize_t sent
-        if self.closed or self.blocked or buffer_size(&self.out) == 0:
+        cdef Py_ssize_t size = buffer_size(&self.out) if self.sendable < 0 else self.sendable
+        if self.closed or self.blocked or size == 0:
             return 0
         if self.reactor.in_turn and self.reactor.last is not None:
             self.reactor.last.append(self)             # other outlets may still write to it: all of it is one call
             return 0
-        sent = send(self.fd, self.out.data + self.out.start, buffer_size(&self.out), MSG_NOSIGNAL | MSG_DONTWAIT)
+        sent = send(self.fd, self.out.data + self.out.start, size, MSG_NOSIGNAL | MSG_DONTWAIT)
         if sent < 0:
             # If the connection has ended, the next read finds it: not here, where all connections are being written.
-            sent = 0 if errno == EAGAIN or errno == EINTR else buffer_size(&self.out)
+            sent = 0 if errno == EAGAIN or errno == EINTR else size
         self.out.start += sent
+        if self.sendable > 0:
+            self.sendable -= sent
         if buffer_size(&self.out) == 0:
             buffer_free(&self.out, &self.turn.pool)
-        else:
+        elif sent < size:
             self.blocked = True
             self.watch_output(True)
         return 0

@@ -251,7 +251,8 @@ class RedisStore(LogStore):
             self._send_acks(link, waiting, block)
         if block is not None and block.commit and not waiting.kept:
             messages, size, drop_oldest = self._limits()
-            link.call(
+            call = link.call_alone if block.is_part else link.call
+            call(
                 partial(self._committed, waiting, current),
                 *self._call_commit,
                 waiting.seq,

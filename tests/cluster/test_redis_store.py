@@ -62,6 +62,7 @@ class Commit:
     acks: tuple[bytes, ...] = ()
     settled = b""
     shares = False
+    is_part = False
     batch = b""
 
     def __init__(

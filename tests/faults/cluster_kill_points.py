@@ -7,7 +7,7 @@ made, so that a test can first set everything up.
 before-commit     the loop has made a block and is about to give it to the store
 commit-sent       the block is on its way to Redis, which may have it or not
 commit-answered   Redis has it, and has said so; nobody has been told
-half-sent         Redis gets the blocks before this one, and no other; each has one entry for a queue
+half-sent         Redis has the blocks before this one, and gets no other; each has one entry for a queue
 acknowledged      those who waited have been told; what they say to clients may have left or not
 claimed           Redis has given a session to a connection, whose client knows nothing yet
 loaded            a session's queue was read, and CONNACK is about to be made
@@ -96,25 +96,29 @@ def nothing(*_: Any) -> None:
     pass
 
 
-def soon_after(killer: Killer, point: str) -> None:
-    """The process is at this point when what it has written has left it: the loop comes to that first."""
-    loop = asyncio.get_running_loop()
-    loop.call_soon(loop.call_soon, killer.here, point)
-
-
 def withhold_blocks(killer: Killer) -> None:
     """Redis gets no block from that with the number of the point on. Blocks are as small as can be."""
     commit = RedisStore.commit
     left = killer.left
     killer.left = 1
 
+    def die_if_confirmed(self: RedisStore) -> None:
+        if left <= 0 and self.confirmed_seq == self.seq:
+            killer.here("half-sent")
+
     def commit_some(self: RedisStore, block: Any) -> None:
         nonlocal left
         left -= killer.armed
         if left > 0:
             commit(self, block)
-        elif left == 0:
-            soon_after(killer, "half-sent")
+        else:
+            die_if_confirmed(self)
+
+    advance = RedisStore._advance
+
+    def confirm(self: RedisStore, current: int) -> None:
+        die_if_confirmed(self)
+        advance(self, current)
 
     def small(*arguments: Any) -> ClusterJournal:
         journal = ClusterJournal(*arguments)
@@ -122,6 +126,7 @@ def withhold_blocks(killer: Killer) -> None:
         return journal
 
     RedisStore.commit = commit_some  # type: ignore[method-assign]
+    RedisStore._advance = confirm  # type: ignore[method-assign]
     patch("cluster.coordinator.ClusterJournal", small).start()
 
 
@@ -132,8 +137,9 @@ def install(point: str, count: int) -> None:
     def here(name: str) -> Callable[..., None]:
         return lambda *_: killer.here(name)
 
-    def sent(*_: Any) -> None:
-        soon_after(killer, "commit-sent")
+    def sent(*_: Any) -> None:  # it leaves when the loop comes to it
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, killer.here, "commit-sent")
 
     def arm(block: Any) -> None:
         if ARM in block.commit or ARM in block.batch:

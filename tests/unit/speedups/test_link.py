@@ -97,6 +97,41 @@ def random_reply(chance: random.Random, depth: int = 0) -> bytes:
     )
 
 
+def test_nothing_follows_a_call_that_is_alone_before_its_reply(world: World) -> None:
+    def ask_alone(name: str) -> None:
+        world.link.call_alone(lambda reply: world.events.append((name, reply)), name)
+
+    def command(name: bytes) -> bytes:
+        return b"*1\r\n$1\r\n%s\r\n" % name
+
+    world.ask("a")
+    ask_alone("b")
+    world.ask("c")
+    ask_alone("d")
+    ask_alone("e")
+    world.ask("f")
+    assert world.received() == command(b"a") + command(b"b")
+    world.send(b":1\r\n")
+    assert world.received() == b""
+    world.send(b":2\r\n")
+    assert world.received() == command(b"c") + command(b"d")
+    world.send(b":3\r\n:4\r\n")
+    assert world.received() == command(b"e")
+    world.ask("g")
+    assert world.received() == b""
+    world.send(b":5\r\n")
+    assert world.received() == command(b"f") + command(b"g")
+    ask_alone("h")
+    ask_alone("i")
+    world.ask("j")
+    world.redis.close()
+    world.node.run()
+    assert [event for event in world.taken() if event != "lost"] == [
+        *((name, number) for number, name in enumerate("abcde", 1)),
+        *((name, LOST) for name in "fghij"),
+    ]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_replies_are_what_hiredis_reads_in_whatever_parts_they_arrive(world: World, seed: int) -> None:
     chance = random.Random(seed)
