@@ -247,7 +247,7 @@ class RedisStore(LogStore):
             return
         entry = waiting.entry
         # Acknowledgements first: if the commit releases their session, its next node must see them.
-        if block is not None:
+        if block is not None and waiting.unacked:
             self._send_acks(link, waiting, block)
         if block is not None and block.commit and not waiting.kept:
             messages, size, drop_oldest = self._limits()
