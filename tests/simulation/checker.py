@@ -11,40 +11,69 @@
 | I7, G7 | G7: retained messages |
 | I9 | G13: one member |
 | L1 | all clients are served again after the faults |
+| L2 | before the first fault all CONNECTs are answered at once |
 | E0 | no node ends, and none has an internal error |
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from loadtest.prove import checker
-from loadtest.prove.history import Acknowledged, Connecting, Ended, Event, History, Published, Subscribed, Taken
+from loadtest.prove.history import (
+    Acknowledged,
+    Connecting,
+    Ended,
+    Event,
+    History,
+    Published,
+    Subscribed,
+    Taken,
+)
+from tests.simulation.clients import TimedHistory
+from tests.simulation.clock import NS
 from tests.simulation.losses import Excuses
 from tests.simulation.redis_types import Hash
+from tests.simulation.timed import PREFIX, served
+from tests.simulation.world import MILLI
 
-LEFT = (b"mq:q:", b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:")  # keys that are gone when all is delivered
+REDISPATCHED = 4200 * MILLI  # `shared.redispatch`, a heartbeat, and what packets take
+LEFT = (
+    b"mq:q:",
+    b"mq:in:",
+    b"mq:gl:",
+    b"mq:gw:",
+    b"mq:gq:",
+    b"mq:later:messages",
+    b"mq:delayed",
+)  # keys that are gone when all is delivered
 
 
-def judge(excuses: Excuses, visitors: set[str], workers: set[str], retained: dict[str, dict[str, bytes]]) -> list[str]:
+def judge(
+    excuses: Excuses, visitors: set[str], workers: set[str], guests: set[str], retained: dict[str, dict[str, bytes]]
+) -> list[str]:
     """The findings.
 
     Args:
         excuses: of the history of all clients, drained.
         visitors: clients with clean sessions that subscribe to all messages.
         workers: members of a group for all messages.
+        guests: clients whose sessions expire.
         retained: by node, what a new subscriber found there.
     """
     history, may_repeat = excuses.history(), excuses.may_repeat()
+    # Delayed messages have rules of their own (timed.py).
+    undelayed = [e for e in history.events if not (isinstance(e, Published) and e.topic.startswith(PREFIX))]
+    history = History(undelayed)
     others = without(history, visitors)
     found = [
         *checker.unexpected(others),
         *checker.lost(others),
         *checker.repeated(others, may_repeat),
-        *checker.out_of_order(others),
+        *checker.out_of_order(without(others, guests)),
         *checker.without_dup(without(excuses.history(forgets_sent=True), visitors)),
         *(finding for finding in checker.wills(others) if not excuses.excuses_will(finding)),
         *checker.untruthful(others),
         *missed(history, visitors),
-        *disordered(history, visitors),
+        *disordered(history, visitors | guests),
     ]
     if workers:
         events = enumerate(history.events)
@@ -93,28 +122,66 @@ def missed(history: History, visitors: set[str]) -> list[str]:
 
 
 def disordered(history: History, visitors: set[str]) -> list[str]:
-    """I3 for clean sessions: the order of the messages of one publisher, topic and QoS within each connection."""
+    """I3 for clean sessions: the order of the messages of one publisher, topic and QoS within each connection.
+
+    A message that was sent before SUBACK, and again, may have come before the subscription at first: then it is a
+    repetition, although the client sees it once.
+    """
     first = checker.published_first(history)
+    times = Counter(event.payload for event in history.of(Published))
+    since: dict[str, int] = {}  # by client: the place of its SUBACK
     newest: dict[tuple[str, str, str, int], int] = {}  # of a connection and a stream: the place of the last message
     seen: set[tuple[str, bytes]] = set()
     found = []
-    for event in history.events:
-        if isinstance(event, Connecting) and event.client in visitors:
+    for place, event in enumerate(history.events):
+        if isinstance(event, Subscribed):
+            since[event.client] = place
+        elif isinstance(event, Connecting) and event.client in visitors:
             newest = {key: place for key, place in newest.items() if key[0] != event.client}
             seen = {key for key in seen if key[0] != event.client}
         elif isinstance(event, Taken) and event.client in visitors and event.payload in first:
             at, message = first[event.payload]
             stream = event.client, message.client, message.topic, message.qos
-            if (event.client, event.payload) not in seen and at < newest.get(stream, -1):
+            is_known = (event.client, event.payload) in seen
+            may_repeat = times[event.payload] > 1 and at < since.get(event.client, place)
+            if not is_known and not may_repeat and at < newest.get(stream, -1):
                 found.append(f"I3 {event.client} got {checker.shown(event.payload)} after a later one")
             seen.add((event.client, event.payload))
             newest[stream] = max(at, newest.get(stream, -1))
     return found
 
 
-def left_over(keys: dict[bytes, object]) -> list[str]:
-    """S1: keys of Redis that should be gone."""
+def late(history: TimedHistory, workers: set[str], first_fault: int) -> list[str]:
+    """I9: messages of QoS 1 that waited for a member that is away, while another one had a connection.
+
+    Judged as long as nothing is broken: `first_fault` is the nanosecond of the first fault.
+    """
+    published: dict[bytes, int] = {}
+    found = []
+    timeline = [*zip(history.times, history.events, strict=True)]
+    spans = list(served(timeline, workers))
+    joined = min((start for start, _ in spans), default=0)
+    for at, event in timeline:
+        if isinstance(event, Published) and event.qos == 1 and event.topic.startswith("t/") and at > joined:
+            published.setdefault(event.payload, at)
+        elif isinstance(event, Taken) and event.client in workers and event.payload in published:
+            start = published.pop(event.payload)
+            end = start + REDISPATCHED
+            if end < min(at, first_fault) and any(since < start and end < until for since, until in spans):
+                waited = (at - start) / NS
+                found.append(f"I9 {checker.shown(event.payload)} waited {waited:.1f} s for a member that was away")
+    return found
+
+
+def left_over(keys: dict[bytes, object], expired: set[str]) -> list[str]:
+    """S1: keys of Redis that should be gone.
+
+    Args:
+        keys: all of them.
+        expired: clients whose sessions are over.
+    """
     found = [key for key in keys if key.startswith(LEFT)]
+    found += [key for name in expired for kind in ("s", "subs") if (key := f"mq:{kind}:{name}".encode()) in keys]
     nodes = keys.get(b"mq:nodes")
     live = set(nodes) if isinstance(nodes, Hash) else set()
     found += [key for key in keys if key.startswith((b"mq:wills:", b"mq:owned:")) and key.split(b":")[2] not in live]

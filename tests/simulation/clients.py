@@ -12,7 +12,9 @@ from _speedups.codec.errors import MalformedPacket
 from _speedups.codec.packets import Connack, Connect, Disconnect, Pingreq
 from loadtest.prove.client import RecordedClient, properties_of
 from loadtest.prove.history import Connecting, Ended, Event, History, Leaving, Unexpected
+from tests.simulation.clock import NS
 from tests.simulation.network import Connection, Network
+from tests.simulation.timed import Life
 from tests.simulation.world import MILLI, World
 
 KEEP_ALIVE = 2  # seconds
@@ -89,6 +91,9 @@ class SimulatedClient(RecordedClient):
         filters: it subscribes to these at first, or with each connection if it is clean.
         wills: whether its connections have wills.
         is_forgotten: whether the cluster may have forgotten its subscriptions, so that it subscribes again.
+        on_waited: called with its id and the time of its CONNECT when CONNACK has come, or it has given up.
+        delay: Will Delay Interval in seconds; above 0 its wills are judged by timed.py.
+        early: nanoseconds by which its session may expire early.
         options: as of `RecordedClient`.
     """
 
@@ -107,6 +112,9 @@ class SimulatedClient(RecordedClient):
         filters: tuple[tuple[str, int], ...] = (),
         wills: bool = False,
         is_forgotten: Callable[[], bool] = bool,
+        on_waited: Callable[[str, int], object] = lambda client_id, since: None,
+        delay: int = 0,
+        early: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(history, client_id, **options)
@@ -120,6 +128,12 @@ class SimulatedClient(RecordedClient):
         self._filters = filters
         self._wills = wills
         self._is_forgotten = is_forgotten
+        self._on_waited = on_waited
+        self._asked_at = 0  # time of the last CONNECT
+        self._delay = delay
+        self._early = early
+        self.lives: list[Life] = []  # its connections, if its wills are delayed
+        self.has_vanished = False
         self._attempts = 0
         self._seen_at = 0
         self._will: bytes | None = None
@@ -146,6 +160,7 @@ class SimulatedClient(RecordedClient):
             return
         self._trying = 0
         if self.socket is not None:
+            self._on_waited(self.client_id, self._asked_at)
             self.lose()
         else:
             self.come_later()
@@ -165,9 +180,27 @@ class SimulatedClient(RecordedClient):
         self.seen = []
         self.socket = wire
         self._will = b"will %s %d" % (self.client_id.encode(), attempt) if self._wills else None
-        self.history.add(Connecting(self.client_id, self.clean, self._will))
+        self._asked_at = self._world.now
+        if self._delay and self._will:
+            self._live(self._will, connection)
+        self.history.add(Connecting(self.client_id, self.clean, None if self._delay else self._will))
         self.send(self._connect_packet())
         self._ports[node](connection, self.client_id)
+
+    def _live(self, will: bytes, connection: Connection) -> None:
+        """A connection begins whose will is delayed, of a session that expires."""
+        life = Life(self.client_id, will, self._delay, self.expiry, connection, self._world.now)
+        admitted = [each for each in self.lives if each.admitted]
+        for each in self.lives:
+            each.after = each.after or life
+        self.lives.append(life)
+        if admitted and self._world.now > admitted[-1].connection.served_at + self.expiry * NS - self._early:
+            self.forget()
+
+    def forget(self) -> None:
+        """The session may have expired: nothing is known of it."""
+        self.history.add(Connecting(self.client_id, True))
+        self.history.add(Ended(self.client_id, "lost"))
 
     def _connect_packet(self) -> Connect:
         packet = Connect(
@@ -178,14 +211,19 @@ class SimulatedClient(RecordedClient):
         if self._will is not None:
             packet.will_topic, packet.will_payload, packet.will_qos = "will", self._will, 2
             if self.level == 5:
-                packet.will_properties = properties_of(self._will)
+                packet.will_properties = {**properties_of(self._will), "will_delay_interval": self._delay}
         return packet
 
     def lose(self) -> None:
         if self.socket is not None:
             super().lose()
+            self._end_life()
             self.accepted = False
             self.come_later()
+
+    def _end_life(self) -> None:
+        if self.lives and not self.lives[-1].ended:
+            self.lives[-1].ended = self._world.now
 
     def loses_output(self) -> bool:
         """Whether the end of a connection takes bytes with it that are under way."""
@@ -202,8 +240,13 @@ class SimulatedClient(RecordedClient):
 
     def come_back(self) -> None:
         """Connect again."""
-        self.stays_away = False
+        self.stays_away = self.has_vanished
         self.come()
+
+    def vanish(self) -> None:
+        """Lose the connection, and never connect again."""
+        self.has_vanished = True
+        self.stay_away()
 
     def leave(self) -> None:
         """Send DISCONNECT; the node closes the connection."""
@@ -212,13 +255,14 @@ class SimulatedClient(RecordedClient):
             self.send(Disconnect())
             self.socket.leaving = True
 
-    def abandon(self) -> None:
+    def abandon(self, node: str = "") -> None:
         """Connect anew, and leave the old connection open, as a client behind a broken network does."""
         if self.socket is not None:
             self.socket = None
             self.history.add(Ended(self.client_id, "lost"))
             self.accepted = False
-            self.come()
+            self._end_life()
+            self.come(node)
 
     def on_end(self, *, reset: bool) -> None:
         """The node has closed the connection."""
@@ -228,6 +272,7 @@ class SimulatedClient(RecordedClient):
         # A node in trouble closes connections whether or not it has read DISCONNECT.
         steady = self._troubles(self.node) == self._troubles_before
         self.history.add(Ended(self.client_id, "disconnect" if left and steady else "lost"))
+        self._end_life()
         self.come_later()
 
     # ---- packets ----
@@ -244,8 +289,10 @@ class SimulatedClient(RecordedClient):
         wire = self.socket
         for packet in packets:
             self.seen.append(packet)
-            self._handle(packet, self._will)
+            self._handle(packet, None if self._delay else self._will)
             if isinstance(packet, Connack) and self.socket is wire:
+                if self.lives:
+                    self.lives[-1].admitted, self.lives[-1].present = self._world.now, packet.session_present
                 self._begin()
             if self._packets_left:
                 self._packets_left -= 1
@@ -261,6 +308,7 @@ class SimulatedClient(RecordedClient):
     def _begin(self) -> None:
         """CONNACK has come: send again what is not acknowledged."""
         self.accepted = True
+        self._on_waited(self.client_id, self._asked_at)
         if self.clean:
             self.subscriptions.clear()
             self.unreleased.clear()
@@ -280,5 +328,5 @@ class SimulatedClient(RecordedClient):
 
     @property
     def is_idle(self) -> bool:
-        """Connected, with nothing unacknowledged."""
-        return self.accepted and not self.outgoing and not self.subscriptions
+        """Connected, with nothing unacknowledged; or it never comes back."""
+        return self.has_vanished or (self.accepted and not self.outgoing and not self.subscriptions)

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from _speedups.cluster.journal import ClusterJournal
 from loadtest.prove.history import Delivered
-from tests.simulation import checker
+from tests.simulation import checker, timed
 from tests.simulation.clients import SimulatedClient, TimedHistory
 from tests.simulation.clock import NS, Clock
 from tests.simulation.faults import Actions
@@ -32,11 +32,14 @@ START = 5 * NS  # in which the first nodes must be ready
 SETTLE = 3 * NS  # after the faults, at least
 QUIET = 2 * NS  # without an event, before the run counts as drained
 PATIENCE = 60 * NS  # for that
+PROMPT = NS  # from CONNECT to CONNACK, take-over included, as long as nothing is broken
 FILTERS: dict[str, tuple[str, ...]] = {
-    "subscriber": ("t/#", "will"),
+    "subscriber": ("t/#", "will", "d/#"),
     "worker": ("$share/team/t/#",),
     "visitor": ("t/#",),
+    "guest": ("t/#",),
 }
+DUE = (b"mq:later", b"mq:delayed", b"mq:expiring")  # keys with all that is still to come
 BACK = ("Redis is back", "the node is ready again")  # ends of lines in the log
 
 
@@ -190,6 +193,20 @@ class Run:
     def _lost(self, since: int, keys: dict[bytes, Any]) -> None:
         self.losses.append(Loss(since, self.world.now, payloads(keys)))
 
+    def _waited(self, client: str, since: int) -> None:
+        if self.world.now - since > PROMPT and since + PROMPT < self.actions.first_fault:
+            self.found(f"L2 {client} waited for CONNACK for {(self.world.now - since) / NS:.1f} s, without a fault")
+
+    @property
+    def _early(self) -> int:
+        """Nanoseconds by which something that is due may be early."""
+        steps = any(step.kind == "step_clock" and "redis" in step.arguments for step in self.plan.steps)
+        return timed.EARLY_AFTER_STEP if steps else timed.EARLY
+
+    @property
+    def _vanished(self) -> set[str]:
+        return {name for name, client in self.clients.items() if client.has_vanished}
+
     def _forgets(self) -> bool:
         return bool(self.losses) and not self.plan.replicas
 
@@ -202,9 +219,14 @@ class Run:
             ports=self._ports,
             troubles=self._troubles,
             seed=self.world.rng.getrandbits(32),
-            filters=tuple((name, 2 if name == "will" else client.qos) for name in FILTERS.get(client.role, ())),
-            wills=client.role == "mortal",
+            filters=tuple((name, client.qos if "t/" in name else 2) for name in FILTERS.get(client.role, ())),
+            wills=client.role in ("mortal", "guest"),
+            delay=client.delay,
+            expiry=client.expiry,
+            early=self._early,
+            subscribes_again=client.role == "guest",
             is_forgotten=self._forgets,
+            on_waited=self._waited,
             level=client.level,
             clean=client.clean,
         )
@@ -223,18 +245,31 @@ class Run:
             world.at(began + step.time * MILLI, self.actions.do, step)
         world.run_until(began + LAST * MILLI)
         self.actions.heal()
+        self._healed = world.now
         if not self._drain():
             late = [name for name, client in self.clients.items() if not client.is_idle]
             self.found(f"L1 not all is quiet a minute after the faults: {', '.join(late) or 'messages go on'}")
+        for name in sorted(self._vanished):
+            self.clients[name].forget()  # its session has expired
         retained = self._read_retained()
         roles = {role: {client.name for client in self.plan.clients if client.role == role} for role in FILTERS}
         excuses = Excuses(self.history, self.history.times, self.losses, self.plan.replicas)
-        for finding in checker.judge(excuses, roles["visitor"], roles["worker"], retained):
+        for finding in checker.judge(excuses, roles["visitor"], roles["worker"], roles["guest"], retained):
             self.found(finding)
-        for finding in checker.left_over(self.redis.keys):
+        if not self.losses:
+            self._judge_times(roles["subscriber"])
+        for finding in checker.late(self.history, roles["worker"], self.actions.first_fault):
+            self.found(finding)
+        for finding in checker.left_over(self.redis.keys, self._vanished):
             # Redis may have got back a message whose publisher has had PUBCOMP.
             if not (self.losses and finding.startswith("S1 mq:in:")):
                 self.found(finding)
+
+    def _judge_times(self, listeners: set[str]) -> None:
+        timeline = [*zip(self.history.times, self.history.events, strict=True)]
+        lives = [life for client in self.clients.values() for life in client.lives]
+        for finding in timed.judge(timeline, lives, listeners, self.actions.first_fault, self._healed, self._early):
+            self.found(finding)
 
     def _drain(self) -> bool:
         """Let all that is on its way arrive. Returns whether it has."""
@@ -244,7 +279,11 @@ class Run:
         count, since = -1, world.now
         while world.now < end:
             world.run_until(world.now + 100 * MILLI)
-            if len(self.history.events) != count or not all(client.is_idle for client in self.clients.values()):
+            if (
+                len(self.history.events) != count
+                or not all(client.is_idle for client in self.clients.values())
+                or any(key in self.redis.keys for key in DUE)
+            ):
                 count, since = len(self.history.events), world.now
             elif world.now - since >= QUIET:
                 return True

@@ -7,9 +7,24 @@ from tests.simulation.network import Network
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.plan import Step
 from tests.simulation.redis_server import RedisServer
-from tests.simulation.world import MILLI, World
+from tests.simulation.timed import PREFIX
+from tests.simulation.world import FOREVER, MILLI, World
 
 WINDOW = 20  # unacknowledged messages of a publisher
+# Steps that are no fault of the cluster: each client gets its service all the while.
+OF_CLIENTS = {
+    "nothing",
+    "publish",
+    "keep",
+    "lose",
+    "lose_at_packet",
+    "abandon",
+    "move",
+    "leave",
+    "away",
+    "vanish",
+    "delay",
+}
 
 
 class Actions:
@@ -39,11 +54,14 @@ class Actions:
         self._ends: list[Callable[[], object]] = []  # of faults that go on
         self._count = 0
         self.published = 0
+        self.first_fault = FOREVER  # nanosecond
 
     def do(self, step: Step) -> None:
         """Do a step."""
         if step.kind not in ("publish", "nothing"):
             self._world.story.tell(self._world.now, "plan", f"{step.kind} {' '.join(map(str, step.arguments))}")
+        if step.kind not in OF_CLIENTS:
+            self.first_fault = min(self.first_fault, self._world.now)
         getattr(self, step.kind)(*step.arguments)
 
     def heal(self) -> None:
@@ -82,6 +100,10 @@ class Actions:
                 self.published += 1
                 client.publish(topic, b"%s/%d" % (name.encode(), self._count), qos)
 
+    def delay(self, name: str, seconds: int, qos: int, count: int) -> None:
+        """Publish messages that are due later."""
+        self.publish(name, f"{PREFIX}{seconds}/d/0", qos, count)
+
     def keep(self, topic: int, clears: bool) -> None:
         """Set or clear a retained message."""
         client = self._clients["keeper"]
@@ -101,6 +123,10 @@ class Actions:
         """A client connects while the node still has its earlier connection."""
         self._clients[name].abandon()
 
+    def move(self, name: str, node: str) -> None:
+        """A client connects to this node, and leaves its earlier connection open."""
+        self._clients[name].abandon(node)
+
     def leave(self, name: str) -> None:
         """A client sends DISCONNECT."""
         self._clients[name].leave()
@@ -111,6 +137,10 @@ class Actions:
         client.stay_away()
         self._until(milliseconds, client.come_back)
 
+    def vanish(self, name: str) -> None:
+        """A client loses its connection, and never comes back."""
+        self._clients[name].vanish()
+
     # ---- nodes ----
 
     def kill(self, name: str, milliseconds: int) -> None:
@@ -118,6 +148,11 @@ class Actions:
         node = self._nodes[name]
         node.kill()
         self._until(milliseconds, node.start_if_down)
+
+    def kill_node_of(self, client: str, milliseconds: int) -> None:
+        """kill -9 the node of a client; start it after a while."""
+        if client_node := self._clients[client].node:
+            self.kill(client_node, milliseconds)
 
     def kill_at_write(self, name: str, number: int, milliseconds: int) -> None:
         """kill -9 in the turn in which it sends the n-th piece to Redis; start it after a while."""
@@ -141,6 +176,10 @@ class Actions:
         """SIGSTOP the node of a client, then SIGCONT."""
         self.freeze(self._clients[client].node, milliseconds)
 
+    def step_clock(self, host: str, milliseconds: int) -> None:
+        """The wall clock of a machine is set."""
+        self._world.step_clock(host, milliseconds * MILLI)
+
     # ---- network ----
 
     def cut(self, a: str, b: str, ways: str, milliseconds: int) -> None:
@@ -149,6 +188,10 @@ class Actions:
         for path in paths:
             self._network.cut(*path)
         self._until(milliseconds, lambda: [self._network.heal(*path) for path in paths])
+
+    def cut_node_of(self, client: str, ways: str, milliseconds: int) -> None:
+        """Nothing passes between the node of a client and Redis, in both ways or in one."""
+        self.cut(self._clients[client].node, "redis", ways, milliseconds)
 
     def slow(self, host: str, factor: int, milliseconds: int) -> None:
         """A host's network is slow."""
@@ -164,6 +207,11 @@ class Actions:
     def end_link_with(self, name: str, word: str, number: int) -> None:
         """The link of a node ends with the reply to the n-th command that has this word."""
         self._redis.end_with(f"flockmq-{name}-".encode(), word.encode(), number)
+
+    def lose_reply(self, client: str, word: str, number: int) -> None:
+        """The link of a client's node is reset before the reply to the n-th command that has this word."""
+        node = self._clients[client].node
+        self._redis.end_with(f"flockmq-{node}-".encode(), word.encode(), number, replies=False)
 
     def reset_link_twice(self, name: str, number: int) -> None:
         """The link of a node is reset, and the next one ends with the n-th reply: within the repair, or after it."""

@@ -18,6 +18,7 @@ from tests.simulation.clock import NS
 from tests.simulation.world import MICRO, MILLI, Event, World
 
 ITERATION = 60 * MICRO  # typical time until an iteration begins
+REDIS = "redis"  # the host of all that is no node's loop, as far as it asks for the time
 SLOW_ITERATION = 15 * MILLI  # another process has the core
 
 
@@ -84,9 +85,11 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self._iteration = None
         self._running = True
         events._set_running_loop(self)
+        self._world.act_as(self._name)
         try:
             self._run_once()
         finally:
+            self._world.act_as(REDIS)
             events._set_running_loop(None)
             self._running = False
         if self.dead:

@@ -123,8 +123,14 @@ class Excuses:
                     made.pop(event.client, None)
                     found.append(Connecting(event.client, True))  # of its session nothing is known
                     found.append(Ended(event.client, "lost"))
-            elif isinstance(event, Connected) and not event.clean and not event.session_present:
-                made[event.client] = self._voided[i]
+            elif isinstance(event, Connected) and not event.clean:
+                ended = made.get(event.client, 0)
+                if began.get(event.client, 0) < ended <= at:  # the session was lost while CONNECT was on its way
+                    made.pop(event.client)
+                    found += [Connecting(event.client, True), Ended(event.client, "lost")]
+                    found.append(Connecting(event.client, False, event.will))
+                if not event.session_present:
+                    made[event.client] = self._voided[i]
             found.append(event)
         return History(found)
 

@@ -4,6 +4,7 @@ A mutation replaces text of the Lua library before it is loaded, or a method of 
 Nothing is changed on disk.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from cluster.peers.members import Members
 from cluster.redis.store import RedisStore
 from cluster.replication.barrier import Barrier
 from cluster.replication.snapshot import SnapshotReader
+from cluster.sessions.delayed_messages import DelayedMessages
 from cluster.sessions.loading import Loading
 from cluster.sessions.reclaim import Reclaim
 from cluster.sessions.takeover import TakeOver
@@ -33,7 +35,6 @@ class Mutation:
         text: what is wrong.
         lua: pairs of a text of the library and its replacement; each stands there once.
         methods: class, name of the method, and a function that makes its replacement from it.
-        is_hard: whether the simulation does not find it yet, or seldom.
     """
 
     name: str
@@ -41,7 +42,6 @@ class Mutation:
     text: str
     lua: tuple[tuple[str, str], ...] = ()
     methods: tuple[tuple[type, str, Callable[[Any], Any]], ...] = field(default=())
-    is_hard: bool = False
 
     def change(self, code: bytes) -> bytes:
         """The library with the fault."""
@@ -217,6 +217,42 @@ def _none_sent(left: Any) -> Any:
     return released
 
 
+def _resumes(link_lost: Any) -> Any:
+    """Of Lease: a node that stood still goes on when its link is lost."""
+
+    def lost(self: Lease) -> None:
+        link_lost(self)
+        self.resume()
+
+    return lost
+
+
+def _unbounded(go_on: Any) -> Any:
+    """Of Lease: while Redis is away the node serves for as long as it likes."""
+    return lambda self, now: self._reactor.set_lease(1e6)
+
+
+def _goes_on(suspend: Any) -> Any:
+    """Of Lease: a node that stood still serves its clients, and beats."""
+
+    def suspended(self: Lease) -> None:
+        self.renew(time.monotonic())
+
+    return suspended
+
+
+def _only_first(take: Any) -> Any:
+    """Of DelayedMessages: a node that is not the first one takes none, also when the first one has died."""
+
+    def taken(self: DelayedMessages, late: int) -> None:
+        if getattr(self, "_started_first_of_mutation", None) is None:
+            self._started_first_of_mutation = self._is_first()  # type: ignore[attr-defined]
+        if self._started_first_of_mutation:  # type: ignore[attr-defined]
+            take(self, late)
+
+    return taken
+
+
 def _skip_changes(catch_up: Any) -> Any:
     """Of SnapshotReader: the changes count as applied."""
 
@@ -248,6 +284,13 @@ ALL_SENT = (
 APPLY = "  if apply_record(job.prefix, job.node, record) then\n"
 GIVEN = "        append(finished, group, place)\n      else\n        return_lease(prefix"
 SENT = "redis.call('HSET', key, 'o', '', 'n', math.max(sent, tonumber(state[5])))\n      begin_expiry"
+NAMED = (
+    "      result[#result + 1] = tonumber(epoch)\n      result[#result + 1] = will\n    end\n  end\n  return result\n"
+)
+DELAYED_OF_DEAD = (
+    "        redis.call('ZADD', prefix .. 'delayed', string.format('%.0f', clock(prefix) + seconds * 1000), epoch)\n"
+)
+EXPIRED = "      end_session(prefix, '', cid, state[2], state[3])\n      result[1] = result[1] + 1\n"
 
 ALL = (
     # ---- acknowledged means kept ----
@@ -300,7 +343,6 @@ ALL = (
         "Redis executes commits that it has executed before, and nodes send them again",
         lua=((COMMIT_NUMBER, ""),),
         methods=((RedisStore, "flow", _from_the_first),),
-        is_hard=True,
     ),
     Mutation(
         "awaiting not stored",
@@ -325,7 +367,6 @@ ALL = (
         "G3",
         "a commit with a part of the receivers of a QoS 2 message does not tell how far it came",
         lua=(("      message = progress_head(item[5]) .. message\n", ""),),
-        is_hard=True,
     ),
     Mutation(
         "marks not read",
@@ -364,7 +405,6 @@ ALL = (
         "G4",
         "SUBACK does not wait for the other nodes",
         methods=((Barrier, "_advance", _all_applied),),
-        is_hard=True,
     ),
     Mutation(
         "confirmed early",
@@ -420,7 +460,6 @@ ALL = (
         "G5",
         "the node of the earlier connection is not told to close it",
         lua=(("      tell(prefix, owner, 'taken', cid, tonumber(last))\n", ""),),
-        is_hard=True,
     ),
     Mutation(
         "taken ignored",
@@ -439,7 +478,6 @@ ALL = (
         "G5",
         "the connection that waits for a release is not told of it",
         lua=(("    tell(prefix, state[1], 'released', cid, epoch)\n", "    local _ = nil\n"),),
-        is_hard=True,
     ),
     Mutation(
         "release skipped",
@@ -470,7 +508,6 @@ ALL = (
         "G5",
         "a node whose link is back does not compare its claims with those in Redis",
         methods=((Reclaim, "start", _nothing),),
-        is_hard=True,
     ),
     # ---- wills ----
     Mutation(
@@ -546,14 +583,110 @@ ALL = (
         "G13",
         "QoS 2 that was sent to a member goes back to its group when the member is away",
         lua=(("(sent and body_of(message):byte(1) % 4 == 1)", "(sent and body_of(message):byte(1) % 4 >= 1)"),),
-        is_hard=True,
     ),
     Mutation(
         "unsent not returned",
         "G13",
         "messages of a member that is away are not given back",
-        lua=(("  if give_back(prefix, cid, false) then\n", "  if false then\n"),),
-        is_hard=True,
+        lua=(("  if give_back(prefix, cid, false, told) then\n", "  if false then\n"),),
+    ),
+    # ---- all that is due at a time ----
+    Mutation(
+        "delayed will at once",
+        "G6",
+        "a delayed will is due when its connection has ended",
+        lua=(
+            ("string.format('%.0f', clock(prefix) + delay * 1000), id)", "string.format('%.0f', clock(prefix)), id)"),
+        ),
+    ),
+    Mutation(
+        "delayed will stays",
+        "G6",
+        "a delayed will is published although its client is back",
+        lua=(("  if (state[10] or '') ~= '' then\n", "  if false then\n"),),
+    ),
+    Mutation(
+        "delayed wills of the dead",
+        "G6",
+        "a delayed will whose node dies is never due",
+        lua=((DELAYED_OF_DEAD, ""),),
+    ),
+    Mutation(
+        "due wills forgotten",
+        "G6",
+        "Redis hands a node the delayed wills that are due, and does not name them",
+        lua=((NAMED, "    end\n  end\n  return result\n"),),
+    ),
+    Mutation(
+        "delayed message at once",
+        "G1",
+        "a delayed message is due when it is accepted",
+        lua=(("local due = time + items[i + 1] * 1000 + 1 ", "local due = time + 1 "),),
+    ),
+    Mutation(
+        "delayed message twice",
+        "G3",
+        "delayed messages are published twice",
+        methods=((Wills, "publish_delayed", _twice),),
+    ),
+    Mutation(
+        "delayed messages not taken",
+        "G1",
+        "only the node that is the first one at the start of the cluster publishes delayed messages",
+        methods=((DelayedMessages, "_take", _only_first),),
+    ),
+    Mutation(
+        "session does not expire",
+        "G9",
+        "a session stays when its Session Expiry Interval is over",
+        lua=((EXPIRED, "      result[1] = result[1] + 1\n"),),
+    ),
+    Mutation(
+        "session expires at once",
+        "G1",
+        "a session with a Session Expiry Interval ends at the next heartbeat",
+        lua=(("clock(prefix) + tonumber(interval) * 1000), cid)", "clock(prefix)), cid)"),),
+    ),
+    Mutation(
+        "clock of Redis",
+        "G6",
+        "the clock of the cluster follows steps of Redis' wall clock",
+        lua=(("math.min(passed, most or passed)", "passed"),),
+    ),
+    Mutation(
+        "clock goes back",
+        "G6",
+        "the clock of the cluster goes back with Redis' wall clock",
+        lua=(("local passed = math.max(time - tonumber(state[2]), 0)", "local passed = time - tonumber(state[2])"),),
+    ),
+    # ---- faults that were found, put back ----
+    Mutation(
+        "epochs forgotten",
+        "G5",
+        "a session that ends takes the epochs with it that are not released",
+        lua=(("    if waits ~= '' then\n      keep_waits(", "    if false then\n      keep_waits("),),
+    ),
+    Mutation(
+        "logs one by one",
+        "G2",
+        "a node whose link is back reads the logs of the others one after the other",
+        lua=(("tonumber(log.entry[2][6] or 0) or math.huge", "0 or math.huge"),),
+    ),
+    Mutation(
+        "served without a link",
+        "G5",
+        "a node that stood still while Redis was away serves its clients",
+        methods=(
+            (Lease, "tick_without_redis", _nothing),
+            (Lease, "link_lost", _resumes),
+            (Lease, "_go_on", _unbounded),
+        ),
+    ),
+    Mutation(
+        "acted before it was confirmed",
+        "G5",
+        "a node that stood still acts on what Redis has sent before its membership is confirmed",
+        methods=((Lease, "suspend", _goes_on),),
     ),
 )
 MUTATIONS = {mutation.name: mutation for mutation in ALL}

@@ -106,6 +106,7 @@ class Connection:
     def __init__(self, network: "Network", a: str, b: str) -> None:
         self.to_b = Direction(network, a, b)
         self.to_a = Direction(network, b, a)
+        self.served_at = 0  # nanosecond at which `b` has written to it last
 
 
 class Network:

@@ -97,6 +97,10 @@ class ClientSocket:
             self._connection.to_a.send(reset or bool(self._input))
             self.socket.close()
 
+    def served(self, now: int) -> None:
+        """The node has written to it."""
+        self._connection.served_at = now
+
     def kill(self) -> None:
         """The node has been killed."""
         self.socket.close()
@@ -292,6 +296,7 @@ class SimulatedNode:
 
     def wrote(self, to: ClientSocket, data: bytes) -> None:
         """The node has written to a client: note CONNACK, and that no earlier connection of the client gets more."""
+        to.served(self._world.now)
         kind = data[0] & 0xF0
         newest = self._admissions.get(to.client_id, 0)
         if not to.admitted:

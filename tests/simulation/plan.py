@@ -7,8 +7,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from loadtest.prove.client import NEVER
+
 NODES = ("n0", "n1", "n2")
 FIRST = 1500  # milliseconds until which the clients connect and subscribe
+AIMED = 3  # of four seeds, the one with faults that are aimed
+TIMED = 1  # likewise, the one with all that is due at a time, and clocks that step
 LAST = 6500  # end of the last step; faults that go on are healed then
 
 
@@ -35,9 +39,10 @@ class ClientPlan:
     """A client.
 
     Attributes:
-        role: publisher, subscriber, worker, visitor, keeper or mortal.
+        role: publisher, subscriber, worker, visitor, keeper, mortal or guest.
         qos: of its subscriptions.
         node: of its first connection; empty: any.
+        delay, expiry: Will Delay Interval and Session Expiry Interval in seconds, of a guest.
     """
 
     name: str
@@ -46,6 +51,8 @@ class ClientPlan:
     clean: bool = False
     qos: int = 2
     node: str = ""
+    delay: int = 0
+    expiry: int = NEVER
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,13 @@ def make_plan(seed: int) -> Plan:
     if seed % 2:  # so that even seeds have the plans that they have always had
         replicas = int(rng.random() < 0.4)
         faults += [*_faults_of_data(rng, replicas), *_faults_of_repairs(rng)]
+    if seed % 4 == TIMED:
+        guests = _guests(rng)
+        clients += guests
+        steps += _timed(rng, clients, guests)
+        faults = [*_steps_of_clocks(rng), *(faults if rng.random() < 0.5 else ())]
+    if seed % 4 == AIMED:
+        faults = [*_aimed(rng, clients), *(faults if rng.random() < 0.5 else ())]
     both = sorted([*steps, *faults], key=lambda step: step.time)
     wanted = set(faults)
     return Plan(
@@ -190,4 +204,103 @@ def _faults_of_repairs(rng: Random) -> list[Step]:
     return [
         Step(rng.randrange(FIRST, LAST - 500), "reset_link_twice", (rng.choice(NODES), rng.randrange(1, 30)))
         for _ in range(rng.choice((0, 0, 1, 2)))
+    ]
+
+
+def _aimed(rng: Random, clients: list[ClientPlan]) -> list[Step]:
+    """Steps that have to meet within milliseconds, which chance seldom brings together."""
+    time = rng.randrange(FIRST, LAST - 3000)
+    found = {role: [client.name for client in clients if client.role == role] for role in ("publisher", "worker")}
+    publisher = rng.choice(found["publisher"])
+    visitors = [client.name for client in clients if client.role == "visitor"]
+    topic, qos = f"t/{rng.randrange(3)}", rng.choice((1, 2))
+    aims = [_lost_reply(rng, time, publisher, topic)]
+    if visitors:
+        aims += [
+            _change_on_its_way(rng, time, publisher, rng.choice(visitors), topic, qos),
+            _admitted_without_redis(rng, time, publisher, rng.choice(visitors), topic),
+        ]
+    if found["worker"]:
+        aims += [_worker_away(rng, publisher, rng.choice(found["worker"]), topic, qos)] * 2
+    return rng.choice(aims)
+
+
+def _lost_reply(rng: Random, time: int, publisher: str, topic: str) -> list[Step]:
+    """Redis has executed a commit, and its node does not hear of it."""
+    return [
+        Step(time, "lose_reply", (publisher, "flockmq_commit", rng.randrange(1, 5))),
+        Step(time + 1, "publish", (publisher, topic, 2, rng.choice((1, 3)))),
+    ]
+
+
+def _change_on_its_way(rng: Random, time: int, publisher: str, visitor: str, topic: str, qos: int) -> list[Step]:
+    """A client subscribes while the node of a publisher hears nothing from Redis."""
+    return [
+        Step(time, "cut_node_of", (publisher, "back", rng.randrange(200, 900))),
+        Step(time + 10, "move", (visitor, rng.choice(NODES))),
+        *(Step(time + later, "publish", (publisher, topic, qos, 1)) for later in (20, 50, 100, 150)),
+    ]
+
+
+def _admitted_without_redis(rng: Random, time: int, publisher: str, visitor: str, topic: str) -> list[Step]:
+    """A client connects while Redis is away, and to another node when it is back."""
+    first, second = rng.sample(NODES, 2)
+    return [
+        Step(time, "kill_redis", (rng.randrange(200, 600),)),
+        Step(time + 100, "move", (visitor, first)),
+        Step(time + 1500, "move", (visitor, second)),
+        Step(time + 1700, "publish", (publisher, topic, 1, 3)),
+    ]
+
+
+def _worker_away(rng: Random, publisher: str, worker: str, topic: str, qos: int) -> list[Step]:
+    """A member loses its connection while it gets messages, for longer than they wait for it."""
+    time = FIRST + rng.randrange(400)
+    return [
+        Step(time, "publish", (publisher, topic, qos, 8)),
+        Step(time + rng.randrange(1, 5), "away", (worker, LAST)),
+    ]
+
+
+def _guests(rng: Random) -> list[ClientPlan]:
+    """Clients with delayed wills, and sessions that expire."""
+    return [
+        ClientPlan(f"guest {i}", "guest", 5, qos=rng.choice((1, 2)), delay=rng.choice((1, 2, 5)), expiry=expiry)
+        for i, expiry in enumerate(rng.sample((2, 3, 20), rng.choice((1, 2))))
+    ]
+
+
+def _timed(rng: Random, clients: list[ClientPlan], guests: list[ClientPlan]) -> list[Step]:
+    """Delayed messages, and guests that go for a while, or for ever."""
+    publishers = [client.name for client in clients if client.role == "publisher"]
+    steps = [
+        Step(
+            rng.randrange(FIRST, LAST),
+            "delay",
+            (rng.choice(publishers), rng.choice((1, 2, 5)), rng.choice((1, 2)), rng.choice((1, 3))),
+        )
+        for _ in range(rng.choice((2, 4, 8)))
+    ]
+    for guest in guests:
+        kinds = rng.choices(("lose", "abandon", "away"), k=rng.choice((0, 1, 2)))
+        for kind in kinds:
+            long = (rng.randrange(300, 5000),) if kind == "away" else ()
+            steps.append(Step(rng.randrange(FIRST, LAST), kind, (guest.name, *long)))
+        if rng.random() < 0.5:
+            time = rng.randrange(FIRST, LAST)
+            if rng.random() < 0.3:
+                steps.append(Step(time, "kill_node_of", (guest.name, rng.randrange(50, 4000))))
+            steps.append(Step(time + 1, "vanish", (guest.name,)))
+    return steps
+
+
+def _steps_of_clocks(rng: Random) -> list[Step]:
+    """Wall clocks that are set, forward or back."""
+    return [
+        Step(
+            rng.randrange(FIRST, LAST),
+            "step_clock",
+            (rng.choice((*NODES, "redis", "redis", "redis")), rng.choice((-1, 1)) * rng.choice((100, 2000, 3_600_000))),
+        )
+        for _ in range(rng.choice((0, 0, 1, 1, 2)))
     ]

@@ -111,7 +111,7 @@ class RedisServer:
         self._kept: tuple[dict[bytes, Any], dict[bytes, float]] | None = None  # what outlives it; None: all
         self._kept_at = 0
         self._refusal = ""  # a key of REFUSALS
-        self._last: tuple[bytes, bytes, int] | None = None  # of `end_with`
+        self._last: tuple[bytes, bytes, int, bool] | None = None  # of `end_with`
         self._keyspace = Keyspace(world.rng)
         self._library: Library | None = None
         self._code = b""
@@ -180,26 +180,31 @@ class RedisServer:
         for client, data in waiting or ():
             self.received(client, data)
 
-    def end_with(self, name: bytes, word: bytes, number: int) -> None:
+    def end_with(self, name: bytes, word: bytes, number: int, *, replies: bool = True) -> None:
         """End a connection in one piece with the reply to the n-th command with this word, or to the n-th of all.
 
         Args:
             name: of the connection begins so.
             word: name of the command, or an argument; empty: any command.
             number: from 1; 0: end none.
+            replies: whether that reply arrives; if not, the connection is reset.
         """
-        self._last = (name, word, number) if number else None
+        self._last = (name, word, number, replies) if number else None
 
     def _end_if_last(self, client: Client, command: list[bytes]) -> None:
         assert self._last is not None
-        name, word, number = self._last
+        name, word, number, replies = self._last
         if client.name.startswith(name) and (not word or word in command):
-            self.end_with(name, word, number - 1)
+            self.end_with(name, word, number - 1, replies=replies)
             if number == 1:
                 self._world.story.tell(self._world.now, HOST, f"ends the link of {client.name.decode()}")
-                client.flush()
                 del self.clients[client.number]
-                client.leave()
+                if replies:
+                    client.flush()
+                    client.leave()
+                else:
+                    client.output.clear()
+                    client.close()
 
     # ---- connections ----
 

@@ -48,3 +48,10 @@ LOSSES = [Loss(-1, 100, frozenset()), Loss(150, 300, frozenset())]
 def test_sessions_that_are_lost(places: list[tuple[int, bool]], wanted: int) -> None:
     events = [each for at, present in places for each in connection(at, session_present=present)]
     assert len(untruthful(LOSSES, events)) == wanted
+
+
+def test_a_session_that_is_lost_while_connect_is_on_its_way() -> None:
+    """Its node stood still, and reads CONNECT when Redis is back without the session (seed 501013)."""
+    events = [*connection(10, session_present=False), (90, Connecting("keeper", False))]
+    assert not untruthful(LOSSES[:1], [*events, (110, Connected("keeper", False, False))])
+    assert untruthful(LOSSES[:1], [*events, (95, Connected("keeper", False, False))])

@@ -1,4 +1,4 @@
-"""The simulation finds deliberate faults of the product: a few in `make test`, all but the hard ones in `make soak`."""
+"""The simulation finds deliberate faults of the product: a few in `make test`, all of them in `make soak`."""
 
 import pytest
 

@@ -13,6 +13,7 @@ from tests.simulation.story import Story
 
 MICRO = 1_000  # nanoseconds
 MILLI = 1_000_000
+FOREVER = 1 << 62
 MAX_STEPS = 2_000_000  # of a run: some twenty thousand are usual
 
 
@@ -52,6 +53,7 @@ class World:
         self._events: list[Event] = []
         self._number = 0
         self.steps = 0  # events so far
+        self._wrong: dict[str, int] = {}  # nanoseconds by which the wall clock of a host is wrong
         clock.set(0)
 
     @property
@@ -92,6 +94,15 @@ class World:
         self.now = time
         self._clock.set(time)
         return False
+
+    def step_clock(self, host: str, step: int) -> None:
+        """Let the wall clock of a host be wrong by so many nanoseconds more."""
+        self._wrong[host] = self._wrong.get(host, 0) + step
+
+    def act_as(self, host: str) -> None:
+        """Show the wall clock of this host."""
+        if self._wrong:
+            self._clock.set_step(self._wrong.get(host, 0))
 
     def delay(self, typical: int, rare: int) -> int:
         """A delay in nanoseconds: mostly about the typical one, one in a hundred up to the rare one."""
