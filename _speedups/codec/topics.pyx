@@ -12,6 +12,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from _speedups.codec.tenants cimport tenant_size
+
 # Eight bytes are checked at once: ONES * c repeats the byte c, and a byte of HIGH marks a hit. They are C macros
 # because the C compiler cannot fold a module variable.
 cdef extern from *:
@@ -207,9 +209,10 @@ cdef int match_topic(
     cdef const uint8_t* t = topic_name
     cdef const uint8_t* t_end = t + name_size
     # [MQTT-4.7.2-1] A filter that starts with a wildcard does not match a name that starts with `$`.
-    if filter_size and name_size and t[0] == c'$' and (f[0] == c'+' or f[0] == c'#'):
-        return 0
+    cdef const uint8_t* own = t + tenant_size(t, name_size)
     while True:                        # here both stand at the start of a level
+        if (t == topic_name or t == own) and t < t_end and t[0] == c'$' and f < f_end and (f[0] == c'+' or f[0] == c'#'):
+            return 0
         if f < f_end and f[0] == c'#' and f + 1 == f_end:
             return 1
         if f < f_end and f[0] == c'+' and (f + 1 == f_end or f[1] == c'/'):
@@ -330,6 +333,12 @@ def validate_topic_filter(topic not None, int level=4, int max_levels=TOPIC_LEVE
     )
     if fault:
         raise InvalidTopic(f"topic filter: {fault_text(fault)}", 0x8F)
+
+
+def split_tenant(bytes name not None):
+    """The prefix `$tenant/NAME/` of a topic name, topic filter or client identifier, empty if it has none; and the rest."""
+    cdef Py_ssize_t size = tenant_size(name, len(name))
+    return name[:size], name[size:]
 
 
 def has_control_characters(str text not None):

@@ -5,6 +5,7 @@ class Connection(Channel):
     reset_on_close: bool
     endpoint: Endpoint
     certificate: str | None
+    server_name: str | None
     @property
     def listener(self) -> str: ...
     @property

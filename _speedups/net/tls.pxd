@@ -38,5 +38,6 @@ cdef class Tls:
     cdef Py_ssize_t write(self, const uint8_t* p, Py_ssize_t n) except -4
     cdef Py_ssize_t explain(self, int result) except -4
     cdef bint resumed(self) noexcept
+    cdef str server_name(self)
     cdef str certificate(self)
     cdef int shutdown(self) except -1

@@ -302,6 +302,11 @@ cdef class Tls:
         """Whether the handshake resumed an earlier session of the client."""
         return SSL_session_reused(self.ssl)
 
+    cdef str server_name(self):
+        """The name of the server that the client has asked for; empty if it has named none."""
+        cdef const char* name = SSL_get_servername(self.ssl, TLSEXT_NAMETYPE_host_name)
+        return (<bytes>name).decode("ascii", "replace") if name != NULL else ""
+
     cdef str certificate(self):
         """The subject of the client's verified certificate, in the form that the context selects.
 

@@ -1,6 +1,6 @@
 # The MQTT protocol of one connection, without the socket. See channel.pyx.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from _speedups.base.flag cimport flag
 from _speedups.routing.router cimport Router
@@ -35,6 +35,8 @@ cdef class Channel(Outlet):
     cdef uint8_t phase
     cdef readonly uint8_t maximum_qos            # of messages from the client
     cdef uint8_t refused_flags         # of the first byte of PUBLISH: FLAG_RETAIN if retained messages are refused
+    cdef Py_ssize_t tenant_size        # bytes of the client identifier that are its tenant's prefix; 0 = it has no tenant
+    cdef uint64_t tenant_hash          # `prefix_hash` of them
     cdef flag handing_up               # the handler is being called
     cdef readonly flag bridge          # the client is a bridge
     cdef flag metered                  # its packets are rate limited
@@ -56,12 +58,13 @@ cdef class Channel(Outlet):
     cdef int refuse_kind(self, uint8_t qos) except -1
     cdef bint take_properties(self, Publication* publication, uint8_t first_byte, const uint8_t* packet) except -1
     cdef bint resolve_alias(self, Publication* publication, uint16_t number) except -1
-    cdef bint rename(self, Publication* publication, bytes topic) except -1
+    cdef bint rename(self, Publication* publication, const uint8_t* name, Py_ssize_t length, bytes topic) except -1
     cdef bint within_receive_maximum(self, uint8_t qos, uint16_t packet_id) except -1
     cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1
     cdef int deny_publish(self, Publication* publication, uint16_t packet_id) except -1
     cdef bint may_delay(self, Publication* publication, uint16_t packet_id) except -1
-    cdef bint is_own_state(self, const Publication* publication) except -1
+    cdef int qualify(self, Publication* publication) except -1
+    cdef bint is_own_state(self, const uint8_t* name, Py_ssize_t n) except -1
     cdef int refuse_publish(self, Publication* publication, uint16_t packet_id, uint8_t code, uint8_t why) except -1
     cdef int handle_acknowledgement(self, uint8_t first_byte, const uint8_t* body, Py_ssize_t n) except -1
     cdef bint check_properties(self, const uint8_t* p, const uint8_t* end, int kind) except -1

@@ -29,8 +29,10 @@ from _speedups.codec.tables cimport (
     CODE_TOPIC_NAME_INVALID, CONNECT, DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
     UNSUBSCRIBE,
 )
+from _speedups.codec.tenants cimport begins_tenant, tenant_size
 from _speedups.protocol.read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
 from _speedups.routing.delayed cimport delay_of, is_delayed
+from _speedups.routing.plans cimport prefix_hash
 from _speedups.routing.router cimport Router
 from _speedups.session.rights cimport MAY_PUBLISH
 from _speedups.session.session cimport Session
@@ -147,6 +149,8 @@ cdef class Channel(Outlet):
         self.refused_flags = 0 if retain_available else FLAG_RETAIN
         self.keeps_retain = bridge or level == 5
         self.session = session
+        self.tenant_size = tenant_size(session.client_id, len(session.client_id))
+        self.tenant_hash = prefix_hash(session.client_id, self.tenant_size)
         self.phase = OPEN
         # One and a half times the period [MQTT-3.1.2-24], in ticks; a tick counts only when it is over.
         self.keep_alive_ticks = <uint32_t>(keep_alive * 6 + 1.999) if keep_alive else 0
@@ -284,6 +288,8 @@ cdef class Channel(Outlet):
         cdef Publication publication
         cdef uint16_t packet_id = 0
         cdef int fault
+        cdef const uint8_t* name                   # the topic name that the client means ...
+        cdef Py_ssize_t length                     # ... and its bytes
         cdef bytes renamed = None                  # the topic name of the publication, if a rule has made it
         if qos > self.maximum_qos or first_byte & self.refused_flags:
             return self.refuse_kind(qos)
@@ -309,7 +315,11 @@ cdef class Channel(Outlet):
                 return 0
         elif first_byte == PUBLISH_QOS_0 and body - packet == 1 + varint_size(<uint32_t>n):
             publication.packet = packet            # receivers get the received packet: no flags, and the shortest header
-        fault = self.router.check_topic(publication.topic, publication.topic_length, self.level)
+        name, length = publication.topic, publication.topic_length
+        if self.tenant_size:
+            fault = self.qualify(&publication)
+        else:
+            fault = self.router.check_topic(publication.topic, publication.topic_length, self.level, 0)
         if fault:
             return self.protocol_error(CloseReason(
                 CODE_MALFORMED if fault == TOPIC_BAD_UTF8 else CODE_TOPIC_NAME_INVALID, f"PUBLISH: {fault_text(fault)}"))
@@ -318,18 +328,19 @@ cdef class Channel(Outlet):
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
         if self.turn.rewrite is not None:
             # Before rights and traces: both are of the topic that the message gets.
-            renamed = self.turn.rewrite(self, publication.topic[:publication.topic_length])
-            if not self.rename(&publication, renamed):
+            renamed = self.turn.rewrite(self, name[:length])
+            if not self.rename(&publication, name, length, renamed):
                 return self.refuse_publish(&publication, packet_id, CODE_TOPIC_NAME_INVALID, NOT_REWRITABLE)
+            name, length = renamed, len(renamed)
         if self.turn.tracer is not None:
             self.turn.tracer.received(self, self.session.client_id, publication.topic, publication.topic_length,
                                       publication.payload, publication.payload_length, qos, packet_id,
                                       first_byte & FLAG_DUP != 0)
-        if publication.topic[0] == c'$' and is_delayed(publication.topic, publication.topic_length):
+        if name[0] == c'$' and is_delayed(name, length):
             if not self.may_delay(&publication, packet_id):
                 return 0
-        elif is_reserved(publication.topic, publication.topic_length):
-            if not self.is_own_state(&publication):
+        elif name[0] == c'$' and (is_reserved(name, length) or begins_tenant(name, length)):
+            if not self.is_own_state(name, length):
                 return self.refuse_publish(&publication, packet_id, CODE_NOT_AUTHORIZED, ONLY_THE_BROKER)  # [MQTT-4.7.2-1]
         elif self.session.rights is not None and not self.router.may_publish(
                 self.session.rights, publication.topic, publication.topic_length):
@@ -364,12 +375,13 @@ cdef class Channel(Outlet):
         cdef Py_ssize_t at = delay_of(publication.topic, publication.topic_length, &seconds)
         cdef const uint8_t* topic = publication.topic + at
         cdef Py_ssize_t n = publication.topic_length - at
+        cdef Py_ssize_t hidden = self.tenant_size if at >= 0 else 0
         cdef uint8_t code = CODE_TOPIC_NAME_INVALID, why = NO_REASON
         if self.router.delayed.max_messages == 0:
             why = DELAYS_ARE_OFF
         elif at < 0:
             why = WRONG_DELAY
-        elif is_reserved(topic, n):
+        elif is_reserved(topic + hidden, n - hidden) or begins_tenant(topic + hidden, n - hidden):
             code, why = CODE_NOT_AUTHORIZED, ONLY_THE_BROKER                # [MQTT-4.7.2-1]
         elif self.session.rights is not None and not self.session.rights.may(topic, n, MAY_PUBLISH):
             self.deny_publish(publication, packet_id)
@@ -455,16 +467,24 @@ cdef class Channel(Outlet):
         memcpy(alias.topic, publication.topic, publication.topic_length)
         return True
 
-    cdef bint rename(self, Publication* publication, bytes topic) except -1:
-        """Give a publication the topic name of a rule, which the caller keeps alive. False: the name is not valid."""
+    cdef int qualify(self, Publication* publication) except -1:
+        """Put the prefix of the client's tenant in front of the topic name, and check it; 0, or a TopicFault."""
+        return self.router.qualify(publication, <bytes>self.session.client_id, self.tenant_size, self.tenant_hash,
+                                   self.level)
+
+    cdef bint rename(self, Publication* publication, const uint8_t* name, Py_ssize_t length, bytes topic) except -1:
+        """Give a publication the topic name of a rule in place of `name`. False: the new one is not valid.
+
+        The caller keeps the new name alive.
+        """
         cdef Py_ssize_t n = len(topic)
-        cdef const uint8_t* name = topic
-        if n == publication.topic_length and memcmp(name, publication.topic, n) == 0:
+        if n == length and memcmp(<const uint8_t*>topic, name, n) == 0:
             return True
-        if self.router.check_topic(name, n, self.level):
-            return False
-        publication.topic = name
+        publication.topic = topic
         publication.topic_length = n
+        publication.hidden = 0
+        if self.qualify(publication) if self.tenant_size else self.router.check_topic(topic, n, self.level, 0):
+            return False
         publication.packet = publication.packet_5 = NULL    # they have the name as received
         return True
 
@@ -478,9 +498,9 @@ cdef class Channel(Outlet):
             return False
         return True
 
-    cdef bint is_own_state(self, const Publication* publication) except -1:
+    cdef bint is_own_state(self, const uint8_t* name, Py_ssize_t n) except -1:
         """Whether the topic is the one where a bridge says whether it is connected, as Mosquitto's do."""
-        return publication.topic[:publication.topic_length] == STATE_TOPIC % self.session.client_id
+        return name[:n] == STATE_TOPIC % self.session.client_id[self.tenant_size:]
 
     cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1:
         """Publish a message that the client may publish, and acknowledge it."""

@@ -32,6 +32,9 @@ cdef struct SpecialMatch:
     uint8_t options
 
 
+cdef uint64_t prefix_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil
+
+
 cdef class Plans:
     cdef Node* root
     cdef Plan** plans          # PLAN_SLOTS, each NULL or a plan for a topic name with that hash
@@ -51,6 +54,8 @@ cdef class Plans:
     cdef readonly uint64_t generation
 
     cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept
+    cdef Plan* known_below(self, const uint8_t* prefix, Py_ssize_t size, uint64_t prefix_part, const uint8_t* name,
+                           Py_ssize_t n, uint64_t* h) noexcept
     cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL
     cdef int forget(self, const uint8_t* path, Py_ssize_t n) except -1
     cdef int match(self, const uint8_t* topic, Py_ssize_t n) except -1

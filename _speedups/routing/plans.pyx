@@ -19,6 +19,7 @@ from _speedups.base.array cimport array_reserve
 from _speedups.base.buffers cimport buffer_free, buffer_reserve, buffer_size, pool_free
 from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport SUBSCRIPTION_IDENTIFIER
+from _speedups.codec.tenants cimport tenant_size
 from _speedups.session.rights cimport MAY_READ
 from _speedups.session.subscriber cimport KEEP_RETAIN, NOT_OWN, ONLY_OWN, Plan, Receiver, Subscriber
 from _speedups.routing.topic_tree cimport (
@@ -42,6 +43,11 @@ cdef inline uint64_t topic_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
         h = (h ^ w) * 0x9FB21C651E98DF25u
         h ^= h >> 32
     return h * 0x9E3779B97F4A7C15u
+
+
+cdef uint64_t prefix_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
+    """The part of a tenant's prefix in the hash of its topic names; 0 without a prefix."""
+    return topic_hash(p, n) if n else 0
 
 
 cdef inline uint32_t slot_of(uint64_t h) noexcept nogil:
@@ -96,12 +102,19 @@ cdef class Plans:
 
     cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept:
         """The cached plan of the topic name, perhaps stale, or NULL. A name with a plan is valid."""
+        cdef Py_ssize_t size = tenant_size(topic, n)
+        return self.known_below(topic, size, prefix_hash(topic, size), topic + size, n - size, h)
+
+    cdef Plan* known_below(self, const uint8_t* prefix, Py_ssize_t size, uint64_t prefix_part, const uint8_t* name,
+                           Py_ssize_t n, uint64_t* h) noexcept:
+        """As `known`, of a topic name whose prefix is elsewhere; `prefix_part` is that of `prefix_hash`."""
         cdef Plan* plan
-        h[0] = topic_hash(topic, n)
+        h[0] = topic_hash(name, n) ^ prefix_part
         if self.tags[slot_of(h[0])] != tag_of(h[0]):
             return NULL
         plan = self.plans[slot_of(h[0])]
-        if plan == NULL or plan.topic_length != n or memcmp(plan.topic, topic, n) != 0:
+        if (plan == NULL or plan.topic_length != size + n or memcmp(plan.topic + size, name, n) != 0
+                or memcmp(plan.topic, prefix, size) != 0):
             return NULL
         return plan
 
@@ -183,7 +196,8 @@ cdef class Plans:
         cdef Node* node
         cdef Node* child
         cdef Node** swap
-        cdef bint hidden = n > 0 and topic[0] == c'$'   # not matched by wildcards at the first level [MQTT-4.7.2-1]
+        cdef const uint8_t* own = topic + tenant_size(topic, n)  # the topic name that clients see
+        cdef bint hidden           # its first level is not matched by wildcards [MQTT-4.7.2-1], that of a prefix neither
         cdef bint more = True
         self.topic = topic
         self.topic_length = n
@@ -196,6 +210,7 @@ cdef class Plans:
         while more:
             length = level_length(p, end)
             h = level_hash(p, length)
+            hidden = (p == topic or p == own) and p < end and p[0] == c'$'
             self.widen(count * 2)
             found = 0
             for i in range(count):
@@ -210,7 +225,6 @@ cdef class Plans:
                     if node.wild & PLUS:
                         self.beyond[found] = node_plus(node)
                         found += 1
-            hidden = False
             swap = self.frontier
             self.frontier = self.beyond
             self.beyond = swap

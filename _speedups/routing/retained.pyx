@@ -10,6 +10,7 @@ from libc.stdlib cimport free
 
 from _speedups.base.cursor cimport write_varint
 from _speedups.codec.publish cimport FLAG_RETAIN, PUBLISH_QOS_0, SUBSCRIPTION_IDENTIFIER
+from _speedups.codec.tenants cimport TENANT_LEVELS
 from _speedups.session.message cimport (
     Message, Publication, message_hold, message_new, message_payload, message_properties, message_release, message_size, publication_of,
 )
@@ -248,6 +249,8 @@ cdef class RetainedSearch(MessageSource):
         self.levels = topic_filter.split(b"/")
         self.all_below = self.levels[len(self.levels) - 1] == b"#"
         self.filter_depth = len(self.levels) - self.all_below
+        if self.filter_depth >= TENANT_LEVELS and self.levels[0] == b"$tenant":
+            self.own_depth = TENANT_LEVELS + 1
         self.qos = <uint8_t>qos
         self.identifiers = b""
         if identifier:
@@ -301,7 +304,8 @@ cdef class RetainedSearch(MessageSource):
         else:
             node = self.beside(node, &depth)
         # Wildcards at the first level don't match topics that begin with $ [MQTT-4.7.2-1].
-        while node != NULL and depth == 1 and node.length and node.level[0] == c'$' and self.wild_at(0):
+        while (node != NULL and (depth == 1 or depth == self.own_depth) and node.length and node.level[0] == c'$'
+               and self.wild_at(depth - 1)):
             node = self.beside(node, &depth)
         self.stand(node, depth)
         return node != NULL

@@ -17,7 +17,9 @@ from _speedups.codec.publish cimport (
     publish_size, write_properties, write_publish,
 )
 from _speedups.codec.tables cimport PUBLISH
-from _speedups.codec.topics cimport TOPIC_CONTROL_CHARACTER, check_topic_name, holds_control_character
+from _speedups.codec.topics cimport (
+    TOPIC_BYTES_MAX, TOPIC_CONTROL_CHARACTER, TOPIC_EMPTY, TOPIC_TOO_LONG, check_topic_name, holds_control_character,
+)
 from _speedups.routing.delayed cimport DelayedMessages, Waiting, delay_of, is_delayed
 from _speedups.routing.plans cimport KEEPS_RETAIN
 from _speedups.routing.retained cimport RetainedSearch, RetainedTree
@@ -57,7 +59,8 @@ cdef inline bint is_withheld(Subscriber subscriber, uint8_t flags, const Publica
 cdef inline uint32_t level_5_remaining(const Publication* publication, uint16_t alias, bint in_place,
                                        Py_ssize_t identifiers_size) noexcept nogil:
     """The Remaining Length of its QoS 0 packet of level 5; `in_place`: with the alias in place of the topic name."""
-    return <uint32_t>(publish_remaining(0 if in_place else publication.topic_length, publication.payload_length, 0)
+    return <uint32_t>(publish_remaining(0 if in_place else publication.topic_length - publication.hidden,
+                                        publication.payload_length, 0)
                       + properties_size(publication.expires != 0, alias, identifiers_size, publication.properties_length))
 
 
@@ -65,8 +68,9 @@ cdef inline void write_level_5(uint8_t* p, const Publication* publication, uint3
                                bint in_place, const uint8_t* identifiers, Py_ssize_t identifiers_size,
                                int64_t clock) noexcept nogil:
     """Write its QoS 0 packet of level 5."""
-    p = write_publish(p, PUBLISH_QOS_0, remaining, publication.topic, 0 if in_place else publication.topic_length, 0,
-                      publication.payload, publication.payload_length)
+    p = write_publish(p, PUBLISH_QOS_0, remaining, publication.topic + publication.hidden,
+                      0 if in_place else publication.topic_length - publication.hidden, 0, publication.payload,
+                      publication.payload_length)
     write_properties(p, publication.expires != 0, seconds_left(publication.expires, clock), alias, identifiers,
                      identifiers_size, publication.properties, publication.properties_length)
 
@@ -85,19 +89,70 @@ cdef class Router:
             buffer_free(&self.scratch, &self.turn.pool)
             buffer_free(&self.scratch_5, &self.turn.pool)
             buffer_free(&self.stripped, &self.turn.pool)
+            buffer_free(&self.qualified, &self.turn.pool)
 
-    cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level) except -1:
-        """0, or the TopicFault of a topic name. A name with a delivery plan is valid: it was checked before."""
+    cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level, Py_ssize_t hidden) except -1:
+        """0, or the TopicFault of a topic name; its client does not know the first `hidden` bytes.
+
+        A name with a delivery plan is valid: it was checked before.
+        """
         cdef int fault
         self.looked_up = 0 < n <= LONG_NAME
         if self.looked_up:
             self.plan = self.filters.known(topic, n, &self.topic_hash)
             if self.plan != NULL:
                 return 0
-        fault = check_topic_name(topic, n, level, self.turn.limits.max_topic_levels)
+        return self.fault_of(topic + hidden, n - hidden, level)
+
+    cdef int fault_of(self, const uint8_t* topic, Py_ssize_t n, int level) noexcept:
+        """0, or the TopicFault of a topic name as a client has it."""
+        cdef int fault = check_topic_name(topic, n, level, self.turn.limits.max_topic_levels)
         if not fault and not self.turn.limits.control_characters and holds_control_character(topic, n):
             return TOPIC_CONTROL_CHARACTER
         return fault
+
+    cdef int qualify(self, Publication* publication, const uint8_t* prefix, Py_ssize_t size, uint64_t prefix_part,
+                     int level) except -1:
+        """Put the prefix of a client's tenant in front of the topic name that the client has sent, and check the name.
+
+        Of `$delayed/SECONDS/TOPIC` it is in front of TOPIC. Returns 0, or a TopicFault. A wrong delay stays as it is, and
+        is refused later. The name is that of its plan, or in scratch memory: valid until another message is published.
+        """
+        cdef const uint8_t* name = publication.topic
+        cdef Py_ssize_t n = publication.topic_length, at = 0
+        cdef uint32_t seconds = 0
+        cdef uint8_t* p
+        cdef int fault
+        publication.hidden = 0
+        if n == 0:
+            return TOPIC_EMPTY
+        self.looked_up = n <= LONG_NAME - size
+        if self.looked_up:
+            self.plan = self.filters.known_below(prefix, size, prefix_part, name, n, &self.topic_hash)
+            if self.plan != NULL and self.plan.generation == self.filters.generation:      # else it is made anew
+                publication.topic = self.plan.topic
+                publication.topic_length = n + size
+                publication.hidden = size
+                return 0
+        if name[0] == c'$' and is_delayed(name, n):
+            fault = self.fault_of(name, n, level)
+            at = delay_of(name, n, &seconds)
+            if fault or at < 0:
+                self.looked_up = False
+                return fault
+        if n + size > TOPIC_BYTES_MAX:
+            return TOPIC_TOO_LONG
+        self.qualified.start = self.qualified.end = 0
+        p = buffer_reserve(&self.qualified, &self.turn.pool, n + size)
+        if p == NULL:
+            raise MemoryError
+        memcpy(p, name, at)
+        memcpy(p + at, prefix, size)
+        memcpy(p + at + size, name + at, n - at)
+        publication.topic = p
+        publication.topic_length = n + size
+        publication.hidden = at + size
+        return self.check_topic(p, n + size, level, at + size)
 
     cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1:
         """Whether a client with these rights may publish to the topic name that was checked just before.
@@ -365,7 +420,8 @@ cdef class Router:
                 trace_delivery(tracer, "dropped", subscriber, publication, 0, "QoS 0, and it reads too slowly")
             return False
         if outlet.aliases.maximum and size + ALIAS_ROOM <= <Py_ssize_t>outlet.largest:
-            alias = alias_of(&outlet.aliases, publication.topic, publication.topic_length, &in_place)
+            alias = alias_of(&outlet.aliases, publication.topic + publication.hidden,
+                             publication.topic_length - publication.hidden, &in_place)
             if alias:
                 remaining = level_5_remaining(publication, alias, in_place, identifiers_size)
                 size = publish_size(remaining)
@@ -451,13 +507,14 @@ cdef class Router:
 
     cdef int encode(self, Publication* publication) except -1:
         """Encode it as a QoS 0 packet, in scratch memory that is valid until the next call."""
-        cdef uint32_t remaining = publish_remaining(publication.topic_length, publication.payload_length, 0)
+        cdef Py_ssize_t shown = publication.topic_length - publication.hidden
+        cdef uint32_t remaining = publish_remaining(shown, publication.payload_length, 0)
         cdef uint8_t* p
         self.scratch.start = self.scratch.end = 0
         p = buffer_reserve(&self.scratch, &self.turn.pool, publish_size(remaining))
         if p == NULL:
             raise MemoryError
-        write_publish(p, PUBLISH_QOS_0, remaining, publication.topic, publication.topic_length, 0, publication.payload,
+        write_publish(p, PUBLISH_QOS_0, remaining, publication.topic + publication.hidden, shown, 0, publication.payload,
                       publication.payload_length)
         publication.packet = p
         publication.packet_size = publish_size(remaining)
@@ -582,7 +639,7 @@ cdef class Router:
                 self.take_block(&publication)
             if qos == 0 and first_byte & FLAG_DUP:    # published with a higher QoS, but no receiver here has one
                 publication.qos = 1
-            elif first_byte == PUBLISH_QOS_0:
+            elif first_byte == PUBLISH_QOS_0 and publication.hidden == 0:
                 publication.packet = packet
                 publication.packet_size = at.p + remaining - packet
             if is_for_group:

@@ -14,6 +14,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.base.buffers cimport buffer_size
 from _speedups.codec.publish cimport properties_size, publish_remaining, publish_size
+from _speedups.codec.tenants cimport tenant_size
 from _speedups.session cimport journal as j
 from _speedups.session.counters cimport SHARED_DISCARDED
 from _speedups.session.group_keys cimport hash_of
@@ -74,8 +75,8 @@ cdef class Member(Membership):
         if session.outlet is None:
             return True
         qos = min(message.qos, <uint8_t>(self.options & MAXIMUM_QOS))
-        return fits(session.outlet, len(self.properties), message.topic_length, message.payload_length, qos,
-                    message.expires, message.properties_length)
+        return fits(session.outlet, len(self.properties), message.topic_length - tenant_size(message.data, message.topic_length),
+                    message.payload_length, qos, message.expires, message.properties_length)
 
     cdef int attached(self) except -1:
         cdef GroupMembers group = self.group
@@ -270,8 +271,8 @@ cdef class GroupMembers(GroupQueue):
             if session.rights is not None and not session.rights.may(
                     publication.topic, publication.topic_length, MAY_READ):
                 continue
-            if not fits(outlet, len(member.properties), publication.topic_length, publication.payload_length, 0,
-                        publication.expires, publication.properties_length):
+            if not fits(outlet, len(member.properties), publication.topic_length - publication.hidden,
+                        publication.payload_length, 0, publication.expires, publication.properties_length):
                 continue
             return member
         return None

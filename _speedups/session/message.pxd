@@ -6,6 +6,8 @@ from cpython.mem cimport PyObject_Free, PyObject_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from _speedups.codec.tenants cimport tenant_size
+
 cdef struct Message:
     uint32_t refs              # holders; the last one to release frees
     uint32_t payload_length
@@ -25,11 +27,12 @@ cdef struct Publication:
     const uint8_t* properties  # its property block, checked, without Topic Alias and Message Expiry Interval
     const uint8_t* payload
     Py_ssize_t topic_length
+    Py_ssize_t hidden          # bytes of the topic name that its clients don't see: the prefix of a tenant
     Py_ssize_t properties_length
     Py_ssize_t payload_length
     int64_t expires            # time of the turn's clock at which it expires; 0 = never
     Py_ssize_t packet_size
-    const uint8_t* packet      # as a QoS 0 packet of level 4 in its shortest encoding, without flags; NULL = to be encoded
+    const uint8_t* packet      # as clients get it: a QoS 0 packet of level 4 in its shortest encoding, without flags; NULL = to be encoded
     Py_ssize_t packet_5_size
     const uint8_t* packet_5    # likewise of level 5, without subscription identifiers
     Message* message           # the same as an object, not owned; NULL until a queue or the retained tree needs one
@@ -54,6 +57,7 @@ cdef inline Publication publication_of(const uint8_t* topic, Py_ssize_t topic_le
     memset(&publication, 0, sizeof(Publication))
     publication.topic = topic
     publication.topic_length = topic_length
+    publication.hidden = tenant_size(topic, topic_length)
     publication.payload = payload
     publication.payload_length = payload_length
     publication.qos = qos

@@ -7,6 +7,7 @@ It has no users and no files; the caller inserts client ids and user names into 
 
 from libc.stdlib cimport calloc, free
 
+from _speedups.codec.tenants cimport tenant_size
 from _speedups.codec.topics cimport match_topic
 
 READ = MAY_READ
@@ -97,14 +98,29 @@ cdef class Rights:
                 readable = readable or (allow and covers(rule, topic_filter))
         return readable
 
+    def below(self, bytes prefix not None):
+        """The same rights for topics with a prefix, which is whole levels.
+
+        Raises:
+            ValueError: a topic filter is longer than MQTT's strings then.
+        """
+        return Rights([(allow, access, prefix + name) for allow, access, name in self.key])
+
     def first_denial(self):
         """True on the first call only: later denials need not be logged."""
         before, self.denied_before = self.denied_before, True
         return not before
 
 
+cdef tuple as_seen(bytes one, bytes other):
+    """Two topic filters without the prefix of the tenant that both have."""
+    cdef Py_ssize_t size = tenant_size(one, len(one))
+    return (one[size:], other[size:]) if size and other.startswith(one[:size]) else (one, other)
+
+
 def overlap(bytes one not None, bytes other not None):
     """Whether some topic name matches both valid topic filters."""
+    one, other = as_seen(one, other)
     cdef list a = one.split(b"/"), b = other.split(b"/")
     cdef Py_ssize_t i = 0
     if (a[0] in (b"+", b"#") and other.startswith(b"$")) or (b[0] in (b"+", b"#") and one.startswith(b"$")):
@@ -122,6 +138,7 @@ def overlap(bytes one not None, bytes other not None):
 
 def covers(bytes wide not None, bytes narrow not None):
     """Whether `wide` matches every topic name that `narrow` matches; both are valid topic filters."""
+    wide, narrow = as_seen(wide, narrow)
     cdef list a = wide.split(b"/"), b = narrow.split(b"/")
     cdef Py_ssize_t i = 0
     if a[0] in (b"+", b"#") and narrow.startswith(b"$"):

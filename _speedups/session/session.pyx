@@ -13,6 +13,7 @@ from _speedups.codec.publish cimport (
     write_publish,
 )
 from _speedups.codec.tables cimport CODE_PACKET_IDENTIFIER_NOT_FOUND, CODE_UNSPECIFIED
+from _speedups.codec.tenants cimport tenant_size
 from _speedups.session cimport journal as j
 from _speedups.session.counters cimport (
     DELIVERY_DENIED, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, REDELIVERED, REFUSED_BY_RECEIVER,
@@ -236,8 +237,10 @@ cdef class Session(SessionStore):
     cdef bint put_publish(self, const Message* m, uint8_t first_byte, uint16_t packet_id, bytes identifiers) except -1:
         """Write a PUBLISH. False: the client takes no packet of its size; it counts as delivered [5: MQTT-3.1.2-25]."""
         cdef Outlet outlet = self.outlet
-        cdef uint32_t remaining = publish_remaining(m.topic_length, m.payload_length, first_byte & 6)
-        cdef Py_ssize_t topic_length = m.topic_length
+        cdef Py_ssize_t hidden = tenant_size(m.data, m.topic_length)      # bytes of its name that no client sees
+        cdef const uint8_t* topic = m.data + hidden
+        cdef Py_ssize_t topic_length = m.topic_length - hidden
+        cdef uint32_t remaining = publish_remaining(topic_length, m.payload_length, first_byte & 6)
         cdef uint16_t alias = 0
         cdef bint in_place = False
         cdef uint8_t* properties
@@ -248,12 +251,12 @@ cdef class Session(SessionStore):
                 self.trace("dropped", m, first_byte >> 1 & 3, "the client takes no packet of its size")
                 return False
             if outlet.aliases.maximum and publish_size(remaining) + ALIAS_ROOM <= <Py_ssize_t>outlet.largest:
-                alias = alias_of(&outlet.aliases, m.data, topic_length, &in_place)
+                alias = alias_of(&outlet.aliases, topic, topic_length, &in_place)
                 if alias:
                     topic_length = 0 if in_place else topic_length
                     remaining = publish_remaining(topic_length, m.payload_length, first_byte & 6)
                     remaining += <uint32_t>properties_size(m.expires != 0, alias, len(identifiers), m.properties_length)
-        properties = write_publish(outlet.reserve(publish_size(remaining)), first_byte, remaining, m.data,
+        properties = write_publish(outlet.reserve(publish_size(remaining)), first_byte, remaining, topic,
                                    topic_length, packet_id, message_payload(m), m.payload_length)
         if outlet.level == 5:
             write_properties(properties, m.expires != 0, seconds_left(m.expires, self.turn.clock), alias, identifiers,

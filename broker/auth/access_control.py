@@ -22,6 +22,7 @@ from broker.auth.chain_builder import ChainBuilder
 from broker.auth.cluster_users import Source
 from broker.auth.penalties import Penalties
 from broker.auth.stored_user import StoredUser
+from broker.auth.tenants import Tenants
 from broker.auth.verifier import Proofs
 from broker.auth.work_pool import Busy
 from broker.config.kinds import FilePath
@@ -99,14 +100,16 @@ class AccessControl:
         exposure.check(config, asked=bool(self._first))
         listeners = config.listeners
         files = {path: _stamp(path) for listener in listeners for path in _paths(listener.auth)}
-        chains = {listener.name: self._chain(listener) for listener in listeners}
+        tenants = Tenants(config.tenants)
+        claims = {rule.claim_name for rule in config.tenants if rule.claim}
+        chains = {listener.name: self._chain(listener, tenants, claims) for listener in listeners}
         self._config, self._chains, self._files = config, chains, files
         self._builder.verifier.configure(config.auth.remember, config.auth.remember_stored)
         self._penalties.configure(config.auth.failure_delay)
 
-    def _chain(self, listener: ListenerConfig) -> Chain:
+    def _chain(self, listener: ListenerConfig, tenants: Tenants, claims: set[str]) -> Chain:
         auth = listener.auth
-        methods = [*self._first, *self._builder.of(listener)]
+        methods = [*self._first, *self._builder.of(listener, claims)]
         acl = AclFile(auth.acl_file) if auth.acl_file else None
         anonymous = auth.allow_anonymous or not methods
         return Chain(
@@ -116,6 +119,7 @@ class AccessControl:
             acl=acl,
             allowed=auth.methods,
             close_on_password_change=auth.close_on_password_change,
+            tenants=tenants,
         )
 
     def changed(self) -> bool:

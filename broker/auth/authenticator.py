@@ -36,6 +36,7 @@ class Credentials:
     protocol_level: int
     listener: str = "default"  # name of the listener
     certificate: str | None = None  # subject of the verified client certificate
+    server_name: str = ""  # that the client has named in the TLS handshake
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Identity:
     granted: Rights | None = None  # rights that an authenticator set, instead of rules
     method: str = ""  # name of the authentication method; empty = not verified
     listener: str = "default"  # name of the listener
+    tenant: str = ""  # name of its tenant; empty = it has none
+    claims: tuple[tuple[str, str], ...] = ()  # of its token, those that rules of tenants name
     credential: bytes = b""  # digest of the stored credentials that were verified; empty = none are stored
 
 

@@ -96,7 +96,7 @@ class Bans:
 
     # ---- lookup ----
 
-    def covering(self, client_id: str, username: str | None, address: str) -> Ban | None:
+    def covering(self, client_id: str | None, username: str | None, address: str) -> Ban | None:
         """The ban of this client, if there is one."""
         if not self._bans:
             return None

@@ -9,20 +9,35 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 from _speedups.protocol.close_reasons import PASSWORD_CHANGED, USER_REMOVED, CloseReason
 from _speedups.session.rights import Rights
 from broker.auth.acl_file import AclFile
-from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict, shared
+from broker.auth.authenticator import (
+    SHARED,
+    Challenge,
+    Credentials,
+    Exchange,
+    Identity,
+    ReasonCode,
+    Step,
+    Verdict,
+    shared,
+)
 from broker.auth.methods import PASSWORD
 from broker.auth.passwords import SCRAM_ROUNDS, StoredHash
 from broker.auth.rules import rights_of
 from broker.auth.scram import NAME as SCRAM
 from broker.auth.scram import Find, ScramSha256
 from broker.auth.stored_user import StoredUser, UserStore
+from broker.auth.tenants import Tenants
 from broker.auth.verifier import Verifier
+from broker.core import tenants as names
 
+NO_TENANTS = Tenants(())
+WITHOUT_TENANT = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its credentials have no name that a tenant may have")
 NEEDS_CREDENTIALS = Verdict(ReasonCode.NOT_AUTHORIZED, reason="it sent no credentials")
 NO_PASSWORDS = Verdict(ReasonCode.BAD_AUTHENTICATION_METHOD, reason="this listener accepts no passwords in CONNECT")
 UNKNOWN = Verdict(ReasonCode.BAD_USERNAME_OR_PASSWORD, reason="unknown user")
@@ -64,6 +79,7 @@ class Chain:
         acl: access rules; None: only those of the user apply.
         allowed: names of the built-in ways to authenticate, as in `auth.methods`.
         close_on_password_change: whether a client whose stored credentials have changed since may not stay connected.
+        tenants: assigns clients to tenants.
     """
 
     def __init__(
@@ -75,7 +91,9 @@ class Chain:
         acl: AclFile | None = None,
         allowed: Sequence[str] = (PASSWORD, SCRAM),
         close_on_password_change: bool = True,
+        tenants: Tenants = NO_TENANTS,
     ) -> None:
+        self._tenants = tenants
         self.methods = tuple(methods)
         self.acl = acl
         self.anonymous = anonymous
@@ -165,11 +183,16 @@ class Chain:
             return verdict
         found = verdict.identity
         identity = replace(found, granted=found.rights, method=method, listener=credentials.listener)
+        if self._tenants:
+            tenant = self._tenants.tenant_of(credentials, identity)
+            if tenant is None:
+                return WITHOUT_TENANT
+            identity = replace(identity, tenant=tenant)
         return replace(verdict, identity=self._with_rights(identity, credentials.client_id))
 
     def _with_rights(self, identity: Identity, client_id: str) -> Identity:
         """The identity with the present rights of a client."""
-        rights = self._rights(identity, client_id)
+        rights = _of_tenant(self._rights(identity, client_id), identity.tenant)
         return shared(identity if rights is identity.rights else replace(identity, rights=rights))
 
     def _rights(self, identity: Identity, client_id: str) -> Rights | None:
@@ -188,8 +211,15 @@ class Chain:
         found = next((method.renew(identity) for method in self.methods if method.name == identity.method), None)
         if found is None:
             return USER_REMOVED
+        found = replace(found, tenant=identity.tenant)  # its session is there
         if found.credential != identity.credential:
             if self._close_on_password_change:
                 return PASSWORD_CHANGED
             found = replace(found, credential=identity.credential)  # the switch may be set later
         return self._with_rights(found, client_id)
+
+
+@lru_cache(SHARED)
+def _of_tenant(rights: Rights | None, tenant: str) -> Rights | None:
+    """The rights within the names of a tenant; without rules all of its own names are open."""
+    return rights.below(names.prefix_of(tenant).encode()) if rights is not None and tenant else rights

@@ -3,7 +3,7 @@
 Methods that request other hosts are kept at a reload, unless their configuration changed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
@@ -33,6 +33,7 @@ class ChainBuilder:
         self._tokens = WorkPool("tokens", threads=2, max_waiting=500)
         self._http = WorkPool("http", threads=16, max_waiting=500)
         self._users = users
+        self._claims: Collection[str] = ()
         self._kept: dict[tuple[Any, ...], Any] = {}
         self._makers: dict[str, Callable[[ListenerConfig], Method]] = {
             "certificate": self._certificate_users,
@@ -42,12 +43,13 @@ class ChainBuilder:
             "HTTP": self._http_users,
         }
 
-    def of(self, listener: ListenerConfig) -> list[Method]:
-        """The methods of a listener.
+    def of(self, listener: ListenerConfig, claims: Collection[str]) -> list[Method]:
+        """The methods of a listener; `claims` are those of tokens that identities keep.
 
         Raises:
             ConfigError: a file can't be used, or a package is missing.
         """
+        self._claims = claims
         return [self._makers[name](listener) for name, is_configured in METHODS.items() if is_configured(listener)]
 
     def _certificate_users(self, listener: ListenerConfig) -> Method:
@@ -76,7 +78,7 @@ class ChainBuilder:
             keys.append(self._keep((auth.jwt_keys,), lambda: module.public_keys(auth.jwt_keys)))
         elif auth.jwt_keys:
             keys.append(module.public_keys(auth.jwt_keys))
-        made: Method = _late("broker.auth.tokens", "tokens need").TokenUsers(auth, keys, self._tokens)
+        made: Method = _late("broker.auth.tokens", "tokens need").TokenUsers(auth, keys, self._tokens, self._claims)
         return made
 
     def _keep(self, settings: tuple[Any, ...], make: Callable[[], Any]) -> Any:

@@ -19,6 +19,7 @@ from _speedups.session.rights import Rights
 from broker import logs
 from broker.auth.authenticator import Identity
 from broker.config.schema import QuotasConfig
+from broker.core import tenants
 from broker.core.data_plane import DataPlane
 
 Renewed = Callable[[Identity, str], Identity | CloseReason]  # of an identity and a client id
@@ -127,7 +128,7 @@ class ConnectedUsers:
     def on_authenticated_again(self, connection: Connection, identity: Identity) -> bool:
         """Replace rights and expiry of a connected client; False: it is another user now, and nothing was replaced."""
         before: Identity = connection.identity
-        if identity.username != before.username:
+        if (identity.username, identity.tenant) != (before.username, before.tenant):
             return False
         connection.identity = identity
         if identity.expires != before.expires:
@@ -212,11 +213,11 @@ def _set_rights(connection: Connection, identity: Identity) -> bool:
 
 
 def _client_id_of(connection: Connection) -> str:
-    """The client id of an authenticated client."""
+    """The client id of an authenticated client, as the client has it."""
     if connection.claimed is not None:
-        return connection.claimed.client_id.decode()
+        return tenants.split(connection.claimed.client_id)[1]
     assert connection.connect is not None  # its CONNECT is not answered yet
-    return connection.connect.client_id
+    return tenants.split(connection.connect.client_id.encode())[1]
 
 
 def _is_current(entry: Expiring) -> bool:

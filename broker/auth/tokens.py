@@ -6,7 +6,7 @@ name in CONNECT must be the same, "jwt" or empty; a claim `client_id` must be th
 """
 
 import base64
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Any, Protocol
 
 import jwt
@@ -38,12 +38,14 @@ class TokenUsers:
         auth: of the listener.
         keys: sources of keys.
         pool: threads that verify signatures.
+        claims: names of those that are kept in the identity.
     """
 
     name = "token"
     dummy_hash = None
 
-    def __init__(self, auth: AuthConfig, keys: Sequence[Keys], pool: WorkPool) -> None:
+    def __init__(self, auth: AuthConfig, keys: Sequence[Keys], pool: WorkPool, claims: Collection[str] = ()) -> None:
+        self._kept_claims = tuple(sorted(claims))
         self._claim = auth.jwt_username_claim
         self._audience, self._issuer = auth.jwt_audience or None, auth.jwt_issuer or None
         self._is_bearer_allowed = OAUTHBEARER in auth.methods
@@ -101,7 +103,9 @@ class TokenUsers:
             raise ValueError("it is another user's")
         if claims.get("client_id", credentials.client_id) != credentials.client_id:
             raise ValueError("it is for another client id")
-        identity = Identity(username, expires=float(claims["exp"]), rules=parse_rules(claims.get("acl")))
+        kept = tuple((name, str(claims[name])) for name in self._kept_claims if isinstance(claims.get(name), str | int))
+        rules = parse_rules(claims.get("acl"))
+        identity = Identity(username, expires=float(claims["exp"]), rules=rules, claims=kept)
         return Verdict(ReasonCode.ACCEPTED, identity)
 
 

@@ -25,6 +25,12 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
                 f"mqtt.auto_subscribe ({origins['mqtt.auto_subscribe']}): there is no listener {rule.listener}",
                 f"one of {', '.join(sorted(known))}",
             )
+    for tenant in config.tenants:
+        if tenant.listener and tenant.listener not in known:
+            raise ConfigError(
+                f"tenants ({origins['tenants']}): there is no listener {tenant.listener}",
+                f"one of {', '.join(sorted(known))}",
+            )
     cluster = config.cluster
     if not cluster.redis and any(listener.auth.redis for listener in config.listeners):
         raise ConfigError(

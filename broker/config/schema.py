@@ -33,6 +33,7 @@ from broker.config.kinds import (
     Workers,
 )
 from broker.config.link import LinkConfig, Links
+from broker.config.tenants import TenantRule, TenantRules
 from broker.config.topic_rules import AutoSubscription, AutoSubscriptions, RewriteRule, RewriteRules
 
 T = TypeVar("T")
@@ -784,6 +785,15 @@ class Config:
         'LOCAL-PREFIX REMOTE-PREFIX"), version (5, 3.1.1 or 3.1), client_id, username, password or password_file, '
         "ca_file, certificate, key, insecure, keep_alive, session_expiry, max_inflight, retry (deploy/docs/LINKS.md).",
         Links(),
+        reloadable=True,
+    )
+    tenants: tuple[TenantRule, ...] = option(
+        (),
+        "Tenants: groups of clients that don't see each other, by rules, a table [[tenants]] each; the first that fits "
+        'counts: name (empty = no tenant; "*" = the part that the * of a condition stands for), and conditions: '
+        "listener, user, certificate, server_name (of TLS), claim (CLAIM=PATTERN, of a token). Changes hold for new "
+        "connections (deploy/docs/TENANTS.md).",
+        TenantRules(),
         reloadable=True,
     )
     store: StoreConfig = StoreConfig()

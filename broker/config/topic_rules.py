@@ -36,7 +36,7 @@ class AutoSubscription:
     user: str = ""
 
 
-class TopicRules(Kind):
+class RuleTables(Kind):
     """Tables of one kind; as text a JSON array of objects."""
 
     is_table = True
@@ -84,7 +84,7 @@ class TopicRules(Kind):
         return "{" + ", ".join(f"{name} = {self.kinds[name].write(value)}" for name, value in given.items()) + "}"
 
 
-class RewriteRules(TopicRules):
+class RewriteRules(RuleTables):
     """Tables `[[mqtt.rewrite]]`."""
 
     expected = 'tables such as {source = "old/+/#", target = "new/$1/$2"}'
@@ -108,7 +108,7 @@ class RewriteRules(TopicRules):
                 raise ValueError(f"$1 to ${wildcards} in the target, not ${number}: {rule.source!r} has {wildcards}")
 
 
-class AutoSubscriptions(TopicRules):
+class AutoSubscriptions(RuleTables):
     """Tables `[[mqtt.auto_subscribe]]`."""
 
     expected = 'tables such as {topic_filter = "commands/%c/#", qos = 1}'

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from _speedups.codec.properties import decode_block, encode_block
 from _speedups.codec.reason_codes import ReasonCode
+from _speedups.codec.topics import split_tenant
 from _speedups.routing.router import Router
 from _speedups.session.dead_letter import DeadLetter
 from broker import logs
@@ -48,12 +49,14 @@ class DeadLetters:
     def publish(self, letter: DeadLetter) -> None:
         """Publish a dead letter. It is dropped if there is no topic for it, or if it was published there before."""
         self._note(letter)
-        if not letter.to or letter.to == letter.topic:
+        prefix, _ = split_tenant(letter.topic)
+        to = letter.to if letter.to.startswith(prefix) else prefix + letter.to
+        if not letter.to or to == letter.topic:
             return
         properties = with_history(letter)
-        if len(letter.to) + len(properties) + len(letter.payload) > LARGEST:
+        if len(to) + len(properties) + len(letter.payload) > LARGEST:
             properties = letter.properties
-        self._router.publish(letter.to, letter.payload, letter.qos, False, None, properties)
+        self._router.publish(to, letter.payload, letter.qos, False, None, properties)
 
     def _note(self, letter: DeadLetter) -> None:
         now = time.monotonic()
@@ -102,9 +105,10 @@ def reason_of(letter: DeadLetter) -> str:
 def with_history(letter: DeadLetter) -> bytes:
     """The property block of the message, with its history as user properties."""
     properties = decode_block(letter.properties) if letter.properties else {}
+    prefix, topic = split_tenant(letter.topic)  # receivers are of the same tenant, and know the names without it
     history = [
-        (GROUP, letter.group.decode()),
-        (TOPIC, letter.topic.decode()),
+        (GROUP, letter.group.replace(prefix, b"", 1).decode()),
+        (TOPIC, topic.decode()),
         (DELIVERIES, str(letter.deliveries)),
         (REASON, reason_of(letter)),
     ]

@@ -12,6 +12,7 @@ from _speedups.codec.topics import is_shared, split_shared, validate_topic_filte
 from _speedups.net.connection import Connection
 from broker.config.link import LISTENER
 from broker.config.topic_rules import CAPTURED, RewriteRule
+from broker.core import tenants
 from broker.core.placeholders import filled_plainly
 
 NO_TOPIC = ""  # in place of a topic that a rule has no name for: not valid, so it is refused
@@ -91,7 +92,7 @@ class Rewriter:
     def on_publish(self, connection: Connection, topic: bytes) -> bytes:
         """The topic name of a message from a client; it need not be valid."""
         assert connection.session is not None
-        client_id = connection.session.client_id.decode()
+        _, client_id = tenants.split(connection.session.client_id)
         return self.topic_name(connection, connection.identity.username, client_id, topic.decode()).encode()
 
     def topic_name(self, connection: Connection, username: str | None, client_id: str, topic: str) -> str:

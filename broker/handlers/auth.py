@@ -114,6 +114,7 @@ class AuthHandler:
             packet.protocol_level,
             connection.listener,
             connection.certificate,
+            connection.server_name or "",
         )
         method = packet.properties.get("authentication_method")
         if method is not None:

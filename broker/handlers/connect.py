@@ -1,6 +1,5 @@
 """CONNECT: authenticates the client, resolves its session, and takes over an existing connection."""
 
-import itertools
 import math
 import secrets
 from collections.abc import Awaitable, Callable
@@ -27,6 +26,7 @@ from broker.auth.flapping import Flapping
 from broker.config.link import CLIENT_ID_PREFIX, HOP, LISTENER
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator
+from broker.core import tenants
 from broker.core.data_plane import DataPlane
 from broker.core.redirect import Redirect
 from broker.core.retained_searches import RetainedSearches
@@ -38,11 +38,12 @@ from broker.streams.since import PREFIX
 from broker.streams.streams import Streams
 
 CLIENT_ID_CHARACTERS = 23  # at level 3
+LONGEST = 65_535  # bytes of a text in MQTT
 
 FULL = "its user has too many connections"
 WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
 LINK = Identity(method="link", listener=LISTENER)  # of the links of this node
-RESERVED = (b"$SYS/", PREFIX.encode())  # no client publishes there
+RESERVED = (b"$SYS/", PREFIX.encode(), tenants.ROOT.encode())  # no client publishes there
 SILENT = (*WRONG, ReasonCode.BANNED)  # refusals whose reason is for the log only
 
 log = logs.get("flockmq.connect")
@@ -101,7 +102,6 @@ class ConnectHandler(Admission):
         self._streams = streams
         self._retained_searches = retained_searches
         self._subscribe = subscribe
-        self._next_number = itertools.count(1)
         self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
 
     def handle(self, connection: Connection, packet: Connect | None) -> None:
@@ -114,19 +114,20 @@ class ConnectHandler(Admission):
             connection.identity = LINK
             self._coordinator.claim(self, connection, packet)
             return
-        if packet.client_id.startswith(CLIENT_ID_PREFIX) or not self._has_valid_client_id(packet):
+        if packet.client_id.startswith((CLIENT_ID_PREFIX, tenants.ROOT)) or not self._has_valid_client_id(packet):
             self.refuse(connection, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, packet.client_id)
             return
         if not self._is_text_valid(packet.username or ""):
             connection.reject(close_reasons.CONNECT_USER_NAME)
             return
         if not packet.client_id:
-            packet.client_id = f"{self._prefix}{next(self._next_number)}"  # [MQTT-3.1.3-6]
-        if self._is_banned(connection, packet.client_id, packet.username):
+            # [MQTT-3.1.3-6]. At random, since numbers would tell one tenant of the clients of others.
+            packet.client_id = f"{self._prefix}{secrets.token_hex(8)}"
+        # With tenants, a client identifier means nothing until the client's tenant is known.
+        known = None if self._data_plane.config.tenants else packet.client_id
+        if self._is_banned(connection, packet.client_id, known, packet.username):
             return
-        if self._flapping.refuses(connection.listener, packet.client_id, connection.address):
-            self._turn.count(FLAPPING_REFUSED)
-            self.refuse(connection, ReasonCode.CONNECTION_RATE_EXCEEDED, packet.client_id, "it connects too often")
+        if known is not None and self._connects_too_often(connection, known):
             return
         elsewhere = self._redirect.reason() if packet.protocol_level == 5 else None
         if elsewhere is not None:
@@ -136,6 +137,14 @@ class ConnectHandler(Admission):
             self.refuse(connection, ReasonCode.SERVER_UNAVAILABLE, packet.client_id, "the node is drained")
             return
         self._auth.authenticate(connection, packet, partial(self._decide, connection, packet))
+
+    def _connects_too_often(self, connection: Connection, client_id: str) -> bool:
+        """Whether the client connects too often; if so, it is refused."""
+        refused = self._flapping.refuses(connection.listener, client_id, connection.address)
+        if refused:
+            self._turn.count(FLAPPING_REFUSED)
+            self.refuse(connection, ReasonCode.CONNECTION_RATE_EXCEEDED, client_id, "it connects too often")
+        return refused
 
     def _is_text_valid(self, text: str) -> bool:
         return self._data_plane.config.mqtt.control_characters or not has_control_characters(text)
@@ -151,7 +160,12 @@ class ConnectHandler(Admission):
     def _decide(self, connection: Connection, packet: Connect, verdict: Verdict) -> None:
         """Act on the verdict of the authenticator."""
         identity, code, reason = verdict.identity, verdict.code, verdict.reason
-        if self._is_banned(connection, packet.client_id, identity.username):  # a ban may be new by now
+        prefix = tenants.prefix_of(identity.tenant)
+        client_id = prefix + packet.client_id
+        if self._is_banned(connection, client_id, client_id, identity.username):  # a ban may be new by now
+            return
+        with_tenants = code == ReasonCode.ACCEPTED and self._data_plane.config.tenants
+        if with_tenants and self._connects_too_often(connection, client_id):
             return
         self._turn.count(AUTH_FAILURES, code in WRONG)
         if code == ReasonCode.ACCEPTED and packet.will_topic is not None:
@@ -162,6 +176,8 @@ class ConnectHandler(Admission):
             code, reason = ReasonCode.PAYLOAD_FORMAT_INVALID, "its will is not UTF-8, as its format indicator says"
         if code == ReasonCode.ACCEPTED and packet.will_topic is not None:
             code, reason = self._kind_of_will(packet)
+        if code == ReasonCode.ACCEPTED and prefix and not _give_prefix(packet, prefix):
+            code, reason = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "its identifier or the topic of its will is too long"
         if code == ReasonCode.ACCEPTED and not self._connected_users.has_room(identity, packet.client_id.encode()):
             code, reason = ReasonCode.QUOTA_EXCEEDED, FULL
         if code != ReasonCode.ACCEPTED:
@@ -200,7 +216,7 @@ class ConnectHandler(Admission):
         identity = connection.identity
         if not self._connected_users.has_room(identity, packet.client_id.encode()):  # others connected meanwhile
             self.refuse(connection, ReasonCode.QUOTA_EXCEEDED, packet.client_id, FULL, packet.username or "")
-        elif not self._is_banned(connection, packet.client_id, identity.username):
+        elif not self._is_banned(connection, packet.client_id, packet.client_id, identity.username):
             self._after_hooks(connection, packet, settled)
         self._data_plane.end_turn()
 
@@ -216,11 +232,11 @@ class ConnectHandler(Admission):
         self._connected_users.on_claiming(connection, packet.client_id.encode())
         self._coordinator.claim(self, connection, packet)
 
-    def _is_banned(self, connection: Connection, client_id: str, username: str | None) -> bool:
-        """Whether the client is banned; if so, it is refused."""
+    def _is_banned(self, connection: Connection, shown: str, client_id: str | None, username: str | None) -> bool:
+        """Whether the client is banned; if so, it is refused, and logged with the client identifier `shown`."""
         ban = self._bans.covering(client_id, username, connection.address)
         if ban is not None:
-            self.refuse(connection, ReasonCode.BANNED, client_id)
+            self.refuse(connection, ReasonCode.BANNED, shown)
         return ban is not None
 
     def _is_will_valid(self, packet: Connect, verdict: Verdict) -> bool:
@@ -239,7 +255,7 @@ class ConnectHandler(Admission):
         if delay and not limits.max_delayed_messages:
             return False
         rights = verdict.identity.rights
-        return rights is None or rights.may_publish(name)
+        return rights is None or rights.may_publish(tenants.prefix_of(verdict.identity.tenant).encode() + name)
 
     def _is_will_text(self, packet: Connect) -> bool:
         """Whether the will is UTF-8, if the client says so and the node checks it."""
@@ -376,8 +392,9 @@ class ConnectHandler(Admission):
             tell["maximum_qos"] = capabilities["maximum_qos"]
         if not capabilities.get("retain_available", True):
             tell["retain_available"] = 0
-        if packet.client_id.startswith(self._prefix):
-            tell["assigned_client_identifier"] = packet.client_id
+        client_id = packet.client_id.removeprefix(tenants.prefix_of(connection.identity.tenant))
+        if client_id.startswith(self._prefix):
+            tell["assigned_client_identifier"] = client_id
         if config.mqtt.topic_alias_maximum:
             tell["topic_alias_maximum"] = config.mqtt.topic_alias_maximum
         if keep_alive != packet.keep_alive:
@@ -415,6 +432,14 @@ class ConnectHandler(Admission):
         if connection.listener == LISTENER:
             return {}
         return {"maximum_qos": mqtt.maximum_qos, "retain_available": mqtt.retain_available}
+
+
+def _give_prefix(packet: Connect, prefix: str) -> bool:
+    """Give client identifier and will the prefix of the client's tenant; False: one of them is too long for it."""
+    packet.client_id = prefix + packet.client_id
+    if packet.will_topic is not None:
+        packet.will_topic = tenants.with_prefix(prefix, packet.will_topic)
+    return all(len(name.encode()) <= LONGEST for name in (packet.client_id, packet.will_topic or ""))
 
 
 def _shown(packet: Connect) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from _speedups.net.connection import Connection
 from _speedups.routing.delayed import split_delayed
 from _speedups.session.turn import AckReason
 from broker import logs
+from broker.core import tenants
 from broker.core.data_plane import DataPlane
 from broker.hooks.api import Client, Message
 from broker.hooks.chain import HookChain, Refused, client_of
@@ -120,6 +121,9 @@ def _check(found: Message, received: Message, levels: int) -> None:
     if not isinstance(found.topic, str) or not isinstance(found.payload, bytes | bytearray | memoryview):
         raise ValueError("its topic is not str, or its payload not bytes")
     if found.topic != received.topic:
-        validate_topic_name(found.topic, 4, levels)
+        prefix, _ = tenants.split(received.topic.encode())
+        if not found.topic.startswith(prefix) or (not prefix and found.topic.startswith(tenants.ROOT)):
+            raise ValueError("its topic is not one of the tenant of its client")
+        validate_topic_name(found.topic.removeprefix(prefix), 4, levels)
     if not {"topic_alias", "message_expiry_interval"}.isdisjoint(found.properties):
         raise ValueError("a hook can't set the topic alias or the expiry of a message")

@@ -16,10 +16,12 @@ from _speedups.session.counters import SUBSCRIBE_DENIED, SUBSCRIBES_REFUSED
 from _speedups.session.session import Session
 from broker import logs
 from broker.coordination.coordinator import Coordinator
+from broker.core import tenants
 from broker.core.auto_subscriptions import subscriptions_of
 from broker.core.data_plane import DataPlane
 from broker.core.retained_searches import RetainedSearches
 from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
+from broker.handlers.tenant_filters import qualified
 from broker.hooks.chain import HookChain, Refused, client_of
 from broker.streams.since import PREFIX, is_stream, parse_since, split_stream
 from broker.streams.streams import Streams
@@ -28,6 +30,7 @@ MAX_SEARCHES = 10_000  # filters of one session whose retained messages are stil
 STREAM = PREFIX.encode()
 FAILURE = 0x80  # in SUBACK at level 4
 NO_LOG = "no log of messages to read a stream from: analytics.topics keeps one"
+NOTHING = "nothing of this filter may be read"
 MAX_REASONS = 16  # user properties of a SUBACK with the reasons of refusals
 
 
@@ -85,18 +88,20 @@ class SubscribeHandler:
             return
         rewriter = self._data_plane.rewriter
         if rewriter is not None:  # before rights: a rule for a topic is one for what clients read there
-            client_id = session.client_id.decode()
+            client_id = tenants.split(session.client_id)[1]
             packet.topic_filters = [
                 (rewriter.topic_filter(connection, client_id, name), options) for name, options in packet.topic_filters
             ]
+        packet.topic_filters = [(qualified(session.client_id, name), options) for name, options in packet.topic_filters]
         self._decide(connection, session, packet.topic_filters, partial(self._subscribe, connection, session, packet))
 
     def subscribe_configured(self, connection: Connection, session: Session) -> None:
         """Add the subscriptions that the configuration has for a client that has connected, and that it lacks."""
         rules = self._data_plane.config.mqtt.auto_subscribe
+        found = subscriptions_of(rules, connection, tenants.split(session.client_id)[1])
         wanted = [
             (name, options)
-            for name, options in subscriptions_of(rules, connection, session.client_id.decode()).items()
+            for name, options in ((qualified(session.client_id, name), options) for name, options in found.items())
             if not self._coordinator.has_subscription(connection, session, name.encode())
         ]
         if wanted:
@@ -121,8 +126,10 @@ class SubscribeHandler:
     ) -> Grant | Refusal:
         """The options that rules and limits allow, or a refusal."""
         limits = self._data_plane.config.limits
+        prefix, _ = tenants.split(session.client_id)
+        levels = limits.max_topic_levels + tenants.LEVELS * bool(prefix)
         try:
-            validate_topic_filter(topic_filter, connection.protocol_level, limits.max_topic_levels)
+            validate_topic_filter(topic_filter, connection.protocol_level, levels)
         except ValueError as fault:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
         read = topic_filter  # the filter of the messages
@@ -140,7 +147,7 @@ class SubscribeHandler:
             try:
                 since, read = split_stream(topic_filter)
                 parse_since(since, 0)
-                validate_topic_filter(read, connection.protocol_level, limits.max_topic_levels)
+                validate_topic_filter(read, connection.protocol_level, levels)
             except ValueError as fault:
                 return Refusal(ReasonCode.TOPIC_FILTER_INVALID, str(fault))
             if not self._streams.available:
@@ -148,11 +155,13 @@ class SubscribeHandler:
             streams = self._streams.names(session) | {name for name in added if is_stream(name)} - {topic_filter}
             if topic_filter not in streams and len(streams) >= limits.max_streams:
                 return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many streams")
+        if not read.startswith(prefix) or read.removeprefix(prefix).startswith(tenants.ROOT):
+            return Refusal(ReasonCode.NOT_AUTHORIZED, NOTHING)
         if has_control_characters(topic_filter) and not self._data_plane.config.mqtt.control_characters:
             return Refusal(ReasonCode.TOPIC_FILTER_INVALID, "a control character in the topic filter")
         if session.rights is not None and not session.rights.may_subscribe(read.encode()):
             self._turn.count(SUBSCRIBE_DENIED)
-            return Refusal(ReasonCode.NOT_AUTHORIZED, "nothing of this filter may be read")
+            return Refusal(ReasonCode.NOT_AUTHORIZED, NOTHING)
         is_new = topic_filter not in added and not self._coordinator.has_subscription(
             connection, session, topic_filter.encode()
         )

@@ -9,7 +9,9 @@ from _speedups.codec.topics import validate_topic_filter
 from _speedups.net.connection import Connection
 from _speedups.session.session import Session
 from broker.coordination.coordinator import Coordinator
+from broker.core import tenants
 from broker.core.data_plane import DataPlane
+from broker.handlers.tenant_filters import qualified
 from broker.streams.since import is_stream
 from broker.streams.streams import Streams
 
@@ -33,6 +35,8 @@ class UnsubscribeHandler:
         level = connection.protocol_level
         if self._data_plane.rewriter is not None:
             packet.topic_filters = [self._rewritten(connection, session, each) for each in packet.topic_filters]
+        else:
+            packet.topic_filters = [qualified(session.client_id, each) for each in packet.topic_filters]
         codes = self._codes(connection, session, packet.topic_filters) if level == 5 else []
         unsuback = encode(Unsuback(packet_id=packet.packet_id, reason_codes=codes), level)
         if ended := list(filter(is_stream, packet.topic_filters)):
@@ -44,16 +48,20 @@ class UnsubscribeHandler:
         """The filter of the subscription: that of the rules, unless only one made before the rules exists."""
         rewriter, has = self._data_plane.rewriter, partial(self._coordinator.has_subscription, connection, session)
         assert rewriter is not None
-        made = rewriter.topic_filter(connection, session.client_id.decode(), topic_filter)
+        _, client_id = tenants.split(session.client_id)
+        made = qualified(session.client_id, rewriter.topic_filter(connection, client_id, topic_filter))
+        topic_filter = qualified(session.client_id, topic_filter)
         return topic_filter if not has(made.encode()) and has(topic_filter.encode()) else made
 
     def _codes(self, connection: Connection, session: Session, topic_filters: list[str]) -> list[int]:
         """The reason code for each filter [5: MQTT-3.11.3-1]."""
         codes: list[int] = []
+        levels = self._data_plane.config.limits.max_topic_levels
+        levels += tenants.LEVELS * session.client_id.startswith(tenants.ROOT.encode())
         removed: set[str] = set()
         for topic_filter in topic_filters:
             try:
-                validate_topic_filter(topic_filter, 5, self._data_plane.config.limits.max_topic_levels)
+                validate_topic_filter(topic_filter, 5, levels)
             except ValueError:
                 codes.append(ReasonCode.TOPIC_FILTER_INVALID)
                 continue

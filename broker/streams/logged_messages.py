@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from _speedups.log.message_log import MessageLog
 from broker.config.schema import AnalyticsConfig
+from broker.core import tenants
 from broker.core.data_plane import DataPlane
 from broker.storage.store import LogStore
 
@@ -40,7 +41,7 @@ class LoggedMessages:
         """Log the messages that match the configured filters."""
         config = self._config()
         self._store.bound_log(config.log_bytes, config.log_seconds, config.max_waiting_bytes)
-        topics = set(config.topics)
+        topics = {name for each in config.topics for name in (each, f"{tenants.ROOT}+/{each}")}
         for name in self._topics - topics:
             self._filters.unsubscribe(self.log, name.encode())
         for name in topics - self._topics:

@@ -144,6 +144,36 @@ def test_a_message_made_invalid_is_dropped() -> None:
     assert [packet.packet_id for packet in play([Breaks()], act)] == [3]
 
 
+class OfATenant:
+    """Accepts each client, as one of the tenant acme."""
+
+    def authenticate(self, credentials: Credentials) -> Verdict:
+        return Verdict(ReasonCode.ACCEPTED, Identity(tenant="acme"))
+
+    def exchange(self, credentials: Credentials, method: str) -> None:
+        return None
+
+
+def test_a_hook_moves_no_message_out_of_its_tenant() -> None:
+    class Moves(Hooks):
+        def publish(self, client: Client, message: Message) -> Message:
+            assert (client.client_id, message.topic) == (
+                "$tenant/acme/device",
+                f"$tenant/acme/{message.payload.decode()}",
+            )
+            return message._replace(topic=message.payload.decode().replace("own", "$tenant/acme/moved"))
+
+    def act(node: Node) -> list[tuple[str, bytes]]:
+        watcher = client_of(node, "watcher", ("#", 1))
+        device = client_of(node, "device")
+        for topic in ("out", "$tenant/globex/a", "own"):
+            device.send(Publish(topic, topic.encode(), qos=1, packet_id=3))
+            assert len(device.take()) == 1
+        return topics(watcher)
+
+    assert play([Moves()], act, authenticator=OfATenant()) == [("moved", b"own")]
+
+
 class Denies(Hooks):
     def authorize(self, client: Client, action: str, topic: str) -> bool | None:
         return not topic.startswith("secret")

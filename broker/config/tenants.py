@@ -1,0 +1,60 @@
+"""Rules that assign clients to tenants: how they are read and written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from broker.config.kinds import Kind, Text
+from broker.config.topic_rules import RuleTables
+
+PATTERNS = ("user", "certificate", "server_name", "claim")  # conditions that may hold a `*`
+
+
+@dataclass(frozen=True)
+class TenantRule:
+    """Clients that meet all conditions belong to the tenant `name`; empty: to none."""
+
+    name: str
+    listener: str = ""
+    user: str = ""
+    certificate: str = ""
+    server_name: str = ""
+    claim: str = ""
+
+    @property
+    def claim_name(self) -> str:
+        """The claim of a token that is compared; empty: none."""
+        return self.claim.partition("=")[0]
+
+    def patterns(self) -> dict[str, str]:
+        """The conditions that are patterns, by name; that of `claim` is for its value."""
+        given = {name: getattr(self, name) for name in PATTERNS if getattr(self, name)}
+        return {name: text.partition("=")[2] if name == "claim" else text for name, text in given.items()}
+
+
+def is_tenant(name: str) -> bool:
+    """Whether a text may be the name of a tenant: one level of a topic."""
+    return 0 < len(name) <= 200 and name.isprintable() and not any(char in name for char in "+#/*")
+
+
+class TenantRules(RuleTables):
+    """Tables `[[tenants]]`."""
+
+    expected = 'tables such as {name = "acme", user = "acme-*"}'
+    made = TenantRule
+    kinds: ClassVar[Mapping[str, Kind]] = {
+        name: Text() for name in ("name", "listener", "user", "certificate", "server_name", "claim")
+    }
+
+    def check(self, rule: TenantRule) -> None:
+        """The name is one level; `*` in it needs one condition with one `*`, whose part it takes."""
+        if rule.claim and not (rule.claim_name and rule.claim.partition("=")[2]):
+            raise ValueError(f'CLAIM=PATTERN for claim, such as "org=acme", not {rule.claim!r}')
+        for name, pattern in rule.patterns().items():
+            if pattern.count("*") > 1:
+                raise ValueError(f"at most one * in {name}, not {pattern!r}")
+        if rule.name == "*":
+            if sum("*" in pattern for pattern in rule.patterns().values()) != 1:
+                raise ValueError('exactly one condition with a *, whose part is the tenant, for name = "*"')
+        elif rule.name and not is_tenant(rule.name):
+            raise ValueError(f"a name that is one level of a topic, without wildcards, not {rule.name!r}")
