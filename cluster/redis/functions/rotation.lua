@@ -295,7 +295,7 @@ local function end_rotation(prefix, rotation, told)
     end
     if taker.time and taker.room <= 0 then
       full[#full + 1] = taker.name
-    elseif taker.used then
+    elseif taker.time and taker.used then
       turns[#turns + 1] = taker.time
       turns[#turns + 1] = taker.name
     end
