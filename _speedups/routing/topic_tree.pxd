@@ -5,7 +5,7 @@
 # over them. No function here recurses: a topic of 32 767 levels costs loops, not stack (CVE-2019-11779).
 #
 # Matching is bound by memory: each node that it visits, and each that it compares, is a miss of the cache. So the table
-# holds the hashes, and what matching reads of a node is together.
+# holds the hashes, and what matching reads of a node is together. With a level of up to 12 bytes a node takes 80 bytes.
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -13,9 +13,11 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
 
 cdef enum:
-    TABLE_FROM = 8             # children from which a node has a table
+    TABLE_FROM = 8             # children from which a node has a table ...
+    FIRST_BITS = 5             # ... of 32 places at first
     PLUS = 1                   # bits of Node.wild: a child '+' ...
     HASH = 2                   # ... or '#' exists
+    LEVEL_PART = 4             # bytes of the level in Node, so that it has no padding; all others follow
 
 cdef struct Slot:
     Node* node                 # or NULL
@@ -26,16 +28,16 @@ cdef struct Node:
     Node* previous             # sibling; at the first: the last
     uint32_t children
     uint32_t pins              # cursors at this node
-    uint32_t table_size        # a power of two; from here on all that matching reads
-    uint32_t count             # for the owner: items in `value`
-    Slot* table                # children by hash of their level, open addressing; or NULL
+    Slot* table                # children by hash of their level, open addressing; or NULL. From here on matching reads all
     Node* child                # the first child; its `previous` is the last
     Node* next                 # sibling, NULL at the last
     void* value                # value of the tree's owner; a node without value, child and pin is removed
+    uint32_t count             # for the owner: items in `value`
     uint32_t hash
     uint16_t length            # of the level
     uint8_t wild
-    uint8_t level[1]
+    uint8_t table_bits         # the table has 2 to the power of so many places
+    uint8_t level[LEVEL_PART]
 
 
 cdef inline uint32_t level_hash(const uint8_t* p, Py_ssize_t n) noexcept:
@@ -56,7 +58,7 @@ cdef inline Py_ssize_t level_length(const uint8_t* p, const uint8_t* end) noexce
 
 
 cdef inline Node* node_new(Node* parent, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept:
-    cdef Node* node = <Node*>PyMem_Calloc(1, sizeof(Node) - 1 + n)     # the struct has the first byte of the level
+    cdef Node* node = <Node*>PyMem_Calloc(1, sizeof(Node) - LEVEL_PART + n)
     if node != NULL:
         node.parent = parent
         node.hash = h
@@ -65,43 +67,47 @@ cdef inline Node* node_new(Node* parent, const uint8_t* level, Py_ssize_t n, uin
     return node
 
 
+cdef inline uint32_t table_mask(const Node* node) noexcept:
+    """The number of places of the table, less one."""
+    return (<uint32_t>1 << node.table_bits) - 1
+
+
 cdef inline void table_put(Node* node, Node* child) noexcept:
-    cdef uint32_t i = child.hash & (node.table_size - 1)
+    cdef uint32_t mask = table_mask(node), i = child.hash & mask
     while node.table[i].node != NULL:
-        i = (i + 1) & (node.table_size - 1)
+        i = (i + 1) & mask
     node.table[i] = Slot(child, child.hash)
 
 
-cdef inline int table_build(Node* node, uint32_t size) noexcept:
-    """A table of `size` slots with all children; on failure the old one stays."""
-    cdef Slot* table = <Slot*>calloc(size, sizeof(Slot))
+cdef inline void table_build(Node* node) noexcept:
+    """A table with all children, at most three quarters full. If memory is out there is none: the ring is complete."""
     cdef Node* child = node.child
-    if table == NULL:
-        return -1
     free(node.table)
-    node.table = table
-    node.table_size = size
-    while child != NULL:
+    node.table_bits = FIRST_BITS
+    while node.children * 4 > (table_mask(node) + 1) * 3:
+        node.table_bits += 1
+    node.table = <Slot*>calloc(table_mask(node) + 1, sizeof(Slot))
+    while child != NULL and node.table != NULL:
         table_put(node, child)
         child = child.next
-    return 0
 
 
 cdef inline Node* node_child(const Node* node, const uint8_t* level, Py_ssize_t n, uint32_t h) noexcept:
     """The child with this level, or NULL."""
     cdef Node* child
-    cdef uint32_t i
+    cdef uint32_t i, mask
     if node.table == NULL:
         child = node.child
         while child != NULL and (child.hash != h or child.length != n or memcmp(child.level, level, n) != 0):
             child = child.next
         return child
-    i = h & (node.table_size - 1)
+    mask = table_mask(node)
+    i = h & mask
     while True:
         child = node.table[i].node
         if child == NULL or (node.table[i].hash == h and child.length == n and memcmp(child.level, level, n) == 0):
             return child
-        i = (i + 1) & (node.table_size - 1)
+        i = (i + 1) & mask
 
 
 cdef inline Node* node_plus(const Node* node) noexcept:
@@ -144,30 +150,16 @@ cdef inline Node* node_add(Node* node, const uint8_t* level, Py_ssize_t n, uint3
     else:
         ring_insert(node, child, node.child.previous if node.child != NULL else NULL)
     node.children += 1
-    if node.table == NULL:
-        if node.children >= TABLE_FROM:
-            table_build(node, TABLE_FROM * 4)         # if that fails, the ring is still complete
-    elif node.children * 4 > node.table_size * 3 and table_build(node, node.table_size * 2) < 0:
-        free(node.table)
-        node.table = NULL
-    else:
-        table_put_if_absent(node, child)
+    if node.table != NULL and node.children * 4 <= (table_mask(node) + 1) * 3:
+        table_put(node, child)
+    elif node.children >= TABLE_FROM:
+        table_build(node)
     return child
-
-
-cdef inline void table_put_if_absent(Node* node, Node* child) noexcept:
-    """Put the child into the table, unless the table was just built with it."""
-    cdef uint32_t i = child.hash & (node.table_size - 1)
-    while node.table[i].node != NULL:
-        if node.table[i].node == child:
-            return
-        i = (i + 1) & (node.table_size - 1)
-    node.table[i] = Slot(child, child.hash)
 
 
 cdef inline void table_remove(Node* node, Node* child) noexcept:
     """Remove the child, and move back the entries that collisions had pushed on."""
-    cdef uint32_t mask = node.table_size - 1
+    cdef uint32_t mask = table_mask(node)
     cdef uint32_t i = child.hash & mask
     cdef uint32_t k, home
     while node.table[i].node != child:
