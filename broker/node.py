@@ -120,6 +120,7 @@ class Node:
     def _build(self) -> None:
         self.coordinator = make_coordinator(self.config, self._loop, self._rejoin, self._fail, self._former_id)
         self.broker = Broker(self.config, self.coordinator, self._access, self._driver, self._http_failures)
+        self.broker.data_plane.will_rights = self._access
         self.broker.use(self._hooks, self.config.hooks.timeout)
         self.broker.add_methods(methods(self) | shared_address.methods(self))
         self.broker.data_plane.reactor.attach(Dispatcher(self.broker))

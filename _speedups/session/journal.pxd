@@ -43,6 +43,7 @@ cdef enum RecordKind:
     GROUP_KEY = 30
     DELAYED = 31
     DELAYED_GONE = 32
+    WILL_AUTHOR = 33
 
 
 cdef class Journal:

@@ -31,6 +31,7 @@ SUBSCRIBED_5            session u64, options u8, length u32, subscription identi
 SESSION_EXPIRY          session u64, 1 = as configured u8, length u32, Session Expiry Interval u32, deadline i64 (0 =
                         connected, or never)
 WILL_DELAY              delay in seconds u64, 0 u8, length u32, client id; or deadline u64, 1 u8, ...
+WILL_AUTHOR             bytes of the client id u64, 0 u8, length u32, client id, author (broker/auth/author.py)
 CLOCK                   store's clock u64, wall clock u64
 GROUP                   group u64, 0 u8, length u32, `$share/`, share name, `/` and topic filter
 GROUP_GONE              group u64: nothing of it is kept
@@ -118,9 +119,10 @@ cdef class Journal:
         self.clock_offset = milliseconds - self.now * QUARTER
 
     def record_will(self, bytes client_id not None, bytes topic not None, bytes payload not None, int qos, bint retain,
-                    bytes properties=b"", uint32_t delay=0):
-        """Write the will of a connected client; `delay` is its Will Delay Interval in seconds."""
+                    bytes properties=b"", uint32_t delay=0, bytes author=b""):
+        """Write the will of a connected client: Will Delay Interval in seconds, and its author, empty = none."""
         cdef const uint8_t* c = client_id
+        cdef bytes names
         cdef Publication publication = publication_of(topic, len(topic), payload, len(payload), <uint8_t>qos, retain)
         cdef Message* m
         if self.epoch == 0:
@@ -134,6 +136,10 @@ cdef class Journal:
             self.will(m, c, len(client_id))
         finally:
             message_release(m)
+        if author:
+            names = client_id + author
+            self.note_level_5()
+            self.text(WILL_AUTHOR, len(client_id), 0, names, len(names))
         if delay:
             self.record_will_delay(client_id, delay, False)
 
@@ -577,7 +583,8 @@ NAMES = {
     MESSAGE: "MESSAGE", QUEUED: "QUEUED", DONE: "DONE", RECEIVED: "RECEIVED", AWAITING: "AWAITING",
     RELEASED: "RELEASED", SESSION: "SESSION", SESSION_GONE: "SESSION_GONE", SUBSCRIBED: "SUBSCRIBED",
     UNSUBSCRIBED: "UNSUBSCRIBED", RETAINED: "RETAINED", RETAINED_GONE: "RETAINED_GONE", WILL: "WILL",
-    WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER", WILL_DELAY: "WILL_DELAY", CLOCK: "CLOCK",
+    WILL_GONE: "WILL_GONE", SESSION_USER: "SESSION_USER", WILL_DELAY: "WILL_DELAY", WILL_AUTHOR: "WILL_AUTHOR",
+    CLOCK: "CLOCK",
     GROUP: "GROUP", GROUP_GONE: "GROUP_GONE", GROUP_QUEUED: "GROUP_QUEUED", GROUP_DONE: "GROUP_DONE", GIVEN: "GIVEN",
     GROUP_FAILED: "GROUP_FAILED",
     GROUP_DECLARED: "GROUP_DECLARED",
@@ -586,10 +593,11 @@ NAMES = {
 }
 TEXTS = {
     SESSION, SUBSCRIBED, UNSUBSCRIBED, RETAINED_GONE, WILL, WILL_GONE, SESSION_USER, QUEUED_5, SUBSCRIBED_5,
-    SESSION_EXPIRY, WILL_DELAY, GROUP, GROUP_DECLARED, DELAYED,
+    SESSION_EXPIRY, WILL_DELAY, WILL_AUTHOR, GROUP, GROUP_DECLARED, DELAYED,
 }
 KINDS = {name: kind for kind, name in NAMES.items()}
 KINDS_5 = {
-    MESSAGE_5, QUEUED_5, SUBSCRIBED_5, SESSION_EXPIRY, WILL_DELAY, CLOCK, GROUP, GROUP_GONE, GROUP_QUEUED, GROUP_DONE, GIVEN,
+    MESSAGE_5, QUEUED_5, SUBSCRIBED_5, SESSION_EXPIRY, WILL_DELAY, WILL_AUTHOR, CLOCK, GROUP, GROUP_GONE, GROUP_QUEUED,
+    GROUP_DONE, GIVEN,
     GROUP_FAILED, GROUP_DECLARED, GROUP_KEY, DELAYED, DELAYED_GONE,
 }

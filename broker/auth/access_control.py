@@ -17,9 +17,10 @@ from broker import logs
 from broker.auth import exposure
 from broker.auth.acl_file import AclFile
 from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
-from broker.auth.chain import Chain, Method
+from broker.auth.author import pack_author, parse_author
+from broker.auth.chain import NO_RIGHTS, Chain, Method
 from broker.auth.chain_builder import ChainBuilder
-from broker.auth.cluster_users import Source
+from broker.auth.cluster_users import ClusterUsers, Source
 from broker.auth.penalties import Penalties
 from broker.auth.stored_user import StoredUser
 from broker.auth.tenants import Tenants
@@ -28,6 +29,7 @@ from broker.auth.work_pool import Busy
 from broker.config.kinds import FilePath
 from broker.config.link import LISTENER
 from broker.config.schema import AuthConfig, Config, ListenerConfig
+from broker.core import tenants
 from broker.errors import ConfigError
 
 TOO_MANY = Verdict(ReasonCode.CONNECTION_RATE_EXCEEDED, reason="its address has sent wrong credentials too often")
@@ -84,6 +86,7 @@ class AccessControl:
         proofs: Callable[[], Proofs | None] = lambda: None,
     ) -> None:
         self._secret = secret or partial(bytes, secrets.token_bytes(SECRET_BYTES))
+        self._users = users
         self._builder = ChainBuilder(users, proofs, self._secret)
         self._penalties = Penalties()
         self._first = tuple(first)
@@ -100,14 +103,14 @@ class AccessControl:
         exposure.check(config, asked=bool(self._first))
         listeners = config.listeners
         files = {path: _stamp(path) for listener in listeners for path in _paths(listener.auth)}
-        tenants = Tenants(config.tenants)
+        assigned = Tenants(config.tenants)
         claims = {rule.claim_name for rule in config.tenants if rule.claim}
-        chains = {listener.name: self._chain(listener, tenants, claims) for listener in listeners}
+        chains = {listener.name: self._chain(listener, assigned, claims) for listener in listeners}
         self._config, self._chains, self._files = config, chains, files
         self._builder.verifier.configure(config.auth.remember, config.auth.remember_stored)
         self._penalties.configure(config.auth.failure_delay)
 
-    def _chain(self, listener: ListenerConfig, tenants: Tenants, claims: set[str]) -> Chain:
+    def _chain(self, listener: ListenerConfig, assigned: Tenants, claims: set[str]) -> Chain:
         auth = listener.auth
         methods = [*self._first, *self._builder.of(listener, claims)]
         acl = AclFile(auth.acl_file) if auth.acl_file else None
@@ -119,7 +122,7 @@ class AccessControl:
             acl=acl,
             allowed=auth.methods,
             close_on_password_change=auth.close_on_password_change,
-            tenants=tenants,
+            tenants=assigned,
         )
 
     def changed(self) -> bool:
@@ -218,6 +221,42 @@ class AccessControl:
             return identity
         chain = self._chains.get(identity.listener)
         return USER_REMOVED if chain is None else chain.renewed(identity, client_id)
+
+    # ---- wills ----
+
+    def author_of(self, identity: Identity) -> bytes:
+        return pack_author(identity)
+
+    def look_up_author(self, author: bytes) -> Awaitable[object] | None:
+        """Look up the user of a will if it is one of the cluster that this node has not read; raises Away."""
+        source = self._users()
+        try:
+            identity = parse_author(author, "")
+        except ValueError:
+            return None
+        if source is None or identity.method != ClusterUsers.name or source.known(identity.username or "") is not None:
+            return None
+        return source.find(identity.username or "")
+
+    def may_publish_will(self, author: bytes, client_id: bytes, topic: bytes) -> bool:
+        """Whether a client without a connection may publish its will, by the rules of now.
+
+        Args:
+            author: of the will, as stored.
+            client_id: with the prefix of its tenant.
+            topic: that the will is published to, with that prefix.
+        """
+        prefix, name = tenants.split(client_id)
+        try:
+            identity = parse_author(author, tenants.tenant_of(prefix))
+        except ValueError as error:
+            log.error("the author of a stored will is unreadable; it is not published", client_id=name, error=error)
+            return False
+        if identity.listener == LISTENER:
+            return True
+        chain = self._chains.get(identity.listener)
+        rights = NO_RIGHTS if chain is None else chain.rights_of_absent(identity, name)
+        return rights is None or rights.may_publish(topic)
 
     def close(self) -> None:
         """End the threads."""

@@ -37,6 +37,7 @@ from broker.auth.verifier import Verifier
 from broker.core import tenants as names
 
 NO_TENANTS = Tenants(())
+NO_RIGHTS = Rights(())
 WITHOUT_TENANT = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its credentials have no name that a tenant may have")
 NEEDS_CREDENTIALS = Verdict(ReasonCode.NOT_AUTHORIZED, reason="it sent no credentials")
 NO_PASSWORDS = Verdict(ReasonCode.BAD_AUTHENTICATION_METHOD, reason="this listener accepts no passwords in CONNECT")
@@ -206,17 +207,29 @@ class Chain:
 
     def renewed(self, identity: Identity, client_id: str) -> Identity | CloseReason:
         """The present identity and rights of a connected client, or the reason for which it would be refused now."""
-        if not identity.method:
-            return self._with_rights(identity, client_id) if self.anonymous else USER_REMOVED
-        found = next((method.renew(identity) for method in self.methods if method.name == identity.method), None)
+        found = self._present(identity)
         if found is None:
             return USER_REMOVED
-        found = replace(found, tenant=identity.tenant)  # its session is there
         if found.credential != identity.credential:
             if self._close_on_password_change:
                 return PASSWORD_CHANGED
             found = replace(found, credential=identity.credential)  # the switch may be set later
         return self._with_rights(found, client_id)
+
+    def rights_of_absent(self, identity: Identity, client_id: str) -> Rights | None:
+        """The present rights of a client without a connection; none if it would be refused now.
+
+        Its credentials may have changed: they were verified when it connected.
+        """
+        found = self._present(identity)
+        return NO_RIGHTS if found is None else self._with_rights(found, client_id).rights
+
+    def _present(self, identity: Identity) -> Identity | None:
+        """The present identity of a client that was accepted; None: its user is no more."""
+        if not identity.method:
+            return identity if self.anonymous else None
+        found = next((method.renew(identity) for method in self.methods if method.name == identity.method), None)
+        return None if found is None else replace(found, tenant=identity.tenant)  # its session is there
 
 
 @lru_cache(SHARED)

@@ -133,7 +133,7 @@ class Expiry:
             self._journal.record_will_due(client_id, due)
             return
         if found is not None:
-            will.publish(self._data_plane.router, client_id, found)
+            will.publish_later(self._data_plane.router, self._data_plane.will_rights, client_id, found)
         self._journal.record_will_gone(client_id)
 
     def cancel_will(self, client_id: bytes) -> None:
@@ -147,7 +147,7 @@ class Expiry:
         self._due_wills.remove(client_id)
         found = self._wills.pop(client_id, None)
         if found is not None:
-            will.publish(self._data_plane.router, client_id, found)
+            will.publish_later(self._data_plane.router, self._data_plane.will_rights, client_id, found)
             self._journal.record_will_gone(client_id)
 
     def end_if_due(self, session: Session) -> bool:

@@ -84,7 +84,12 @@ class StandaloneCoordinator(Coordinator):
         """
         plane = self.data_plane
         self.compaction = Compaction(
-            self.store, plane.router, plane.sessions, smallest=smallest, record_more=self._expiry.record_all
+            self.store,
+            plane.router,
+            plane.sessions,
+            plane.will_rights,
+            smallest=smallest,
+            record_more=self._expiry.record_all,
         )
         restorer = Restorer(plane.router, plane.sessions)
         began = time.monotonic()
@@ -229,7 +234,7 @@ class StandaloneCoordinator(Coordinator):
             session = plane.sessions.create(client_id, persistent=interval != 0, level=packet.protocol_level)
         self._expiry.cancel_will(client_id)
         admission.admit(connection, packet, session)
-        will.record(self.journal, client_id, packet)
+        will.record(self.journal, client_id, packet, plane.will_rights.author_of(connection.identity))
         session.record(connected=True)
         self._expiry.connected(session, interval)
         admitted = session
@@ -245,7 +250,7 @@ class StandaloneCoordinator(Coordinator):
     def ended(self, connection: Connection, session: Session | None) -> None:
         if session is None:
             return
-        had_will, found = will.take(connection, self.data_plane.router)
+        had_will, found = will.take(connection, self.data_plane.router, self.data_plane.will_rights)
         self._expiry.ended(session, found, had_will)
 
     def discard_will(self, connection: Connection) -> None:

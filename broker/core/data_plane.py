@@ -21,6 +21,7 @@ from broker.core.driver import Driver
 from broker.core.group_settings import refresh
 from broker.core.rewriter import Rewriter
 from broker.core.sessions import Sessions
+from broker.core.will import Everybody, WillRights
 
 TICKS_PER_SECOND = 4
 
@@ -43,6 +44,7 @@ class DataPlane:
         self.dead_letters = DeadLetters(self.router)
         self.sessions = Sessions(self.turn, self.router.filters)
         self.reactor = Reactor(self.router, None, driver)
+        self.will_rights: WillRights = Everybody()
         self._tasks: set[asyncio.Task[None]] = set()
         self.configure(config)
 

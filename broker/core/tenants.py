@@ -16,6 +16,11 @@ def prefix_of(tenant: str) -> str:
     return f"{ROOT}{tenant}/" if tenant else ""
 
 
+def tenant_of(prefix: str) -> str:
+    """The tenant of a prefix; empty for the empty one."""
+    return prefix.removeprefix(ROOT).removesuffix("/")
+
+
 def split(name: bytes) -> tuple[str, str]:
     """The prefix of a name, empty if it has none, and the name that clients know."""
     prefix, rest = split_tenant(name)

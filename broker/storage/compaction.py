@@ -30,6 +30,7 @@ class Compaction:
     Args:
         store: whose blocks are dropped.
         router, sessions: the live state.
+        rights: of wills.
         smallest: bytes of blocks below which they are not compacted.
         record_more: writes the deadlines of sessions and wills again, after the heads of the sessions.
     """
@@ -39,6 +40,7 @@ class Compaction:
         store: Store,
         router: Router,
         sessions: Sessions,
+        rights: will.WillRights,
         *,
         smallest: int = MIN_BYTES,
         record_more: Callable[[], object] = lambda: None,
@@ -46,6 +48,7 @@ class Compaction:
         self._store = store
         self._router = router
         self._sessions = sessions
+        self._rights = rights
         self._smallest = smallest
         self._record_more = record_more
         self._live = 0
@@ -104,7 +107,8 @@ class Compaction:
         """
         session.record(connected=session.owner is not None)
         if session.owner is not None and session.owner.connect is not None:
-            will.record(self._router.turn.journal, session.client_id, session.owner.connect)
+            author = self._rights.author_of(session.owner.identity)
+            will.record(self._router.turn.journal, session.client_id, session.owner.connect, author)
         return session.client_id, session.session_id
 
     def _record_messages(self, client_id: bytes, number: int) -> None:

@@ -49,6 +49,7 @@ class Restorer:
             "RETAINED_GONE": lambda _, __, topic: self._retained.set(topic, b""),
             "WILL": self._will,
             "WILL_GONE": self._will_gone,
+            "WILL_AUTHOR": self._will_author,
             "WILL_DELAY": self._will_delay,
             "SESSION_EXPIRY": self._session_expiry,
             "CLOCK": self._clock,
@@ -145,6 +146,12 @@ class Restorer:
         found = self._messages[message]
         self.due_wills.pop(client_id, None)
         self.wills[client_id] = Will(found.topic, found.payload, found.qos, found.retain, found.properties)
+
+    def _will_author(self, size: int, _: Any, names: bytes) -> None:
+        client_id, author = names[:size], names[size:]
+        if client_id in self.wills:
+            self.wills[client_id] = self.wills[client_id]._replace(author=author)
+        self._journal.use_level_5()
 
     def _will_gone(self, _: int, __: Any, client_id: bytes) -> None:
         self.wills.pop(client_id, None)

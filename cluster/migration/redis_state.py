@@ -189,7 +189,7 @@ class RedisState(State):
             for value, (_, due) in zip(stored, found, strict=True):
                 if value is not None:
                     publisher, kept = decode_will(value)
-                    topic, payload, qos, retain, properties, _ = kept
+                    topic, payload, qos, retain, properties, *_ = kept
                     yield StoredDelayed(publisher, StoredMessage(topic, payload, qos, retain, properties), int(due))
 
     def _will(self, epoch: bytes, stored: bytes, due: int | None) -> StoredWill:

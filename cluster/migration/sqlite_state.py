@@ -73,6 +73,7 @@ class SqliteState(State):
             "RETAINED_GONE": lambda _, __, topic: self._retained.pop(topic, None),
             "WILL": self._will,
             "WILL_GONE": lambda _, __, client_id: self._wills.pop(client_id, None),
+            "WILL_AUTHOR": self._will_author,
             "WILL_DELAY": self._will_delay,
             "SESSION_EXPIRY": self._session_expiry,
             "CLOCK": lambda clock, wall: setattr(self, "_clock", (clock, wall)),
@@ -158,6 +159,12 @@ class SqliteState(State):
         found = self._messages[message]
         will = Will(found.topic, found.payload, found.qos, found.retain, found.properties)
         self._wills[client_id] = (will, None)
+
+    def _will_author(self, size: int, _: Any, names: bytes) -> None:
+        client_id, author = names[:size], names[size:]
+        if client_id in self._wills:
+            will, due = self._wills[client_id]
+            self._wills[client_id] = (will._replace(author=author), due)
 
     def _will_delay(self, when: int, is_deadline: int, client_id: bytes) -> None:
         if client_id in self._wills:
@@ -376,6 +383,8 @@ class RecordWriter:
             names.add(name)
             message = StoredMessage(will.topic, will.payload, will.qos, will.retain, will.properties)
             self._add(("WILL", self._message(message), 0, name))
+            if will.author:
+                self._add(("WILL_AUTHOR", len(name), 0, name + will.author))
             if will.delay:
                 self._add(("WILL_DELAY", will.delay, 0, name))
             if stored.due is not None:

@@ -97,7 +97,8 @@ class TakeOver:
         packet = claim.packet
         message = b""
         if packet.will_topic is not None:
-            message = encode_will(claim.client_id, will.will_of(packet))
+            author = self._plane.will_rights.author_of(claim.connection.identity)
+            message = encode_will(claim.client_id, will.will_of(packet, author))
         self._link.function(
             partial(self._claimed, then),
             "claim",
@@ -234,7 +235,7 @@ class TakeOver:
                 self.give_up(claim)
             return  # without an epoch, `_granted` gives it up
         sessions, filters = self._plane.sessions, self._plane.router.filters
-        had_will, found = will.take(connection, self._plane.router)
+        had_will, found = will.take(connection, self._plane.router, self._plane.will_rights)
         delay = None
         if found is not None and found.delay and session.kind == SessionKind.SHARED and session.expiry != 0:
             delay = found.delay if session.expiry is None else min(found.delay, session.expiry)

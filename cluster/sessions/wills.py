@@ -1,10 +1,12 @@
 """Wills in a cluster: Redis keeps the will of each claim until a commit settles it (G6)."""
 
+from collections.abc import Awaitable
 from functools import partial
 
 from _speedups.cluster.journal import ClusterJournal
 from _speedups.cluster.message_codec import decode_message, encode_message, split_progress
 from _speedups.session.counters import DELAYED_PUBLISHED
+from broker.auth.cluster_users import Away
 from broker.core import will
 from broker.core.data_plane import DataPlane
 from cluster.peers.node_link import NodeLink
@@ -12,10 +14,14 @@ from cluster.redis.link import Reply
 from cluster.sessions.claim import Claims
 
 HAS_DELAY, DELAY_SIZE = 0x40, 4  # before the message: this byte, and the delay in seconds
+SEPARATOR = b"\0"  # no client id has it: the author of the will follows
+LONGEST = 65_535
 
 
 def encode_will(client_id: bytes, found: will.Will) -> bytes:
-    """A will as Redis keeps it."""
+    """A will as Redis keeps it. An author that does not fit is cut off, so that the will is refused later."""
+    if found.author:
+        client_id = (client_id + SEPARATOR + found.author)[:LONGEST]
     delay = bytes([HAS_DELAY]) + found.delay.to_bytes(DELAY_SIZE, "little") if found.delay else b""
     message = encode_message(found.topic, found.payload, found.qos, found.retain, found.properties)
     return len(client_id).to_bytes(2, "little") + client_id + delay + message
@@ -30,12 +36,13 @@ def decode_will(stored: bytes) -> tuple[bytes, will.Will]:
 def open_will(stored: bytes) -> tuple[bytes, will.Will, int]:
     """The client id and the will in a value of Redis, and the progress of its publication; 0: it did not begin."""
     end = 2 + int.from_bytes(stored[:2], "little")
-    client_id, message, delay = stored[2:end], stored[end:], 0
+    client_id, _, author = stored[2:end].partition(SEPARATOR)
+    message, delay = stored[end:], 0
     if message[0] == HAS_DELAY:
         delay, message = int.from_bytes(message[1 : 1 + DELAY_SIZE], "little"), message[1 + DELAY_SIZE :]
     progress, message = split_progress(message)
     topic, payload, qos, retain, properties, _ = decode_message(message)
-    return client_id, will.Will(topic, payload, qos, retain, properties, delay), progress
+    return client_id, will.Will(topic, payload, qos, retain, properties, delay, author), progress
 
 
 class Wills:
@@ -54,7 +61,7 @@ class Wills:
         self._journal = journal
         self._claims = claims
         self._key = link.keys.wills(link.node_id)
-        self._settling: set[int] = set()  # epochs of settled wills that Redis may still have
+        self._settling: set[int] = set()  # epochs of wills whose authors are looked up, or that Redis still has
 
     def settle(self, epoch: int) -> None:
         """Record, in the block of this turn, that the will of a claim is published or discarded."""
@@ -63,9 +70,29 @@ class Wills:
         self._plane.turn.after_commit(partial(self._settling.discard, epoch))
 
     def publish(self, epoch: int, stored: bytes) -> None:
-        """Publish the will of a client whose node is dead; Redis has handed it to this node."""
+        """Publish the will of a client without a connection; Redis has handed it to this node."""
         client_id, found, progress = open_will(stored)
-        will.publish(self._plane.router, client_id, found, epoch, progress)
+        if progress:  # some have it
+            will.publish(self._plane.router, client_id, found, epoch, progress)
+        elif found.author and (answer := self._plane.will_rights.look_up_author(found.author)) is not None:
+            self._settling.add(epoch)
+            self._plane.run(self._publish_after(answer, epoch, client_id, found))
+            return
+        else:
+            will.publish_later(self._plane.router, self._plane.will_rights, client_id, found, epoch)
+        self._end(epoch)
+
+    async def _publish_after(self, answer: Awaitable[object], epoch: int, client_id: bytes, found: will.Will) -> None:
+        try:
+            await answer
+        except Away:
+            self._settling.discard(epoch)  # `publish_missed` follows when the node has joined, or its link is back
+            return
+        will.publish_later(self._plane.router, self._plane.will_rights, client_id, found, epoch)
+        self._end(epoch)
+        self._plane.end_turn()
+
+    def _end(self, epoch: int) -> None:
         self.settle(epoch)
         if self._journal.full:
             self._plane.turn.seal()
@@ -78,7 +105,7 @@ class Wills:
         self.settle(number)
 
     def publish_missed(self) -> None:
-        """Publish the wills that Redis handed to this node while it had no link."""
+        """Publish the wills that Redis has handed to this node, and that it could not publish until now."""
         self._link.call(self._listed, "HKEYS", self._key)
 
     def _listed(self, reply: Reply) -> None:

@@ -120,7 +120,7 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
   wills = readable and wills or {}
   each(#wills / 2, function(i)
     local epoch, will = wills[2 * i - 1], wills[2 * i]
-    local cid = will:sub(3, 2 + struct.unpack('<H', will))
+    local cid = client_of(will)
     local state = redis.call('HMGET', prefix .. 's:' .. cid, 'o', 'e', 'p', 'x', 'i')
     local owner, delay = state[1], delay_of(will)
     if delay > 0 and state[2] and state[3] == '1' and tonumber(epoch) >= tonumber(state[4]) and state[5] ~= '0' then
@@ -141,7 +141,7 @@ register({function_name = 'flockmq_bury', flags = {'allow-oom'}, callback = func
     end
   end, function(i, reason)
     local epoch, will = wills[2 * i - 1], wills[2 * i]
-    note_damage(prefix, CLIENT, will:sub(3, 2 + struct.unpack('<H', will)), reason)
+    note_damage(prefix, CLIENT, client_of(will), reason)
     redis.call('HSET', prefix .. 'wills:' .. node, epoch, will)
     result[#result + 1] = tonumber(epoch)
     result[#result + 1] = will

@@ -31,6 +31,11 @@ local function load(prefix, cid, from, count)
     last and redis.call('HGETALL', prefix .. 'in:' .. cid) or {}}
 end
 
+-- The client of a will as it is kept: its id is the text before a zero byte, after which is the author of the will.
+local function client_of(will)
+  return will:sub(3, 2 + struct.unpack('<H', will)):match('^[^%z]*')
+end
+
 -- The Will Delay Interval in seconds of a will as it is kept: client id, perhaps 0x40 and a delay, message.
 local function delay_of(will)
   if will == '' then
@@ -297,7 +302,7 @@ register({function_name = 'flockmq_due', flags = {'allow-oom'}, callback = funct
     redis.call('ZREM', prefix .. 'delayed', epoch)
     redis.call('HDEL', prefix .. 'delayed:wills', epoch)
     if will then
-      local cid = will:sub(3, 2 + struct.unpack('<H', will))
+      local cid = client_of(will)
       attempt(prefix, CLIENT, cid, function()
         if redis.call('HGET', prefix .. 's:' .. cid, 'd') == epoch then
           redis.call('HDEL', prefix .. 's:' .. cid, 'd')
