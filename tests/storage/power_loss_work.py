@@ -23,7 +23,7 @@ from tests.model.log_block import Row, encode
 
 PIECES = 60
 NUMBER = struct.Struct("<Q")
-LOG_BYTES = 1 << 20  # of which a segment has a sixteenth
+LOG_BYTES = 1 << 20  # more than the work has; a segment has a sixteenth
 CHECKPOINT_PAGES = 20  # of the write-ahead log, after which SQLite copies them into the database
 
 

@@ -26,7 +26,7 @@ from broker.storage.sqlite import SqliteStore
 from tests.harness.broker_process import ROOT, environment
 from tests.harness.cluster_process import new_seed
 from tests.harness.power_loss import Disk, Left, Note, read_notes, variables
-from tests.storage.power_loss_work import LOG_BYTES, Piece, asked, confirmed, number_of, pieces_of
+from tests.storage.power_loss_work import Piece, asked, confirmed, number_of, pieces_of
 
 NAME = "store.db"
 PROCESSES = 3  # one after the other, each on a disk that the one before has left
@@ -182,13 +182,7 @@ class Life:
     def _judge_log(self, held: Held, by_number: dict[int, Piece], done: list[Piece], oldest: int) -> list[str]:
         """The same for the log of messages: confirmed entries, and none of a block that the store lacks."""
         logged = [*self._held.logged, *(piece.number for piece in done if piece.logged)] if self._sync == "full" else []
-        first = held.logged[0] if held.logged else 0
-        is_trimmed = sum(by_number[n].logged for n in by_number) > LOG_BYTES
-        found = [
-            f"entry {n} of the log was confirmed, and is lost"
-            for n in logged
-            if n not in held.logged and not (is_trimmed and n < first)
-        ]
+        found = [f"entry {n} of the log was confirmed, and is lost" for n in logged if n not in held.logged]
         if held.logged != sorted(set(held.logged)):
             found.append(f"entries of the log are out of order: {held.logged}")
         for n in held.logged:
