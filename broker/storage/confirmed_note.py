@@ -5,8 +5,10 @@ without its `-wal` file and a new file in place of a deleted one look whole, too
 
 It is one line: position, `store.sync`, id of the machine's boot. The thread of the store overwrites it after each
 transaction, after the confirmation and without a sync, so no acknowledgement waits for it. It never has a position that
-the store did not confirm before; after a loss of power it may have an older one. With `store.sync` "normal" a loss of
-power may take newer blocks from the store than from the note: the id of the boot shows that.
+the store did not confirm before; after a loss of power it may have an older one. A store that becomes empty may count
+its blocks from 1 again. So the note is 0 before that, and this is synced: else it could have a higher position of
+before. With `store.sync` "normal" a loss of power may take newer blocks from the store than from the note: the id of
+the boot shows that.
 """
 
 import contextlib
@@ -67,12 +69,18 @@ class ConfirmedNote:
             )
 
     def write(self, position: int) -> None:
-        """Note the newest confirmed block; 0 = the store may have none. An error leaves the note as it is."""
+        """Note the newest confirmed block. An error leaves the note as it is.
+
+        Args:
+            position: of the block; 0 = the store may soon have none, and the disk has the note when this returns.
+        """
         with contextlib.suppress(OSError):
             if self._file is None:
                 self._file = os.open(self.path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
                 os.pwrite(self._file, f" {self._sync} {_boot_id()}\n".encode(), POSITION_SIZE)
             os.pwrite(self._file, b"%0*d" % (POSITION_SIZE, position), 0)
+            if not position:
+                os.fdatasync(self._file)
 
     def close(self) -> None:
         """Close the file."""

@@ -108,6 +108,8 @@ class LogFiles:
             found.pop().path.unlink()  # the process ended while it began this segment
         self.id = read_id(found[-1]) if found else f"node-{secrets.token_hex(4)}"
         newest = _mend(found, UNKNOWN if known is None else known)
+        if self._sync and self.folder.exists():
+            _sync_folder(self.folder)  # else a segment that was cut off could return when others have its place
         if newest is not None:
             rows, lacking = COUNTS.unpack_from(newest.block)
             self.reached = Reached(newest.ms, newest.total, ROWS_BEFORE.unpack_from(newest.block)[0] + rows, lacking)

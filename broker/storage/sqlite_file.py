@@ -9,6 +9,7 @@ and the table `migration` has one row. The state that was moved away stays in th
 
 import contextlib
 import os
+import secrets
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def reported(path: Path) -> Iterator[None]:
 
 def create(path: Path) -> None:
     """Make a whole, empty store under another name, then give it its own: no half-made file is ever found."""
-    fresh = path.with_name(path.name + f".new-{os.getpid()}")
+    fresh = path.with_name(path.name + f".new-{secrets.token_hex(4)}")  # in a container all have one process id
     os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # only its owner may read it
     try:
         database = sqlite3.connect(fresh, isolation_level=None)

@@ -10,24 +10,16 @@
 | I6 | G6: wills |
 | I7, G7 | G7: retained messages |
 | I9 | G13: one member |
-| L1 | all clients are served again after the faults |
-| L2 | before the first fault all CONNECTs are answered at once |
+| L1 | all clients are served again after the faults: `cluster.py` finds it |
+| L2 | before the first fault all CONNECTs are answered at once: `cluster.py` finds it |
+| T1 | delayed messages are neither early nor late: `timed.py` finds it |
 | E0 | no node ends, and none has an internal error |
 """
 
 from collections import Counter, defaultdict
 
 from loadtest.prove import checker
-from loadtest.prove.history import (
-    Acknowledged,
-    Connecting,
-    Ended,
-    Event,
-    History,
-    Published,
-    Subscribed,
-    Taken,
-)
+from loadtest.prove.history import Acknowledged, Connecting, Ended, Event, History, Published, Subscribed, Taken
 from tests.simulation.clients import TimedHistory
 from tests.simulation.clock import NS
 from tests.simulation.losses import Excuses
@@ -36,15 +28,8 @@ from tests.simulation.timed import PREFIX, served
 from tests.simulation.world import MILLI
 
 REDISPATCHED = 4200 * MILLI  # `shared.redispatch`, a heartbeat, and what packets take
-LEFT = (
-    b"mq:q:",
-    b"mq:in:",
-    b"mq:gl:",
-    b"mq:gw:",
-    b"mq:gq:",
-    b"mq:later:messages",
-    b"mq:delayed",
-)  # keys that are gone when all is delivered
+# Beginnings of keys that are gone when all is delivered.
+LEFT = (b"mq:q:", b"mq:in:", b"mq:gl:", b"mq:gw:", b"mq:gq:", b"mq:later:messages", b"mq:delayed")
 
 
 def judge(

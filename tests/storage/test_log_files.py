@@ -10,7 +10,7 @@ import pytest
 
 from broker.errors import StoreError
 from broker.storage.log_files import LogEntry, LogFiles
-from broker.storage.log_segments import FRAME, HEAD, Frame, LogReader, segments
+from broker.storage.log_segments import FRAME, HEAD, Frame, LogReader, segment_path, segments
 from tests.model.log_block import Row, encode
 
 BEGAN = int(time.time() * 1000)
@@ -210,3 +210,16 @@ def test_only_the_owner_reads_the_log(tmp_path: Path) -> None:
     Writer(folder).write(1)
     assert folder.stat().st_mode & 0o077 == 0
     assert segments(folder)[0].path.stat().st_mode & 0o177 == 0
+
+
+def test_a_segment_of_zeros_is_none(tmp_path: Path) -> None:
+    """A loss of power had left the size of a new segment, and not its bytes. The node did not start."""
+    folder = tmp_path / "log"
+    writer = Writer(folder)
+    entries = writer.write(3, is_bound=True)
+    segment_path(folder, writer.total).write_bytes(bytes(4096))
+    again = Writer(folder, writer.total)
+    assert again.files.id == writer.files.id
+    assert blocks(read(folder)) == blocks(entries)
+    more = again.write(2)
+    assert blocks(read(folder)) == blocks(entries + more)

@@ -277,6 +277,12 @@ def test_of_two_that_create_the_file_at_once_neither_loses_it(tmp_path: Path, mo
     assert list(SqliteStore(path).open()) == [b"kept"]
 
 
+def test_a_process_that_ended_while_it_made_the_file_keeps_no_other_from_it(tmp_path: Path) -> None:
+    """In a container each process has the same number, so a file named by it was in the way for ever."""
+    (tmp_path / f"store.db.new-{os.getpid()}").touch()
+    assert list(SqliteStore(tmp_path / "store.db").open()) == []
+
+
 # ---- a disk that is full ----
 
 
