@@ -23,7 +23,8 @@ from broker.core import tenants
 from broker.core.data_plane import DataPlane
 
 Renewed = Callable[[Identity, str], Identity | CloseReason]  # of an identity and a client id
-Claimant = tuple[str | None, bytes]  # user name, client id
+User = tuple[str, str]  # tenant and user name: users of the same name in two tenants are two users
+Claimant = tuple[User | None, bytes]  # user, client id
 Expiring = tuple[float, int, Connection]  # seconds since 1970, a number for the order, the connection
 NOTHING = Rights(())
 RENEW_BATCH = 500  # some 20 ms
@@ -44,7 +45,7 @@ class ConnectedUsers:
     def __init__(self, data_plane: DataPlane, quotas: Callable[[str], QuotasConfig]) -> None:
         self._data_plane = data_plane
         self._quotas = quotas
-        self._connections: Counter[str] = Counter()  # by user, also of those that claim their sessions
+        self._connections: Counter[User] = Counter()  # by user, also of those that claim their sessions
         self._claiming: dict[Connection, Claimant] = {}  # accepted by the authenticator, not admitted yet
         self._claimants: Counter[Claimant] = Counter()  # the values of `_claiming`
         self._expiring: list[Expiring] = []  # a heap; also of connections that have ended, or authenticated again
@@ -52,32 +53,33 @@ class ConnectedUsers:
         self._expiries = 0  # of connections that are open
 
     def __getitem__(self, username: str) -> int:
-        """The number of connections of a user."""
-        return self._connections[username]
+        """The number of connections of a user without a tenant."""
+        return self._connections["", username]
 
     # ---- connections open and close ----
 
     def has_room(self, identity: Identity, client_id: bytes) -> bool:
         """Whether the user may have one more connection, or this one replaces another."""
         limit = self._quotas(identity.listener).max_connections_per_user
-        if not limit or identity.username is None or self._connections[identity.username] < limit:
+        user = _user(identity)
+        if not limit or user is None or self._connections[user] < limit:
             return True
-        if (identity.username, client_id) in self._claimants:
+        if (user, client_id) in self._claimants:
             return True
         session = self._data_plane.sessions.get(client_id)
         owner = None if session is None else session.owner
-        return owner is not None and owner.identity.username == identity.username
+        return owner is not None and _user(owner.identity) == user
 
     def on_claiming(self, connection: Connection, client_id: bytes) -> None:
         """A connection claims its session: it counts from now on, as others may come before it is admitted.
 
         In a cluster that takes as long as the node that had the session until now, or Redis, takes to reply.
         """
-        username = connection.identity.username
-        claimant = self._claiming[connection] = username, client_id
+        user = _user(connection.identity)
+        claimant = self._claiming[connection] = user, client_id
         self._claimants[claimant] += 1
-        if username is not None:
-            self._connections[username] += 1
+        if user is not None:
+            self._connections[user] += 1
 
     def claims(self, connection: Connection) -> bytes | None:
         """The client id whose session a connection claims; None: it does not, or is admitted."""
@@ -87,8 +89,9 @@ class ConnectedUsers:
     def on_connected(self, connection: Connection) -> None:
         """A connection was admitted."""
         identity: Identity = connection.identity
-        if not self._end_claim(connection) and identity.username is not None:
-            self._connections[identity.username] += 1
+        user = _user(identity)
+        if not self._end_claim(connection) and user is not None:
+            self._connections[user] += 1
         self._expect_expiry(connection, identity)
 
     def on_not_admitted(self, connection: Connection) -> None:
@@ -109,11 +112,11 @@ class ConnectedUsers:
             del self._claimants[claimant]
         return True
 
-    def _forget(self, username: str) -> None:
+    def _forget(self, user: User) -> None:
         """A connection of a user is no more."""
-        self._connections[username] -= 1
-        if self._connections[username] <= 0:
-            del self._connections[username]
+        self._connections[user] -= 1
+        if self._connections[user] <= 0:
+            del self._connections[user]
 
     def _expect_expiry(self, connection: Connection, identity: Identity) -> None:
         if identity.expires is None:
@@ -142,8 +145,9 @@ class ConnectedUsers:
         """An admitted connection has closed."""
         identity: Identity = connection.identity
         self._expiries -= identity.expires is not None
-        if identity.username is not None:
-            self._forget(identity.username)
+        user = _user(identity)
+        if user is not None:
+            self._forget(user)
 
     # ---- changes while they are connected ----
 
@@ -210,6 +214,11 @@ def _set_rights(connection: Connection, identity: Identity) -> bool:
     """Whether delivery plans have to be forgotten for this."""
     session = connection.claimed  # None while it waits for one, which gets the rights with it
     return session is not None and session.set_rights(identity.rights) and session.subscriptions_held > 0
+
+
+def _user(identity: Identity) -> User | None:
+    """The user that a connection counts for; None: it is anonymous."""
+    return None if identity.username is None else (identity.tenant, identity.username)
 
 
 def _client_id_of(connection: Connection) -> str:

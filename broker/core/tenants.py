@@ -16,6 +16,11 @@ def prefix_of(tenant: str) -> str:
     return f"{ROOT}{tenant}/" if tenant else ""
 
 
+def is_whole(name: str) -> bool:
+    """Whether a name, if it begins as one of a tenant, has the tenant and a name that its clients know."""
+    return not name.startswith(ROOT) or all(split(name.encode()))
+
+
 def split(name: bytes) -> tuple[str, str]:
     """The prefix of a name, empty if it has none, and the name that clients know."""
     prefix, rest = split_tenant(name)

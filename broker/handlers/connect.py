@@ -162,7 +162,7 @@ class ConnectHandler(Admission):
         identity, code, reason = verdict.identity, verdict.code, verdict.reason
         prefix = tenants.prefix_of(identity.tenant)
         client_id = prefix + packet.client_id
-        if self._is_banned(connection, client_id, client_id, identity.username):  # a ban may be new by now
+        if self._is_banned(connection, client_id, client_id, identity.username, identity.tenant):  # it may be new
             return
         with_tenants = code == ReasonCode.ACCEPTED and self._data_plane.config.tenants
         if with_tenants and self._connects_too_often(connection, client_id):
@@ -216,7 +216,7 @@ class ConnectHandler(Admission):
         identity = connection.identity
         if not self._connected_users.has_room(identity, packet.client_id.encode()):  # others connected meanwhile
             self.refuse(connection, ReasonCode.QUOTA_EXCEEDED, packet.client_id, FULL, packet.username or "")
-        elif not self._is_banned(connection, packet.client_id, packet.client_id, identity.username):
+        elif not self._is_banned(connection, packet.client_id, packet.client_id, identity.username, identity.tenant):
             self._after_hooks(connection, packet, settled)
         self._data_plane.end_turn()
 
@@ -232,9 +232,11 @@ class ConnectHandler(Admission):
         self._connected_users.on_claiming(connection, packet.client_id.encode())
         self._coordinator.claim(self, connection, packet)
 
-    def _is_banned(self, connection: Connection, shown: str, client_id: str | None, username: str | None) -> bool:
+    def _is_banned(
+        self, connection: Connection, shown: str, client_id: str | None, username: str | None, tenant: str = ""
+    ) -> bool:
         """Whether the client is banned; if so, it is refused, and logged with the client identifier `shown`."""
-        ban = self._bans.covering(client_id, username, connection.address)
+        ban = self._bans.covering(client_id, username, connection.address, tenant)
         if ban is not None:
             self.refuse(connection, ReasonCode.BANNED, shown)
         return ban is not None
