@@ -40,7 +40,6 @@ from broker.streams.streams import Streams
 CLIENT_ID_CHARACTERS = 23  # at level 3
 LONGEST = 65_535  # bytes of a text in MQTT
 
-FULL = "its user has too many connections"
 WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
 LINK = Identity(method="link", listener=LISTENER)  # of the links of this node
 RESERVED = (b"$SYS/", PREFIX.encode(), tenants.ROOT.encode())  # no client publishes there
@@ -178,8 +177,9 @@ class ConnectHandler(Admission):
             code, reason = self._kind_of_will(packet)
         if code == ReasonCode.ACCEPTED and prefix and not _give_prefix(packet, prefix):
             code, reason = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "its identifier or the topic of its will is too long"
-        if code == ReasonCode.ACCEPTED and not self._connected_users.has_room(identity, packet.client_id.encode()):
-            code, reason = ReasonCode.QUOTA_EXCEEDED, FULL
+        if code == ReasonCode.ACCEPTED:
+            full = self._connected_users.lacks_room(identity, packet.client_id.encode())
+            code, reason = (ReasonCode.QUOTA_EXCEEDED, full) if full else (code, reason)
         if code != ReasonCode.ACCEPTED:
             self.refuse(connection, code, packet.client_id, reason, packet.username or "")
             return
@@ -214,8 +214,9 @@ class ConnectHandler(Admission):
         if connection.closed:
             return
         identity = connection.identity
-        if not self._connected_users.has_room(identity, packet.client_id.encode()):  # others connected meanwhile
-            self.refuse(connection, ReasonCode.QUOTA_EXCEEDED, packet.client_id, FULL, packet.username or "")
+        full = self._connected_users.lacks_room(identity, packet.client_id.encode())  # others connected meanwhile
+        if full:
+            self.refuse(connection, ReasonCode.QUOTA_EXCEEDED, packet.client_id, full, packet.username or "")
         elif not self._is_banned(connection, packet.client_id, packet.client_id, identity.username, identity.tenant):
             self._after_hooks(connection, packet, settled)
         self._data_plane.end_turn()
