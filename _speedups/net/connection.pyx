@@ -164,9 +164,10 @@ cdef class Connection(Channel):
     # ---- rates ----
 
     cdef int meter(self) except -1:
-        """Limit its packets from now on as its listener says: their size, and their rate if there is one."""
+        """Limit its packets from now on as its listener and its tenant say: their size, and their rate if there is one."""
         self.own_max_packet_size = self.endpoint.listener.max_packet_size
-        self.metered = self.endpoint.listener.metered()
+        self.metered = self.endpoint.listener.metered() or (
+            self.session is not None and self.session.tenant is not None and self.session.tenant.metered())
         if self.metered and self.rates == NULL:
             self.rates = <RateLimit*>calloc(2, sizeof(RateLimit))
             if self.rates == NULL:
@@ -180,6 +181,8 @@ cdef class Connection(Channel):
         charge_rate(&self.rates[VOLUME], listener.client_bytes, size, tick)
         charge_rate(&listener.messages, listener.total_messages, is_publish, tick)
         charge_rate(&listener.volume, listener.total_bytes, size, tick)
+        if self.session is not None and self.session.tenant is not None:
+            self.session.tenant.charge(is_publish, size, tick)
         return self.apply_rate_limit()
 
     cdef int apply_rate_limit(self) except -1:
@@ -199,13 +202,14 @@ cdef class Connection(Channel):
             return self.close_soon(close_reasons.INTERNAL_ERROR)
 
     cdef bint within_rate(self) noexcept:
-        """Whether its rates and those of its listener allow a metered connection another packet."""
+        """Whether its rates, those of its listener and of its tenant allow a metered connection another packet."""
         cdef Listener listener = self.endpoint.listener
         cdef uint32_t tick = self.turn.tick
         return (has_rate(&self.rates[MESSAGES], listener.client_messages, tick)
                 and has_rate(&self.rates[VOLUME], listener.client_bytes, tick)
                 and has_rate(&listener.messages, listener.total_messages, tick)
-                and has_rate(&listener.volume, listener.total_bytes, tick))
+                and has_rate(&listener.volume, listener.total_bytes, tick)
+                and (self.session is None or self.session.tenant is None or self.session.tenant.within_rate(tick)))
 
     cdef int flush(self) except -1:
         """Send as much as the socket takes; epoll reports when it takes the rest."""

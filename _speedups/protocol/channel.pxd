@@ -51,6 +51,7 @@ cdef class Channel(Outlet):
     cdef int gate_opened(self) except -1
     cdef Py_ssize_t feed(self, const uint8_t* data, Py_ssize_t n) except -1
     cdef int protocol_error(self, object reason) except -1
+    cdef int meter(self) except -1
     cdef int charge(self, bint is_publish, Py_ssize_t size) except -1
     cdef bint begins_level_5(self, const uint8_t* body, Py_ssize_t n) noexcept
     cdef int handle_packet(self, uint8_t first_byte, const uint8_t* packet, const uint8_t* body, Py_ssize_t n) except -1

@@ -151,6 +151,8 @@ cdef class Channel(Outlet):
         self.session = session
         self.tenant_size = tenant_size(session.client_id, len(session.client_id))
         self.tenant_hash = prefix_hash(session.client_id, self.tenant_size)
+        if session.tenant is not None:
+            self.meter()
         self.phase = OPEN
         # One and a half times the period [MQTT-3.1.2-24], in ticks; a tick counts only when it is over.
         self.keep_alive_ticks = <uint32_t>(keep_alive * 6 + 1.999) if keep_alive else 0
@@ -188,6 +190,10 @@ cdef class Channel(Outlet):
 
     cdef int gate_opened(self) except -1:
         """Resume: the owner of the socket handles the packets received meanwhile, and reads on."""
+        return 0
+
+    cdef int meter(self) except -1:
+        """Limit the rates of its packets from now on; a subclass has rates."""
         return 0
 
     cdef int charge(self, bint is_publish, Py_ssize_t size) except -1:
@@ -326,6 +332,10 @@ cdef class Channel(Outlet):
         publication.looked_up = True
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
+        if self.tenant_size:
+            publication.tenant = <void*>self.session.tenant
+            self.session.tenant.received += 1
+            self.session.tenant.received_bytes += publication.payload_length
         if self.turn.rewrite is not None:
             # Before rights and traces: both are of the topic that the message gets.
             renamed = self.turn.rewrite(self, name[:length])
@@ -386,7 +396,7 @@ cdef class Channel(Outlet):
         elif self.session.rights is not None and not self.session.rights.may(topic, n, MAY_PUBLISH):
             self.deny_publish(publication, packet_id)
             return False
-        elif self.router.delayed.is_full(publication.topic_length + publication.properties_length
+        elif self.router.delayed.is_full(topic, n, publication.topic_length + publication.properties_length
                                          + publication.payload_length) and not (
                 publication.qos == 2 and self.session.awaits(packet_id)):   # a repeated one has its room
             code, why = CODE_QUOTA_EXCEEDED, TOO_MANY_DELAYED

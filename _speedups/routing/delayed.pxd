@@ -40,10 +40,11 @@ cdef class DelayedMessages:
     cdef object clock          # callable: the store's clock in milliseconds
     cdef object on_first       # callable that takes the time at which a new first message is due
 
-    cdef bint is_full(self, Py_ssize_t size) noexcept
+    cdef bint is_full(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t size) except -1
+    cdef int count_for_tenant(self, const Message* message, int n) except -1
     cdef int keep(self, const Publication* publication, Py_ssize_t at, uint32_t seconds) except -1
     cdef int push_new(self, Message* m, int64_t due, bytes publisher) except -1
     cdef int push(self, Waiting item) except -1
-    cdef bint pop(self, int64_t now, Waiting* found) noexcept
+    cdef bint pop(self, int64_t now, Waiting* found) except -1
     cdef int record(self, Waiting* item) except -1
     cdef bint record_again(self, Py_ssize_t i) except -1

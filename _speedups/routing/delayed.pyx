@@ -13,6 +13,7 @@ from _speedups.codec.publish cimport MESSAGE_EXPIRY_INTERVAL
 from _speedups.session.message cimport message_hold, message_new, message_release, message_size, seconds_left
 from _speedups.session.session_store cimport Restored
 from _speedups.session.subscriber cimport Subscriber
+from _speedups.session.tenant cimport Tenant
 
 import struct
 
@@ -107,9 +108,19 @@ cdef class DelayedMessages:
         """When the first message is due, by the store's clock; None: none waits in this node."""
         return self.items[0].due if self.waiting else None
 
-    cdef bint is_full(self, Py_ssize_t size) noexcept:
-        """Whether there is no room for another message with this number of bytes."""
+    cdef bint is_full(self, const uint8_t* topic, Py_ssize_t n, Py_ssize_t size) except -1:
+        """Whether there is no room for another message to the topic name TOPIC, with this number of bytes."""
+        cdef Tenant tenant = self.turn.tenants.of(topic, n)
+        if tenant is not None and tenant.max_delayed and tenant.delayed >= tenant.max_delayed:
+            return True
         return self.count >= self.max_messages or self.size + size > self.max_bytes
+
+    cdef int count_for_tenant(self, const Message* message, int n) except -1:
+        """Add to the messages that wait here for the tenant of a message."""
+        cdef Tenant tenant = self.turn.tenants.of(message.data, message.topic_length)
+        if tenant is not None:
+            tenant.delayed += n
+        return 0
 
     cdef int keep(self, const Publication* publication, Py_ssize_t at, uint32_t seconds) except -1:
         """Let a message wait; `at` is the place of TOPIC in its topic name. The caller has asked for room."""
@@ -161,6 +172,7 @@ cdef class DelayedMessages:
         cdef Py_ssize_t i = self.waiting, parent
         if array_reserve(<void**>&self.items, i + 1, &self.capacity, sizeof(Waiting)) < 0:
             raise MemoryError
+        self.count_for_tenant(item.message, 1)
         message_hold(item.message)
         Py_INCREF(<object>item.publisher)
         self.arrivals += 1
@@ -172,7 +184,7 @@ cdef class DelayedMessages:
         self.items[i] = item
         return 0
 
-    cdef bint pop(self, int64_t now, Waiting* found) noexcept:
+    cdef bint pop(self, int64_t now, Waiting* found) except -1:
         """Take the first item, with its references, if it is due."""
         cdef Py_ssize_t i = 0, child
         cdef Waiting last
@@ -182,6 +194,7 @@ cdef class DelayedMessages:
         self.waiting -= 1
         self.count -= 1
         self.size -= message_size(found.message)
+        self.count_for_tenant(found.message, -1)
         last = self.items[self.waiting]
         while True:
             child = 2 * i + 1

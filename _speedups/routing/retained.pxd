@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from _speedups.session.message cimport Message
 from _speedups.session.session cimport Session, MessageSource
 from _speedups.routing.topic_tree cimport Node
+from _speedups.session.tenant cimport Tenants
 from _speedups.session.turn cimport Turn
 
 
@@ -12,10 +13,12 @@ cdef class RetainedTree:
     cdef Node* root                    # a node's value is a Message; the node owns one reference
     cdef readonly uint64_t count       # messages
     cdef readonly uint64_t size        # bytes of their topic names and payloads
+    cdef Tenants tenants               # of the node; None: they are not counted
     cdef list expiring                 # a heap of (time at which it expires, topic name); entries may be out of date
     cdef readonly uint64_t max_messages          # messages that may be kept
     cdef readonly uint64_t max_bytes     # bytes that may be kept
 
+    cdef int count_message(self, const Message* message, int n) except -1
     cdef bint has_room(self, Message* message) except -1
     cdef int put(self, Message* message, bint always=*) except -1
     cdef bytes take_expired(self, int64_t clock)

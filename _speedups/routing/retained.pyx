@@ -17,6 +17,7 @@ from _speedups.session.message cimport (
 from _speedups.session.outgoing_queue cimport RETAINED_MESSAGE
 from _speedups.session.session cimport SOURCE_ENDED, SOURCE_GOES_ON, MessageSource, Session
 from _speedups.session.session_store cimport Restored
+from _speedups.session.tenant cimport Tenant
 from _speedups.routing.topic_tree cimport Node, level_hash, node_after, node_at, node_child, node_new, node_prune, tree_free
 
 
@@ -44,7 +45,10 @@ cdef class RetainedTree:
         """Whether the message may be kept: the limits allow it, or it replaces one at least as large."""
         cdef Node* node
         cdef uint64_t size = <uint64_t>message_size(message)
-        if self.count < self.max_messages and self.size + size <= self.max_bytes:
+        cdef Tenant tenant = self.tenants.of(message.data, message.topic_length) if self.tenants is not None else None
+        if self.count < self.max_messages and self.size + size <= self.max_bytes and (tenant is None or (
+                (not tenant.max_retained or tenant.retained < tenant.max_retained)
+                and (not tenant.max_retained_bytes or tenant.retained_bytes + <int64_t>size <= tenant.max_retained_bytes))):
             return True
         node = node_at(self.root, message.data, message.topic_length, False)
         return node != NULL and node.value != NULL and message_size(<Message*>node.value) >= <int64_t>size
@@ -52,22 +56,30 @@ cdef class RetainedTree:
     cdef int put(self, Message* message, bint always=False) except -1:
         """Keep the message for its topic name in place of the previous one. 0: there is no room for it."""
         cdef Node* node
-        cdef uint64_t size = <uint64_t>message_size(message)
         if not always and not self.has_room(message):
             return 0
         node = node_at(self.root, message.data, message.topic_length, True)
         if node == NULL:
             raise MemoryError
         if node.value != NULL:
-            self.size -= message_size(<Message*>node.value)
+            self.count_message(<Message*>node.value, -1)
             message_release(<Message*>node.value)
-        else:
-            self.count += 1
         node.value = <void*>message_hold(message)
-        self.size += size
+        self.count_message(message, 1)
         if message.expires:
             heappush(self.expiring, (message.expires, message.data[:message.topic_length]))
         return 1
+
+    cdef int count_message(self, const Message* message, int n) except -1:
+        """Add a message, or with `n` -1 take one from the totals of the node and of its tenant."""
+        cdef Tenant tenant = self.tenants.of(message.data, message.topic_length) if self.tenants is not None else None
+        cdef int64_t size = message_size(message)
+        self.count += n
+        self.size += n * size
+        if tenant is not None:
+            tenant.retained += n
+            tenant.retained_bytes += n * size
+        return 0
 
     def watch(self, Restored message not None):
         """The message, which may be here, has got the time at which it expires."""
@@ -91,10 +103,9 @@ cdef class RetainedTree:
         cdef Node* node = node_at(self.root, topic, n, False)
         if node == NULL or node.value == NULL:
             return 0
-        self.size -= message_size(<Message*>node.value)
+        self.count_message(<Message*>node.value, -1)
         message_release(<Message*>node.value)
         node.value = NULL
-        self.count -= 1
         node_prune(node)
         return 1
 

@@ -29,6 +29,7 @@ cdef class Router:
     cdef Buffer qualified              # a topic name with the prefix of its tenant
 
     cdef int check_topic(self, const uint8_t* topic, Py_ssize_t n, int level, Py_ssize_t hidden) except -1
+    cdef int count_for_tenant(self, const Publication* publication, uint64_t sent, uint64_t dropped) except -1
     cdef int fault_of(self, const uint8_t* topic, Py_ssize_t n, int level) noexcept
     cdef int qualify(self, Publication* publication, const uint8_t* prefix, Py_ssize_t size, uint64_t prefix_part,
                      int level) except -1

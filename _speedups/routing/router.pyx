@@ -26,8 +26,8 @@ from _speedups.routing.retained cimport RetainedSearch, RetainedTree
 from _speedups.routing.slices cimport Slices, slices_free, slices_make
 from _speedups.routing.subscriptions cimport SubscriptionTree
 from _speedups.session.counters cimport (
-    DELAYED_PUBLISHED, DELAYED_REFUSED, DELIVERY_DENIED, DROPPED_QUEUE_FULL, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT, PUBLISH_SENT, PUBLISH_UNROUTED,
-    TOO_LARGE,
+    DELAYED_PUBLISHED, DELAYED_REFUSED, DELIVERY_DENIED, DROPPED_QUEUE_FULL, DROPPED_SLOW, EXPIRED, PACKETS_SENT, PUBLISH_BYTES_SENT,
+    PUBLISH_SENT, PUBLISH_UNROUTED, TOO_LARGE,
 )
 from _speedups.session.message cimport (
     Message, Publication, expiry_after, message_new, message_release, publication_of, publication_of_message, seconds_left,
@@ -40,6 +40,7 @@ from _speedups.session.session cimport Session
 from _speedups.session.subscriber cimport (
     FLUSH_EARLY, GROUP, KEEP_RETAIN, NOT_OWN, ONLY_OWN, SHARED, Plan, Receiver, Subscriber, has_room, trace_delivery,
 )
+from _speedups.session.tenant cimport Tenant
 from _speedups.session.topic_aliases cimport ALIAS_ROOM, alias_of
 from _speedups.session.trace cimport Tracer
 from _speedups.session.turn cimport Outlet, Turn
@@ -75,6 +76,11 @@ cdef inline void write_level_5(uint8_t* p, const Publication* publication, uint3
                      identifiers_size, publication.properties, publication.properties_length)
 
 
+cdef inline uint64_t dropped_by(Turn turn) noexcept:
+    """Messages that a full queue or a slow client has lost so far."""
+    return turn.counters[DROPPED_SLOW] + turn.counters[DROPPED_QUEUE_FULL]
+
+
 cdef class Router:
     """The router of a node."""
 
@@ -82,6 +88,7 @@ cdef class Router:
         self.turn = turn
         self.filters = SubscriptionTree()
         self.retained = RetainedTree()
+        self.retained.tenants = turn.tenants
         self.delayed = DelayedMessages(turn)
 
     def __dealloc__(self):
@@ -179,7 +186,8 @@ cdef class Router:
         cdef uint32_t seconds = 0
         cdef Py_ssize_t at = delay_of(publication.topic, publication.topic_length, &seconds)
         cdef Py_ssize_t size = publication.topic_length + publication.properties_length + publication.payload_length
-        if at < 0 or is_reserved(publication.topic + at, publication.topic_length - at) or self.delayed.is_full(size):
+        if at < 0 or is_reserved(publication.topic + at, publication.topic_length - at) or self.delayed.is_full(
+                publication.topic + at, publication.topic_length - at, size):
             self.turn.counters[DELAYED_REFUSED] += 1
             return 0
         self.delayed.keep(publication, at, seconds)
@@ -237,6 +245,7 @@ cdef class Router:
         cdef uint8_t qos = publication.qos
         cdef object hook = self.turn.deliver_hook
         cdef uint64_t sent = 0
+        cdef uint64_t dropped = dropped_by(self.turn) if publication.hidden else 0
         cdef int receivers = 0
         cdef uint32_t count
         cdef bint divided = False
@@ -319,7 +328,23 @@ cdef class Router:
             self.turn.counters[PUBLISH_BYTES_SENT] += sent * <uint64_t>publication.payload_length
         elif receivers == 0:
             self.turn.counters[PUBLISH_UNROUTED] += 1
+        if publication.hidden:
+            self.count_for_tenant(publication, sent, dropped_by(self.turn) - dropped)
         return receivers
+
+    cdef int count_for_tenant(self, const Publication* publication, uint64_t sent, uint64_t dropped) except -1:
+        """Count QoS 0 packets of a message, and what it has made queues drop, for its tenant."""
+        cdef Tenant tenant
+        if not (sent or dropped):
+            return 0
+        if publication.tenant != NULL:
+            tenant = <Tenant>publication.tenant
+        else:
+            tenant = self.turn.tenants.of(publication.topic, publication.topic_length)
+        tenant.sent += sent
+        tenant.sent_bytes += sent * <uint64_t>publication.payload_length
+        tenant.dropped += dropped
+        return 0
 
     cdef int give_in_slices(self, Publication* publication, const Plan* plan) except -1:
         """Queue a message for the persistent sessions of the plan that lack it. Returns their number.
@@ -606,7 +631,7 @@ cdef class Router:
         cdef uint32_t remaining = 0
         cdef Py_ssize_t topic_length
         cdef uint8_t first_byte = 0, qos
-        cdef bint is_level_5
+        cdef bint is_level_5, sent
         cdef int count = 0
         cdef Group group = None                       # that the next message is for
         cdef bint is_for_group = False
@@ -644,7 +669,10 @@ cdef class Router:
                 publication.packet_size = at.p + remaining - packet
             if is_for_group:
                 if group is not None:                 # else it has ended
-                    self.turn.counters[PUBLISH_SENT] += self.send_to_one(group, &publication, self.turn.tracer)
+                    sent = self.send_to_one(group, &publication, self.turn.tracer)
+                    self.turn.counters[PUBLISH_SENT] += sent
+                    if publication.hidden:
+                        self.count_for_tenant(&publication, sent, 0)
                 is_for_group = False
             else:
                 self.route(&publication)

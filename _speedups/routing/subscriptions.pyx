@@ -18,7 +18,7 @@ from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.journal cimport UNSUBSCRIBED
 from _speedups.session.membership cimport Memberships
 from _speedups.session.session cimport Session
-from _speedups.session.subscriber cimport LOCAL, PEER, SHARED, Subscriber, Subscription
+from _speedups.session.subscriber cimport GROUP, LOCAL, PEER, SHARED, Subscriber, Subscription
 from _speedups.session.turn cimport Turn
 from _speedups.routing.plans cimport IDENTIFIER_SHIFT, STORED_OPTIONS, Plans, SubscriptionEntry
 from _speedups.routing.topic_tree cimport Node, node_after, node_at, node_path, node_prune
@@ -79,6 +79,8 @@ cdef class SubscriptionTree(Plans):
         node.count += 1
         subscriber.subscription_count += 1
         self.count += 1
+        if subscriber.tenant is not None and subscriber.kind != GROUP:
+            subscriber.tenant.subscriptions += 1
         if subscriber.kind == LOCAL and subscriber.recorded():
             subscriber.turn.journal.subscribed(subscriber.session_id, options, identifier, path, n)
         return True
@@ -157,6 +159,8 @@ cdef class SubscriptionTree(Plans):
             subscribers[place] = subscribers[node.count]
             (<Subscriber>subscribers[place].subscriber).subscriptions[subscribers[place].position].position = place
         subscriber.subscription_count -= 1
+        if subscriber.tenant is not None and subscriber.kind != GROUP:
+            subscriber.tenant.subscriptions -= 1
         if position != subscriber.subscription_count:
             last = &subscriber.subscriptions[subscriber.subscription_count]
             subscriber.subscriptions[position] = last[0]
@@ -183,6 +187,8 @@ cdef class SubscriptionTree(Plans):
                 session.shares = Memberships()
             session.shares.add(member)
             self.count += 1
+            if session.tenant is not None:
+                session.tenant.subscriptions += 1
         member.set_options(options, identifier)
         if session.kind == LOCAL and session.recorded():
             session.turn.journal.subscribed(session.session_id, options, identifier, path, len(name))
@@ -217,6 +223,8 @@ cdef class SubscriptionTree(Plans):
     cdef int leave(self, Member member, bint session_ends) except -1:
         """End a membership; the group ends with its last one [5: 4.8.2]."""
         cdef Group group = member.group
+        if member.session.tenant is not None:
+            member.session.tenant.subscriptions -= 1
         group.leave(member, session_ends)
         self.count -= 1
         return self.set_qos(group) if group.members else self.end_if_empty(group)

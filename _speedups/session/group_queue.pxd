@@ -1,6 +1,6 @@
 # The messages of a shared subscription that no member has. See group_queue.pyx.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from _speedups.session.group_keys cimport Key, KeyTable
 from _speedups.session.group_settings cimport GroupSettings
@@ -47,6 +47,7 @@ cdef class GroupQueue(Subscriber):
     cdef Waiting* first(self) noexcept
     cdef Waiting take_first(self) noexcept
     cdef int count_waiting(self, int n, Message* message) except -1
+    cdef void count_queued(self, int64_t messages, int64_t size) noexcept
     cdef Message* lower_expiry(self, Message* message) except NULL
     cdef int note_all(self) except -1
     cdef int note(self, uint64_t place, Message* message) except -1

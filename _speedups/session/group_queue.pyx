@@ -17,6 +17,7 @@ from itertools import chain, islice
 from libc.stdlib cimport free, malloc
 
 from _speedups.base.array cimport array_reserve
+from _speedups.codec.topics cimport shared_filter_at
 from _speedups.session.counters cimport EXPIRED, SHARED_DISCARDED
 from _speedups.session.group_keys cimport Key, KeyTable
 from _speedups.session.group_settings cimport GroupSettings
@@ -25,6 +26,7 @@ from _speedups.session.message cimport (
     publication_of_message,
 )
 from _speedups.session.subscriber cimport GROUP, Subscriber
+from _speedups.session.tenant cimport queue_is_over
 from _speedups.session.turn cimport Turn
 
 cdef enum:
@@ -49,9 +51,12 @@ cdef class GroupQueue(Subscriber):
     """
 
     def __init__(self, Turn turn not None, bytes name not None):
+        cdef const uint8_t* path = name
+        cdef Py_ssize_t at = shared_filter_at(path, len(name))
         self.turn = turn
         self.settings = turn.shared
         self.client_id = name
+        self.tenant = turn.tenants.of(path + at, len(name) - at)
         self.kind = GROUP
         self.aside = deque()
         self.dead = deque()
@@ -61,16 +66,13 @@ cdef class GroupQueue(Subscriber):
         cdef Held held
         if self.turn is not None:
             for held in self.aside:
-                self.turn.queued -= 1
-                self.turn.queued_bytes -= message_size(held.message)
+                self.count_queued(-1, -message_size(held.message))
             if self.keys is not None and self.keys.keys is not None:
                 for held in self.keys.all_parked():
-                    self.turn.queued -= 1
-                    self.turn.queued_bytes -= message_size(held.message)
+                    self.count_queued(-1, -message_size(held.message))
             while self.head != self.tail or self.back_count:
                 taken = self.take_first()
-                self.turn.queued -= 1
-                self.turn.queued_bytes -= message_size(taken.message)
+                self.count_queued(-1, -message_size(taken.message))
                 message_release(taken.message)
         free(self.queue)
         free(self.back)
@@ -149,7 +151,8 @@ cdef class GroupQueue(Subscriber):
         """Whether the message is one too many for those that wait; one alone never is."""
         return self.waiting_count() != 0 and (
             self.waiting_count() >= self.settings.max_messages
-            or self.waiting_bytes + message_size(message) > self.settings.max_bytes)
+            or self.waiting_bytes + message_size(message) > self.settings.max_bytes
+            or queue_is_over(self.tenant, message_size(message)))
 
     cdef int wait(self, uint64_t place, Message* message, bint recorded) except -1:
         """Put a message behind all others; takes over the reference. At the limits the policy selects one to drop."""
@@ -256,9 +259,15 @@ cdef class GroupQueue(Subscriber):
         if n < 0 and self.newest is not None:
             self.forget(message)
         self.waiting_bytes += n * size
-        self.turn.queued += n
-        self.turn.queued_bytes += n * size
+        self.count_queued(n, n * size)
         return 0
+
+    cdef void count_queued(self, int64_t messages, int64_t size) noexcept:
+        """Add to the totals of the node and of the tenant."""
+        self.turn.queued += messages
+        self.turn.queued_bytes += size
+        if self.tenant is not None:
+            self.tenant.queued_bytes += size
 
     cdef bint drop_oldest(self, bint expired_only) except -1:
         """Drop the oldest message, or only if it has expired; whether there was one."""
@@ -379,7 +388,7 @@ cdef class GroupQueue(Subscriber):
         if not is_new and found[1] > place:
             return True
         self.waiting_bytes += message_size(message) - message_size(at[0])
-        self.turn.queued_bytes += message_size(message) - message_size(at[0])
+        self.count_queued(0, message_size(message) - message_size(at[0]))
         message_release(at[0])
         at[0] = message_hold(message)
         self.newest[topic] = (found[0], place)

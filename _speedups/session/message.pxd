@@ -36,6 +36,7 @@ cdef struct Publication:
     Py_ssize_t packet_5_size
     const uint8_t* packet_5    # likewise of level 5, without subscription identifiers
     Message* message           # the same as an object, not owned; NULL until a queue or the retained tree needs one
+    void* tenant               # borrowed: the Tenant of its name; NULL: it has none, or it is not looked up yet
     void* publisher            # borrowed: the publisher's Session, or client id if it is at another node, or None
     uint64_t will              # the number by which the store has it as a will; 0 = it is none
     uint32_t progress          # 0, or a node that has ended gave it to all receivers but the persistent sessions whose client

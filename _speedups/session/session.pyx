@@ -264,6 +264,9 @@ cdef class Session(SessionStore):
         self.turn.counters[PACKETS_SENT] += 1
         self.turn.counters[PUBLISH_SENT] += 1
         self.turn.counters[PUBLISH_BYTES_SENT] += m.payload_length
+        if self.tenant is not None:
+            self.tenant.sent += 1
+            self.tenant.sent_bytes += m.payload_length
         return True
 
     # ---- acknowledgements of the client ----

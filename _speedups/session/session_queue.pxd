@@ -70,6 +70,8 @@ cdef inline void count_queued(SessionQueue session, int64_t messages, int64_t si
     session.queue.queued_bytes += <uint64_t>size
     session.turn.queued += messages
     session.turn.queued_bytes += size
+    if session.tenant is not None:
+        session.tenant.queued_bytes += size
 
 
 cdef inline void count_inflight(SessionQueue session, int64_t messages) noexcept:

@@ -25,6 +25,7 @@ from _speedups.session.outgoing_queue cimport (
     queue_entry, queue_free, queue_skip_acked,
 )
 from _speedups.session.subscriber cimport KEEP_RETAIN, LOCAL, SHARED, Plan, Receiver, Subscriber
+from _speedups.session.tenant cimport queue_is_over
 from _speedups.session.turn cimport Turn
 
 from _speedups.session.journal import DamagedBlock
@@ -54,6 +55,7 @@ cdef class SessionQueue(Subscriber):
         self.turn = turn
         self.session_id = number
         self.client_id = client_id
+        self.tenant = turn.tenants.of(client_id, len(client_id))
         self.persistent = persistent
         self.kind = SHARED if shared else LOCAL
         self.level = level
@@ -167,7 +169,8 @@ cdef class SessionQueue(Subscriber):
         # A retained message is pulled only while there is room. Its exact size is not checked: it would be lost.
         while not flags & RETAINED_MESSAGE and (
                 self.queue.queued >= self.turn.limits.max_queued_messages
-                or (self.queue.queued and self.queue.queued_bytes + size > self.turn.limits.max_queued_bytes)):
+                or (self.queue.queued and self.queue.queued_bytes + size > self.turn.limits.max_queued_bytes)
+                or queue_is_over(self.tenant, <int64_t>size)):
             if self.drop_expired():
                 continue
             self.turn.queue_is_full(self.client_id)

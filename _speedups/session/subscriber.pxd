@@ -6,6 +6,7 @@ from _speedups.base.buffers cimport buffer_size
 from _speedups.session.counters cimport DROPPED_SLOW
 from _speedups.session.message cimport Publication
 from _speedups.session.rights cimport Rights
+from _speedups.session.tenant cimport Tenant
 from _speedups.session.trace cimport Tracer
 from _speedups.session.turn cimport Outlet, Sender, Turn
 
@@ -63,6 +64,7 @@ cdef class Subscriber(Sender):
     cdef uint32_t log_index            # among the client ids of a block of the message log
     cdef uint32_t subscription_count
     cdef Subscription* subscriptions
+    cdef readonly Tenant tenant        # of its name; None = it has none
 
     cdef int accept(self, Publication* publication, Plan* plan, Receiver* receiver) except -1
     cdef bint recorded(self) noexcept

@@ -1,6 +1,7 @@
 from enum import IntEnum
 
 from _speedups.session.rights import Rights
+from _speedups.session.tenant import Tenant
 from _speedups.session.turn import Sender
 
 class SessionKind(IntEnum):
@@ -14,5 +15,6 @@ class Subscriber(Sender):
     client_id: bytes
     rights: Rights | None
     kind: SessionKind
+    tenant: Tenant | None
     @property
     def subscriptions_held(self) -> int: ...

@@ -8,6 +8,7 @@ from _speedups.session.counters cimport COUNTER_COUNT
 from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.journal cimport Journal
 from _speedups.session.topic_aliases cimport TopicAliases
+from _speedups.session.tenant cimport Tenants
 from _speedups.session.trace cimport Tracer
 
 cdef enum:
@@ -125,6 +126,7 @@ cdef class Turn:
     cdef readonly object dead_letters # callable that takes a DeadLetter; None = they are dropped
     cdef list sealing                 # callbacks of `before_seal`; None: there are none
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
+    cdef readonly Tenants tenants     # of the names at this node
     cdef readonly GroupSettings shared # of shared subscriptions that have none of their own
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
     cdef readonly int64_t queued_bytes  # ... bytes of them ...

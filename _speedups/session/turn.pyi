@@ -5,6 +5,7 @@ from typing import Any
 from _speedups.session.dead_letter import DeadLetter
 from _speedups.session.group_settings import GroupSettings
 from _speedups.session.journal import Journal
+from _speedups.session.tenant import Tenants
 from _speedups.session.trace import Tracer
 
 COUNTERS: tuple[str, ...]
@@ -34,6 +35,7 @@ class Sender: ...
 
 class Turn:
     shared: GroupSettings
+    tenants: Tenants
     journal: Journal
     sealed: int
     committed: int

@@ -26,6 +26,7 @@ from _speedups.codec.tables cimport CODE_UNSPECIFIED, PUBACK, PUBCOMP, PUBREC
 from _speedups.session.counters cimport COMMITS, COMMITTED_BYTES, DROPPED_QUEUE_FULL, PACKETS_SENT, READ_PAUSES
 from _speedups.session.group_settings cimport GroupSettings
 from _speedups.session.journal cimport Journal
+from _speedups.session.tenant cimport Tenants
 from _speedups.session.topic_aliases cimport aliases_free
 from _speedups.session.trace cimport Tracer
 
@@ -179,6 +180,7 @@ cdef class Turn:
         self.store = store
         self.commits = deque()
         self.full_queues = {}
+        self.tenants = Tenants()
         self.shared = GroupSettings()
         self.writing = Commit()
         self.clock = journal.now = 1               # 0 stands for "never" in deadlines

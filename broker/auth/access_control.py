@@ -248,7 +248,7 @@ class AccessControl:
         """
         prefix, name = tenants.split(client_id)
         try:
-            identity = parse_author(author, tenants.tenant_of(prefix))
+            identity = parse_author(author, tenants.name_of(prefix))
         except ValueError as error:
             log.error("the author of a stored will is unreadable; it is not published", client_id=name, error=error)
             return False

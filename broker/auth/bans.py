@@ -20,6 +20,7 @@ from broker.config.kinds import split_address
 from broker.core.calls import Arguments, CallAll
 from broker.core.data_plane import DataPlane
 from broker.core.hidden_messages import HiddenMessages
+from broker.core.tenants import prefix_of
 
 KINDS = ("client_id", "username", "address")
 MAX_BANS = 10_000
@@ -96,11 +97,22 @@ class Bans:
 
     # ---- lookup ----
 
-    def covering(self, client_id: str | None, username: str | None, address: str) -> Ban | None:
-        """The ban of this client, if there is one."""
+    def covering(self, client_id: str | None, username: str | None, address: str, tenant: str = "") -> Ban | None:
+        """The ban of this client, if there is one.
+
+        Args:
+            client_id: with the prefix of its tenant; None: it is not known yet.
+            username: as the client gives it; None: it gives none. A ban may be of users of that name in all tenants, or
+                have the prefix of one tenant.
+            address: of the client.
+            tenant: name of its tenant; empty: it has none, or it is not known yet.
+        """
         if not self._bans:
             return None
-        for kind, value in (("client_id", client_id), ("username", username)):
+        names = [("client_id", client_id), ("username", username)]
+        if tenant and username is not None:
+            names.append(("username", prefix_of(tenant) + username))
+        for kind, value in names:
             ban = self._bans.get(key(kind, value)) if value is not None else None
             if ban is not None and not ban.is_over:
                 return ban
@@ -169,10 +181,11 @@ class Bans:
             for connection in connections[start : start + SLICE]:
                 session = connection.claimed
                 username = getattr(connection.identity, "username", None)
+                tenant = getattr(connection.identity, "tenant", "")
                 client_id = self._claims(connection) if session is None else session.client_id
                 if client_id is None or connection.closed:  # its CONNECT is judged before it claims a session
                     continue
-                ban = self.covering(client_id.decode(), username, connection.address)
+                ban = self.covering(client_id.decode(), username, connection.address, tenant)
                 if ban is not None:
                     connection.close(CloseReason(ReasonCode.ADMINISTRATIVE_ACTION, f"banned by {ban.kind}"))
             self._data_plane.end_turn()

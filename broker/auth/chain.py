@@ -234,5 +234,13 @@ class Chain:
 
 @lru_cache(SHARED)
 def _of_tenant(rights: Rights | None, tenant: str) -> Rights | None:
-    """The rights within the names of a tenant; without rules all of its own names are open."""
-    return rights.below(names.prefix_of(tenant).encode()) if rights is not None and tenant else rights
+    """The rights within the names of a tenant; without rules all of its own names are open.
+
+    A client may do nothing if a filter with its client identifier or user name is too long for the prefix.
+    """
+    if rights is None or not tenant:
+        return rights
+    try:
+        return rights.below(names.prefix_of(tenant).encode())
+    except ValueError:
+        return Rights(())

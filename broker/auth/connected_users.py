@@ -16,16 +16,22 @@ from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
 from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.rights import Rights
+from _speedups.session.tenant import Tenant
 from broker import logs
 from broker.auth.authenticator import Identity
 from broker.config.schema import QuotasConfig
 from broker.core import tenants
 from broker.core.data_plane import DataPlane
+from broker.core.tenants import prefix_of
 
 Renewed = Callable[[Identity, str], Identity | CloseReason]  # of an identity and a client id
-Claimant = tuple[str | None, bytes]  # user name, client id
+User = tuple[str, str]  # tenant and user name: users of the same name in two tenants are two users
+Claimant = tuple[User | None, bytes]  # user, client id
 Expiring = tuple[float, int, Connection]  # seconds since 1970, a number for the order, the connection
 NOTHING = Rights(())
+FULL = "its user has too many connections"
+MANY_CONNECTIONS = "too many connections"
+MANY_SESSIONS = "too many sessions"
 RENEW_BATCH = 500  # some 20 ms
 CLOSE_BATCH = 500
 STALE_FREE = 1024  # entries of connections that have ended meanwhile
@@ -44,7 +50,7 @@ class ConnectedUsers:
     def __init__(self, data_plane: DataPlane, quotas: Callable[[str], QuotasConfig]) -> None:
         self._data_plane = data_plane
         self._quotas = quotas
-        self._connections: Counter[str] = Counter()  # by user, also of those that claim their sessions
+        self._connections: Counter[User] = Counter()  # by user, also of those that claim their sessions
         self._claiming: dict[Connection, Claimant] = {}  # accepted by the authenticator, not admitted yet
         self._claimants: Counter[Claimant] = Counter()  # the values of `_claiming`
         self._expiring: list[Expiring] = []  # a heap; also of connections that have ended, or authenticated again
@@ -52,32 +58,49 @@ class ConnectedUsers:
         self._expiries = 0  # of connections that are open
 
     def __getitem__(self, username: str) -> int:
-        """The number of connections of a user."""
-        return self._connections[username]
+        """The number of connections of a user without a tenant."""
+        return self._connections["", username]
 
     # ---- connections open and close ----
 
-    def has_room(self, identity: Identity, client_id: bytes) -> bool:
-        """Whether the user may have one more connection, or this one replaces another."""
-        limit = self._quotas(identity.listener).max_connections_per_user
-        if not limit or identity.username is None or self._connections[identity.username] < limit:
-            return True
-        if (identity.username, client_id) in self._claimants:
-            return True
+    def lacks_room(self, identity: Identity, client_id: bytes) -> str:
+        """The reason why user or tenant may not have one more connection; empty: they may, or it replaces another."""
+        user, tenant = _user(identity), self._tenant(identity)
         session = self._data_plane.sessions.get(client_id)
+        if tenant is not None and tenant.max_sessions and tenant.sessions >= tenant.max_sessions and session is None:
+            return MANY_SESSIONS
+        limit = self._quotas(identity.listener).max_connections_per_user
+        many = FULL if limit and user is not None and self._connections[user] >= limit else ""
+        if not many and tenant is not None and tenant.max_connections:
+            many = MANY_CONNECTIONS if tenant.connections >= tenant.max_connections else ""
+        if not many or (user, client_id) in self._claimants:
+            return ""
         owner = None if session is None else session.owner
-        return owner is not None and owner.identity.username == identity.username
+        return "" if owner is not None and _user(owner.identity) == user else many
+
+    def _tenant(self, identity: Identity) -> Tenant | None:
+        """The tenant of a client; None: it has none."""
+        return self._data_plane.turn.tenants.at(prefix_of(identity.tenant).encode()) if identity.tenant else None
+
+    def _count(self, identity: Identity, number: int) -> None:
+        """Add to the connections of a client's user and tenant."""
+        user, tenant = _user(identity), self._tenant(identity)
+        if tenant is not None:
+            tenant.connections += number
+        if user is not None:
+            self._connections[user] += number
+            if self._connections[user] <= 0:
+                del self._connections[user]
 
     def on_claiming(self, connection: Connection, client_id: bytes) -> None:
         """A connection claims its session: it counts from now on, as others may come before it is admitted.
 
         In a cluster that takes as long as the node that had the session until now, or Redis, takes to reply.
         """
-        username = connection.identity.username
-        claimant = self._claiming[connection] = username, client_id
+        user = _user(connection.identity)
+        claimant = self._claiming[connection] = user, client_id
         self._claimants[claimant] += 1
-        if username is not None:
-            self._connections[username] += 1
+        self._count(connection.identity, 1)
 
     def claims(self, connection: Connection) -> bytes | None:
         """The client id whose session a connection claims; None: it does not, or is admitted."""
@@ -87,17 +110,14 @@ class ConnectedUsers:
     def on_connected(self, connection: Connection) -> None:
         """A connection was admitted."""
         identity: Identity = connection.identity
-        if not self._end_claim(connection) and identity.username is not None:
-            self._connections[identity.username] += 1
+        if not self._end_claim(connection):
+            self._count(identity, 1)
         self._expect_expiry(connection, identity)
 
     def on_not_admitted(self, connection: Connection) -> None:
         """A connection has closed that was not admitted."""
-        claimant = self._claiming.get(connection)
-        if claimant is not None:
-            self._end_claim(connection)
-            if claimant[0] is not None:
-                self._forget(claimant[0])
+        if self._end_claim(connection):
+            self._count(connection.identity, -1)
 
     def _end_claim(self, connection: Connection) -> bool:
         """Whether the connection is counted because it claimed its session."""
@@ -108,12 +128,6 @@ class ConnectedUsers:
         if not self._claimants[claimant]:
             del self._claimants[claimant]
         return True
-
-    def _forget(self, username: str) -> None:
-        """A connection of a user is no more."""
-        self._connections[username] -= 1
-        if self._connections[username] <= 0:
-            del self._connections[username]
 
     def _expect_expiry(self, connection: Connection, identity: Identity) -> None:
         if identity.expires is None:
@@ -142,8 +156,7 @@ class ConnectedUsers:
         """An admitted connection has closed."""
         identity: Identity = connection.identity
         self._expiries -= identity.expires is not None
-        if identity.username is not None:
-            self._forget(identity.username)
+        self._count(identity, -1)
 
     # ---- changes while they are connected ----
 
@@ -210,6 +223,11 @@ def _set_rights(connection: Connection, identity: Identity) -> bool:
     """Whether delivery plans have to be forgotten for this."""
     session = connection.claimed  # None while it waits for one, which gets the rights with it
     return session is not None and session.set_rights(identity.rights) and session.subscriptions_held > 0
+
+
+def _user(identity: Identity) -> User | None:
+    """The user that a connection counts for; None: it is anonymous."""
+    return None if identity.username is None else (identity.tenant, identity.username)
 
 
 def _client_id_of(connection: Connection) -> str:

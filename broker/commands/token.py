@@ -5,6 +5,7 @@ from pathlib import Path
 
 from broker.admin.http.tokens import NAME, ROLES, add
 from broker.commands.parser import Parser
+from broker.config.tenants import is_tenant
 from broker.errors import UsageError
 
 EXAMPLES = """\
@@ -19,11 +20,16 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="the file that http.tokens_file names; it is made if need be")
     parser.add_argument("name", metavar="NAME", help="holder of the token, for the log")
     parser.add_argument("--role", choices=ROLES, default="read", help="read: read only (default); admin: also change")
+    parser.add_argument(
+        "--tenant", default="", metavar="NAME", help="only for this tenant: opens the API for what is its own"
+    )
     parser.add_general_help(parser.add_argument_group("other"))
     args = parser.parse(arguments)
     if not NAME.fullmatch(args.name):
         raise UsageError(f"{args.name!r} is no name for a token", "up to 64 letters, digits and characters of ._@-")
-    token = add(Path(args.file), args.name, args.role)
+    if args.tenant and not is_tenant(args.tenant):
+        raise UsageError(f"{args.tenant!r} is no name of a tenant", "one level of a topic, without wildcards")
+    token = add(Path(args.file), args.name, args.role, args.tenant)
     print(token)
     print("keep it: the file has only its hash; a running node accepts it within a second", file=sys.stderr)
     return 0

@@ -1,18 +1,30 @@
 """Rules that assign clients to tenants: how they are read and written."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from broker.config.kinds import Kind, Text
+from broker.config.kinds import Integer, Kind, Size, Text
 from broker.config.topic_rules import RuleTables
 
 PATTERNS = ("user", "certificate", "server_name", "claim")  # conditions that may hold a `*`
+COUNT, BYTES = Integer(0, 2**31 - 1), Size(0, 1 << 40)
+LIMITS: Mapping[str, Kind] = {  # of a tenant at a node; 0 = none
+    "max_connections": COUNT,
+    "max_sessions": COUNT,
+    "max_subscriptions": COUNT,
+    "messages_per_second": COUNT,
+    "bytes_per_second": BYTES,
+    "max_retained_messages": COUNT,
+    "max_retained_bytes": BYTES,
+    "max_delayed_messages": COUNT,
+    "max_queued_bytes": BYTES,
+}
 
 
 @dataclass(frozen=True)
 class TenantRule:
-    """Clients that meet all conditions belong to the tenant `name`; empty: to none."""
+    """Clients that meet all conditions belong to the tenant `name`; empty: to none. The rest are limits."""
 
     name: str
     listener: str = ""
@@ -20,6 +32,20 @@ class TenantRule:
     certificate: str = ""
     server_name: str = ""
     claim: str = ""
+    max_connections: int = 0
+    max_sessions: int = 0
+    max_subscriptions: int = 0
+    messages_per_second: int = 0
+    bytes_per_second: int = 0
+    max_retained_messages: int = 0
+    max_retained_bytes: int = 0
+    max_delayed_messages: int = 0
+    max_queued_bytes: int = 0
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits of the tenant, or of each tenant that `*` stands for; 0 = none."""
+        return {name: getattr(self, name) for name in LIMITS}
 
     @property
     def claim_name(self) -> str:
@@ -37,13 +63,21 @@ def is_tenant(name: str) -> bool:
     return 0 < len(name) <= 200 and name.isprintable() and not any(char in name for char in "+#/*")
 
 
+def limits_of(rules: Iterable[TenantRule], name: str) -> dict[str, int]:
+    """The limits of a tenant: those of the first rule with its name, else of the first one for `*`."""
+    rules = tuple(rules)
+    found = next((rule for wanted in (name, "*") for rule in rules if rule.name == wanted), None)
+    return {} if found is None else found.limits
+
+
 class TenantRules(RuleTables):
     """Tables `[[tenants]]`."""
 
     expected = 'tables such as {name = "acme", user = "acme-*"}'
     made = TenantRule
     kinds: ClassVar[Mapping[str, Kind]] = {
-        name: Text() for name in ("name", "listener", "user", "certificate", "server_name", "claim")
+        **{name: Text() for name in ("name", "listener", "user", "certificate", "server_name", "claim")},
+        **LIMITS,
     }
 
     def check(self, rule: TenantRule) -> None:
@@ -53,6 +87,8 @@ class TenantRules(RuleTables):
         for name, pattern in rule.patterns().items():
             if pattern.count("*") > 1:
                 raise ValueError(f"at most one * in {name}, not {pattern!r}")
+        if not rule.name and any(rule.limits.values()):
+            raise ValueError('no limits for name = "": they are of a tenant')
         if rule.name == "*":
             if sum("*" in pattern for pattern in rule.patterns().values()) != 1:
                 raise ValueError('exactly one condition with a *, whose part is the tenant, for name = "*"')

@@ -16,6 +16,8 @@ from _speedups.session.session import Session
 from _speedups.session.turn import Turn
 from broker import logs
 from broker.config.schema import Config
+from broker.config.tenants import limits_of
+from broker.core import tenants
 from broker.core.dead_letters import DeadLetters
 from broker.core.driver import Driver
 from broker.core.group_settings import refresh
@@ -79,6 +81,7 @@ class DataPlane:
             dead_letter_topic=config.shared.dead_letter_topic.encode(),
         )
         refresh(self.router, self.turn.shared)
+        self.turn.tenants.set_limits(lambda prefix: limits_of(config.tenants, tenants.name_of(prefix.decode())))
         self.router.retained.set_limits(limits.max_retained_messages, limits.max_retained_bytes)
         self.router.delayed.set_limits(limits.max_delayed_messages, limits.max_delayed_bytes)
         self.reactor.set_limits(

@@ -48,6 +48,8 @@ class Sessions:
 
     def _add(self, session: Session) -> Session:
         self._by_client_id[session.client_id] = session
+        if session.tenant is not None:
+            session.tenant.sessions += 1
         return session
 
     def end(self, session: Session) -> None:
@@ -55,6 +57,8 @@ class Sessions:
         self._filters.unsubscribe_all(session)
         session.record_gone()
         del self._by_client_id[session.client_id]
+        if session.tenant is not None:
+            session.tenant.sessions -= 1
         if self._ended is not None:
             self._ended(session)
 

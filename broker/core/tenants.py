@@ -16,9 +16,14 @@ def prefix_of(tenant: str) -> str:
     return f"{ROOT}{tenant}/" if tenant else ""
 
 
-def tenant_of(prefix: str) -> str:
-    """The tenant of a prefix; empty for the empty one."""
+def name_of(prefix: str) -> str:
+    """The tenant of a prefix; the reverse of `prefix_of`."""
     return prefix.removeprefix(ROOT).removesuffix("/")
+
+
+def is_whole(name: str) -> bool:
+    """Whether a name, if it begins as one of a tenant, has the tenant and a name that its clients know."""
+    return not name.startswith(ROOT) or all(split(name.encode()))
 
 
 def split(name: bytes) -> tuple[str, str]:

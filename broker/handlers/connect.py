@@ -40,7 +40,6 @@ from broker.streams.streams import Streams
 CLIENT_ID_CHARACTERS = 23  # at level 3
 LONGEST = 65_535  # bytes of a text in MQTT
 
-FULL = "its user has too many connections"
 WITH_CLIENT = ("authorize", "publish", "subscribe", "connected", "disconnected")  # hooks called with a `Client` later
 LINK = Identity(method="link", listener=LISTENER)  # of the links of this node
 RESERVED = (b"$SYS/", PREFIX.encode(), tenants.ROOT.encode())  # no client publishes there
@@ -162,7 +161,7 @@ class ConnectHandler(Admission):
         identity, code, reason = verdict.identity, verdict.code, verdict.reason
         prefix = tenants.prefix_of(identity.tenant)
         client_id = prefix + packet.client_id
-        if self._is_banned(connection, client_id, client_id, identity.username):  # a ban may be new by now
+        if self._is_banned(connection, client_id, client_id, identity.username, identity.tenant):  # it may be new
             return
         with_tenants = code == ReasonCode.ACCEPTED and self._data_plane.config.tenants
         if with_tenants and self._connects_too_often(connection, client_id):
@@ -178,8 +177,9 @@ class ConnectHandler(Admission):
             code, reason = self._kind_of_will(packet)
         if code == ReasonCode.ACCEPTED and prefix and not _give_prefix(packet, prefix):
             code, reason = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "its identifier or the topic of its will is too long"
-        if code == ReasonCode.ACCEPTED and not self._connected_users.has_room(identity, packet.client_id.encode()):
-            code, reason = ReasonCode.QUOTA_EXCEEDED, FULL
+        if code == ReasonCode.ACCEPTED:
+            full = self._connected_users.lacks_room(identity, packet.client_id.encode())
+            code, reason = (ReasonCode.QUOTA_EXCEEDED, full) if full else (code, reason)
         if code != ReasonCode.ACCEPTED:
             self.refuse(connection, code, packet.client_id, reason, packet.username or "")
             return
@@ -214,9 +214,10 @@ class ConnectHandler(Admission):
         if connection.closed:
             return
         identity = connection.identity
-        if not self._connected_users.has_room(identity, packet.client_id.encode()):  # others connected meanwhile
-            self.refuse(connection, ReasonCode.QUOTA_EXCEEDED, packet.client_id, FULL, packet.username or "")
-        elif not self._is_banned(connection, packet.client_id, packet.client_id, identity.username):
+        full = self._connected_users.lacks_room(identity, packet.client_id.encode())  # others connected meanwhile
+        if full:
+            self.refuse(connection, ReasonCode.QUOTA_EXCEEDED, packet.client_id, full, packet.username or "")
+        elif not self._is_banned(connection, packet.client_id, packet.client_id, identity.username, identity.tenant):
             self._after_hooks(connection, packet, settled)
         self._data_plane.end_turn()
 
@@ -232,9 +233,11 @@ class ConnectHandler(Admission):
         self._connected_users.on_claiming(connection, packet.client_id.encode())
         self._coordinator.claim(self, connection, packet)
 
-    def _is_banned(self, connection: Connection, shown: str, client_id: str | None, username: str | None) -> bool:
+    def _is_banned(
+        self, connection: Connection, shown: str, client_id: str | None, username: str | None, tenant: str = ""
+    ) -> bool:
         """Whether the client is banned; if so, it is refused, and logged with the client identifier `shown`."""
-        ban = self._bans.covering(client_id, username, connection.address)
+        ban = self._bans.covering(client_id, username, connection.address, tenant)
         if ban is not None:
             self.refuse(connection, ReasonCode.BANNED, shown)
         return ban is not None

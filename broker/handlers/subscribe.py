@@ -167,7 +167,7 @@ class SubscribeHandler:
         )
         if is_new:
             held = self._coordinator.subscription_count(connection, session)
-            if held + len(added) >= limits.max_subscriptions:
+            if held + len(added) >= limits.max_subscriptions or _is_tenant_full(session, len(added)):
                 return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions")
             added.add(topic_filter)
         if connection.bridge and not is_shared(topic_filter):
@@ -283,6 +283,12 @@ class SubscribeHandler:
                 continue
             # For a replaced subscription again [MQTT-3.8.4-3].
             self._retained_searches.begin(session, name, grant.options & MAXIMUM_QOS, identifier)
+
+
+def _is_tenant_full(session: Session, added: int) -> bool:
+    """Whether the tenant of a session, if it has one, has all the subscriptions that it may have."""
+    tenant = session.tenant
+    return tenant is not None and 0 < tenant.max_subscriptions <= tenant.subscriptions + added
 
 
 def _after_hooks(grant: Grant | Refusal, found: object) -> Grant | Refusal:

@@ -21,12 +21,15 @@ async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Argum
     """Sessions in the order of their client ids: of connected clients, or all.
 
     Arguments: `connected` (only those), `by` and `search` (a part of client_id or username, the start of address),
-    `after` (a client id), `limit`.
+    `after` (a client id), `limit`, and `prefix` (only client ids that begin so, searched behind it).
     """
-    matches, connected = _match(arguments["by"], arguments["search"]), arguments["connected"]
+    prefix = arguments.get("prefix", "").encode()
+    matches, connected = _match(arguments["by"], arguments["search"], len(prefix)), arguments["connected"]
     found = await first(
         data_plane.sessions,
-        lambda session: (session.owner is not None or not connected) and matches(session),
+        lambda session: (
+            session.client_id.startswith(prefix) and (session.owner is not None or not connected) and matches(session)
+        ),
         lambda session: session.client_id,
         arguments["after"].encode(),
         arguments["limit"],
@@ -34,7 +37,7 @@ async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Argum
     return {"items": [describe(session, coordinator) for session in found.items], "total": found.total}
 
 
-def _match(by: str, search: str) -> Match:
+def _match(by: str, search: str, hidden: int) -> Match:
     wanted = search.encode()
     if not search:
         return lambda session: True
@@ -42,7 +45,7 @@ def _match(by: str, search: str) -> Match:
         return lambda session: search in (session.owner.identity.username or "" if session.owner is not None else "")
     if by == "address":
         return lambda session: session.owner is not None and session.owner.address.startswith(search)
-    return lambda session: wanted in session.client_id
+    return lambda session: session.client_id.find(wanted, hidden) >= 0
 
 
 def describe(session: Session, coordinator: Coordinator) -> dict[str, Any]:
@@ -96,10 +99,12 @@ def described(options: int, identifier: int) -> dict[str, Any]:
 
 async def subscriptions(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
     """Subscriptions in the order of their filters: those that contain `search`, of `client_id` if given, after
-    `after` (filter and client id), `limit` of them."""
+    `after` (filter and client id), `limit` of them; only of client ids that begin with `prefix`, if given."""
     wanted, client_id = arguments["search"].encode(), arguments["client_id"].encode()
     session = data_plane.sessions.get(client_id)
     sessions = list(data_plane.sessions) if not client_id else [session] if session is not None else []
+    prefix = arguments.get("prefix", "").encode()
+    sessions = [session for session in sessions if session.client_id.startswith(prefix)] if prefix else sessions
     rows = (
         (name, session.client_id, options, identifier)
         for session in sessions
@@ -130,10 +135,11 @@ def kick(data_plane: DataPlane, arguments: Arguments) -> bool:
 
 
 async def wills(coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
-    """Delayed wills of ended connections by their client ids: after `after`, `limit` of them."""
+    """Delayed wills of ended connections by their client ids, which begin with `prefix`: after `after`, `limit`."""
+    prefix = arguments.get("prefix", "").encode()
     found = await first(
         await coordinator.waiting_wills(),
-        lambda row: True,
+        lambda row: row[0].startswith(prefix),
         lambda row: row[0],
         arguments["after"].encode(),
         arguments["limit"],

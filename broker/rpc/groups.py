@@ -52,11 +52,14 @@ def settings_of(group: Group) -> dict[str, Any]:
 
 
 async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
-    """Groups in the order of their names: those that contain `search`, after `after`, `limit` of them."""
-    wanted = arguments["search"].encode()
+    """Groups in the order of their names: those that contain `search`, after `after`, `limit` of them.
+
+    With `prefix` only those whose topic filter begins so.
+    """
+    wanted, prefix = arguments["search"].encode(), arguments.get("prefix", "")
     found = await first(
         list(data_plane.router.filters.groups.values()),
-        lambda group: wanted in group.name,
+        lambda group: wanted in group.name and split_shared(group.name.decode())[1].startswith(prefix),
         lambda group: group.name,
         arguments["after"].encode(),
         arguments["limit"],

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from broker import logs
+from broker.admin.api import tenant_scope
 from broker.admin.api.openapi import description
 from broker.admin.api.operation import ROOT, Operation, Request
 from broker.admin.api.operations import (
@@ -79,6 +80,7 @@ class Api:
     def _handler(self, operation: Operation) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(raw: web.Request) -> web.StreamResponse:
             holder = self._authorization.judge(raw, operation.role)
+            tenant_scope.judge(operation.name, holder.tenant)
             if not self._node.serving:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the node is starting", Retry_After="1")
             arguments = read_arguments(operation, raw)
@@ -92,9 +94,13 @@ class Api:
                     address=raw.remote,
                     arguments=json.dumps(shown),
                 )
+            if holder.tenant:
+                arguments, body = (tenant_scope.qualified(holder.tenant, given) for given in (arguments, body))
             found = await _done(operation, Request(self._node, holder, arguments, body, raw))
             if isinstance(found, web.StreamResponse):
                 return found
+            if holder.tenant:
+                found = tenant_scope.shown(holder.tenant, found)
             if found is None:
                 return web.Response(status=HTTPStatus.NO_CONTENT, headers=NO_STORE)
             return web.json_response(found, headers=NO_STORE)

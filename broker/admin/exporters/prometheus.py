@@ -3,10 +3,12 @@
 import os
 import resource
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from _speedups.net.listener import Listener
+from _speedups.session.tenant import Tenant
 from broker.broker import Broker
 from broker.metrics import METRICS
 
@@ -24,6 +26,21 @@ LINK_FIGURES = (
     ("flockmq_link_messages_total", "counter", "Messages that a link has carried, out or in."),
     ("flockmq_link_refused_total", "counter", "Messages of QoS 1 and 2 that their receiver refused."),
     ("flockmq_link_ended_total", "counter", "Messages that ended at a link, by the reason."),
+)
+MAX_TENANTS = 100  # that have figures of their own: the first that the node has seen
+TENANT_FIGURES = (
+    ("connections", "gauge", "Connections of a tenant."),
+    ("sessions", "gauge", "Its sessions, connected or not."),
+    ("subscriptions", "gauge", "Its subscriptions."),
+    ("retained", "gauge", "Its retained messages."),
+    ("retained_bytes", "gauge", "Bytes of their topics and payloads."),
+    ("delayed", "gauge", "Its delayed messages that wait at this node."),
+    ("queued_bytes", "gauge", "Bytes of topics and payloads in its queues."),
+    ("received", "counter", "PUBLISH packets from its clients."),
+    ("received_bytes", "counter", "Payload bytes from its clients."),
+    ("sent", "counter", "PUBLISH packets to its clients."),
+    ("sent_bytes", "counter", "Payload bytes to its clients."),
+    ("dropped", "counter", "Its messages that a full queue or a slow client has lost."),
 )
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -45,6 +62,7 @@ def page(broker: Broker, version: str, node: str, links: list[dict[str, Any]]) -
         suffix = "_total" if metric.kind == "counter" else ""
         lines += _row(f"flockmq_{metric.name}{suffix}", metric.kind, metric.help, metric.read(broker, figures), label)
     lines += _listeners(list(broker.data_plane.reactor.listeners.values()), label)
+    lines += _tenants(list(islice(broker.data_plane.turn.tenants, MAX_TENANTS)), label)
     lines += _links(links, label)
     lines += _process(label)
     return "\n".join(lines) + "\n"
@@ -62,6 +80,19 @@ def _listeners(listeners: list[Listener], label: str) -> Iterator[str]:
         full = listener_name(name, kind)
         yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
         yield from (f'{full}{{listener="{each.name}",{label}}} {getattr(each, name)}' for each in listeners)
+
+
+def _tenants(tenants: list[Tenant], label: str) -> Iterator[str]:
+    """The figures of each tenant."""
+    for name, kind, text in TENANT_FIGURES if tenants else ():
+        full = f"flockmq_tenant_{name}{'_total' if kind == 'counter' else ''}"
+        yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
+        yield from (f'{full}{{tenant="{_escaped(each.name)}",{label}}} {getattr(each, name)}' for each in tenants)
+
+
+def _escaped(text: str) -> str:
+    """A text as the value of a label."""
+    return text.replace("\\", r"\\").replace('"', r"\"")
 
 
 def _links(links: list[dict[str, Any]], label: str) -> Iterator[str]:

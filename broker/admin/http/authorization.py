@@ -79,6 +79,8 @@ class AdminAuthorization:
             raise Problem(
                 HTTPStatus.FORBIDDEN, f"this needs a token of role {role}; that of {holder.name} is {holder.role}"
             )
+        if is_socket and holder.tenant:  # the console is a client of a listener, of any tenant
+            raise _of_tenant()
         return holder
 
     def judge_page(self, request: web.Request) -> None:
@@ -97,7 +99,8 @@ class AdminAuthorization:
             Problem: the request is refused.
         """
         if self._tokens.wanted:
-            self._holder(request)
+            if self._holder(request).tenant:
+                raise _of_tenant()
         else:
             self._local(request)
 
@@ -142,6 +145,10 @@ class AdminAuthorization:
         self.failures.add(address)
         log.warning("wrong token over HTTP", address=address, path=request.path)
         return Problem(HTTPStatus.UNAUTHORIZED, "unknown token", WWW_Authenticate="Bearer")
+
+
+def _of_tenant() -> Problem:
+    return Problem(HTTPStatus.FORBIDDEN, "this is of the whole broker: it needs a token without a tenant")
 
 
 def host_name(host: str) -> str:

@@ -1,5 +1,7 @@
 """The file of tokens, which open the HTTP API and the page: a line each, NAME:ROLE:SHA-256 of the token.
 
+A fourth part, :TENANT, makes it a token of a tenant: it opens the API for what is the tenant's.
+
 A token is 256 random bits, so one round of SHA-256 protects it: it can't be guessed. `flockmq token` writes the file,
 for its owner only; the node reloads it when it has changed. An invalid line is logged and makes all tokens invalid. A
 file without tokens refuses all requests, which a node without a file would accept from this machine.
@@ -15,11 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker import logs
+from broker.config.tenants import is_tenant
 from broker.errors import ConfigError
 
 ROLES = ("read", "admin")  # each includes the ones before
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
-LINE = re.compile(rf"({NAME.pattern}):({'|'.join(ROLES)}):([0-9a-f]{{64}})", re.ASCII)
+LINE = re.compile(rf"({NAME.pattern}):({'|'.join(ROLES)}):([0-9a-f]{{64}})(?::(.+))?", re.ASCII)
 CHECK_SECONDS = 1.0  # between checks of the file
 
 log = logs.get("flockmq.http")
@@ -30,6 +33,7 @@ class Holder(NamedTuple):
 
     name: str
     role: str
+    tenant: str = ""  # that the token is for; empty: for the whole broker
 
 
 def digest(token: str) -> str:
@@ -48,15 +52,16 @@ def parse(text: str, where: str) -> dict[str, Holder]:
         if not line.strip() or line.startswith("#"):
             continue
         found = LINE.fullmatch(line.strip())
-        if found is None:
+        if found is None or (found[4] and not is_tenant(found[4])):
             raise ConfigError(
-                f"{where}:{number} is not a token line", "`flockmq token FILE NAME` writes them: NAME:ROLE:SHA-256"
+                f"{where}:{number} is not a token line",
+                "`flockmq token FILE NAME` writes them: NAME:ROLE:SHA-256, and :TENANT for one of a tenant",
             )
-        holders[found[3]] = Holder(found[1], found[2])
+        holders[found[3]] = Holder(found[1], found[2], found[4] or "")
     return holders
 
 
-def add(path: Path, name: str, role: str) -> str:
+def add(path: Path, name: str, role: str, tenant: str = "") -> str:
     """Write a new token into the file, in place of an older one of the name; returns the token.
 
     Raises:
@@ -66,14 +71,18 @@ def add(path: Path, name: str, role: str) -> str:
     try:
         known = parse(path.read_text("utf-8"), str(path)) if path.exists() else {}
         kept = {key: holder for key, holder in known.items() if holder.name != name}
-        lines = [f"{holder.name}:{holder.role}:{key}\n" for key, holder in kept.items()]
+        lines = [_line(holder, key) for key, holder in kept.items()]
         fresh = path.with_name(f"{path.name}.new-{os.getpid()}")
         with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-            file.writelines([*lines, f"{name}:{role}:{digest(token)}\n"])
+            file.writelines([*lines, _line(Holder(name, role, tenant), digest(token))])
         fresh.replace(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the file of tokens {path} can't be written: {error}") from error
     return token
+
+
+def _line(holder: Holder, key: str) -> str:
+    return f"{holder.name}:{holder.role}:{key}{holder.tenant and ':'}{holder.tenant}\n"
 
 
 class Tokens:

@@ -10,7 +10,7 @@ from _speedups.session.rights import PUBLISH, READ, Rights
 from broker.auth.authenticator import Credentials, Identity
 from broker.auth.tenants import Tenants
 from broker.config.load import load
-from broker.config.tenants import TenantRule
+from broker.config.tenants import TenantRule, limits_of
 from broker.core import tenants
 from broker.errors import ConfigError
 from broker.handlers.tenant_filters import qualified
@@ -73,11 +73,29 @@ def test_the_first_rule_whose_conditions_all_hold_counts() -> None:
         ([{"name": "a", "realm": "b"}], "keys of a rule"),
         ([{"name": "a", "listener": "missing"}], "there is no listener missing"),
         ([{"user": "a"}], "tables such as"),
+        ([{"name": "a", "max_sessions": -1}], "a whole number from 0"),
+        ([{"name": "", "max_sessions": 1}], "no limits"),
     ],
 )
 def test_a_wrong_rule_is_refused(rules: list[dict[str, str]], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         load(env={"FLOCKMQ_TENANTS": json.dumps(rules)})
+
+
+def test_limits_are_those_of_the_first_rule_with_the_name() -> None:
+    table = [
+        {"name": "", "user": "operator"},
+        {"name": "*", "user": "*-device", "max_sessions": 5},
+        {"name": "acme", "user": "a", "max_connections": 2, "bytes_per_second": "1 KiB"},
+        {"name": "acme", "user": "b", "max_connections": 3},
+    ]
+    rules = load(env={"FLOCKMQ_TENANTS": json.dumps(table)}).tenants
+    assert {name: value for name, value in limits_of(rules, "acme").items() if value} == {
+        "max_connections": 2,
+        "bytes_per_second": 1024,
+    }
+    assert {name: value for name, value in limits_of(rules, "globex").items() if value} == {"max_sessions": 5}
+    assert limits_of((), "acme") == {}
 
 
 def test_filters_get_the_prefix_where_the_messages_are_named() -> None:

@@ -13,6 +13,7 @@ KIND = text("kind of the value", enum=list(KINDS))
 VALUE = text(
     "the client identifier, user name, or address or network such as 192.0.2.0/24", minLength=1, maxLength=MAX_NAME
 )
+MAX_TENANT_BANS = 1000  # that tokens of one tenant may make
 CENTURY = 36_500 * 86_400
 BAN = record(
     {
@@ -31,8 +32,16 @@ NEW: dict[str, Schema] = {
 
 
 async def bans(request: Request) -> dict[str, Any]:
-    """All bans."""
-    return {"items": [ban._asdict() for ban in request.node.broker.bans]}
+    """All bans, or those that are only of the token's tenant."""
+    prefix, own = request.prefix, [ban for ban in request.node.broker.bans if ban.value.startswith(request.prefix)]
+    return {"items": [_of_tenant(ban, prefix)._asdict() if prefix else ban._asdict() for ban in own]}
+
+
+def _of_tenant(ban: Ban, prefix: str) -> Ban:
+    """A ban with the name that clients know; names of operators' tokens are theirs."""
+    return ban._replace(
+        value=ban.value.removeprefix(prefix), by=ban.by.removeprefix(prefix) if ban.by.startswith(prefix) else ""
+    )
 
 
 async def ban(request: Request) -> dict[str, Any]:
@@ -40,11 +49,14 @@ async def ban(request: Request) -> dict[str, Any]:
     body, known = request.body, request.node.broker.bans
     if len(known) >= MAX_BANS:
         raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_BANS} bans, the maximum")
+    prefix = request.prefix
+    if prefix and sum(each.value.startswith(prefix) for each in known) >= MAX_TENANT_BANS:
+        raise Problem(HTTPStatus.CONFLICT, f"there are {MAX_TENANT_BANS} bans, the maximum")
     now = round(time.time(), 3)
     until = now + body["seconds"] if "seconds" in body else None
-    found = Ban(body["kind"], _value(body), body.get("reason", ""), now, until, request.holder.name)
+    found = Ban(body["kind"], _value(body), body.get("reason", ""), now, until, prefix + request.holder.name)
     await known.add(found)
-    return found._asdict()
+    return _of_tenant(found, prefix)._asdict() if prefix else found._asdict()
 
 
 async def unban(request: Request) -> None:

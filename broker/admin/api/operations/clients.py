@@ -6,7 +6,7 @@ from typing import Any
 from _speedups.codec.tables import PACKET_TYPES, REASON_CODES
 from broker.admin.api import aggregate
 from broker.admin.api.aggregate import call, failures, values
-from broker.admin.api.operation import AFTER, CLIENT_ID, FAILURES, LIMIT, MAX_LIMIT, Operation, Request, listed
+from broker.admin.api.operation import AFTER, CLIENT_ID, FAILURES, LIMIT, MAX_LIMIT, TENANT, Operation, Request, listed
 from broker.admin.api.schema import Schema, array, boolean, integer, nullable, record, text
 from broker.admin.http.problems import missing, unfit
 
@@ -51,6 +51,7 @@ ARGUMENTS: dict[str, Schema] = {
     ),
     "after": {**AFTER, "default": ""},
     "limit": LIMIT,
+    "tenant": TENANT,
 }
 # Null for a session that only its store has.
 NOT_STORED = ("receive_maximum", "maximum_packet_size", "authentication_method", "session_expiry", "expires_in")
@@ -68,7 +69,7 @@ async def sessions(request: Request) -> dict[str, Any]:
 
 
 async def _listed(request: Request, *, connected: bool) -> dict[str, Any]:
-    answers = await call(request.node, "clients", connected=connected, **request.arguments)
+    answers = await call(request.node, "clients", connected=connected, prefix=request.prefix, **request.arguments)
     found = aggregate.page(answers, request.arguments["limit"], "client_id")
     found["next"] = found["next"] and found["next"]["client_id"]
     if connected or len(answers) == 1:  # else several nodes list the same sessions

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import Any
 
 from broker.admin.api.aggregate import call, failures, values
-from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, Operation, Request, listed
+from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
 from broker.admin.api.schema import Schema, array, boolean, integer, nullable, number, record, text
 from broker.admin.http.problems import missing, unfit
 from broker.config.declared_group import OPTIONS, declared, paused
@@ -69,7 +69,7 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 async def groups(request: Request) -> dict[str, Any]:
     """A page of groups."""
-    answers = await call(request.node, "groups", **request.arguments)
+    answers = await call(request.node, "groups", prefix=request.prefix, **request.arguments)
     limit, parts = request.arguments["limit"], defaultdict(list)
     for answer in values(answers).values():
         for item in answer["items"]:
@@ -147,6 +147,7 @@ OPERATIONS = (
             "search": text("a part of `$share/NAME/FILTER`", maxLength=256, default=""),
             "after": {**AFTER, "default": ""},
             "limit": LIMIT,
+            "tenant": TENANT,
         },
     ),
     Operation(

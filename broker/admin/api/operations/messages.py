@@ -13,6 +13,7 @@ from broker.admin.api.operation import TOPIC, Operation, Request
 from broker.admin.api.schema import boolean, integer, record, text
 from broker.admin.http.problems import Problem, unfit
 from broker.broker import Broker
+from broker.core.tenants import is_whole
 
 ENCODING = text("of the payload", enum=["text", "base64"])
 
@@ -52,6 +53,8 @@ def delay_of(topic: str, broker: Broker) -> bytes:
         raise unfit("topic: delayed messages are switched off")
     if delay and (name == b"$SYS" or name.startswith(b"$SYS/")):
         raise unfit("topic: only the broker publishes there")
+    if not is_whole(name.decode()):
+        raise unfit("topic: $tenant/NAME/ and no topic of its clients")
     return delay
 
 

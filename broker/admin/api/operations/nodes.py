@@ -28,6 +28,8 @@ NODE = record(
     }
 )
 
+HOLDER = record({"name": text(), "role": text(), "tenant": text("that it is for; empty: for the whole broker")})
+
 
 def by_node(answer: Any) -> dict[str, Any]:
     """The schema of a value of each node."""
@@ -59,7 +61,7 @@ async def drain(request: Request) -> dict[str, Any]:
 
 async def me(request: Request) -> dict[str, Any]:
     """The holder of the token."""
-    return {"name": request.holder.name, "role": request.holder.role}
+    return request.holder._asdict()
 
 
 async def metrics(request: Request) -> dict[str, Any]:
@@ -103,7 +105,14 @@ OPERATIONS = (
         ),
         problems=(HTTPStatus.NOT_FOUND,),
     ),
-    Operation("GET", "/me", "me", "The holder of the token.", me, record({"name": text(), "role": text()})),
+    Operation(
+        "GET",
+        "/me",
+        "me",
+        "The holder of the token.",
+        me,
+        HOLDER,
+    ),
     Operation("GET", "/metrics", "metrics", "The metrics of the nodes, as JSON.", metrics, by_node(FIGURES)),
     Operation(
         "GET",

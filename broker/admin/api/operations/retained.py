@@ -42,12 +42,16 @@ LEVEL = record(
 async def browse(request: Request) -> dict[str, Any]:
     """The topics one level below a topic name."""
     parent, after = (request.arguments.get(name) for name in ("parent", "after"))
+    root = request.prefix.removesuffix("/") or None  # of a token of a tenant
+    parent = parent or root
     limit = request.arguments["limit"]
     encoded = [None if value is None else value.encode() for value in (parent, after)]
     tree = request.node.broker.data_plane.router.retained
     try:
         found = tree.children(encoded[0], encoded[1], limit, MAX_COUNT)
     except KeyError:
+        if root is not None and parent == root and after is None:
+            return {"items": [], "next": None}
         raise missing("this topic does not exist any more: start again") from None
     items = [
         {

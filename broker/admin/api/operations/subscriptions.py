@@ -4,7 +4,7 @@ from typing import Any
 
 from broker.admin.api import aggregate
 from broker.admin.api.aggregate import call
-from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, Operation, Request, listed
+from broker.admin.api.operation import AFTER, LIMIT, MAX_NAME, TENANT, Operation, Request, listed
 from broker.admin.api.operations.clients import SUBSCRIPTION
 from broker.admin.api.schema import Schema, record, text
 
@@ -15,13 +15,14 @@ ARGUMENTS: dict[str, Schema] = {
     "client_id": text("only subscriptions of this client", maxLength=MAX_NAME, default=""),
     "after": {**AFTER, "default": ""},
     "limit": LIMIT,
+    "tenant": TENANT,
 }
 
 
 async def subscriptions(request: Request) -> dict[str, Any]:
     """A page of subscriptions."""
     topic_filter, _, client_id = request.arguments["after"].partition(SEPARATOR)
-    arguments = {**request.arguments, "after": [topic_filter, client_id]}
+    arguments = {**request.arguments, "after": [topic_filter, client_id], "prefix": request.prefix}
     answers = await call(request.node, "subscriptions", **arguments)
     found = aggregate.page(answers, request.arguments["limit"], "filter", "client_id")
     last = found["next"]

@@ -5,7 +5,7 @@ from typing import Any
 
 from broker.admin.api import aggregate
 from broker.admin.api.aggregate import call, values
-from broker.admin.api.operation import AFTER, CLIENT_ID, LIMIT, Operation, Request, listed
+from broker.admin.api.operation import AFTER, CLIENT_ID, LIMIT, TENANT, Operation, Request, listed
 from broker.admin.api.schema import boolean, integer, record, text
 from broker.admin.http.problems import missing
 
@@ -24,7 +24,7 @@ WILL = record(
 
 async def wills(request: Request) -> dict[str, Any]:
     """A page of the wills that wait."""
-    answers = await call(request.node, "wills", **request.arguments)
+    answers = await call(request.node, "wills", prefix=request.prefix, **request.arguments)
     found = aggregate.page(answers, request.arguments["limit"], "client_id")
     found["next"] = found["next"] and found["next"]["client_id"]
     found["total"] = sum(answer["total"] for answer in values(answers).values())
@@ -45,7 +45,7 @@ OPERATIONS = (
         "Delayed wills of ended connections, in the order of the client identifiers.",
         wills,
         listed(WILL),
-        arguments={"after": {**AFTER, "default": ""}, "limit": LIMIT},
+        arguments={"after": {**AFTER, "default": ""}, "limit": LIMIT, "tenant": TENANT},
     ),
     Operation(
         "DELETE",

@@ -1,0 +1,46 @@
+from collections.abc import Callable, Iterator, Mapping
+
+class Tenant:
+    prefix: bytes
+    received: int
+    received_bytes: int
+    sent: int
+    sent_bytes: int
+    dropped: int
+    connections: int
+    sessions: int
+    subscriptions: int
+    retained: int
+    retained_bytes: int
+    delayed: int
+    queued_bytes: int
+    max_connections: int
+    max_sessions: int
+    max_subscriptions: int
+    max_retained: int
+    max_retained_bytes: int
+    max_delayed: int
+    max_queued_bytes: int
+    def __init__(self, prefix: bytes) -> None: ...
+    @property
+    def name(self) -> str: ...
+    def set_limits(
+        self,
+        *,
+        max_connections: int = 0,
+        max_sessions: int = 0,
+        max_subscriptions: int = 0,
+        max_retained_messages: int = 0,
+        max_retained_bytes: int = 0,
+        max_delayed_messages: int = 0,
+        max_queued_bytes: int = 0,
+        messages_per_second: float = 0,
+        bytes_per_second: float = 0,
+    ) -> None: ...
+
+class Tenants:
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Tenant]: ...
+    def get(self, prefix: bytes) -> Tenant | None: ...
+    def at(self, prefix: bytes) -> Tenant: ...
+    def set_limits(self, limits_of: Callable[[bytes], Mapping[str, int]]) -> None: ...

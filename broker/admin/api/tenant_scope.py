@@ -1,0 +1,95 @@
+"""Tokens of tenants: the operations that they open, and names with and without the prefix of the tenant.
+
+The operations work with whole names. Here names of a request get the prefix, and those of the result lose it; an item
+of a list with a name that is not the tenant's is left out.
+"""
+
+from http import HTTPStatus
+from typing import Any
+
+from _speedups.codec.topics import InvalidTopic, is_shared, split_shared
+from broker.admin.http.problems import Problem, unfit
+from broker.core.tenants import ROOT, prefix_of, with_prefix
+from broker.streams.since import is_stream, split_stream
+
+# Names of operations. The others show or change what is of the whole broker.
+OPERATIONS = frozenset(
+    {
+        "me", "clients", "client", "kick", "sessions", "end_session", "subscriptions", "groups", "group", "purge_group",
+        "wills", "cancel_will", "browse_retained", "retained", "retained_messages", "clear_retained", "publish", "bans",
+        "ban", "unban",
+    }
+)  # fmt: skip
+PLAIN = ("client_id", "filter", "parent")  # arguments that get the prefix in front
+NAMES = ("client_id", "topic", "filter", "group")  # in results
+
+
+def judge(operation: str, tenant: str) -> None:
+    """Raises Problem: a token of this tenant may not use the operation."""
+    if tenant and operation not in OPERATIONS:
+        raise Problem(HTTPStatus.FORBIDDEN, "this is of the whole broker: it needs a token without a tenant")
+
+
+def qualified(tenant: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments or the body of a request, with whole names.
+
+    Raises:
+        Problem: a value is not one that a tenant may give.
+    """
+    prefix = prefix_of(tenant)
+    found = dict(given)
+    for name in PLAIN:
+        if found.get(name):
+            found[name] = prefix + found[name]
+    try:
+        if "topic" in found:
+            if found["topic"].startswith(ROOT):
+                raise unfit("topic: only the broker publishes there")
+            found["topic"] = with_prefix(prefix, found["topic"])
+        if "group" in found:
+            topic_filter = _filter_of(found["group"])
+            found["group"] = found["group"].removesuffix(topic_filter) + prefix + topic_filter
+    except ValueError as fault:
+        raise unfit(str(fault)) from None
+    if "kind" in found:
+        if found["kind"] == "address":
+            raise unfit("kind: addresses are banned for the whole broker")
+        found["value"] = prefix + found["value"]
+    return found
+
+
+def shown(tenant: str, result: Any) -> Any:
+    """A result with the names that clients of the tenant know."""
+    return _shown(prefix_of(tenant), result)
+
+
+def _shown(prefix: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_shown(prefix, item) for item in value if not isinstance(item, dict) or _is_own(prefix, item)]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: _stripped(prefix, item) if name in NAMES and isinstance(item, str) else _shown(prefix, item)
+        for name, item in value.items()
+    }
+
+
+def _is_own(prefix: str, item: dict[str, Any]) -> bool:
+    """Whether all names in an item are those of the tenant."""
+    return all(_stripped(prefix, item[name]) != item[name] for name in NAMES if item.get(name))
+
+
+def _stripped(prefix: str, name: str) -> str:
+    """A name without the prefix, which in a shared subscription or a stream is before the filter of the messages."""
+    topic_filter = _filter_of(name)
+    return name.removesuffix(topic_filter) + topic_filter.removeprefix(prefix)
+
+
+def _filter_of(name: str) -> str:
+    """The topic filter of the messages of a shared subscription or a stream; any other name as it is."""
+    try:
+        if is_shared(name):
+            return split_shared(name)[1]
+        return split_stream(name)[1] if is_stream(name) else name
+    except (InvalidTopic, ValueError):
+        return name
