@@ -1,0 +1,127 @@
+"""Links of other brokers to this one that exchange wanted topic filters: sessions of clients here."""
+
+import json
+from typing import Any
+
+from _speedups.codec.encode import encode
+from _speedups.codec.packets import Publish, Subscribe
+from _speedups.net.connection import Connection
+from _speedups.session.session import Session
+from broker.config.link import EVERYTHING, HOP, MAX_WANTED, NOTICE, PATH, SENDS, WANTED
+from broker.core import tenants
+from broker.core.data_plane import DataPlane
+from broker.interest.copies import forget_copies
+from broker.interest.filters import Rows
+from broker.interest.interest import Interest, Watch
+from broker.interest.neighbours import Neighbour
+
+
+class Guest:
+    """One of them, connected.
+
+    Args:
+        connection: of the link.
+        identity: of the other broker.
+        watch: the filters for it.
+        unknown: scopes whose filters it may not know, since it may not publish there: they are wanted as they are.
+    """
+
+    def __init__(self, connection: Connection, identity: str, watch: Watch, unknown: list[str]) -> None:
+        self.connection = connection
+        self.identity = identity
+        self.watch = watch
+        self.unknown = unknown
+        self.told = False  # of a first report
+
+
+class Guests:
+    """Those of a node.
+
+    Args:
+        data_plane: of the node.
+        interest: of the broker.
+    """
+
+    def __init__(self, data_plane: DataPlane, interest: Interest) -> None:
+        self._plane = data_plane
+        self._interest = interest
+        self._neighbours = interest.neighbours
+        self._guests: dict[Session, Guest] = {}
+
+    def attached(self, connection: Connection, session: Session, properties: list[tuple[str, str]]) -> None:
+        """A link of another broker has connected, with these user properties."""
+        identity = next(value for name, value in properties if name == HOP)
+        most = next((number_of(value) for name, value in properties if name == WANTED), 0)
+        if not most or not session.persistent:
+            if self._neighbours.get(session.client_id) is not None:
+                self._neighbours.remove(session.client_id)
+            return
+        prefix, _ = tenants.split(session.client_id)
+        scopes = [prefix + value for name, value in properties if name == SENDS]
+        rights = session.rights
+        known = [scope for scope in scopes if rights is None or rights.may_publish(scope.encode())]
+        unknown = [scope for scope in scopes if scope not in known]
+        watch = Watch(self._interest, known, identity, session.client_id, most)
+        self._guests[session] = Guest(connection, identity, watch, unknown)
+        neighbour = self._neighbours.get(session.client_id)
+        if neighbour is None or neighbour.identity != identity:
+            self._neighbours.put(session.client_id, Neighbour(identity, {}))
+
+    def detached(self, session: Session) -> None:
+        """A connection has ended."""
+        self._guests.pop(session, None)
+
+    def subscribed(self, session: Session, packet: Subscribe, granted: list[str]) -> None:
+        """A session gets these subscriptions: record for whom, if it is a link's."""
+        guest = self._guests.get(session)
+        path = tuple(value for name, value in packet.properties.get("user_property", ()) if name == PATH)
+        if guest is not None:
+            self._record(session, guest, dict.fromkeys(granted, (guest.identity, *path)), [])
+
+    def unsubscribed(self, session: Session, topic_filters: list[str]) -> None:
+        """A session loses these subscriptions."""
+        guest = self._guests.get(session)
+        if guest is not None:
+            self._record(session, guest, {}, topic_filters)
+
+    def _record(self, session: Session, guest: Guest, added: Rows, removed: list[str]) -> None:
+        known = self._neighbours.get(session.client_id)
+        rows = dict(known.rows) if known is not None else {}
+        rows.update(added)
+        for topic_filter in removed:
+            rows.pop(topic_filter, None)
+        if known is None or rows != known.rows:
+            self._neighbours.put(session.client_id, Neighbour(guest.identity, rows))
+
+    def tick(self) -> None:
+        """Report to the links what has changed."""
+        self._neighbours.tick()
+        for session, guest in self._guests.items():
+            before = guest.watch.rows
+            if guest.connection.session is session and guest.watch.changed():
+                self._report(session, guest)
+                if dropped := [name for name in before if name not in guest.watch.rows]:
+                    self._plane.run(forget_copies(self._plane, dropped, guest.watch, guest.identity))
+        if self._guests:
+            self._plane.end_turn()
+
+    def _report(self, session: Session, guest: Guest) -> None:
+        """Send all rows: a message of QoS 0 for the link itself."""
+        prefix, _ = tenants.split(session.client_id)
+        rows: Rows = {**dict.fromkeys(guest.unknown, ()), **guest.watch.rows}
+        report: dict[str, Any] = {"wanted": [(name.removeprefix(prefix), path) for name, path in rows.items()]}
+        if not guest.told:
+            guest.told = True
+            held = self._plane.router.filters.subscriptions_of(session)
+            report["held"] = [name.decode().removeprefix(prefix) for name, _ in held]
+        packet = encode(Publish(NOTICE, json.dumps(report).encode()), 5)
+        if len(packet) > guest.connection.maximum_packet_size:
+            report["wanted"] = [(EVERYTHING, ())]
+            packet = encode(Publish(NOTICE, json.dumps(report).encode()), 5)
+        guest.connection.send(packet)
+
+
+def number_of(text: str) -> int:
+    """The largest number of rows, of the user property by which a link offers the exchange; 0: another version."""
+    version, _, most = text.partition(" ")
+    return min(int(most), MAX_WANTED) if version == "1" and most.isascii() and most.isdigit() else 0
