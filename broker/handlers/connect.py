@@ -34,7 +34,7 @@ from broker.core.secret import Secret
 from broker.handlers.auth import WRONG, AuthHandler
 from broker.hooks.api import Client
 from broker.hooks.chain import HookChain, Question, Refused, client_of
-from broker.interest.guests import Guests
+from broker.interest.guests import Guests, offers
 from broker.streams.since import PREFIX
 from broker.streams.streams import Streams
 
@@ -414,7 +414,7 @@ class ConnectHandler(Admission):
         is_link = any(name == HOP for name, _ in told)
         if is_link:
             tell["user_property"] = [(HOP, self._secret.identity)]  # another broker's link: by this it knows loops
-            if any(name == WANTED for name, _ in told) and session.persistent:
+            if offers(told) and session.persistent:
                 tell["user_property"].append((WANTED, "1"))
         largest = asked.get("maximum_packet_size", 0)
         connack = encode(Connack(session_present=present, properties=tell), 5)

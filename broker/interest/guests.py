@@ -24,13 +24,15 @@ class Guest:
         identity: of the other broker.
         watch: the filters for it.
         unknown: scopes whose filters it may not know, since it may not publish there: they are wanted as they are.
+        rows: its wanted filters so far.
     """
 
-    def __init__(self, connection: Connection, identity: str, watch: Watch, unknown: list[str]) -> None:
+    def __init__(self, connection: Connection, identity: str, watch: Watch, unknown: list[str], rows: Rows) -> None:
         self.connection = connection
         self.identity = identity
         self.watch = watch
         self.unknown = unknown
+        self.rows = rows  # the record of them takes effect later in a cluster
         self.told = False  # of a first report
 
 
@@ -51,7 +53,7 @@ class Guests:
     def attached(self, connection: Connection, session: Session, properties: list[tuple[str, str]]) -> None:
         """A link of another broker has connected, with these user properties."""
         identity = next(value for name, value in properties if name == HOP)
-        most = next((number_of(value) for name, value in properties if name == WANTED), 0)
+        most = offers(properties)
         if not most or not session.persistent:
             if self._neighbours.get(session.client_id) is not None:
                 self._neighbours.remove(session.client_id)
@@ -62,10 +64,14 @@ class Guests:
         known = [scope for scope in scopes if rights is None or rights.may_publish(scope.encode())]
         unknown = [scope for scope in scopes if scope not in known]
         watch = Watch(self._interest, known, identity, session.client_id, most)
-        self._guests[session] = Guest(connection, identity, watch, unknown)
-        neighbour = self._neighbours.get(session.client_id)
-        if neighbour is None or neighbour.identity != identity:
-            self._neighbours.put(session.client_id, Neighbour(identity, {}))
+        known_before = self._neighbours.get(session.client_id)
+        rows: Rows = {}
+        if known_before is not None and known_before.identity == identity:
+            held = {name.decode() for name, _ in self._plane.router.filters.subscriptions_of(session)}
+            rows = {name: path for name, path in known_before.rows.items() if name in held}
+        self._guests[session] = Guest(connection, identity, watch, unknown, rows)
+        if known_before != Neighbour(identity, rows):
+            self._neighbours.put(session.client_id, Neighbour(identity, rows))
 
     def detached(self, session: Session) -> None:
         """A connection has ended."""
@@ -85,18 +91,15 @@ class Guests:
             self._record(session, guest, {}, topic_filters)
 
     def _record(self, session: Session, guest: Guest, added: Rows, removed: list[str]) -> None:
-        known = self._neighbours.get(session.client_id)
-        rows = dict(known.rows) if known is not None else {}
-        rows.update(added)
-        for topic_filter in removed:
-            rows.pop(topic_filter, None)
-        if known is None or rows != known.rows:
+        rows = {name: path for name, path in {**guest.rows, **added}.items() if name not in removed}
+        if rows != guest.rows:
+            guest.rows = rows
             self._neighbours.put(session.client_id, Neighbour(guest.identity, rows))
 
     def tick(self) -> None:
         """Report to the links what has changed."""
         self._neighbours.tick()
-        for session, guest in self._guests.items():
+        for session, guest in list(self._guests.items()):
             before = guest.watch.rows
             if guest.connection.session is session and guest.watch.changed():
                 self._report(session, guest)
@@ -121,7 +124,12 @@ class Guests:
         guest.connection.send(packet)
 
 
+def offers(properties: list[tuple[str, str]]) -> int:
+    """The largest number of rows, of the user properties of CONNECT; 0: no exchange, or one of another version."""
+    return next((number_of(value) for name, value in properties if name == WANTED), 0)
+
+
 def number_of(text: str) -> int:
-    """The largest number of rows, of the user property by which a link offers the exchange; 0: another version."""
+    """The largest number of rows, of the value of that user property."""
     version, _, most = text.partition(" ")
     return min(int(most), MAX_WANTED) if version == "1" and most.isascii() and most.isdigit() else 0

@@ -159,9 +159,6 @@ class Exchange:
                 if part not in rows or len(path) < len(rows[part]):
                     rows[part] = path
                 wanted.setdefault(part, min(rule.qos, self._maximum_qos))
-        neighbour = Neighbour(self._peer, rows)
-        if self._neighbours.get(self._session.client_id) != neighbour:
-            self._neighbours.put(self._session.client_id, neighbour)
         subscriptions = self._plane.router.filters.subscriptions_of(self._session)
         known = {name.decode(): options for name, options in subscriptions}
         options = OPTIONS & ~WHEN_NEW
@@ -170,6 +167,10 @@ class Exchange:
             suback = await self._local.request(encode(Subscribe(1, some), LOCAL_LEVEL))
             if any(code >= REFUSED for code in suback.reason_codes):
                 raise LinkError("this node refused the subscriptions of its own link")
+        neighbour = Neighbour(self._peer, rows)
+        if self._neighbours.get(self._session.client_id) != neighbour:
+            self._neighbours.put(self._session.client_id, neighbour)
+            self._plane.end_turn()
         for gone in in_parts([name for name in known if name not in wanted]):
             await self._local.request(encode(Unsubscribe(1, gone), LOCAL_LEVEL))
         self.there = len(wanted)

@@ -1,7 +1,7 @@
-"""A link between two brokers, each killed at random moments, over a network that is cut: judged by the checker.
+"""A link between two brokers, each killed at random moments, over a network that is cut, silent or slow.
 
-Publishers are at one broker, subscribers at the other. What the first has acknowledged arrives, in order, and at QoS 2
-once. Subscribers are of level 4, since a link of level 5 adds a user property.
+The checker judges. Publishers are at one broker, subscribers at the other. What the first has acknowledged arrives, in
+order, and at QoS 2 once. Subscribers are of level 4, since a link of level 5 adds a user property.
 """
 
 import itertools
@@ -18,21 +18,34 @@ from loadtest.prove.tcp_proxy import TcpProxy
 from tests.faults.client import FaultClient
 from tests.faults.fault_node import FaultNode
 from tests.faults.load import SETTINGS, Load
+from tests.harness.broker_process import until
 from tests.harness.cluster_process import new_seed
+from tests.links.test_wanted import filters_of
 
-WAYS = (("out", "3.1.1"), ("in", "3.1.1"), ("out", "5"), ("in", "5"))
+HTTP = {"http.listen": "127.0.0.1:0"}
+# Direction and version; "wanted": the subscribers' broker asks for what it wants.
+WAYS = (
+    ("out", "3.1.1", ""),
+    ("in", "3.1.1", ""),
+    ("out", "5", ""),
+    ("in", "5", ""),
+    ("out", "5", "wanted"),
+    ("in", "5", "wanted"),
+)
 
 
-def linked(name: str, port: int, direction: str, version: str) -> dict[str, object]:
+def linked(name: str, port: int, direction: str, version: str, wanted: str) -> dict[str, object]:
     """The settings of a node with a link to the broker at this port."""
     table = {
         "url": f"mqtt://127.0.0.1:{port}",
-        "topics": [f"t/# {direction} 2", f"will {direction} 2"],
+        "topics": [f"# {direction} 2"] if wanted else [f"t/# {direction} 2", f"will {direction} 2"],
         "version": version,
         "client_id": name,
         "retry": 0.5,
+        "keep_alive": 5,
+        "wanted_only": bool(wanted),
     }
-    return {**SETTINGS, "links": json.dumps({name: table})}
+    return {**SETTINGS, **HTTP, "links": json.dumps({name: table})}
 
 
 class LinkedLoad(Load):
@@ -43,19 +56,21 @@ class LinkedLoad(Load):
         seed: of what clients do.
         direction: "out": the publishers' broker runs the link; "in": the other one.
         version: of the link.
+        wanted: whether it carries wanted messages only.
     """
 
-    def __init__(self, directory: Path, seed: int, direction: str, version: str) -> None:
+    def __init__(self, directory: Path, seed: int, direction: str, version: str, wanted: str) -> None:
         for name in ("home", "away"):
             (directory / name).mkdir()
-        home, away = FaultNode(directory / "home", settings=SETTINGS), FaultNode(directory / "away", settings=SETTINGS)
+        home, away = (FaultNode(directory / name, settings=SETTINGS | HTTP) for name in ("home", "away"))
         super().__init__(home, seed)
         self.away = away
         self.subscribers = [FaultClient(self.history, f"subscriber {number}") for number in range(3)]
         self.fleet.clients[:] = [*self.publishers, *self.subscribers, self.keeper, *self.mortals]
         self.runner, other = (home, away) if direction == "out" else (away, home)
         self.network = TcpProxy(lambda: other.port)
-        self.runner.settings = linked("between", self.network.port, direction, version)
+        self.runner.settings = linked("between", self.network.port, direction, version, wanted)
+        self.session = "$link/between" if direction == "out" else "between"  # of the link, at the publishers' broker
 
     def start(self) -> None:
         self.away.start()
@@ -65,16 +80,18 @@ class LinkedLoad(Load):
         for subscriber in self.subscribers:
             subscriber.subscribe(("t/#", 2), ("will", 2))
         self.until(lambda: not any(client.subscriptions for client in self.subscribers), "SUBACK")
+        until(lambda: filters_of(self.broker, self.session) == {"t/#", "will"})
 
     def port_of(self, client: FaultClient) -> int:
         return self.away.port if client in self.subscribers else self.broker.port
 
     def kill(self) -> None:
-        """kill -9 of one broker or of both, or the end of the link's connection."""
-        chance = self.rng.random()
-        if chance < 0.3:
-            self.network.cut()
+        """kill -9 of one broker or of both; or the link's network is cut, silent or slow until the next fault."""
+        self.network.resume()
+        if self.rng.random() < 0.4:
+            self.rng.choice((self.network.cut, self.network.stall, lambda: self.network.slow(0.05)))()
             return
+        chance = self.rng.uniform(0.3, 1)
         for node in (self.broker, self.away):
             if chance > 0.85 or node is (self.broker if chance < 0.6 else self.away):
                 node.kill()
@@ -84,6 +101,10 @@ class LinkedLoad(Load):
                         client.lose()
                 node.start()
         self.reconnect()
+
+    def finish(self, *, behind: bool = False) -> None:
+        self.network.resume()
+        super().finish(behind=behind)
 
     def close(self) -> None:
         """Stop both brokers."""
@@ -122,15 +143,21 @@ def test_random_kills_of_both_brokers(load: LinkedLoad) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_random_kills_of_both_brokers_for_long(tmp_path: Path) -> None:
+    """In rounds, since a history is kept in memory. FLOCKMQ_TEST_MESSAGES=1000000: until so many have arrived."""
     end = time.monotonic() + float(os.environ.get("FLOCKMQ_TEST_SECONDS", "60"))
+    messages = int(os.environ.get("FLOCKMQ_TEST_MESSAGES", "0"))
     ways = itertools.cycle(WAYS)
-    while time.monotonic() < end:  # in rounds, since a history is kept in memory
+    sent = delivered = 0
+    while sent < messages if messages else time.monotonic() < end:
         seed = new_seed()
         directory = tmp_path / str(seed)
         directory.mkdir()
         load = LinkedLoad(directory, seed, *next(ways))
         try:
             run(load, 20)
+            sent += load.count
+            delivered += sum(len(subscriber.taken) for subscriber in load.subscribers)
+            print(f"{sent} messages so far, {delivered} deliveries; 0 lost, 0 doubled", flush=True)
         finally:
             load.close()
         shutil.rmtree(directory)
