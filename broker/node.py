@@ -112,7 +112,12 @@ class Node:
             proofs=lambda: self.broker.login_proofs,
         )
         self._full_queues = FullQueues(self._queue_limits)
-        host = Host(lambda: self.broker.data_plane, lambda: self.broker.secret.identity, lambda: self.broker.interest)
+        host = Host(
+            lambda: self.broker.data_plane,
+            lambda: self.broker.secret.identity,
+            lambda: self.broker.interest,
+            lambda client_id, limits: self.coordinator.limit_queue(client_id, limits),
+        )
         self.links = Links(host, self._runs_link)
         self._clock = Clock(self._loop, self._tick, self._jobs())
         self._driver = make_driver(self._loop)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from _speedups.codec.topics import InvalidTopic, is_shared, validate_topic_filter, validate_topic_name
 from broker.config.broker_url import PORTS, SECURE, WEB
-from broker.config.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Text, Texts, texts
+from broker.config.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Size, Text, Texts, texts
 from broker.config.listen_url import split_address
 
 DIRECTIONS = ("out", "in", "both")
@@ -165,6 +165,9 @@ class LinkConfig:
     max_inflight: int = 0
     max_rate: int = 0
     max_bytes_rate: int = 0
+    max_queued_messages: int = 0
+    max_queued_bytes: int = 0
+    queue_policy: str = ""
     retry: float = 30.0
     wanted_only: bool = False
     max_wanted: int = 1000
@@ -208,6 +211,9 @@ OPTIONS: dict[str, tuple[Kind, str]] = {
     "max_rate": (Integer(0, 10_000_000), "messages per second to the other broker; 0 = no limit"),
     "max_bytes_rate": (Integer(0, 1 << 40), "bytes of their packets per second; 0 = no limit"),
     "retry": (Duration(0.1, 3600), "the longest time between attempts to connect"),
+    "max_queued_messages": (Integer(0, 1 << 31), "that wait for the other broker; 0 = as limits.max_queued_messages"),
+    "max_queued_bytes": (Size(0, 1 << 50), "of these messages; 0 = as limits.max_queued_bytes"),
+    "queue_policy": (Choice(("drop-new", "drop-old", "")), "when they are as many; empty = as limits.queue_policy"),
     "wanted_only": (Boolean(), "carry messages that the receiving side wants only; between FlockMQ brokers"),
     "max_wanted": (Integer(1, MAX_WANTED), "wanted filters of each side; with more, all of the rules' topics are"),
 }

@@ -14,6 +14,7 @@ from _speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
 from _speedups.session.session import Session
 from broker import logs
 from broker.config.link import CLIENT_ID_PREFIX, HOP, NOTICE, SENDS, WANTED, LinkConfig, Rule
+from broker.coordination.coordinator import QueueLimits
 from broker.core.data_plane import DataPlane
 from broker.interest.filters import Rows
 from broker.interest.interest import Interest
@@ -51,6 +52,7 @@ class Host(NamedTuple):
     data_plane: Callable[[], DataPlane]
     identity: Callable[[], str]  # of this broker, the same at all its nodes and after a restart
     interest: Callable[[], Interest]  # the topic filters that this broker wants
+    limit_queue: Callable[[bytes, QueueLimits | None], None]  # of a session
 
 
 class Direction:
@@ -174,6 +176,7 @@ class Link:
         if self.state != "waiting":
             self._enter("connecting")
         lost = asyncio.Event()
+        self._limit_queue()
         plane, own = self._host.data_plane(), self._host.identity()
         self.address = self.config.url[self._attempts % len(self.config.url)]
         echoes = Echoes() if self._sees_echoes() else None
@@ -187,6 +190,7 @@ class Link:
             async with _closing(local):
                 window = self._window(connack)
                 present = (await connect_local(local, self.config.name, window)).session_present
+                self._limit_queue()  # a new session has none yet
                 session = self._session(plane)
                 exchange = self._make_exchange(plane, session, local, remote, connack)
                 local.begin()
@@ -220,6 +224,18 @@ class Link:
                     self._out.use(None)
                     self._in.use(None)
                 raise LinkError(remote.reason or local.reason)
+
+    def _limit_queue(self) -> None:
+        """Set the limits of the queue here, if the link has its own."""
+        config, limits = self.config, self._host.data_plane().config.limits
+        own: QueueLimits | None = None
+        if config.max_queued_messages or config.max_queued_bytes or config.queue_policy:
+            own = (
+                config.max_queued_messages or limits.max_queued_messages,
+                config.max_queued_bytes or limits.max_queued_bytes,
+                (config.queue_policy or limits.queue_policy) == "drop-old",
+            )
+        self._host.limit_queue(self.client_id, own)
 
     def _window(self, connack: Connack) -> int:
         """The number of unacknowledged messages that the other broker gets; below level 5 it says nothing itself."""
