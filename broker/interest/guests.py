@@ -49,6 +49,7 @@ class Guests:
         self._interest = interest
         self._neighbours = interest.neighbours
         self._guests: dict[Session, Guest] = {}
+        self._swept: set[bytes] = set()  # client ids whose copies were looked at since the node began
 
     def attached(self, connection: Connection, session: Session, properties: list[tuple[str, str]]) -> None:
         """A link of another broker has connected, with these user properties."""
@@ -103,7 +104,11 @@ class Guests:
             before = guest.watch.rows
             if guest.connection.session is session and guest.watch.changed():
                 self._report(session, guest)
-                if dropped := [name for name in before if name not in guest.watch.rows]:
+                dropped = [name for name in before if name not in guest.watch.rows]
+                if session.client_id not in self._swept:  # others may have been wanted before
+                    self._swept.add(session.client_id)
+                    dropped = guest.watch.scopes
+                if dropped:
                     self._plane.run(forget_copies(self._plane, dropped, guest.watch, guest.identity))
         if self._guests:
             self._plane.end_turn()

@@ -75,7 +75,7 @@ class Watch:
 
     def __init__(self, interest: Interest, scopes: list[str], peer: str, session: bytes, most: int) -> None:
         self._interest = interest
-        self._scopes = scopes
+        self.scopes = scopes
         self._peer = peer
         self._session = session
         self._most = most
@@ -101,14 +101,14 @@ class Watch:
         return changed or first
 
     def _calculate(self, now: float) -> Rows:
-        own = {name for scope in self._scopes for name in self._interest.own(scope, self._most)}
+        own = {name for scope in self.scopes for name in self._interest.own(scope, self._most)}
         before = {name for name, path in self.rows.items() if not path}
         for name in own:
             self._lingering.pop(name, None)
         for name in before - own:
             self._lingering.setdefault(name, now)
         self._lingering = {name: since for name, since in self._lingering.items() if now - since <= LINGER}
-        found = self._interest.of_others(self._scopes, self._peer, self._session)
+        found = self._interest.of_others(self.scopes, self._peer, self._session)
         found.update(dict.fromkeys((*own, *self._lingering), ()))
         found = reduced(found)
-        return found if len(found) <= self._most else collapsed(found, self._scopes)
+        return found if len(found) <= self._most else collapsed(found, self.scopes)

@@ -95,8 +95,14 @@ class Exchange:
         self._watch.changed()
         await self._ask()
 
-    async def follow(self) -> None:
-        """Follow both sides' wanted filters until cancelled. Raises LinkError."""
+    async def follow(self, *, sweep: bool) -> None:
+        """Follow both sides' wanted filters until cancelled. Raises LinkError.
+
+        Args:
+            sweep: look for copies of retained messages that were wanted before this node began.
+        """
+        if sweep:
+            await forget_copies(self._plane, self._watch.scopes, self._watch, self._peer)
         while True:
             try:
                 async with asyncio.timeout(TICK):

@@ -104,6 +104,7 @@ class Link:
         self.address = ""  # of the other broker, of the last attempt
         self._refused_filters: list[str] = []  # that the other broker does not let it subscribe to
         self._exchange: Exchange | None = None  # of wanted filters, while connected
+        self._swept = False  # copies of retained messages that are no longer wanted were looked for
 
     @property
     def client_id(self) -> bytes:
@@ -217,7 +218,8 @@ class Link:
                     self._enter("connected")
                     self._logged = ""
                     log.info("link is connected", link=self.config.name, address=self.address)
-                    async with _following(exchange, remote):
+                    async with _following(exchange, remote, sweep=not self._swept):
+                        self._swept = True
                         await self._watch(remote, lost, connack, echoes)
                 finally:
                     self._exchange = None
@@ -405,7 +407,7 @@ async def _within(seconds: float, event: Awaitable[object]) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _following(exchange: Exchange | None, remote: End):  # type: ignore[no-untyped-def]
+async def _following(exchange: Exchange | None, remote: End, *, sweep: bool):  # type: ignore[no-untyped-def]
     """Follow the wanted filters of both sides meanwhile; a failure ends the connection."""
     if exchange is None:
         yield
@@ -413,7 +415,7 @@ async def _following(exchange: Exchange | None, remote: End):  # type: ignore[no
 
     async def follow() -> None:
         try:
-            await exchange.follow()
+            await exchange.follow(sweep=sweep)
         except LinkError as error:
             remote.abort(str(error))
         except Exception as error:  # a fault of this program: other links, and this one later, must go on

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.faults.fault_node import FaultNode
 from tests.faults.load import SETTINGS, Load
 from tests.harness.broker_process import until
 from tests.harness.cluster_process import new_seed
+from tests.harness.mosquitto_process import MosquittoProcess
 from tests.links.test_wanted import filters_of
 
 HTTP = {"http.listen": "127.0.0.1:0"}
@@ -62,15 +64,20 @@ class LinkedLoad(Load):
     def __init__(self, directory: Path, seed: int, direction: str, version: str, wanted: str) -> None:
         for name in ("home", "away"):
             (directory / name).mkdir()
-        home, away = (FaultNode(directory / name, settings=SETTINGS | HTTP) for name in ("home", "away"))
+        home, away = self._make("home", directory, direction), self._make("away", directory, direction)
         super().__init__(home, seed)
         self.away = away
+        self.killable = [node for node in (home, away) if isinstance(node, FaultNode)]
         self.subscribers = [FaultClient(self.history, f"subscriber {number}") for number in range(3)]
         self.fleet.clients[:] = [*self.publishers, *self.subscribers, self.keeper, *self.mortals]
         self.runner, other = (home, away) if direction == "out" else (away, home)
         self.network = TcpProxy(lambda: other.port)
         self.runner.settings = linked("between", self.network.port, direction, version, wanted)
         self.session = "$link/between" if direction == "out" else "between"  # of the link, at the publishers' broker
+
+    def _make(self, name: str, directory: Path, direction: str) -> Any:
+        """The broker at one end, not started."""
+        return FaultNode(directory / name, settings=SETTINGS | HTTP)
 
     def start(self) -> None:
         self.away.start()
@@ -80,6 +87,10 @@ class LinkedLoad(Load):
         for subscriber in self.subscribers:
             subscriber.subscribe(("t/#", 2), ("will", 2))
         self.until(lambda: not any(client.subscriptions for client in self.subscribers), "SUBACK")
+        self.wait_for_interest()
+
+    def wait_for_interest(self) -> None:
+        """The link sends what the subscribers get."""
         until(lambda: filters_of(self.broker, self.session) == {"t/#", "will"})
 
     def port_of(self, client: FaultClient) -> int:
@@ -91,9 +102,9 @@ class LinkedLoad(Load):
         if self.rng.random() < 0.4:
             self.rng.choice((self.network.cut, self.network.stall, lambda: self.network.slow(0.05)))()
             return
-        chance = self.rng.uniform(0.3, 1)
-        for node in (self.broker, self.away):
-            if chance > 0.85 or node is (self.broker if chance < 0.6 else self.away):
+        both, one = self.rng.random() < 0.2, self.rng.choice(self.killable)
+        for node in self.killable:
+            if both or node is one:
                 node.kill()
                 self.kills += 1
                 for client in self.fleet.clients:
@@ -109,10 +120,45 @@ class LinkedLoad(Load):
     def close(self) -> None:
         """Stop both brokers."""
         self.network.close()
-        for node in (self.broker, self.away):
+        for node in self.killable:
             status = node.stop()
             node.check()
             assert status == 0, node.log_text()
+
+
+class MosquittoLoad(LinkedLoad):
+    """The same with a real Mosquitto at the end that does not run the link.
+
+    It is not killed: it keeps no store here. Order is not judged: Mosquitto changes it at a reconnect of its clients.
+    """
+
+    def _make(self, name: str, directory: Path, direction: str) -> Any:
+        if name == ("home" if direction == "out" else "away"):
+            return super()._make(name, directory, direction)
+        return MosquittoProcess(directory / name, "max_queued_messages 0", "max_inflight_messages 20")
+
+    def findings(self, *, behind: bool = False) -> list[str]:
+        return [finding for finding in super().findings(behind=behind) if not finding.startswith("I3")]
+
+    def wait_for_interest(self) -> None:
+        pass  # the rules' filters are subscribed to before the link counts as connected
+
+    def close(self) -> None:
+        super().close()
+        for broker in (self.broker, self.away):
+            if isinstance(broker, MosquittoProcess):
+                broker.kill()
+
+
+@pytest.mark.skipif(not MosquittoProcess.is_installed(), reason="not installed: mosquitto")
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+@pytest.mark.parametrize("direction", ["out", "in"])
+def test_a_link_to_mosquitto(tmp_path: Path, direction: str, version: str) -> None:
+    load = MosquittoLoad(tmp_path, new_seed(), direction, version, "")
+    try:
+        run(load, 5)
+    finally:
+        load.close()
 
 
 @pytest.fixture(params=WAYS, ids=" ".join)

@@ -164,6 +164,28 @@ def test_a_later_subscriber_gets_the_retained_messages_of_now(start_broker: Star
 
 @one_store
 @pytest.mark.parametrize("direction", ["out", "in"])
+def test_copies_end_also_if_their_subscriber_went_with_a_restart(start_broker: StartBroker, direction: str) -> None:
+    source, target = start_broker(HTTP), start_broker(HTTP)
+    runner, other = (source, target) if direction == "out" else (target, source)
+    runner.stop()
+    runner.settings |= links(far=table(other.port, f"a/# {direction} 1", client_id="x"))
+    runner.start()
+    publish(source, ["a/old"], retain=True)
+    publish(target, ["a/own"], retain=True)  # not a copy
+    with SocketClient(target.port, "first") as first:
+        first.subscribe(("a/old", 1))
+        assert received(first, 1) == ["a/old"]
+        target.kill()
+    target.start()
+    until(
+        lambda: (
+            [item["topic"] for item in HttpClient(target).get("/retained/messages", filter="a/#")["items"]] == ["a/own"]
+        )
+    )
+
+
+@one_store
+@pytest.mark.parametrize("direction", ["out", "in"])
 def test_interest_crosses_a_ring_of_three_and_ends_with_its_client(start_broker: StartBroker, direction: str) -> None:
     ring = [start_broker(HTTP) for _ in range(3)]
     for broker, after in zip(ring, [*ring[1:], ring[0]], strict=True):
