@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from _speedups.codec.packets import Puback, Publish
 from tests.conftest import StartBroker, StartCluster
 from tests.harness.broker_process import BrokerProcess, until
 from tests.harness.socket_client import SocketClient
+from tests.security.access_files import AccessFiles
 from tests.web.http_client import HttpClient
 
 one_store = pytest.mark.parametrize("store", ["sqlite"])
@@ -237,6 +239,45 @@ def test_a_rule_for_another_kind_of_broker_carries_all(start_broker: StartBroker
     here.settings |= links(far=table(there.port, "a/# out 1"))
     here.start()
     until(is_asked(here))
+
+
+@one_store
+def test_a_link_learns_no_filters_of_topics_that_its_user_may_not_write(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    files = AccessFiles(tmp_path)
+    files.users("link", "reader")
+    files.rules("user reader", "topic read #", "user link", "topic readwrite a/#", "topic read b/#")
+    there = files.start(start_broker, **{"http.listen": "127.0.0.1:0"})
+    here = start_broker(links(far=table(there.port, "a/# out 1", "b/# out 1", username="link", password="link")))
+    here.wait_for_log("link is connected")
+    with SocketClient(there.port, "reader", username="reader", password=b"reader") as reader:
+        reader.subscribe(("a/secret", 1), ("b/secret", 1))
+        until(is_asked(here, "a/secret", "b/#"))
+
+
+@one_store
+def test_a_link_of_a_tenant_learns_the_filters_of_its_tenant(start_broker: StartBroker, tmp_path: Path) -> None:
+    files = AccessFiles(tmp_path)
+    files.users("acme-device", "globex-device")
+    rules = json.dumps([{"name": "*", "user": "*-device"}])
+    there = files.start(start_broker, tenants=rules, **{"http.listen": "127.0.0.1:0"})
+    user = {"username": "acme-device", "password": "acme-device"}
+    here = start_broker(links(far=table(there.port, "a/# both 1", client_id="x", **user)))
+    here.wait_for_log("link is connected")
+    with (
+        SocketClient(there.port, "one", username="acme-device", password=b"acme-device") as one,
+        SocketClient(there.port, "two", username="globex-device", password=b"globex-device") as two,
+        SocketClient(here.port, "here") as reader,
+    ):
+        two.subscribe(("a/theirs", 1))
+        one.subscribe(("a/own", 1))
+        reader.subscribe(("a/back", 1))
+        until(is_asked(here, "a/own"))
+        until(lambda: HttpClient(here).get("/links")["items"][0]["wanted"] == {"here": 1, "there": 1})
+        one.send(Publish("a/back", b"1", qos=1, packet_id=9))
+        publish(here, ["a/own"])
+        assert received(one, 1) == ["a/own"] and received(reader, 1) == ["1"]
 
 
 def test_clusters_tell_each_other_and_no_interest_stays(start_cluster: StartCluster) -> None:
