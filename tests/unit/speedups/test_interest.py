@@ -3,12 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from _speedups.cluster.peer import Peer
 from _speedups.routing.interest import wanted_filters
 from _speedups.routing.subscriptions import SubscriptionTree
 from _speedups.session.journal import Journal
 from _speedups.session.rights import covers, overlap
 from _speedups.session.session import Session
 from _speedups.session.turn import Turn
+from cluster.replication.routes import ONLY_PERSISTENT
 
 PARTS = ["a", "b", "", "$s"]
 filters = st.builds(
@@ -58,6 +60,17 @@ def test_more_than_the_limits_are_none() -> None:
     assert len(found(tree, "a/#", most=10) or ()) == 10
     assert found(tree, "a/#", visits=5) is None
     assert found(tree, "b/#", visits=5) == set()
+
+
+def test_a_route_of_persistent_sessions_only_does_not_count() -> None:
+    tree = SubscriptionTree()
+    peer = Peer(Turn(Journal()), 9, b"node", lambda batch: None)
+    tree.subscribe(peer, b"a/1", ONLY_PERSISTENT | 2)
+    tree.subscribe(peer, b"a/2", 0)
+    assert found(tree, "a/#") == {"a/2"}
+    tree.subscribe(peer, b"a/1", 0)
+    assert found(tree, "a/#") == {"a/1", "a/2"}
+    tree.unsubscribe_all(peer)
 
 
 def test_changes_are_counted() -> None:
