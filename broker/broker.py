@@ -8,6 +8,7 @@ from broker.auth.authenticator import Authenticator
 from broker.auth.bans import Bans
 from broker.auth.connected_users import ConnectedUsers
 from broker.auth.flapping import Flapping
+from broker.config.link import CLIENT_ID_PREFIX
 from broker.config.schema import Config, QuotasConfig
 from broker.coordination.coordinator import Coordinator
 from broker.core.calls import RpcMethods
@@ -20,6 +21,9 @@ from broker.core.retained_searches import RetainedSearches
 from broker.core.secret import Secret
 from broker.hooks.api import Hooks, Message
 from broker.hooks.chain import HookChain
+from broker.interest.guests import Guests
+from broker.interest.interest import Interest
+from broker.interest.neighbours import Neighbours
 from broker.streams.streams import Streams
 from broker.tracing import Traces
 
@@ -61,6 +65,8 @@ class Broker:
         self.redirect = Redirect(self.data_plane)
         self.retained_searches = RetainedSearches(self.data_plane)
         self.streams = Streams(self.data_plane, lambda: coordinator.message_log)
+        self.interest = Interest(self.data_plane, Neighbours(self.data_plane))
+        self.guests = Guests(self.data_plane, self.interest)
         self.draining = Drain(self.redirect, coordinator.drain, lambda: self.config.http.drain)
         self.configure(config)
 
@@ -69,6 +75,8 @@ class Broker:
         self.config = config
         self.quotas = {listener.name: listener.quotas for listener in config.listeners}
         self.data_plane.configure(config)
+        asking = (f"{CLIENT_ID_PREFIX}{link.name}".encode() for link in config.links if link.wanted_only)
+        self.interest.neighbours.configure(frozenset(asking))
 
     def _quotas_of(self, listener: str) -> QuotasConfig:
         return self.quotas[listener]

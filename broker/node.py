@@ -112,7 +112,13 @@ class Node:
             proofs=lambda: self.broker.login_proofs,
         )
         self._full_queues = FullQueues(self._queue_limits)
-        self.links = Links(Host(lambda: self.broker.data_plane, lambda: self.broker.secret.identity), self._runs_link)
+        host = Host(
+            lambda: self.broker.data_plane,
+            lambda: self.broker.secret.identity,
+            lambda: self.broker.interest,
+            lambda client_id, limits: self.coordinator.limit_queue(client_id, limits),
+        )
+        self.links = Links(host, self._runs_link)
         self._clock = Clock(self._loop, self._tick, self._jobs())
         self._driver = make_driver(self._loop)
         self._build()
@@ -258,6 +264,7 @@ class Node:
             Job(EVERY_TICK, lambda _: self._report_full_queues()),
             Job(EVERY_TICK, lambda _: self.broker.traces.forget()),
             Job(EVERY_TICK, lambda _: self.broker.retained_searches.tick()),
+            Job(EVERY_TICK, lambda _: self.broker.guests.tick()),
             Job(EVERY_TICK, lambda _: self.links.tick()),
             Job(EVERY_TICK, lambda _: self.broker.connected_users.tick()),
             Job(FILES_SECONDS, lambda _: self._check_files()),

@@ -26,7 +26,7 @@ from broker import logs
 from broker.config.declared_group import DeclaredGroup
 from broker.config.schema import Config
 from broker.coordination.admission import Admission
-from broker.coordination.coordinator import Coordinator, Done
+from broker.coordination.coordinator import Coordinator, Done, QueueLimits
 from broker.core.calls import SECONDS, Arguments, RpcMethods, RpcReply
 from broker.core.data_plane import DataPlane
 from broker.core.will import Will
@@ -466,6 +466,12 @@ class ClusterCoordinator(Coordinator):
     async def end_session(self, client_id: bytes) -> bool:
         with _away_is_not_now():
             return bool(await self._link.ask_function("purge", client_id, as_node=False) != b"not found")
+
+    def limit_queue(self, client_id: bytes, limits: QueueLimits | None) -> None:
+        super().limit_queue(client_id, limits)
+        if self._link.connected:
+            value = "" if limits is None else "{} {} {:d}".format(*limits)
+            self._link.function(ignore, "limit", client_id, value)
 
     async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
         link, keys = self._link, self._link.keys

@@ -39,6 +39,7 @@ SPREAD = (
     "protocol/test_limits.py",
     "protocol/test_time.py",
     "faults/test_links.py",
+    "faults/test_cluster_links.py",
     "faults/test_kill.py",
     "faults/test_cluster_redis.py",
     "faults/test_redis_cluster.py",

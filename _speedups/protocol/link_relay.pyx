@@ -96,6 +96,7 @@ cdef class LinkRelay:
         mark: name and value of a user property that messages get if the target speaks level 5; None: none.
         refused_marks: messages with one of these user properties have been at the target, and end here.
         to_remember: notes what is sent; `remembered`: knows what the source may send back. None: no echoes occur.
+        notices: topic name of messages that are for the link itself; `feed` returns them. Empty: there are none.
 
     Attributes:
         relayed, relayed_bytes: messages that went on, and bytes of their packets.
@@ -120,6 +121,7 @@ cdef class LinkRelay:
     cdef list refused_marks
     cdef Echoes to_remember
     cdef Echoes remembered
+    cdef bytes notices
     cdef set ended             # packet identifiers of QoS 2 messages that ended here, until PUBREL
     cdef bint held             # after CONNACK, until `begin`
     cdef set released          # of messages that `release` has released, until PUBCOMP
@@ -136,7 +138,7 @@ cdef class LinkRelay:
     def __init__(self, int source_level, int target_level, rules not None, *, uint32_t max_packet_size,
                  uint32_t target_max_packet_size=<uint32_t>-1, int max_topic_levels=TOPIC_BYTES_MAX,
                  bint control_characters=True, bint retain_available=True, tuple mark=None, refused_marks=(),
-                 Echoes to_remember=None, Echoes remembered=None):
+                 Echoes to_remember=None, Echoes remembered=None, bytes notices=b""):
         self.source_level = source_level
         self.target_level = target_level
         self.rules = list(rules)
@@ -149,6 +151,7 @@ cdef class LinkRelay:
         self.refused_marks = [user_property(each) for each in refused_marks] if source_level == 5 else []
         self.to_remember = to_remember
         self.remembered = remembered
+        self.notices = notices
         self.ended = set()
         self.released = set()
 
@@ -190,7 +193,7 @@ cdef class LinkRelay:
                 break
             at.end = at.p + remaining
             self.incoming.start += at.end - packet
-            if first_byte >> 4 == PUBLISH:
+            if first_byte >> 4 == PUBLISH and not self.is_notice(&at):
                 self.relay_publish(first_byte, &at)
             elif PUBACK <= first_byte >> 4 <= PUBCOMP:
                 self.relay_acknowledgement(first_byte >> 4, &at)
@@ -200,6 +203,12 @@ cdef class LinkRelay:
         if buffer_size(&self.incoming) == 0:
             buffer_free(&self.incoming, &self.pool)
         return others
+
+    cdef bint is_notice(self, const Cursor* at) noexcept:
+        """Whether the PUBLISH is for the link itself."""
+        cdef Py_ssize_t n = len(self.notices)
+        return (n > 0 and at.end - at.p >= 2 + n and (at.p[0] << 8 | at.p[1]) == n
+                and memcmp(at.p + 2, <const uint8_t*>self.notices, n) == 0)
 
     def begin(self, *marks):
         """CONNACK was read: go on with the bytes that follow; as `feed`.

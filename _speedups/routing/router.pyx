@@ -601,6 +601,11 @@ cdef class Router:
             self.set_properties(&publication, properties, len(properties), &scan)
         return self.publish_now_or_later(&publication)
 
+    def clear_retained(self, bytes topic not None):
+        """Remove a retained message, without a message to subscribers."""
+        cdef Publication publication = publication_of(topic, len(topic), b"", 0, 0, True)
+        self.retain(&publication)
+
     def expire_retained(self):
         """Remove the retained messages that have expired; returns their topic names."""
         cdef bytes topic = self.retained.take_expired(self.turn.clock)

@@ -9,9 +9,12 @@ from _speedups.session.turn cimport Turn
 from _speedups.routing.plans cimport Plans
 from _speedups.routing.topic_tree cimport Node
 
+cdef bytes path_of(const Node* node)
+
 
 cdef class SubscriptionTree(Plans):
     cdef readonly uint64_t count       # subscriptions
+    cdef readonly uint64_t changes     # subscriptions that were added, replaced or removed
     cdef dict by_name          # Group by its name
     cdef object group_type     # Group, or its class in a cluster
     cdef uint64_t last_group   # number of the newest

@@ -61,6 +61,7 @@ cdef class SubscriptionTree(Plans):
         if node == NULL:
             raise MemoryError
         self.forget(path, n)
+        self.changes += 1
         at = self.find(subscriber, node)
         if at >= 0:
             i = subscriber.subscriptions[at].position
@@ -154,6 +155,7 @@ cdef class SubscriptionTree(Plans):
         cdef uint32_t place = subscriber.subscriptions[position].position
         cdef SubscriptionEntry* subscribers = <SubscriptionEntry*>node.value
         cdef Subscription* last
+        self.changes += 1
         node.count -= 1
         if place != node.count:
             subscribers[place] = subscribers[node.count]

@@ -34,7 +34,24 @@ cdef enum:
     ACKED_MAX = PACKET_IDS     # entries that may wait as ACKED
     IDENTIFIER_SETS_MAX = 4096 # sets of subscription identifiers in a queue; past it messages get none
 
+cdef struct QueueLimits:
+    uint64_t messages
+    uint64_t size              # bytes
+    bint drop_oldest           # else the arriving message
+
 NO_QUEUE.head = NO_QUEUE.next = NO_QUEUE.sent = <uint64_t>-1
+
+
+cdef inline int get_limits(SessionQueue session, QueueLimits* limits) except -1:
+    """The limits of a session's queue: those of the configuration, or its own."""
+    limits.messages = session.turn.limits.max_queued_messages
+    limits.size = session.turn.limits.max_queued_bytes
+    limits.drop_oldest = session.turn.limits.drop_oldest
+    if session.turn.own_limits is not None:
+        own = session.turn.own_limits.get(session.client_id)
+        if own is not None:
+            limits.messages, limits.size, limits.drop_oldest = own
+    return 0
 
 
 @cython.no_gc_clear                       # the collector must not clear `turn`: `clear` subtracts from its totals
@@ -161,20 +178,22 @@ cdef class SessionQueue(Subscriber):
             identifiers: `n` bytes of properties, the identifiers of the subscriptions that it matched.
         """
         cdef Entry* e
+        cdef QueueLimits limits
         cdef uint64_t size = <uint64_t>message_size(message)
         if self.kind == SHARED:
             self.pending += self.outlet is not None
             self.trace("queued", message, flags & QOS, "in Redis")
             return self.turn.journal.queued(self, self.session_id, 0, message, flags, identifiers, n)
         # A retained message is pulled only while there is room. Its exact size is not checked: it would be lost.
+        get_limits(self, &limits)
         while not flags & RETAINED_MESSAGE and (
-                self.queue.queued >= self.turn.limits.max_queued_messages
-                or (self.queue.queued and self.queue.queued_bytes + size > self.turn.limits.max_queued_bytes)
+                self.queue.queued >= limits.messages
+                or (self.queue.queued and self.queue.queued_bytes + size > limits.size)
                 or queue_is_over(self.tenant, <int64_t>size)):
             if self.drop_expired():
                 continue
             self.turn.queue_is_full(self.client_id)
-            if not self.turn.limits.drop_oldest or not self.drop_one():
+            if not limits.drop_oldest or not self.drop_one():
                 self.trace("dropped", message, flags & QOS, "the queue is full")
                 return 0
         make_room(self)
@@ -208,6 +227,7 @@ cdef class SessionQueue(Subscriber):
         `identifiers` are those of the subscriptions that it matched, as properties.
         """
         cdef Entry* e
+        cdef QueueLimits limits
         # Accepted from the first restored part of the queue until the client leaves; CONNACK may still be pending.
         if self.queue.head == 0 or (self.owner is None and self.outlet is None and not self.restoring):
             return 0
@@ -217,9 +237,10 @@ cdef class SessionQueue(Subscriber):
         e[0] = Entry(message_hold(message), 0, flags & STORED_FLAGS, WAITING,
                      self.identifier_set(identifiers, len(identifiers)) if identifiers else 0)
         count_queued(self, 1, message_size(message))
-        if self.turn.limits.drop_oldest and not self.restoring:
-            while ((self.queue.queued > self.turn.limits.max_queued_messages
-                    or (self.queue.queued > 1 and self.queue.queued_bytes > self.turn.limits.max_queued_bytes))
+        get_limits(self, &limits)
+        if limits.drop_oldest and not self.restoring:
+            while ((self.queue.queued > limits.messages
+                    or (self.queue.queued > 1 and self.queue.queued_bytes > limits.size))
                    and self.drop_one()):
                 self.turn.counters[DROPPED_QUEUE_FULL] += 1
         return self.turn.schedule_send(self)

@@ -127,6 +127,7 @@ cdef class Turn:
     cdef list sealing                 # callbacks of `before_seal`; None: there are none
     cdef dict full_queues             # client id -> messages dropped at its full queue, until `take_full_queues`
     cdef readonly Tenants tenants     # of the names at this node
+    cdef dict own_limits              # client id -> (messages, bytes, drop the oldest) of queues with limits of their own
     cdef readonly GroupSettings shared # of shared subscriptions that have none of their own
     cdef readonly int64_t queued        # messages in the queues of all sessions of this node ...
     cdef readonly int64_t queued_bytes  # ... bytes of them ...

@@ -212,6 +212,14 @@ cdef class Turn:
             drop_oldest, max_awaiting_release, max_outgoing_bytes, control_characters, validate_payload,
             receive_maximum, min(topic_alias_maximum, <uint32_t>ALIASES_MAX), max_uncommitted_bytes)
 
+    def limit_queue(self, bytes client_id not None, limits):
+        """Give the queue of a session limits of its own: (messages, bytes, drop the oldest); None: no more."""
+        known = dict(self.own_limits or {})
+        known.pop(client_id, None)
+        if limits is not None:
+            known[client_id] = limits
+        self.own_limits = known or None
+
     def set_hooks(self, bint has_publish_hook, deliver_hook):
         """The hooks on the data path.
 

@@ -55,6 +55,9 @@ def show(args: Namespace) -> None:
         )
         if item["reason"]:
             print(f"{'':>40}  {logs.escaped(item['reason'])}")
+        if item["wanted"]:
+            here, there = item["wanted"]["here"], item["wanted"]["there"]
+            print(f"{'':>40}  wanted filters: {there} of the other broker, {here} of this one")
         for topic_filter in item["refused_filters"]:
             print(f"{'':>40}  not granted: {logs.escaped(topic_filter)}")
 

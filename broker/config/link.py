@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from _speedups.codec.topics import InvalidTopic, is_shared, validate_topic_filter, validate_topic_name
 from broker.config.broker_url import PORTS, SECURE, WEB
-from broker.config.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Text, Texts, texts
+from broker.config.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Size, Text, Texts, texts
 from broker.config.listen_url import split_address
 
 DIRECTIONS = ("out", "in", "both")
@@ -16,6 +16,14 @@ LEVELS = {"3.1": 3, "3.1.1": 4, "5": 5}  # protocol levels, by the versions of M
 NAME = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 LISTENER = "$links"  # of the connections of links to their own node; no table [listeners.NAME] can have this name
 HOP = "flockmq-hop"  # user property: the identity of a broker that the message has left by a link
+WANTED = (
+    "flockmq-wanted"  # of CONNECT: version and number of rows of the exchange of wanted filters; of CONNACK: version
+)
+SENDS = "flockmq-sends"  # of CONNECT: a topic filter of messages that the link can send
+PATH = "flockmq-path"  # of SUBSCRIBE: identity of a broker between the sender and the clients that want the filters
+NOTICE = "$flockmq/wanted"  # topic name of the messages by which the other broker reports its wanted filters
+EVERYTHING = "#"  # in such a report: all that the rules of the link send
+MAX_WANTED = 10_000  # rows
 CLIENT_ID_PREFIX = "$link/"  # of their sessions; other clients can't use it
 DAY = 86_400.0
 HIDDEN = "(hidden)"  # in place of a password
@@ -154,8 +162,15 @@ class LinkConfig:
     insecure: bool = False
     keep_alive: int = 60
     session_expiry: float = DAY
-    max_inflight: int = 100
+    max_inflight: int = 0
+    max_rate: int = 0
+    max_bytes_rate: int = 0
+    max_queued_messages: int = 0
+    max_queued_bytes: int = 0
+    queue_policy: str = ""
     retry: float = 30.0
+    wanted_only: bool = False
+    max_wanted: int = 1000
 
     @property
     def level(self) -> int:
@@ -189,8 +204,18 @@ OPTIONS: dict[str, tuple[Kind, str]] = {
     "insecure": (Boolean(), "accept a certificate of another name"),
     "keep_alive": (Integer(5, 65_535), "seconds"),
     "session_expiry": (Duration(0, 36_500 * DAY), "seconds that the other broker keeps messages for this side"),
-    "max_inflight": (Integer(1, 65_535), "QoS 1 and 2 messages that a broker below MQTT 5.0 may have unacknowledged"),
+    "max_inflight": (
+        Integer(0, 65_535),
+        "unacknowledged messages of QoS 1 and 2; 0 = as the other broker says, or 100",
+    ),
+    "max_rate": (Integer(0, 10_000_000), "messages per second to the other broker; 0 = no limit"),
+    "max_bytes_rate": (Integer(0, 1 << 40), "bytes of their packets per second; 0 = no limit"),
     "retry": (Duration(0.1, 3600), "the longest time between attempts to connect"),
+    "max_queued_messages": (Integer(0, 1 << 31), "that wait for the other broker; 0 = as limits.max_queued_messages"),
+    "max_queued_bytes": (Size(0, 1 << 50), "of these messages; 0 = as limits.max_queued_bytes"),
+    "queue_policy": (Choice(("drop-new", "drop-old", "")), "when they are as many; empty = as limits.queue_policy"),
+    "wanted_only": (Boolean(), "carry messages that the receiving side wants only; between FlockMQ brokers"),
+    "max_wanted": (Integer(1, MAX_WANTED), "wanted filters of each side; with more, all of the rules' topics are"),
 }
 
 
@@ -226,6 +251,8 @@ def link(name: str, options: Mapping[str, object]) -> LinkConfig:
         raise ValueError(f"password or password_file, not both, in links.{name}")
     if (made.ca_file or made.certificate or made.insecure) and not made.secure:
         raise ValueError(f"an address mqtts://HOST:PORT in links.{name}, which has settings of TLS")
+    if made.wanted_only and (made.level < LEVELS["5"] or made.session_expiry < 1):
+        raise ValueError(f'version = "5" and a session_expiry in links.{name}, which has wanted_only')
     return made
 
 

@@ -23,6 +23,7 @@ from broker.storage.store import Store
 from broker.streams.message_log import MessageLog
 
 Done = Callable[[], object]
+QueueLimits = tuple[int, int, bool]  # messages, bytes, and whether the oldest message is dropped
 
 
 class Coordinator(ABC):
@@ -167,6 +168,13 @@ class Coordinator(ABC):
         Raises:
             NotNow: the store of the session does not reply; `stored_session` likewise.
         """
+
+    def limit_queue(self, client_id: bytes, limits: QueueLimits | None) -> None:
+        """Give the queue of a session limits of its own; None: those of the configuration.
+
+        In a cluster it must exist, and they stay with the session; so a link repeats them at each connection.
+        """
+        self.data_plane.turn.limit_queue(client_id, limits)
 
     async def stored_session(self, client_id: bytes) -> dict[str, int] | None:
         """The queue of a session that is stored elsewhere: `queued_messages`, `queued_bytes`; None if there is none."""

@@ -23,7 +23,7 @@ from broker.auth.authenticator import Identity, ReasonCode, Verdict
 from broker.auth.bans import Bans
 from broker.auth.connected_users import ConnectedUsers
 from broker.auth.flapping import Flapping
-from broker.config.link import CLIENT_ID_PREFIX, HOP, LISTENER
+from broker.config.link import CLIENT_ID_PREFIX, HOP, LISTENER, WANTED
 from broker.coordination.admission import Admission
 from broker.coordination.coordinator import Coordinator
 from broker.core import tenants
@@ -34,6 +34,7 @@ from broker.core.secret import Secret
 from broker.handlers.auth import WRONG, AuthHandler
 from broker.hooks.api import Client
 from broker.hooks.chain import HookChain, Question, Refused, client_of
+from broker.interest.guests import Guests, offers
 from broker.streams.since import PREFIX
 from broker.streams.streams import Streams
 
@@ -70,6 +71,7 @@ class ConnectHandler(Admission):
         secret: of the node.
         streams: of the node.
         retained_searches: of the node.
+        guests: of the node.
         subscribe: adds the subscriptions of the configuration to the session of a client that has connected.
     """
 
@@ -86,6 +88,7 @@ class ConnectHandler(Admission):
         secret: Secret,
         streams: Streams,
         retained_searches: RetainedSearches,
+        guests: Guests,
         subscribe: Callable[[Connection, Session], None],
     ) -> None:
         self._data_plane = data_plane
@@ -100,6 +103,7 @@ class ConnectHandler(Admission):
         self._secret = secret
         self._streams = streams
         self._retained_searches = retained_searches
+        self._guests = guests
         self._subscribe = subscribe
         self._prefix = f"flockmq-{secrets.token_hex(4)}-"  # assigned client ids are unique over restarts too
 
@@ -409,8 +413,12 @@ class ConnectHandler(Admission):
             tell["authentication_method"] = connection.authentication.method
             if connection.authentication.data:
                 tell["authentication_data"] = connection.authentication.data
-        if any(name == HOP for name, _ in asked.get("user_property", ())):
+        told = asked.get("user_property", ())
+        is_link = any(name == HOP for name, _ in told)
+        if is_link:
             tell["user_property"] = [(HOP, self._secret.identity)]  # another broker's link: by this it knows loops
+            if offers(told) and session.persistent:
+                tell["user_property"].append((WANTED, "1"))
         largest = asked.get("maximum_packet_size", 0)
         connack = encode(Connack(session_present=present, properties=tell), 5)
         if largest and len(connack) > largest:
@@ -428,6 +436,8 @@ class ConnectHandler(Admission):
             topic_aliases=min(asked.get("topic_alias_maximum", 0), config.mqtt.topic_alias_out),
             **capabilities,
         )
+        if is_link:
+            self._guests.attached(connection, session, told)
 
     def _capabilities(self, connection: Connection) -> _Capabilities:
         """The messages that are taken from a client; a link has another broker's, which its clients do not choose."""

@@ -38,9 +38,12 @@ class Dispatcher:
         self._sessions = data_plane.sessions
         self._streams = broker.streams
         self._retained_searches = broker.retained_searches
+        self._guests = broker.guests
         self._connected_users = broker.connected_users
         self._auth = AuthHandler(data_plane, broker.authenticator, broker.connected_users)
-        subscribe = SubscribeHandler(data_plane, coordinator, hooks, broker.streams, broker.retained_searches)
+        subscribe = SubscribeHandler(
+            data_plane, coordinator, hooks, broker.streams, broker.retained_searches, broker.guests
+        )
         self._connect = ConnectHandler(
             data_plane,
             coordinator,
@@ -53,10 +56,11 @@ class Dispatcher:
             broker.secret,
             broker.streams,
             broker.retained_searches,
+            broker.guests,
             subscribe.subscribe_configured,
         )
         self.publish = PublishHandler(data_plane, hooks).handle  # a message that hooks decide over
-        unsubscribe = UnsubscribeHandler(data_plane, coordinator, broker.streams)
+        unsubscribe = UnsubscribeHandler(data_plane, coordinator, broker.streams, broker.guests)
         disconnect = DisconnectHandler(data_plane, coordinator)
         # Packets after CONNECT that are not hot. Any other packet is one that only servers send.
         self._handlers: dict[type, Callable[[Connection, Session, Any], None]] = {
@@ -124,6 +128,7 @@ class Dispatcher:
         self._sessions.on_disconnected(connection.protocol_level if connection.session is not None else None)
         self._streams.detached(session)
         self._retained_searches.detached(session)
+        self._guests.detached(session)
         connection.detach()
         session.owner = None
         self._connected_users.on_disconnected(connection)

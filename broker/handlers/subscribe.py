@@ -23,6 +23,7 @@ from broker.core.retained_searches import RetainedSearches
 from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
 from broker.handlers.tenant_filters import qualified
 from broker.hooks.chain import HookChain, Refused, client_of
+from broker.interest.guests import Guests
 from broker.streams.since import PREFIX, is_stream, parse_since, split_stream
 from broker.streams.streams import Streams
 
@@ -64,6 +65,7 @@ class SubscribeHandler:
         hooks: called for each filter.
         streams: of the node.
         retained_searches: of the node.
+        guests: of the node.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class SubscribeHandler:
         hooks: HookChain,
         streams: Streams,
         retained_searches: RetainedSearches,
+        guests: Guests,
     ) -> None:
         self._data_plane = data_plane
         self._turn = data_plane.turn
@@ -80,6 +83,7 @@ class SubscribeHandler:
         self._hooks = hooks
         self._streams = streams
         self._retained_searches = retained_searches
+        self._guests = guests
 
     def handle(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         """Subscribe; SUBACK follows when the subscriptions hold everywhere, and retained messages follow SUBACK."""
@@ -203,6 +207,7 @@ class SubscribeHandler:
             if level == 3:  # has no failure code
                 connection.reject(CloseReason(None, f"SUBSCRIBE: {grant.reason}"))
                 return
+        self._guests.subscribed(session, packet, [name.decode() for name, _ in granted])
         suback = self._suback(connection, packet, grants, refused)
         identifier = packet.properties.get("subscription_identifier", 0)
         done = partial(self._acknowledge, connection, session, suback, granted, identifier)

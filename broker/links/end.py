@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from _speedups.codec.encode import encode
-from _speedups.codec.packets import Connack, Connect, Disconnect, Packet, Suback, Unsuback
+from _speedups.codec.packets import Connack, Connect, Disconnect, Packet, Publish, Suback, Unsuback
 from _speedups.net.listener import Endpoint, Listener
 from _speedups.net.reactor import Reactor
 from _speedups.protocol.client_events import reason_of
@@ -23,6 +23,7 @@ from broker.config.broker_url import SECURE, WEB
 from broker.config.link import CLIENT_ID_PREFIX, LISTENER, LinkConfig, address_of, path_of
 from broker.config.schema import LimitsConfig
 from broker.errors import ConnectError, ConnectionLostError
+from broker.links.pace import Pace
 
 TIMEOUT = 10.0  # seconds for connecting, and for a reply of a broker
 PINGREQ = b"\xc0\x00"
@@ -57,9 +58,12 @@ class End(ClientConnection):
         options: of the connection.
         relay: of its packets.
         lost: called when it has ended.
+        pace: of what it sends on; None: there is no limit.
     """
 
-    def __init__(self, options: Options, relay: LinkRelay, lost: Callable[[], object]) -> None:
+    def __init__(
+        self, options: Options, relay: LinkRelay, lost: Callable[[], object], pace: Pace | None = None
+    ) -> None:
         super().__init__(options, self._on_bytes, self._on_lost)
         self.address = options.address
         self.relay = relay
@@ -67,6 +71,10 @@ class End(ClientConnection):
         self.source: End | None = None  # the end whose packets come here
         self.reason = ""  # why it has ended
         self.heard = 0  # times that bytes have arrived
+        self.on_notice: Callable[[bytes], object] = lambda payload: None  # a message for the link itself
+        self._pace = pace
+        self._counted = (0, 0)  # messages and bytes that the pace knows
+        self._resting: asyncio.TimerHandle | None = None  # until it is within its pace
         self._on_end = lost
         self._reply: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()  # to the last `request`
         self._reply.cancel()
@@ -94,6 +102,8 @@ class End(ClientConnection):
             self.abort(reason_of(packet, 5), packet.reason_code)
         elif isinstance(packet, (Connack, Suback, Unsuback)) and not self._reply.done():
             self._reply.set_result(packet)
+        elif isinstance(packet, Publish):
+            self.on_notice(packet.payload)
 
     def pass_on(self) -> None:
         """Send on what the relay has for both ends."""
@@ -101,8 +111,28 @@ class End(ClientConnection):
             self.send(replies)
         if self.target is not None and (output := self.relay.take_output()):
             self.target.send(output)
+            if self._pace is not None:
+                self._keep_pace(self._pace)
             if not self.target.writable.is_set():
                 self.pause_reading()
+
+    def _keep_pace(self, pace: Pace) -> None:
+        """Rest after too many messages: they wait in the session, and acknowledgements with them."""
+        counted = self.relay.relayed, self.relay.relayed_bytes
+        seconds = pace.sent(counted[0] - self._counted[0], counted[1] - self._counted[1])
+        self._counted = counted
+        if seconds and self._resting is None:
+            self.pause_reading()
+            self._resting = asyncio.get_running_loop().call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = None
+        if self.target is not None and self.target.writable.is_set() and not self.transport.is_closing():
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self._resting is None:
+            super().resume_reading()
 
     def send(self, data: bytes) -> None:
         """Send bytes, unless the connection has ended: its session sends again what matters."""
@@ -182,27 +212,34 @@ async def dial(config: LinkConfig, url: str, relay: LinkRelay, lost: Callable[[]
         raise LinkError(str(error)) from None
 
 
-async def adopt(reactor: Reactor, relay: LinkRelay, lost: Callable[[], object]) -> End:
+async def adopt(reactor: Reactor, relay: LinkRelay, lost: Callable[[], object], pace: Pace) -> End:
     """Open the connection to this broker. Raises LinkError."""
     ours, theirs = socket.socketpair()
     if reactor.adopt(theirs, Endpoint(_listener, transport="unix")) is None:
         ours.close()
         raise LinkError("this node has no room for one more connection (limits.max_connections)")
-    end = End(ThisNode(), relay, lost)
+    end = End(ThisNode(), relay, lost, pace)
     await asyncio.get_running_loop().create_connection(lambda: end, sock=ours)
     return end
 
 
 async def connect_remote(
-    end: End, config: LinkConfig, client_id: str, limits: LimitsConfig, mark: tuple[str, str], *, clean: bool, bit: bool
+    end: End,
+    config: LinkConfig,
+    client_id: str,
+    limits: LimitsConfig,
+    marks: list[tuple[str, str]],
+    *,
+    clean: bool,
+    bit: bool,
 ) -> Connack:
     """Send CONNECT to the other broker; returns its CONNACK, which accepts. Raises LinkError."""
     properties: dict[str, Any] = {}
     if config.level == LOCAL_LEVEL:
         properties["session_expiry_interval"] = min(int(config.session_expiry), NEVER)
-        properties["receive_maximum"] = limits.receive_maximum
+        properties["receive_maximum"] = min(limits.receive_maximum, config.max_inflight or PACKET_IDS)
         properties["maximum_packet_size"] = limits.max_packet_size
-        properties["user_property"] = [mark]
+        properties["user_property"] = marks
     packet = encode(
         Connect(
             client_id=client_id,

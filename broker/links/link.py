@@ -13,9 +13,12 @@ from _speedups.codec.packets import Connack, Subscribe, Unsubscribe
 from _speedups.protocol.link_relay import Echoes, LinkRelay, TopicRule
 from _speedups.session.session import Session
 from broker import logs
-from broker.config.link import CLIENT_ID_PREFIX, HOP, LinkConfig, Rule
+from broker.config.link import CLIENT_ID_PREFIX, HOP, NOTICE, SENDS, WANTED, LinkConfig, Rule
+from broker.coordination.coordinator import QueueLimits
 from broker.core.data_plane import DataPlane
-from broker.core.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING_SHIFT
+from broker.interest.filters import Rows
+from broker.interest.interest import Interest
+from broker.interest.neighbours import Neighbour
 from broker.links.end import (
     LOCAL_LEVEL,
     PACKET_IDS,
@@ -28,14 +31,15 @@ from broker.links.end import (
     connect_remote,
     dial,
 )
+from broker.links.exchange import OPTIONS, REFUSED, Exchange, is_offered
+from broker.links.pace import Pace
 
 FIRST_RETRY = 0.2  # seconds until the second attempt to connect; twice as long each time, up to `retry`
 STABLE = 10.0  # seconds connected after which the next wait is the first again
 PING_SECONDS = 15.0  # at most, between two PINGREQ
+UNKNOWN_WINDOW = 100  # unacknowledged messages that a broker gets which does not say how many it takes
 DISCONNECT = b"\xe0\x00"
-REFUSED = 0x80  # reason codes from this one on are refusals
 MAX_PACKET_SIZE = 268_435_460  # bytes: the longest fixed header and the largest Remaining Length
-WHEN_NEW = 1 << RETAIN_HANDLING_SHIFT  # retained messages are sent only if the subscription is new
 
 ENDS = ("unmatched", "invalid", "too_large", "looped", "echoed")  # reasons for which a message ends at the link
 
@@ -47,6 +51,8 @@ class Host(NamedTuple):
 
     data_plane: Callable[[], DataPlane]
     identity: Callable[[], str]  # of this broker, the same at all its nodes and after a restart
+    interest: Callable[[], Interest]  # the topic filters that this broker wants
+    limit_queue: Callable[[bytes, QueueLimits | None], None]  # of a session
 
 
 class Direction:
@@ -96,7 +102,9 @@ class Link:
         self.since = time.time()
         self.reason = ""  # why it is not connected
         self.address = ""  # of the other broker, of the last attempt
-        self.refused_filters: list[str] = []  # that the other broker does not let it subscribe to
+        self._refused_filters: list[str] = []  # that the other broker does not let it subscribe to
+        self._exchange: Exchange | None = None  # of wanted filters, while connected
+        self._swept = False  # copies of retained messages that are no longer wanted were looked for
 
     @property
     def client_id(self) -> bytes:
@@ -105,7 +113,7 @@ class Link:
 
     def described(self) -> dict[str, Any]:
         """The link, for the API."""
-        session = self._host.data_plane().sessions.get(self.client_id)
+        session, exchange = self._host.data_plane().sessions.get(self.client_id), self._exchange
         return {
             "name": self.config.name,
             "state": self.state,
@@ -113,7 +121,8 @@ class Link:
             "reason": self.reason,
             "address": self.address,
             "waiting": session.queue_length if session is not None else 0,
-            "refused_filters": self.refused_filters,
+            "refused_filters": exchange.refused if exchange is not None else self._refused_filters,
+            "wanted": None if exchange is None else {"here": exchange.here, "there": exchange.there},
             "out": self._out.described(),
             "in": self._in.described(),
         }
@@ -168,6 +177,7 @@ class Link:
         if self.state != "waiting":
             self._enter("connecting")
         lost = asyncio.Event()
+        self._limit_queue()
         plane, own = self._host.data_plane(), self._host.identity()
         self.address = self.config.url[self._attempts % len(self.config.url)]
         echoes = Echoes() if self._sees_echoes() else None
@@ -176,38 +186,65 @@ class Link:
         async with _closing(remote):
             connack = await self._greet(remote, plane)
             relay = self._make_out(own, connack, echoes)
-            local = await adopt(plane.reactor, relay, lost.set)
+            pace = Pace(self.config.max_rate, self.config.max_bytes_rate)
+            local = await adopt(plane.reactor, relay, lost.set, pace)
             async with _closing(local):
-                window = connack.properties.get("receive_maximum", PACKET_IDS)
-                if self.config.level < LOCAL_LEVEL:
-                    window = self.config.max_inflight
+                window = self._window(connack)
                 present = (await connect_local(local, self.config.name, window)).session_present
+                self._limit_queue()  # a new session has none yet
+                session = self._session(plane)
+                exchange = self._make_exchange(plane, session, local, remote, connack)
                 local.begin()
                 remote.begin(*_marks_of(connack))
                 if not present and self._continues(connack):
                     # Packet identifiers begin anew at this side: the other one must not take them for those it knows.
                     await self._end_remote_session()
                     raise LinkError("the session at this broker is new: it begins anew at the other one, too")
-                session = self._session(plane)
                 if not self._continues(connack):
                     relay.release([packet_id for packet_id, *_ in session.awaited()])
                     local.pass_on()
-                packet_id = (session.next_number + PACKET_IDS // 2) % PACKET_IDS + 1  # far from those in use
-                await self._subscribe_local(local, plane, connack.properties.get("maximum_qos", 2))
-                await self._subscribe_remote(remote, packet_id)
+                if exchange is not None:
+                    await exchange.begin()
+                else:
+                    packet_id = (session.next_number + PACKET_IDS // 2) % PACKET_IDS + 1  # far from those in use
+                    await self._subscribe_local(local, plane, connack.properties.get("maximum_qos", 2))
+                    await self._subscribe_remote(remote, packet_id)
                 self._out.use(local.relay)
                 self._in.use(remote.relay)
+                self._exchange = exchange
                 try:
                     local.connect_to(remote)
                     remote.connect_to(local)
                     self._enter("connected")
                     self._logged = ""
                     log.info("link is connected", link=self.config.name, address=self.address)
-                    await self._watch(remote, lost, connack, echoes)
+                    async with _following(exchange, remote, sweep=not self._swept):
+                        self._swept = True
+                        await self._watch(remote, lost, connack, echoes)
                 finally:
+                    self._exchange = None
                     self._out.use(None)
                     self._in.use(None)
                 raise LinkError(remote.reason or local.reason)
+
+    def _limit_queue(self) -> None:
+        """Set the limits of the queue here, if the link has its own."""
+        config, limits = self.config, self._host.data_plane().config.limits
+        own: QueueLimits | None = None
+        if config.max_queued_messages or config.max_queued_bytes or config.queue_policy:
+            own = (
+                config.max_queued_messages or limits.max_queued_messages,
+                config.max_queued_bytes or limits.max_queued_bytes,
+                (config.queue_policy or limits.queue_policy) == "drop-old",
+            )
+        self._host.limit_queue(self.client_id, own)
+
+    def _window(self, connack: Connack) -> int:
+        """The number of unacknowledged messages that the other broker gets; below level 5 it says nothing itself."""
+        if self.config.level < LOCAL_LEVEL:
+            return self.config.max_inflight or UNKNOWN_WINDOW
+        window: int = connack.properties.get("receive_maximum", PACKET_IDS)
+        return min(window, self.config.max_inflight or window)
 
     def _session(self, plane: DataPlane) -> Session:
         session = plane.sessions.get(self.client_id)
@@ -233,6 +270,7 @@ class Link:
             control_characters=plane.config.mqtt.control_characters,
             refused_marks=[_mark(own)],
             remembered=echoes,
+            notices=NOTICE.encode() if self.config.wanted_only else b"",
         )
 
     def _make_out(self, own: str, connack: Connack, echoes: Echoes | None) -> LinkRelay:
@@ -261,10 +299,36 @@ class Link:
             self.config,
             self._client_id_there(),
             plane.config.limits,
-            (HOP, self._host.identity()),
+            self._marks(),
             clean=clean,
             bit=self._bridge_bit,
         )
+
+    def _marks(self) -> list[tuple[str, str]]:
+        """The user properties of CONNECT: by them another FlockMQ knows the link."""
+        marks = [(HOP, self._host.identity())]
+        if self.config.wanted_only:
+            marks.append((WANTED, f"1 {self.config.max_wanted}"))
+            marks += [(SENDS, rule.remote_filter) for rule in self.config.topics if rule.is_out]
+        return marks
+
+    def _make_exchange(
+        self, plane: DataPlane, session: Session, local: End, remote: End, connack: Connack
+    ) -> Exchange | None:
+        """The exchange of wanted filters, if both sides take part; else the rules' filters are wanted there."""
+        interest = self._host.interest()
+        if self.config.wanted_only and is_offered(connack):
+            exchange = Exchange(self.config, plane, interest, session, local, remote, connack)
+            remote.on_notice = exchange.on_report
+            return exchange
+        neighbours, client_id = interest.neighbours, session.client_id
+        if self.config.wanted_only:
+            log.warning("the other broker takes no part in wanted_only: all that the rules name is carried")
+            rows: Rows = {rule.local_filter: (self.config.name,) for rule in self.config.topics if rule.is_out}
+            neighbours.put(client_id, Neighbour(self.config.name, rows))
+        elif neighbours.get(client_id) is not None:
+            neighbours.remove(client_id)
+        return None
 
     def _continues(self, connack: Connack) -> bool:
         """Whether the session at the other broker is an earlier one; MQTT 3.1 does not say so."""
@@ -277,29 +341,30 @@ class Link:
             await self._greet(remote, plane, clean=True)
 
     async def _subscribe_local(self, local: End, plane: DataPlane, maximum_qos: int) -> None:
-        options = NO_LOCAL | RETAIN_AS_PUBLISHED | WHEN_NEW
         wanted = {rule.local_filter: min(rule.qos, maximum_qos) for rule in reversed(self.config.topics) if rule.is_out}
         session = self._session(plane)
         known = {topic_filter.decode() for topic_filter, *_ in plane.router.filters.all_of(session)}
         if stale := sorted(known - wanted.keys()):
             await local.request(encode(Unsubscribe(1, stale), LOCAL_LEVEL))
         if wanted:
-            filters = [(topic_filter, qos | options) for topic_filter, qos in wanted.items()]
+            filters = [(topic_filter, qos | OPTIONS) for topic_filter, qos in wanted.items()]
             suback = await local.request(encode(Subscribe(2, filters), LOCAL_LEVEL))
             if any(code >= REFUSED for code in suback.reason_codes):
                 raise LinkError("this node refused the subscriptions of its own link")
 
     async def _subscribe_remote(self, remote: End, packet_id: int) -> None:
-        options = NO_LOCAL | RETAIN_AS_PUBLISHED | WHEN_NEW if self.config.level == LOCAL_LEVEL else 0
+        options = OPTIONS if self.config.level == LOCAL_LEVEL else 0
         wanted = {rule.remote_filter: rule.qos for rule in reversed(self.config.topics) if rule.is_in}
-        self.refused_filters = []
+        self._refused_filters = []
         if wanted:
             filters = [(topic_filter, qos | options) for topic_filter, qos in wanted.items()]
             suback = await remote.request(encode(Subscribe(packet_id, filters), self.config.level))
             answers = zip(wanted, suback.reason_codes, strict=False)
-            self.refused_filters = [topic_filter for topic_filter, code in answers if code >= REFUSED]
-            if self.refused_filters:
-                log.error("the other broker refused subscriptions", link=self.config.name, filters=self.refused_filters)
+            self._refused_filters = [topic_filter for topic_filter, code in answers if code >= REFUSED]
+            if self._refused_filters:
+                log.error(
+                    "the other broker refused subscriptions", link=self.config.name, filters=self._refused_filters
+                )
 
     # ---- connected ----
 
@@ -339,6 +404,30 @@ async def _within(seconds: float, event: Awaitable[object]) -> bool:
             await event
             return True
     return False
+
+
+@contextlib.asynccontextmanager
+async def _following(exchange: Exchange | None, remote: End, *, sweep: bool):  # type: ignore[no-untyped-def]
+    """Follow the wanted filters of both sides meanwhile; a failure ends the connection."""
+    if exchange is None:
+        yield
+        return
+
+    async def follow() -> None:
+        try:
+            await exchange.follow(sweep=sweep)
+        except LinkError as error:
+            remote.abort(str(error))
+        except Exception as error:  # a fault of this program: other links, and this one later, must go on
+            log.exception("exchange of wanted filters has failed")
+            remote.abort(repr(error))
+
+    task = asyncio.get_running_loop().create_task(follow())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

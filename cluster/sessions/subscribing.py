@@ -46,10 +46,10 @@ class Subscribing:
                 more = (identifier,) if identifier else ()
                 self._journal.change(("subscribed", session.client_id, session.session_id, name, options, *more))
                 if name not in wanted:
-                    self._routes.add(name, 0)
+                    self._routes.add(name, clean=False)
                 wanted[name] = options
             elif self._filters.subscribe(session, name, options, identifier):
-                self._routes.add(name, qos)
+                self._routes.add(name, qos, clean=True)
             else:
                 self._routes.raise_to(name, qos)
 
@@ -60,6 +60,6 @@ class Subscribing:
             if wanted is not None:
                 if wanted.pop(name, None) is not None:
                     self._journal.change(("unsubscribed", session.client_id, session.session_id, name))
-                    self._routes.remove([name])
+                    self._routes.remove([name], clean=False)
             elif self._filters.unsubscribe(session, name):
-                self._routes.remove([name])
+                self._routes.remove([name], clean=True)

@@ -189,7 +189,7 @@ class TakeOver:
         if session.kind == SessionKind.SHARED:
             claim.filters = dict(plane.router.filters.subscriptions_of(session))
             for name in claim.filters:
-                self._routes.add(name, 0)
+                self._routes.add(name, clean=False)
         if len(plane.turn.journal):
             self._barrier.when_applied(welcome)
         else:
@@ -242,12 +242,12 @@ class TakeOver:
         elif found is not None:
             will.publish(self._plane.router, session.client_id, found, claim.epoch)
         if session.kind == SessionKind.SHARED:
-            self._routes.remove(claim.filters)
+            self._routes.remove(claim.filters, clean=False)
             sent = session.unload()
             if not session.subscriptions_held:
                 sessions.end(session)
         else:
-            self._routes.remove([name for name, _ in filters.subscriptions_of(session)])
+            self._routes.remove([name for name, _ in filters.subscriptions_of(session)], clean=True)
             sessions.end(session)
             sent = 0
         if claim.epoch:

@@ -32,6 +32,7 @@ LAYERS: dict[str, list[str]] = {
         "hooks",
         "tracing",
         "streams",
+        "interest",
         "coordination",
         "broker",
         "metrics",

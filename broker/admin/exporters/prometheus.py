@@ -26,6 +26,7 @@ LINK_FIGURES = (
     ("flockmq_link_messages_total", "counter", "Messages that a link has carried, out or in."),
     ("flockmq_link_refused_total", "counter", "Messages of QoS 1 and 2 that their receiver refused."),
     ("flockmq_link_ended_total", "counter", "Messages that ended at a link, by the reason."),
+    ("flockmq_link_wanted", "gauge", "Topic filters that the receiver of a direction asks for, with wanted_only."),
 )
 MAX_TENANTS = 100  # that have figures of their own: the first that the node has seen
 TENANT_FIGURES = (
@@ -99,14 +100,17 @@ def _links(links: list[dict[str, Any]], label: str) -> Iterator[str]:
     """The state and the counters of each link."""
     up = [(f'link="{link["name"]}"', int(link["state"] == "connected")) for link in links]
     waiting = [(f'link="{link["name"]}"', link["waiting"]) for link in links]
-    messages, dropped, ended = [], [], []
+    messages, dropped, ended, wanted = [], [], [], []
     for link in links:
+        for direction, side in (("out", "there"), ("in", "here")):
+            if link["wanted"] is not None:
+                wanted.append((f'link="{link["name"]}",direction="{direction}"', link["wanted"][side]))
         for direction in ("out", "in"):
             labels, found = f'link="{link["name"]}",direction="{direction}"', link[direction]
             messages.append((labels, found["messages"]))
             dropped.append((labels, found["refused"]))
             ended += [(f'{labels},reason="{reason}"', number) for reason, number in found["ended"].items()]
-    rows = zip(LINK_FIGURES, (up, waiting, messages, dropped, ended), strict=True)
+    rows = zip(LINK_FIGURES, (up, waiting, messages, dropped, ended, wanted), strict=True)
     for (name, kind, text), values in rows if links else ():
         yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
         yield from (f"{name}{{{labels},{label}}} {value}" for labels, value in values)

@@ -14,6 +14,8 @@ const COLUMNS = [
   ["Waiting", (link) => count(link.waiting), "number"],
   ["Out", (link) => count(link.out.messages), "number"],
   ["In", (link) => count(link.in.messages), "number"],
+  ["Wanted there", (link) => (link.wanted ? count(link.wanted.there) : ""), "number"],
+  ["Wanted here", (link) => (link.wanted ? count(link.wanted.here) : ""), "number"],
 ];
 
 export function show(host) {

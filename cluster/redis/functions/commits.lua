@@ -42,12 +42,18 @@ end
 -- Append the messages of the push with this number to their queue.
 local function push_one(number, job)
   local prefix, node, messages, firsts = job.prefix, job.node, job.messages, job.firsts
-  local most, most_bytes = job.most, job.most_bytes
+  local most, most_bytes, drop_old = job.most, job.most_bytes, job.drop_old
   local item = job.list[number]
   local cid, incarnation = item[1], item[2]
   local key = prefix .. 's:' .. cid
-  local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z', 'n')
+  local state = redis.call('HMGET', key, 'o', 'x', 'h', 'b', 'z', 'n', 'm')
   local owner = state[1]
+  if state[7] then
+    local own, own_bytes, policy = string.match(state[7], '^(%d+) (%d+) ([01])$')
+    if own then
+      most, most_bytes, drop_old = tonumber(own), tonumber(own_bytes), policy == '1'
+    end
+  end
   local first, count, dropped = 0, #item - 2, 0
   if state[2] and tonumber(state[2]) == incarnation then
     local queue = prefix .. 'q:' .. cid
@@ -65,7 +71,7 @@ local function push_one(number, job)
       note_tail(key, incarnation, head + length - #values)
     end
     if length > most or (bytes > most_bytes and length > 1) then
-      if job.drop_old and owner == '' then
+      if drop_old and owner == '' then
         local kept = math.max(state[6] - head, 0)     -- entries that may have been sent
         if kept > 0 then
           length, bytes, marks, dropped = drop_unsent(prefix, cid, head, kept, length, bytes, marks, most, most_bytes)
@@ -82,7 +88,7 @@ local function push_one(number, job)
         end
         redis.call('HSET', key, 'h', head, 'z', marks)
         count = math.min(count, length - kept)
-      elseif not (job.drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
+      elseif not (drop_old and length <= 2 * most and bytes <= 2 * most_bytes) then
         while count > 0 and (length > most or (bytes > most_bytes and length > 1)) do
           bytes = bytes - #redis.call('RPOP', queue)
           length = length - 1

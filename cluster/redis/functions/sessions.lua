@@ -238,6 +238,16 @@ register('flockmq_purge', function(args)
   return 'purged'
 end)
 
+-- args: prefix, node, client id, the limits of its queue: messages, bytes, 1 = drop the oldest; or nothing = as configured.
+register('flockmq_limit', function(args)
+  local prefix, node, cid, limits = args[1], args[2], args[3], args[4]
+  local key = prefix .. 's:' .. cid
+  if not live(prefix, node) or not redis.call('HGET', key, 'x') then
+    return 0
+  end
+  return limits == '' and redis.call('HDEL', key, 'm') or redis.call('HSET', key, 'm', limits)
+end)
+
 -- args: prefix, node, seconds, max. Ends persistent sessions whose clients have been offline that long.
 -- Returns how many.
 register({function_name = 'flockmq_expire', flags = {'allow-oom'}, callback = function(args)

@@ -39,7 +39,7 @@ def announced(count: int, qos: int = 1) -> int:
     changes = Changes()
     routes = Routes(changes)  # type: ignore[arg-type]
     for _ in range(count):
-        routes.add(FILTER.encode(), qos)
+        routes.add(FILTER.encode(), qos, clean=True)
     return int(changes.records[-1][2])
 
 
@@ -54,13 +54,13 @@ def test_joins_of_large_groups_make_few_changes() -> None:
     changes = Changes()
     routes = Routes(changes)  # type: ignore[arg-type]
     for _ in range(1000):
-        routes.add(FILTER.encode(), 1)
+        routes.add(FILTER.encode(), 1, clean=True)
     assert len(changes.records) == 15
     for _ in range(999):
-        routes.remove([FILTER.encode()])
+        routes.remove([FILTER.encode()], clean=True)
     assert len(changes.records) == 29
     assert changes.records[-1] == ("route", FILTER.encode(), 1 | 1 << 2)
-    routes.remove([FILTER.encode()])
+    routes.remove([FILTER.encode()], clean=True)
     assert changes.records[-1] == ("unroute", FILTER.encode())
 
 
@@ -68,8 +68,18 @@ def test_routes_of_other_filters_have_no_number() -> None:
     changes = Changes()
     routes = Routes(changes)  # type: ignore[arg-type]
     for qos in (0, 0, 2, 1):
-        routes.add(b"t/#", qos)
+        routes.add(b"t/#", qos, clean=True)
     assert changes.records == [("route", b"t/#", 0), ("route", b"t/#", 2)]
+
+
+def test_a_route_says_when_only_persistent_sessions_have_its_filter() -> None:
+    changes = Changes()
+    routes = Routes(changes)  # type: ignore[arg-type]
+    for clean in (False, False, True):
+        routes.add(b"t/#", 1 if clean else 0, clean=clean)
+    routes.remove([b"t/#"], clean=True)
+    routes.remove([b"t/#"], clean=False)
+    assert changes.records == [("route", b"t/#", 8), ("route", b"t/#", 1), ("route", b"t/#", 8 | 1)]
 
 
 def spread(counts: list[int], messages: int) -> list[int]:

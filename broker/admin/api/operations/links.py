@@ -5,7 +5,7 @@ from typing import Any
 
 from broker.admin.api.aggregate import call, failures, values
 from broker.admin.api.operation import FAILURES, Operation, Request
-from broker.admin.api.schema import array, integer, record, text
+from broker.admin.api.schema import array, integer, nullable, record, text
 from broker.admin.http.problems import missing
 from broker.config.link import CLIENT_ID_PREFIX, NAME
 from broker.links.link import ENDS
@@ -37,6 +37,15 @@ LINK = record(
         "address": text("of the other broker, as it was tried last"),
         "waiting": integer("messages for the other broker that it has not acknowledged"),
         "refused_filters": array(text(), "topic filters that the other broker does not grant"),
+        "wanted": nullable(
+            record(
+                {
+                    "here": integer("topic filters that the other broker is asked for"),
+                    "there": integer("topic filters that the other broker asks for"),
+                },
+                description="with `wanted_only`, while connected; null: all that the rules name is carried",
+            )
+        ),
         "out": DIRECTION,
         "in": DIRECTION,
     }

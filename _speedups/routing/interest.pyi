@@ -1,0 +1,7 @@
+from collections.abc import Container
+
+from _speedups.routing.subscriptions import SubscriptionTree
+
+def wanted_filters(
+    tree: SubscriptionTree, scope: list[bytes], passed_over: Container[bytes], most: int, visits: int
+) -> list[bytes] | None: ...
