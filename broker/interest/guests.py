@@ -64,7 +64,7 @@ class Guests:
         rights = session.rights
         known = [scope for scope in scopes if rights is None or rights.may_publish(scope.encode())]
         unknown = [scope for scope in scopes if scope not in known]
-        watch = Watch(self._interest, known, identity, session.client_id, most)
+        watch = Watch(self._interest, known, identity, most)
         known_before = self._neighbours.get(session.client_id)
         rows: Rows = {}
         if known_before is not None and known_before.identity == identity:

@@ -48,12 +48,10 @@ class Interest:
         parts = (intersection(name, scope) for name in names)
         return list(dict.fromkeys(part for part in parts if part is not None))
 
-    def of_others(self, scopes: list[str], peer: str, session: bytes) -> Rows:
-        """The filters of other neighbours than the peer, those that are not wanted by way of it."""
+    def of_others(self, scopes: list[str], peer: str) -> Rows:
+        """The filters of other neighbours than the peer: a path begins with its neighbour, and none has the peer."""
         found: Rows = {}
-        for client_id, neighbour in self.neighbours.reporting():
-            if client_id == session or neighbour.identity == peer:
-                continue
+        for neighbour in self.neighbours.reporting():
             for name, path in neighbour.rows.items():
                 parts = () if peer in path else (intersection(name, scope) for scope in scopes)
                 for part in parts:
@@ -69,15 +67,13 @@ class Watch:
         interest: of this broker.
         scopes: topic filters of the messages that the neighbour can send.
         peer: identity of the neighbour.
-        session: client id of its session.
         most: rows; with more, each scope is one.
     """
 
-    def __init__(self, interest: Interest, scopes: list[str], peer: str, session: bytes, most: int) -> None:
+    def __init__(self, interest: Interest, scopes: list[str], peer: str, most: int) -> None:
         self._interest = interest
         self.scopes = scopes
         self._peer = peer
-        self._session = session
         self._most = most
         self._version = (-1, -1)
         self._not_before = 0.0
@@ -108,7 +104,7 @@ class Watch:
         for name in before - own:
             self._lingering.setdefault(name, now)
         self._lingering = {name: since for name, since in self._lingering.items() if now - since <= LINGER}
-        found = self._interest.of_others(self.scopes, self._peer, self._session)
+        found = self._interest.of_others(self.scopes, self._peer)
         found.update(dict.fromkeys((*own, *self._lingering), ()))
         found = reduced(found)
         return found if len(found) <= self._most else collapsed(found, self.scopes)

@@ -94,10 +94,10 @@ class Neighbours:
         """The sessions whose subscriptions are not those of this broker's clients."""
         return self._own_links.union(self._known)
 
-    def reporting(self) -> list[tuple[bytes, Neighbour]]:
+    def reporting(self) -> list[Neighbour]:
         """The neighbours with a session; a link that is no longer configured has none, whatever waits for it."""
         return [
-            (client_id, neighbour)
+            neighbour
             for client_id, neighbour in self._known.items()
             if (client_id in self._own_links or not client_id.startswith(OWN_LINK))
             and self._sessions.get(client_id) is not None

@@ -65,7 +65,7 @@ class Exchange:
         self._maximum_qos = connack.properties.get("maximum_qos", 2)
         self._peer = dict(connack.properties.get("user_property", ()))[HOP]
         scopes = list(dict.fromkeys(rule.local_filter for rule in self._in))
-        self._watch = Watch(interest, scopes, self._peer, session.client_id, config.max_wanted)
+        self._watch = Watch(interest, scopes, self._peer, config.max_wanted)
         self._subscribed: dict[str, tuple[int, Path]] = {}  # at the other broker: QoS and path of each filter
         self._held: list[str] = []  # subscriptions there, made over earlier connections
         self._report: Rows | None = None  # of the other broker: not applied yet
