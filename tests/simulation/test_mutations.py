@@ -6,7 +6,7 @@ from tests.simulation.process import simulate
 
 MOST = 200  # seeds for each in the long form
 # Found soon, of each kind: text of the Lua library, and methods of Python classes.
-FEW = ("offline queue", "ack before Redis", "acks dropped", "dead node sent nothing")
+FEW = ("offline queue", "delayed message twice", "acks dropped", "dead node sent nothing")
 FEW_MOST = 60
 
 
