@@ -183,7 +183,7 @@ def test_guessing_tokens(guarded: tuple[HttpClient, dict[str, str]]) -> None:
     assert [reply.status for reply in replies] == [401] * 5 + [403] * 3
     assert int(replies[-1].headers["retry-after"]) >= 1
     guess.token = tokens["read"]  # whose token is good is not locked out by others behind the same address
-    assert guess.ask("GET", "/me").json == {"name": "read", "role": "read"}
+    assert guess.ask("GET", "/me").json == {"name": "read", "role": "read", "tenant": ""}
     assert guess.get("/metrics")["nodes"]["node"]["http_auth_failures"] == 5
 
 
