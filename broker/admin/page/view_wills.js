@@ -11,7 +11,7 @@ export function show(host) {
   const list = new List("Wills", "/wills", [
     ["Client", (will) => will.client_id], ["Topic", (will) => will.topic], ["Due in", (will) => span(will.due_in), "number"],
     ["QoS", (will) => `${will.qos}${will.retain ? ", retained" : ""}`, "number"], ["Size", (will) => bytes(will.bytes), "number"],
-    ...(mayChange() ? [["", (will) => h("button", { type: "button", class: "quiet", "aria-label": `Discard the will of ${will.client_id}`, onclick: () => discard(will) }, "Discard")]] : []),
+    ...(mayChange() ? [["Action", (will) => h("button", { type: "button", class: "quiet", "aria-label": `Discard the will of ${will.client_id}`, onclick: () => discard(will) }, "Discard")]] : []),
   ], { nothing: "No will waits." });
   const ask = () => list.ask(scope());
 
