@@ -28,7 +28,7 @@ MENU = ["Overview", "Clients", "Subscriptions", "Groups", "Retained", "Wills", "
 BROKER_VIEWS = ("topics", "links", "console", "analytics", "trace", "log", "tenants")
 WILL: dict[str, Any] = {"will_topic": "gone", "will_payload": b"w", "will_properties": {"will_delay_interval": 600}}
 STAYS: dict[str, Any] = {"clean_start": False, "properties": {"session_expiry_interval": 3600}}
-TILE = "return [...document.querySelectorAll('.tile')].find((t) => t.innerText.startsWith(arguments[0])).innerText"
+TILE = "return [...document.querySelectorAll('.tile')].find((t) => t.innerText.startsWith(arguments[0]))?.innerText"
 # All that the page has got or asked for: what is shown, its address and title, and each answer of the node.
 RECORD = """
 window.got = [];
