@@ -282,3 +282,19 @@ LOADS = (
     ("bytes/sent", "bytes_sent"),
     ("connections", "connections_opened"),
 )
+
+# Of each tenant at a node: name, kind, help; the names are those of `Tenant`.
+TENANT_FIGURES = (
+    ("connections", "gauge", "Connections of a tenant."),
+    ("sessions", "gauge", "Its sessions, connected or not."),
+    ("subscriptions", "gauge", "Its subscriptions."),
+    ("retained", "gauge", "Its retained messages."),
+    ("retained_bytes", "gauge", "Bytes of their topics and payloads."),
+    ("delayed", "gauge", "Its delayed messages that wait at this node."),
+    ("queued_bytes", "gauge", "Bytes of topics and payloads in its queues."),
+    ("received", "counter", "PUBLISH packets from its clients."),
+    ("received_bytes", "counter", "Payload bytes from its clients."),
+    ("sent", "counter", "PUBLISH packets to its clients."),
+    ("sent_bytes", "counter", "Payload bytes to its clients."),
+    ("dropped", "counter", "Its messages that a full queue or a slow client has lost."),
+)

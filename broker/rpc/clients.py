@@ -10,7 +10,7 @@ from broker.coordination.coordinator import Coordinator
 from broker.core.calls import Arguments
 from broker.core.data_plane import DataPlane
 from broker.core.subscription_options import MAXIMUM_QOS, NO_LOCAL, RETAIN_AS_PUBLISHED
-from broker.rpc.paging import first
+from broker.rpc.paging import first, in_scope
 
 Match = Callable[[Session], bool]
 
@@ -21,15 +21,13 @@ async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Argum
     """Sessions in the order of their client ids: of connected clients, or all.
 
     Arguments: `connected` (only those), `by` and `search` (a part of client_id or username, the start of address),
-    `after` (a client id), `limit`, and `prefix` (only client ids that begin so, searched behind it).
+    `after` (a client id), `limit`, and the scope of client ids, which are searched behind its prefix.
     """
-    prefix = arguments.get("prefix", "").encode()
-    matches, connected = _match(arguments["by"], arguments["search"], len(prefix)), arguments["connected"]
+    is_own, hidden = in_scope(arguments), len(arguments.get("prefix", "").encode())
+    matches, connected = _match(arguments["by"], arguments["search"], hidden), arguments["connected"]
     found = await first(
         data_plane.sessions,
-        lambda session: (
-            session.client_id.startswith(prefix) and (session.owner is not None or not connected) and matches(session)
-        ),
+        lambda session: is_own(session.client_id) and (session.owner is not None or not connected) and matches(session),
         lambda session: session.client_id,
         arguments["after"].encode(),
         arguments["limit"],
@@ -99,12 +97,12 @@ def described(options: int, identifier: int) -> dict[str, Any]:
 
 async def subscriptions(data_plane: DataPlane, arguments: Arguments) -> dict[str, Any]:
     """Subscriptions in the order of their filters: those that contain `search`, of `client_id` if given, after
-    `after` (filter and client id), `limit` of them; only of client ids that begin with `prefix`, if given."""
+    `after` (filter and client id), `limit` of them; only of client ids in the scope."""
     wanted, client_id = arguments["search"].encode(), arguments["client_id"].encode()
     session = data_plane.sessions.get(client_id)
     sessions = list(data_plane.sessions) if not client_id else [session] if session is not None else []
-    prefix = arguments.get("prefix", "").encode()
-    sessions = [session for session in sessions if session.client_id.startswith(prefix)] if prefix else sessions
+    is_own = in_scope(arguments)
+    sessions = [session for session in sessions if is_own(session.client_id)]
     rows = (
         (name, session.client_id, options, identifier)
         for session in sessions
@@ -135,11 +133,11 @@ def kick(data_plane: DataPlane, arguments: Arguments) -> bool:
 
 
 async def wills(coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
-    """Delayed wills of ended connections by their client ids, which begin with `prefix`: after `after`, `limit`."""
-    prefix = arguments.get("prefix", "").encode()
+    """Delayed wills of ended connections by their client ids, those in the scope: after `after`, `limit`."""
+    is_own = in_scope(arguments)
     found = await first(
         await coordinator.waiting_wills(),
-        lambda row: row[0].startswith(prefix),
+        lambda row: is_own(row[0]),
         lambda row: row[0],
         arguments["after"].encode(),
         arguments["limit"],

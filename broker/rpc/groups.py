@@ -7,7 +7,7 @@ from _speedups.session.group import Group
 from broker.coordination.coordinator import Coordinator
 from broker.core.calls import Arguments
 from broker.core.data_plane import DataPlane
-from broker.rpc.paging import first
+from broker.rpc.paging import first, in_scope
 
 PREVIEW = 20  # oldest messages that `one` describes
 
@@ -54,12 +54,12 @@ def settings_of(group: Group) -> dict[str, Any]:
 async def find(data_plane: DataPlane, coordinator: Coordinator, arguments: Arguments) -> dict[str, Any]:
     """Groups in the order of their names: those that contain `search`, after `after`, `limit` of them.
 
-    With `prefix` only those whose topic filter begins so.
+    Only those whose topic filter is in the scope.
     """
-    wanted, prefix = arguments["search"].encode(), arguments.get("prefix", "")
+    wanted, is_own = arguments["search"].encode(), in_scope(arguments)
     found = await first(
         list(data_plane.router.filters.groups.values()),
-        lambda group: wanted in group.name and split_shared(group.name.decode())[1].startswith(prefix),
+        lambda group: wanted in group.name and is_own(split_shared(group.name.decode())[1].encode()),
         lambda group: group.name,
         arguments["after"].encode(),
         arguments["limit"],

@@ -3,7 +3,7 @@
 from functools import partial
 
 from broker.core.calls import RpcMethods
-from broker.rpc import clients, groups, node
+from broker.rpc import clients, groups, node, tenants
 from broker.rpc.node_view import NodeView
 
 
@@ -17,6 +17,7 @@ def methods(view: NodeView) -> RpcMethods:
         "drain": partial(node.drain, view),
         "listeners": partial(node.listeners, view),
         "log_level": partial(node.log_level, view),
+        "tenants": partial(tenants.find, data_plane),
         "clients": partial(clients.find, data_plane, coordinator),
         "client": partial(clients.one, data_plane, coordinator),
         "subscriptions": partial(clients.subscriptions, data_plane),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
+from broker.core.calls import Arguments
+
 SLICE = 500  # items searched at a time: some tenths of a millisecond
 
 
@@ -14,6 +16,15 @@ class First(NamedTuple):
 
     items: list[Any]
     total: int  # number of all matches
+
+
+def in_scope(arguments: Arguments) -> Callable[[bytes], bool]:
+    """Whether a name is of the tenant that is asked for.
+
+    Arguments: `prefix` (names that begin so) and `without` (no names that begin so), both optional.
+    """
+    prefix, without = (arguments.get(name, "").encode() for name in ("prefix", "without"))
+    return lambda name: name.startswith(prefix) and not (without and name.startswith(without))
 
 
 async def first(

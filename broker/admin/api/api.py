@@ -23,6 +23,7 @@ from broker.admin.api.operations import (
     retained,
     settings,
     subscriptions,
+    tenants,
     wills,
 )
 from broker.admin.api.schema import Schema, check
@@ -36,6 +37,7 @@ from broker.rpc.node_view import NodeView
 OPERATIONS: tuple[Operation, ...] = (
     *nodes.OPERATIONS,
     *clients.OPERATIONS,
+    *tenants.OPERATIONS,
     *subscriptions.OPERATIONS,
     *groups.OPERATIONS,
     *links.OPERATIONS,

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from broker.admin.api.schema import Schema, array, integer, record, table, text
 from broker.admin.http.tokens import Holder
+from broker.core.tenants import ROOT as TENANTS
 from broker.core.tenants import prefix_of
 from broker.rpc.node_view import NodeView
 
@@ -18,7 +19,8 @@ MAX_NAME = 8192  # characters of a name in a URL, where MQTT allows 65 535 bytes
 TOPIC = text("a topic name", minLength=1, maxLength=MAX_NAME, pattern=r"^(?!\$SYS(/|$))[^+#\x00]+$")
 TOPIC_FILTER = text("a topic filter", minLength=1, maxLength=MAX_NAME, pattern=r"^[^\x00]+$")
 CLIENT_ID = text("a client identifier", minLength=1, maxLength=MAX_NAME)
-TENANT = text("only what is of this tenant", maxLength=200, default="")
+NO_TENANT = "/"  # as a name of a tenant, which none can have
+TENANT = text(f"only what is of this tenant; `{NO_TENANT}`: of none", maxLength=200, default="")
 LIMIT = integer("how many at most", minimum=1, maximum=MAX_LIMIT, default=100)
 AFTER = text("`next` of the previous page", maxLength=2 * MAX_NAME + 1)
 FAILURES = table(text(), "nodes that did not answer, and why: their items are missing")
@@ -36,7 +38,14 @@ class Request(NamedTuple):
     @property
     def prefix(self) -> str:
         """The prefix of the names to list: of the token's tenant, else of the argument `tenant`; empty: all."""
-        return prefix_of(self.holder.tenant or self.arguments.get("tenant", ""))
+        tenant = self.arguments.get("tenant", "")
+        return prefix_of(self.holder.tenant or ("" if tenant == NO_TENANT else tenant))
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """Arguments of calls that list names: those of a tenant, of none, or all."""
+        without = TENANTS if not self.prefix and self.arguments.get("tenant") == NO_TENANT else ""
+        return {"prefix": self.prefix, "without": without}
 
 
 class Operation(NamedTuple):

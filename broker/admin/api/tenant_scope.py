@@ -1,7 +1,7 @@
 """Tokens of tenants: the operations that they open, and names with and without the prefix of the tenant.
 
 The operations work with whole names. Here names of a request get the prefix, and those of the result lose it; an item
-of a list with a name that is not the tenant's is left out.
+of a list with a name that is not the tenant's is left out. Names of nodes, and what became of them, are not shown.
 """
 
 from http import HTTPStatus
@@ -17,11 +17,13 @@ OPERATIONS = frozenset(
     {
         "me", "clients", "client", "kick", "sessions", "end_session", "subscriptions", "groups", "group", "purge_group",
         "wills", "cancel_will", "browse_retained", "retained", "retained_messages", "clear_retained", "publish", "bans",
-        "ban", "unban",
+        "ban", "unban", "tenants",
     }
 )  # fmt: skip
 PLAIN = ("client_id", "filter", "parent")  # arguments that get the prefix in front
 NAMES = ("client_id", "topic", "filter", "group")  # in results
+NODE, FAILURES = "node", "failures"  # in results, too
+INCOMPLETE = {"": "a part of the broker did not answer: its items are missing"}
 
 
 def judge(operation: str, tenant: str) -> None:
@@ -68,10 +70,15 @@ def _shown(prefix: str, value: Any) -> Any:
         return [_shown(prefix, item) for item in value if not isinstance(item, dict) or _is_own(prefix, item)]
     if not isinstance(value, dict):
         return value
-    return {
-        name: _stripped(prefix, item) if name in NAMES and isinstance(item, str) else _shown(prefix, item)
-        for name, item in value.items()
-    }
+    return {name: _field(prefix, name, item) for name, item in value.items()}
+
+
+def _field(prefix: str, name: str, value: Any) -> Any:
+    if name == NODE:
+        return ""
+    if name == FAILURES:
+        return INCOMPLETE if value else {}
+    return _stripped(prefix, value) if name in NAMES and isinstance(value, str) else _shown(prefix, value)
 
 
 def _is_own(prefix: str, item: dict[str, Any]) -> bool:

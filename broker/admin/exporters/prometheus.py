@@ -10,7 +10,7 @@ from typing import Any
 from _speedups.net.listener import Listener
 from _speedups.session.tenant import Tenant
 from broker.broker import Broker
-from broker.metrics import METRICS
+from broker.metrics import METRICS, TENANT_FIGURES
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 LISTENER_FIGURES = (
@@ -29,20 +29,6 @@ LINK_FIGURES = (
     ("flockmq_link_wanted", "gauge", "Topic filters that the receiver of a direction asks for, with wanted_only."),
 )
 MAX_TENANTS = 100  # that have figures of their own: the first that the node has seen
-TENANT_FIGURES = (
-    ("connections", "gauge", "Connections of a tenant."),
-    ("sessions", "gauge", "Its sessions, connected or not."),
-    ("subscriptions", "gauge", "Its subscriptions."),
-    ("retained", "gauge", "Its retained messages."),
-    ("retained_bytes", "gauge", "Bytes of their topics and payloads."),
-    ("delayed", "gauge", "Its delayed messages that wait at this node."),
-    ("queued_bytes", "gauge", "Bytes of topics and payloads in its queues."),
-    ("received", "counter", "PUBLISH packets from its clients."),
-    ("received_bytes", "counter", "Payload bytes from its clients."),
-    ("sent", "counter", "PUBLISH packets to its clients."),
-    ("sent_bytes", "counter", "Payload bytes to its clients."),
-    ("dropped", "counter", "Its messages that a full queue or a slow client has lost."),
-)
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 

@@ -40,6 +40,8 @@ export function facts(pairs) {
 }
 
 export const empty = (text) => h("p", { class: "empty" }, text);
+// What is missing in a list: of each node, or of the broker for who is not to know its nodes.
+export const silent = (failures = {}) => Object.entries(failures).map(([node, why]) => fault(node ? `${node}: ${why}` : why));
 export const fault = (error) => h("p", { class: "fault", role: "alert" }, error.message ?? String(error));
 
 // Say something at the page's corner, also to who listens to the page.

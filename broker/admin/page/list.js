@@ -1,7 +1,7 @@
 // A table of what the API lists, page by page.
 
 import { get } from "./api.js";
-import { empty, fault, h, put } from "./dom.js";
+import { empty, fault, h, put, silent } from "./dom.js";
 
 // columns: [name, function of an item -> text or element, class].
 export function table(name, columns, items, { onopen } = {}) {
@@ -46,15 +46,14 @@ export class List {
     if (this.asking === asking) this.element.setAttribute("aria-busy", "false");
   }
 
-  #draw({ next, total, failures = {} }) {
-    const silent = Object.entries(failures).map(([node, why]) => fault(`${node}: ${why}`));
+  #draw({ next, total, failures }) {
     if (!this.items.length) {
-      put(this.element, silent, empty(this.nothing));
+      put(this.element, silent(failures), empty(this.nothing));
       return;
     }
     const said = total === undefined ? "" : `${this.items.length} of ${total}`;
     const more = next && h("button", { type: "button", class: "quiet", onclick: () => this.#more(next) }, "Show more");
-    put(this.element, silent, table(this.name, this.columns, this.items, this),
+    put(this.element, silent(failures), table(this.name, this.columns, this.items, this),
       h("div", { class: "bar" }, h("span", { class: "small muted grow" }, said), more));
   }
 }

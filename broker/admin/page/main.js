@@ -1,11 +1,12 @@
 // The page: finds the view that the address names, shows it, and asks for a token where one is needed.
 
-import { get, token } from "./api.js";
+import { token } from "./api.js";
 import { forToken } from "./ask.js";
-import { fault, h, put } from "./dom.js";
+import { fault, field, h, put } from "./dom.js";
 import * as pulse from "./pulse.js";
 import * as theme from "./theme.js";
-import { VIEWS } from "./views.js";
+import { BY_TENANT, views } from "./views.js";
+import { ask, who } from "./who.js";
 
 const main = document.getElementById("main");
 let leave = () => {};
@@ -14,13 +15,13 @@ let asking = false;
 
 function place() {
   const [name, query = ""] = location.hash.replace(/^#\//, "").split("?");
-  return { name: VIEWS.some(([known]) => known === name) ? name : "overview", query: new URLSearchParams(query) };
+  return { name: views().some(([known]) => known === name) ? name : "overview", query: new URLSearchParams(query) };
 }
 
 async function show() {
   if (location.hash === "#main") return;
   const { name, query } = place();
-  const [, title, load] = VIEWS.find(([known]) => known === name);
+  const [, title, load] = views().find(([known]) => known === name);
   const mine = ++turn;
   leave();
   leave = () => {};
@@ -30,28 +31,45 @@ async function show() {
       link.scrollIntoView({ block: "nearest", inline: "nearest" });
     } else link.removeAttribute("aria-current");
   }
-  document.title = `${title} · FlockMQ`;
+  document.title = [title, who.tenant, "FlockMQ"].filter(Boolean).join(" · ");
   try {
     const view = await load();
     if (mine !== turn) return;
     const host = h("div", { "data-view": name });
-    put(main, host);
+    put(main, choice(name), host);
     leave = view.show(host, query) ?? (() => {});
   } catch (error) {
     put(main, fault(error));
   }
 }
 
+// Of which tenant a list is, for operators; nothing where there is no choice.
+function choice(name) {
+  if (!who.tenants.length || !BY_TENANT.includes(name)) return null;
+  const options = [["", "all"], ["/", "without a tenant"], ...who.tenants.map((tenant) => [tenant, tenant])];
+  const select = h("select", { name: "tenant" }, ...options.map(([value, words]) => h("option", { value, selected: value === who.chosen }, words)));
+  select.addEventListener("change", async () => {
+    who.chosen = select.value;
+    await show();
+    main.querySelector("[name=tenant]")?.focus();
+  });
+  return h("div", { class: "bar" }, field("Tenant", select));
+}
+
 async function signIn(reason) {
   if (asking) return;
   asking = true;
+  leave();
+  leave = () => {};
   pulse.stop();
+  pulse.forget();
+  put(main);
   for (let why = reason; ;) {
     const given = await forToken(why);
     if (!given) continue;
     token.set(given);
     try {
-      await get("/me");
+      await ask();
       break;
     } catch (error) {
       token.clear();
@@ -64,12 +82,14 @@ async function signIn(reason) {
 
 function begin() {
   document.getElementById("sign-out").hidden = !token.get();
+  const name = document.getElementById("of");
+  name.textContent = name.title = who.tenant;
+  put(document.getElementById("views"), views().map(([key, title]) => h("a", { href: `#/${key}`, "data-name": key }, title)));
   pulse.start();
   show();
 }
 
 theme.begin();
-put(document.getElementById("views"), VIEWS.map(([name, title]) => h("a", { href: `#/${name}`, "data-name": name }, title)));
 addEventListener("hashchange", () => {
   show();
   if (location.hash !== "#main") main.focus({ preventScroll: true });
@@ -80,7 +100,7 @@ addEventListener("pagehide", () => {
   leave = () => {};
   pulse.stop();
 });
-document.addEventListener("visibilitychange", () => (document.hidden || asking ? pulse.stop() : pulse.start()));
+document.addEventListener("visibilitychange", () => (document.hidden || asking || !who.role ? pulse.stop() : pulse.start()));
 addEventListener("pageshow", (event) => event.persisted && begin());
 addEventListener("token-needed", () => signIn("This node takes a token."));
 document.getElementById("sign-out").addEventListener("click", () => {
@@ -91,6 +111,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
-get("/me").then(begin, (error) => {
+ask().then(begin, (error) => {
   if (error.status !== 401) put(main, fault(error));
 });

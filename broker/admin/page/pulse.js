@@ -1,9 +1,11 @@
-// The figures of all nodes, each second, for whoever listens: the rates of the last two minutes are kept here.
+// The figures of all nodes, or of the tenant, each second, for whoever listens: the rates of the last two minutes are kept here.
 
-import { events } from "./api.js";
+import { events, get } from "./api.js";
+import { who } from "./who.js";
 
 const KEPT = 120;
 const LONGEST_WAIT = 8000;
+const EVERY = 1000;
 
 export const pulse = Object.assign(new EventTarget(), { history: [], latest: null, state: "connecting" });
 
@@ -20,11 +22,27 @@ export function stop() {
   running = null;
 }
 
+// Nothing of who was signed in before.
+export function forget() {
+  Object.assign(pulse, { history: [], latest: null });
+}
+
+const pause = (time) => new Promise((done) => setTimeout(done, time));
+
+async function* beats(signal) {
+  if (!who.tenant) yield* events("/events", signal);
+  while (who.tenant) {
+    const { items: [{ figures, limits }], failures } = await get("/tenants", {}, signal);
+    yield { time: performance.now() / 1000, nodes: { [who.tenant]: figures }, limits, failures };
+    await pause(EVERY);
+  }
+}
+
 async function run(signal) {
   let wait = 500;
   while (!signal.aborted) {
     try {
-      for await (const beat of events("/events", signal)) {
+      for await (const beat of beats(signal)) {
         wait = 500;
         take(beat);
       }
@@ -32,7 +50,7 @@ async function run(signal) {
       if (signal.aborted) return;
       become("bad", error.status === 401 || error.status === 403 ? "signed out" : "no answer");
     }
-    await new Promise((done) => setTimeout(done, wait));
+    await pause(wait);
     wait = Math.min(wait * 2, LONGEST_WAIT);
   }
 }
@@ -40,14 +58,16 @@ async function run(signal) {
 function take(beat) {
   const before = pulse.latest;
   pulse.latest = beat;
-  if (before) {
+  if (before && !(who.tenant && (isPartial(before) || isPartial(beat)))) { // a sum without a node gives no rates
     pulse.history.push(moment(before, beat));
     if (pulse.history.length > KEPT) pulse.history.shift();
   }
   const silent = Object.keys(beat.failures).length;
-  become(silent ? "warn" : "good", silent ? `${silent} silent` : "live");
+  become(silent ? "warn" : "good", silent ? (who.tenant ? "incomplete" : `${silent} silent`) : "live");
   pulse.dispatchEvent(new Event("beat"));
 }
+
+const isPartial = (beat) => Object.keys(beat.failures).length > 0;
 
 function become(state, words) {
   pulse.state = state;
@@ -67,6 +87,11 @@ function moment(before, beat) {
       const then = before.nodes[id];
       return sum + (then ? Math.max(0, now[name] - then[name]) / seconds : 0);
     }, 0);
+  if (who.tenant) return {
+    in: rate("received"), out: rate("sent"), dropped: rate("dropped"), bytesIn: rate("received_bytes"), bytesOut: rate("sent_bytes"),
+    clients: total("connections"), sessions: total("sessions"), subscriptions: total("subscriptions"),
+    retained: total("retained"), queued: total("queued_bytes"),
+  };
   return {
     in: rate("publish_received"), out: rate("publish_sent"), dropped: rate("publish_dropped"),
     bytesIn: rate("bytes_received"), bytesOut: rate("bytes_sent"), connects: rate("connections_opened"),

@@ -4,6 +4,7 @@ import { get, post, remove } from "./api.js";
 import { sure } from "./ask.js";
 import { empty, fault, field, h, head, put, tell } from "./dom.js";
 import { table } from "./list.js";
+import { mayChange, who } from "./who.js";
 import { moment } from "./words.js";
 
 const KINDS = [["client_id", "client id"], ["username", "user name"], ["address", "address or network"]];
@@ -13,7 +14,7 @@ const choice = (name, options) => h("select", { name }, ...options.map(([value, 
 
 export function show(host) {
   const place = h("section", { class: "card", "aria-label": "Bans" }, empty("Loading…"));
-  const kind = choice("kind", KINDS);
+  const kind = choice("kind", KINDS.filter(([kind]) => !(who.tenant && kind === "address"))); // addresses are of all tenants
   const value = h("input", { name: "value", required: true, spellcheck: "false", autocomplete: "off" });
   const seconds = choice("seconds", SPANS);
   const reason = h("input", { name: "reason", autocomplete: "off", maxlength: "1000" });
@@ -30,7 +31,7 @@ export function show(host) {
       put(place, items.length ? table("Bans", [
         ["Who", (ban) => ban.value], ["By", (ban) => words(ban.kind)], ["Until", (ban) => (ban.until === null ? "for good" : moment(ban.until))],
         ["Since", (ban) => moment(ban.since)], ["Said by", (ban) => ban.by], ["Reason", (ban) => ban.reason || "–"],
-        ["", (ban) => h("button", { type: "button", class: "quiet", "aria-label": `Lift the ban of ${ban.value}`, onclick: () => lift(ban) }, "Lift")],
+        ...(mayChange() ? [["", (ban) => h("button", { type: "button", class: "quiet", "aria-label": `Lift the ban of ${ban.value}`, onclick: () => lift(ban) }, "Lift")]] : []),
       ], items) : empty("Nobody is banned."));
     } catch (error) {
       put(place, fault(error));
@@ -52,7 +53,7 @@ export function show(host) {
   }
 
   put(host, head("Bans", "They hold on all nodes, and survive restarts."),
-    h("form", { class: "bar card", onsubmit: ban }, field("By", kind), h("div", { class: "grow" }, field("Who", value)), field("For", seconds),
+    mayChange() && h("form", { class: "bar card", onsubmit: ban }, field("By", kind), h("div", { class: "grow" }, field("Who", value)), field("For", seconds),
       h("div", { class: "grow" }, field("Reason", reason)), h("button", { type: "submit", class: "danger" }, "Ban")),
     place);
   look();

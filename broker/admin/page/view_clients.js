@@ -4,6 +4,7 @@ import { get, remove } from "./api.js";
 import { sure } from "./ask.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
 import { List, table } from "./list.js";
+import { mayChange, scope, who } from "./who.js";
 import { bytes, count, some, span } from "./words.js";
 
 const COLUMNS = [
@@ -29,7 +30,7 @@ export function show(host, query) {
   const ask = () => {
     const list = lists[offline.checked ? "/sessions" : "/clients"];
     put(place, list.element);
-    return list.ask({ search: search.value, by: by.value });
+    return list.ask({ ...scope(), search: search.value, by: by.value });
   };
   let typed;
   search.addEventListener("input", () => {
@@ -60,7 +61,7 @@ export function show(host, query) {
   if (query.get("client")) open(query.get("client"));
 }
 
-const SUBSCRIPTION = [
+export const SUBSCRIPTION = [
   ["Topic filter", (s) => s.filter],
   ["Options", (s) => [s.no_local && "no local", s.retain_as_published && "retain as published"].filter(Boolean).join(", ") || "–"],
   ["Identifier", (s) => (s.identifier ? String(s.identifier) : "–"), "number"],
@@ -92,7 +93,7 @@ function about(client, changed, reopen) {
   return [
     h("h2", {}, client.client_id),
     facts([
-      ["State", client.connected ? `connected to ${client.node}` : "away"], ["Address", client.address || "–"],
+      ["State", client.connected ? (client.node ? `connected to ${client.node}` : "connected") : "away"], ["Address", client.address || "–"],
       ["User", client.username || "–"], ["Protocol", client.protocol || "–"],
       ["Session", session(client)],
       ...(client.receive_maximum ? [["Takes", `${some(client.receive_maximum, "message")} at a time`]] : []),
@@ -100,9 +101,9 @@ function about(client, changed, reopen) {
       ...(client.maximum_packet_size ? [["Largest packet", bytes(client.maximum_packet_size)]] : []),
       ["Queued", `${some(client.queued_messages, "message")}, ${bytes(client.queued_bytes)}`],
     ]),
-    h("div", { class: "bar middle" }, h("a", { href: `#/trace?${new URLSearchParams({ client: client.client_id })}` }, "Follow its messages"),
-      h("span", { class: "grow" }), h("button", { type: "button", class: "danger", disabled: !client.connected, onclick: kick }, "Kick"),
-      h("button", { type: "button", class: "danger", onclick: end }, "End session")),
+    h("div", { class: "bar middle" }, !who.tenant && h("a", { href: `#/trace?${new URLSearchParams({ client: client.client_id })}` }, "Follow its messages"),
+      h("span", { class: "grow" }), mayChange() && h("button", { type: "button", class: "danger", disabled: !client.connected, onclick: kick }, "Kick"),
+      mayChange() && h("button", { type: "button", class: "danger", onclick: end }, "End session")),
     h("h3", {}, "Subscriptions"),
     client.filters.length
       ? table("Subscriptions", SUBSCRIPTION, client.filters)

@@ -4,6 +4,7 @@ import { get, remove } from "./api.js";
 import { sure } from "./ask.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
 import { List, table } from "./list.js";
+import { mayChange, scope } from "./who.js";
 import { bytes, count } from "./words.js";
 
 const COLUMNS = [
@@ -39,7 +40,7 @@ export function show(host, query) {
   const search = h("input", { type: "search", name: "search", value: query.get("search") ?? "", autocomplete: "off", spellcheck: "false" });
   const detail = h("section", { class: "card", "aria-label": "Group", hidden: true, tabindex: "-1" });
   const list = new List("Groups", "/groups", COLUMNS, { nothing: "There are no shared subscriptions.", onopen: (group) => open(group.group) });
-  const ask = () => list.ask({ search: search.value });
+  const ask = () => list.ask({ ...scope(), search: search.value });
 
   async function purge(group) {
     if (!(await sure("Drop the messages that wait?", `No subscriber gets the ${count(group.waiting)} messages of ${group.group}.`, "Drop"))) return;
@@ -58,7 +59,7 @@ export function show(host, query) {
           ["Declared", group.declared ? "yes: messages wait without subscribers" : "no"], ...settings(group.settings)]),
         table("Members", MEMBERS, group.of),
         group.oldest.length ? table("Oldest messages", OLDEST, group.oldest) : null,
-        group.waiting ? h("div", { class: "bar" }, h("button", { type: "button", class: "danger", onclick: () => purge(group) }, "Drop what waits")) : null);
+        group.waiting && mayChange() ? h("div", { class: "bar" }, h("button", { type: "button", class: "danger", onclick: () => purge(group) }, "Drop what waits")) : null);
     } catch (error) {
       put(detail, fault(error));
     }

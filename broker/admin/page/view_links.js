@@ -1,7 +1,7 @@
 // Links to other brokers.
 
 import { get } from "./api.js";
-import { empty, fault, h, head, put } from "./dom.js";
+import { empty, fault, h, head, put, silent } from "./dom.js";
 import { table } from "./list.js";
 import { count, moment } from "./words.js";
 
@@ -24,9 +24,8 @@ export function show(host) {
 
   async function look() {
     try {
-      const { items, failures = {} } = await get("/links");
-      const silent = Object.entries(failures).map(([node, why]) => fault(`${node}: ${why}`));
-      put(place, silent, items.length ? table("Links", COLUMNS, items) : empty("There are no links."));
+      const { items, failures } = await get("/links");
+      put(place, silent(failures), items.length ? table("Links", COLUMNS, items) : empty("There are no links."));
     } catch (error) {
       put(place, fault(error));
     }

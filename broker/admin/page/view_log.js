@@ -1,7 +1,7 @@
 // Log: how much the nodes write, and where they listen.
 
 import { get, put as change } from "./api.js";
-import { empty, fault, field, h, head, put, tell } from "./dom.js";
+import { empty, fault, field, h, head, put, silent, tell } from "./dom.js";
 import { table } from "./list.js";
 
 const LEVELS = ["debug", "info", "warning", "error"];
@@ -14,7 +14,7 @@ export function show(host) {
   function draw({ nodes, failures }) {
     const rows = Object.entries(nodes);
     if (rows.length) level.value = rows[0][1];
-    put(levels, h("h2", { id: "levels" }, "Level"), Object.entries(failures).map(([id, why]) => fault(`${id}: ${why}`)),
+    put(levels, h("h2", { id: "levels" }, "Level"), silent(failures),
       table("Levels", [["Node", ([id]) => id], ["The least that it writes", ([, name]) => name]], rows));
   }
 

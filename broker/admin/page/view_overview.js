@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { fault, h, head, put } from "./dom.js";
+import { fault, h, head, put, silent } from "./dom.js";
 import { table } from "./list.js";
 import { pulse } from "./pulse.js";
 import { bytes, count, rate, seconds, span } from "./words.js";
@@ -54,8 +54,7 @@ export function show(host) {
   const look = async () => {
     try {
       const found = await get("/nodes");
-      const silent = Object.entries(found.failures).map(([id, why]) => fault(`${id}: ${why}`));
-      put(nodes, silent, table("Nodes", COLUMNS, Object.values(found.nodes).sort((a, b) => a.name.localeCompare(b.name))));
+      put(nodes, silent(found.failures), table("Nodes", COLUMNS, Object.values(found.nodes).sort((a, b) => a.name.localeCompare(b.name))));
     } catch (error) {
       put(nodes, fault(error));
     }

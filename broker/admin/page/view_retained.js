@@ -5,6 +5,7 @@ import { sure } from "./ask.js";
 import { empty, facts, fault, field, h, head, put, tell } from "./dom.js";
 import { bytesOf, shown } from "./payload.js";
 import { SHOWN_MOST, Tree } from "./tree.js";
+import { mayChange } from "./who.js";
 import { bytes, count, some } from "./words.js";
 
 const AT_ONCE = 100;
@@ -44,7 +45,7 @@ export function show(host) {
       ? [`${branch.topic}/#`, `Clear ${branch.topic} and all below`]
       : [branch.topic, "Clear"];
     const buttons = h("div", { class: "bar" }, h("span", { class: "grow" }),
-      h("button", { type: "button", class: "danger", disabled: branch.topic.split("/")[0] === "$SYS", onclick: () => clearing(clear[0]) }, clear[1]));
+      mayChange() && h("button", { type: "button", class: "danger", disabled: branch.topic.split("/")[0] === "$SYS", onclick: () => clearing(clear[0]) }, clear[1]));
     if (branch.bytes === null) {
       put(detail, h("h2", {}, branch.topic), h("p", { class: "muted" }, "No message of its own."), buttons);
       return;
@@ -76,7 +77,7 @@ export function show(host) {
   }
 
   const form = h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); clearing(filter.value); } },
-    h("div", { class: "grow" }, field("Topic filter", filter)), h("button", { type: "submit", class: "danger" }, "Clear what matches"),
+    mayChange() && [h("div", { class: "grow" }, field("Topic filter", filter)), h("button", { type: "submit", class: "danger" }, "Clear what matches")],
     h("button", { type: "button", class: "quiet", onclick: again }, "Refresh"));
   put(host, head("Retained messages"), form, h("div", { class: "split" }, place, detail));
   put(place, empty("Loading…"));

@@ -1,15 +1,29 @@
-// The views, in the order of the menu: name in the address, title, and the module that shows it.
+// The views, in the order of the menu: name in the address, title, the module that shows it, and for whom it is.
 
-export const VIEWS = [
-  ["overview", "Overview", () => import("./view_overview.js")],
-  ["clients", "Clients", () => import("./view_clients.js")],
-  ["topics", "Topics", () => import("./view_topics.js")],
-  ["groups", "Groups", () => import("./view_groups.js")],
-  ["links", "Links", () => import("./view_links.js")],
-  ["retained", "Retained", () => import("./view_retained.js")],
-  ["console", "Console", () => import("./view_console.js")],
-  ["analytics", "Analytics", () => import("./view_analytics.js")],
-  ["trace", "Trace", () => import("./view_trace.js")],
-  ["bans", "Bans", () => import("./view_bans.js")],
-  ["log", "Log", () => import("./view_log.js")],
+import { mayChange, who } from "./who.js";
+
+const all = () => true;
+const operators = () => !who.tenant;
+const withTenants = () => who.tenant || who.tenants.length;
+
+const VIEWS = [
+  ["overview", "Overview", () => (who.tenant ? import("./view_tenant.js") : import("./view_overview.js")), all],
+  ["tenants", "Tenants", () => import("./view_tenants.js"), () => who.tenants.length],
+  ["clients", "Clients", () => import("./view_clients.js"), all],
+  ["subscriptions", "Subscriptions", () => import("./view_subscriptions.js"), withTenants],
+  ["topics", "Topics", () => import("./view_topics.js"), operators],
+  ["groups", "Groups", () => import("./view_groups.js"), all],
+  ["links", "Links", () => import("./view_links.js"), operators],
+  ["retained", "Retained", () => import("./view_retained.js"), all],
+  ["wills", "Wills", () => import("./view_wills.js"), withTenants],
+  ["publish", "Publish", () => import("./view_publish.js"), () => who.tenant && mayChange()],
+  ["console", "Console", () => import("./view_console.js"), operators],
+  ["analytics", "Analytics", () => import("./view_analytics.js"), operators],
+  ["trace", "Trace", () => import("./view_trace.js"), operators],
+  ["bans", "Bans", () => import("./view_bans.js"), all],
+  ["log", "Log", () => import("./view_log.js"), operators],
 ];
+
+export const BY_TENANT = ["clients", "subscriptions", "groups", "wills"]; // lists of one tenant, if an operator chooses one
+
+export const views = () => VIEWS.filter(([, , , shown]) => shown());

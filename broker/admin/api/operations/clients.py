@@ -69,7 +69,7 @@ async def sessions(request: Request) -> dict[str, Any]:
 
 
 async def _listed(request: Request, *, connected: bool) -> dict[str, Any]:
-    answers = await call(request.node, "clients", connected=connected, prefix=request.prefix, **request.arguments)
+    answers = await call(request.node, "clients", connected=connected, **request.scope, **request.arguments)
     found = aggregate.page(answers, request.arguments["limit"], "client_id")
     found["next"] = found["next"] and found["next"]["client_id"]
     if connected or len(answers) == 1:  # else several nodes list the same sessions

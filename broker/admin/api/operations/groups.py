@@ -69,7 +69,7 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 async def groups(request: Request) -> dict[str, Any]:
     """A page of groups."""
-    answers = await call(request.node, "groups", prefix=request.prefix, **request.arguments)
+    answers = await call(request.node, "groups", **request.scope, **request.arguments)
     limit, parts = request.arguments["limit"], defaultdict(list)
     for answer in values(answers).values():
         for item in answer["items"]:

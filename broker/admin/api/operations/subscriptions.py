@@ -22,7 +22,7 @@ ARGUMENTS: dict[str, Schema] = {
 async def subscriptions(request: Request) -> dict[str, Any]:
     """A page of subscriptions."""
     topic_filter, _, client_id = request.arguments["after"].partition(SEPARATOR)
-    arguments = {**request.arguments, "after": [topic_filter, client_id], "prefix": request.prefix}
+    arguments = {**request.arguments, "after": [topic_filter, client_id], **request.scope}
     answers = await call(request.node, "subscriptions", **arguments)
     found = aggregate.page(answers, request.arguments["limit"], "filter", "client_id")
     last = found["next"]

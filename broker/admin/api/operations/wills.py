@@ -24,7 +24,7 @@ WILL = record(
 
 async def wills(request: Request) -> dict[str, Any]:
     """A page of the wills that wait."""
-    answers = await call(request.node, "wills", prefix=request.prefix, **request.arguments)
+    answers = await call(request.node, "wills", **request.scope, **request.arguments)
     found = aggregate.page(answers, request.arguments["limit"], "client_id")
     found["next"] = found["next"] and found["next"]["client_id"]
     found["total"] = sum(answer["total"] for answer in values(answers).values())
