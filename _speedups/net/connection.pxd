@@ -35,7 +35,6 @@ cdef class Connection(Channel):
     cdef Buffer incoming               # bytes of an incomplete packet, or of packets that may not be handled yet
     cdef Timer timer                   # for CONNECT, then for keep alive
     cdef object reason                 # reason of the close
-    cdef readonly str server_name      # that the client has named in the TLS handshake, empty if none; None without TLS
     cdef readonly str certificate      # subject of the client's certificate, as configured, or None
     cdef RateLimit* rates              # recent messages, and bytes; NULL while it is not metered
 

@@ -5,7 +5,8 @@ class Connection(Channel):
     reset_on_close: bool
     endpoint: Endpoint
     certificate: str | None
-    server_name: str | None
+    @property
+    def server_name(self) -> str | None: ...
     @property
     def listener(self) -> str: ...
     @property

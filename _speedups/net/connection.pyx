@@ -82,6 +82,11 @@ cdef class Connection(Channel):
         return self.tls is not None and self.tls.ready
 
     @property
+    def server_name(self):
+        """The name that the client has asked for in the TLS handshake, empty if none; None without TLS."""
+        return self.tls.server_name() if self.tls is not None else None
+
+    @property
     def address(self):
         """The client's address and port, as text; for a Unix socket, "unix:" and the client's user id."""
         cdef int family = self.peer[0] | self.peer[1] << 8

@@ -70,7 +70,6 @@ cdef bint tls_handshake(Connection c) except -1:
         c.turn.counters[TLS_HANDSHAKES] += 1
         c.turn.counters[TLS_RESUMED] += c.tls.resumed()
         c.certificate = c.tls.certificate()
-        c.server_name = c.tls.server_name()
         return True
     if result == FAILED:
         c.turn.counters[TLS_FAILURES] += 1

@@ -35,8 +35,6 @@ cdef class Channel(Outlet):
     cdef uint8_t phase
     cdef readonly uint8_t maximum_qos            # of messages from the client
     cdef uint8_t refused_flags         # of the first byte of PUBLISH: FLAG_RETAIN if retained messages are refused
-    cdef Py_ssize_t tenant_size        # bytes of the client identifier that are its tenant's prefix; 0 = it has no tenant
-    cdef uint64_t tenant_hash          # `prefix_hash` of them
     cdef flag handing_up               # the handler is being called
     cdef readonly flag bridge          # the client is a bridge
     cdef flag metered                  # its packets are rate limited

@@ -29,13 +29,14 @@ from _speedups.codec.tables cimport (
     CODE_TOPIC_NAME_INVALID, CONNECT, DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE,
     UNSUBSCRIBE,
 )
-from _speedups.codec.tenants cimport begins_tenant, tenant_size
+from _speedups.codec.tenants cimport begins_tenant
 from _speedups.protocol.read_gate cimport CONNECT_PENDING, HANDLER_BUSY, PARSE_GATE, STORE_BEHIND
 from _speedups.routing.delayed cimport delay_of, is_delayed
 from _speedups.routing.plans cimport prefix_hash
 from _speedups.routing.router cimport Router
 from _speedups.session.rights cimport MAY_PUBLISH
 from _speedups.session.session cimport Session
+from _speedups.session.tenant cimport Tenant
 from _speedups.codec.topics cimport TOPIC_BAD_UTF8, check_utf8, fault_text
 from _speedups.session.counters cimport (
     DELAYED_REFUSED, MALFORMED_PACKETS, PACKETS_RECEIVED, PACKETS_SENT, PUBLISH_BYTES_RECEIVED, PUBLISH_DENIED, PUBLISH_RECEIVED,
@@ -46,6 +47,7 @@ from _speedups.session.turn cimport (
 )
 
 from _speedups.codec.errors import MalformedPacket, ProtocolError, UnacceptableProtocol
+from _speedups.codec.topics import split_tenant
 from _speedups.protocol import close_reasons
 from _speedups.protocol.close_reasons import CloseReason
 from _speedups.session.turn import ACK_REASONS
@@ -149,9 +151,8 @@ cdef class Channel(Outlet):
         self.refused_flags = 0 if retain_available else FLAG_RETAIN
         self.keeps_retain = bridge or level == 5
         self.session = session
-        self.tenant_size = tenant_size(session.client_id, len(session.client_id))
-        self.tenant_hash = prefix_hash(session.client_id, self.tenant_size)
         if session.tenant is not None:
+            session.tenant.prefix_hash = prefix_hash(session.tenant.prefix, session.tenant.prefix_size)
             self.meter()
         self.phase = OPEN
         # One and a half times the period [MQTT-3.1.2-24], in ticks; a tick counts only when it is over.
@@ -322,7 +323,7 @@ cdef class Channel(Outlet):
         elif first_byte == PUBLISH_QOS_0 and body - packet == 1 + varint_size(<uint32_t>n):
             publication.packet = packet            # receivers get the received packet: no flags, and the shortest header
         name, length = publication.topic, publication.topic_length
-        if self.tenant_size:
+        if self.session.tenant is not None:
             fault = self.qualify(&publication)
         else:
             fault = self.router.check_topic(publication.topic, publication.topic_length, self.level, 0)
@@ -332,7 +333,7 @@ cdef class Channel(Outlet):
         publication.looked_up = True
         self.turn.counters[PUBLISH_RECEIVED] += 1
         self.turn.counters[PUBLISH_BYTES_RECEIVED] += publication.payload_length
-        if self.tenant_size:
+        if self.session.tenant is not None:
             publication.tenant = <void*>self.session.tenant
             self.session.tenant.received += 1
             self.session.tenant.received_bytes += publication.payload_length
@@ -385,7 +386,7 @@ cdef class Channel(Outlet):
         cdef Py_ssize_t at = delay_of(publication.topic, publication.topic_length, &seconds)
         cdef const uint8_t* topic = publication.topic + at
         cdef Py_ssize_t n = publication.topic_length - at
-        cdef Py_ssize_t hidden = self.tenant_size if at >= 0 else 0
+        cdef Py_ssize_t hidden = self.session.tenant.prefix_size if at >= 0 and self.session.tenant is not None else 0
         cdef uint8_t code = CODE_TOPIC_NAME_INVALID, why = NO_REASON
         if self.router.delayed.max_messages == 0:
             why = DELAYS_ARE_OFF
@@ -479,8 +480,8 @@ cdef class Channel(Outlet):
 
     cdef int qualify(self, Publication* publication) except -1:
         """Put the prefix of the client's tenant in front of the topic name, and check it; 0, or a TopicFault."""
-        return self.router.qualify(publication, <bytes>self.session.client_id, self.tenant_size, self.tenant_hash,
-                                   self.level)
+        cdef Tenant tenant = self.session.tenant
+        return self.router.qualify(publication, tenant.prefix, tenant.prefix_size, tenant.prefix_hash, self.level)
 
     cdef bint rename(self, Publication* publication, const uint8_t* name, Py_ssize_t length, bytes topic) except -1:
         """Give a publication the topic name of a rule in place of `name`. False: the new one is not valid.
@@ -493,7 +494,7 @@ cdef class Channel(Outlet):
         publication.topic = topic
         publication.topic_length = n
         publication.hidden = 0
-        if self.qualify(publication) if self.tenant_size else self.router.check_topic(topic, n, self.level, 0):
+        if self.qualify(publication) if self.session.tenant is not None else self.router.check_topic(topic, n, self.level, 0):
             return False
         publication.packet = publication.packet_5 = NULL    # they have the name as received
         return True
@@ -510,7 +511,7 @@ cdef class Channel(Outlet):
 
     cdef bint is_own_state(self, const uint8_t* name, Py_ssize_t n) except -1:
         """Whether the topic is the one where a bridge says whether it is connected, as Mosquitto's do."""
-        return name[:n] == STATE_TOPIC % self.session.client_id[self.tenant_size:]
+        return name[:n] == STATE_TOPIC % split_tenant(self.session.client_id)[1]
 
     cdef int accept_publish(self, Publication* publication, uint16_t packet_id) except -1:
         """Publish a message that the client may publish, and acknowledge it."""

@@ -7,6 +7,7 @@
 # A session gets a queue with its first message, and loses it when its client leaves and it is empty. Without one it has
 # NO_QUEUE, as all such sessions: empty, with queue numbers above any `tail`, and never written to.
 
+from cpython.ref cimport PyObject, Py_XDECREF
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
@@ -49,6 +50,7 @@ cdef struct OutgoingQueue:
     uint64_t queued_bytes      # topic names, properties and payloads
     uint64_t droppable         # every entry below this was sent before or is ACKED
     uint32_t queued            # entries that are not ACKED
+    PyObject* identifier_sets  # owned: a list of bytes, the sets of subscription identifiers of the messages; or NULL
 
 
 cdef inline uint16_t packet_id_of(uint64_t n) noexcept nogil:
@@ -63,7 +65,7 @@ cdef inline OutgoingQueue* queue_new(uint64_t first) noexcept nogil:
     """An empty queue, whose first message gets this number. NULL: out of memory."""
     cdef OutgoingQueue* queue = <OutgoingQueue*>malloc(sizeof(OutgoingQueue))
     if queue != NULL:
-        queue[0] = OutgoingQueue(NULL, 0, 0, first, first, first, 0, 0, 0)
+        queue[0] = OutgoingQueue(NULL, 0, 0, first, first, first, 0, 0, 0, NULL)
     return queue
 
 
@@ -127,5 +129,6 @@ cdef inline void queue_free(OutgoingQueue* queue, uint64_t tail) noexcept:
         if queue_entry(queue, n).message != NULL:
             message_release(queue_entry(queue, n).message)
         n += 1
+    Py_XDECREF(queue.identifier_sets)
     free(queue.entries)
     free(queue)

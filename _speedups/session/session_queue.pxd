@@ -23,7 +23,6 @@ cdef class SessionQueue(Subscriber):
     cdef flag restoring                # records are being restored
     cdef OutgoingQueue* queue          # NO_QUEUE until the first message; `tail` is the next queue number to give
     cdef IncomingQos2* incoming        # QoS 2 messages from the client; NULL until the first
-    cdef list identifier_sets          # of bytes: the sets of subscription identifiers of queued messages, from 1 on
     cdef Memberships shares            # its shared subscriptions; None until it has one
 
     cdef void clear(self) noexcept

@@ -9,6 +9,7 @@ At most 65534 entries lie between the oldest unacknowledged and the newest sent 
 """
 
 cimport cython
+from cpython.ref cimport PyObject, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint8_t
 
 from _speedups.session cimport journal as j
@@ -210,16 +211,24 @@ cdef class SessionQueue(Subscriber):
         return 0
 
     cdef uint16_t identifier_set(self, const uint8_t* identifiers, Py_ssize_t n) except? 0:
-        """The number of a set of subscription identifiers, as encoded properties; 0: there are too many sets."""
+        """The number of a set of subscription identifiers, as encoded properties; 0: there are too many sets.
+
+        The session has a queue of its own.
+        """
         cdef bytes wanted = identifiers[:n]
-        if self.identifier_sets is None or self.queue.head == self.tail:
-            self.identifier_sets = [b""]
-        if wanted in self.identifier_sets:
-            return <uint16_t>self.identifier_sets.index(wanted)
-        if len(self.identifier_sets) >= IDENTIFIER_SETS_MAX:
+        cdef list sets
+        if self.queue.identifier_sets == NULL or self.queue.head == self.tail:
+            sets = [b""]
+            Py_XDECREF(self.queue.identifier_sets)
+            Py_INCREF(sets)
+            self.queue.identifier_sets = <PyObject*>sets
+        sets = <list>self.queue.identifier_sets
+        if wanted in sets:
+            return <uint16_t>sets.index(wanted)
+        if len(sets) >= IDENTIFIER_SETS_MAX:
             return 0
-        self.identifier_sets.append(wanted)
-        return <uint16_t>(len(self.identifier_sets) - 1)
+        sets.append(wanted)
+        return <uint16_t>(len(sets) - 1)
 
     cdef int arrive(self, uint64_t n, Message* message, uint8_t flags, bytes identifiers) except -1:
         """Add a message that has queue number `n`; `flags` are EntryFlags. A repeated number is ignored.
@@ -319,7 +328,7 @@ cdef class SessionQueue(Subscriber):
         """The subscription identifiers of an entry, as properties."""
         if e.flags & OF_GROUP:
             return (<Membership>self.shares.items[e.identifiers]).properties
-        return self.identifier_sets[e.identifiers] if e.identifiers else b""
+        return (<list>self.queue.identifier_sets)[e.identifiers] if e.identifiers else b""
 
     cdef int trace(self, str step, const Message* message, int qos, str detail) except -1:
         """Report a step of the message to the tracer, if there is one."""

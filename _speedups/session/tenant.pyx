@@ -22,6 +22,7 @@ cdef class Tenant:
 
     def __init__(self, bytes prefix not None):
         self.prefix = prefix
+        self.prefix_size = len(prefix)
 
     @property
     def name(self):
