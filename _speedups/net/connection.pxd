@@ -23,7 +23,7 @@ cdef class Connection(Channel):
     cdef readonly flag lingering       # all output is sent; waits for the client to close
     cdef flag awaits_connect           # is in loop.awaiting_connect
     cdef flag overdue                  # the time for CONNECT and authentication is over
-    cdef public flag reset_on_close    # close by reset: a clean close would confirm data that is not stored yet
+    cdef flag resets                   # as of `reset_on_close`
     cdef flag in_preamble              # reads the bytes before the first byte of MQTT or HTTP:
     cdef flag in_proxy_header          # ... a PROXY protocol header, then TLS if the endpoint uses it
     cdef flag is_pending               # in the epoll set of connections without CONNACK

@@ -82,6 +82,18 @@ cdef class Connection(Channel):
         return self.tls is not None and self.tls.ready
 
     @property
+    def reset_on_close(self):
+        """Whether it ends with a reset, also if the node is killed: an orderly end would confirm what is not stored yet."""
+        return self.resets
+
+    @reset_on_close.setter
+    def reset_on_close(self, bint wanted):
+        cdef linger value = linger(wanted, 0)
+        self.resets = wanted
+        if not self.closed:
+            setsockopt(self.fd, SOL_SOCKET, SO_LINGER, &value, sizeof(value))
+
+    @property
     def server_name(self):
         """The name that the client has asked for in the TLS handshake, empty if none; None without TLS."""
         return self.tls.server_name() if self.tls is not None else None
@@ -447,11 +459,10 @@ cdef class Connection(Channel):
         return True
 
     cdef int end(self, object reason) except -1:
-        cdef linger reset
         cdef bint explained = False
         if self.closed:
             return 0
-        if not self.reset_on_close and not self.lingering:
+        if not self.resets and not self.lingering:
             explained = self.level == 5 and self.send_reason(reason)
             self.send_close_notices()
         self.closed = True
@@ -462,9 +473,6 @@ cdef class Connection(Channel):
         self.loop.connections[self.fd] = None
         self.loop.connection_count -= 1
         self.loop.closed_this_turn.append(self)
-        if self.reset_on_close:
-            reset = linger(1, 0)
-            setsockopt(self.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset))
         if explained:
             self.loop.leave(self.fd, self.is_pending)
         else:
