@@ -83,7 +83,7 @@ cdef class Connection(Channel):
 
     @property
     def reset_on_close(self):
-        """Whether it ends with a reset, also if the node is killed: an orderly end would confirm what is not stored yet."""
+        """Whether it ends with a reset, also if the node is killed: a clean end would confirm what is not stored yet."""
         return self.resets
 
     @reset_on_close.setter

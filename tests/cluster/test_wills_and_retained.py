@@ -1,6 +1,7 @@
 """Wills are published once, whoever dies; retained messages are the same at all nodes (G6, G7)."""
 
 import signal
+import socket
 import threading
 
 import pytest
@@ -207,3 +208,17 @@ def test_connect_with_a_will_that_is_never_let_in(cluster: ClusterProcess, watch
     cluster.settle()
     found = [packet.payload for packet in watcher.ping() if isinstance(packet, Publish)]
     assert len(found) == len(set(found))
+
+
+def test_no_orderly_end_before_a_will_is_discarded(cluster: ClusterProcess) -> None:
+    """The node is killed when it has handled DISCONNECT, and Redis has not: the will may be published."""
+    node = cluster["a"]
+    client, other = SocketClient(node.port, "client", will_payload=b"x", **WILL), SocketClient(node.port, "other")
+    cluster.redis.freeze()
+    client.send(Disconnect())
+    other.socket.sendall(b"\xc0\0" * 2)
+    assert other.socket.recv(4, socket.MSG_WAITALL) == b"\xd0\0" * 2
+    node.kill()
+    with pytest.raises(ConnectionResetError):
+        client.socket.recv(1)
+    cluster.redis.thaw()
