@@ -16,9 +16,9 @@ from _speedups.protocol.close_reasons import USER_REMOVED, CloseReason
 from broker import logs
 from broker.auth import exposure
 from broker.auth.acl_file import AclFile
-from broker.auth.authenticator import Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
+from broker.auth.authenticator import NO_RIGHTS, Challenge, Credentials, Exchange, Identity, ReasonCode, Step, Verdict
 from broker.auth.author import pack_author, parse_author
-from broker.auth.chain import NO_RIGHTS, Chain, Method
+from broker.auth.chain import Chain, Method
 from broker.auth.chain_builder import ChainBuilder
 from broker.auth.cluster_users import ClusterUsers, Source
 from broker.auth.penalties import Penalties

@@ -56,6 +56,7 @@ class Identity:
 
 
 ANYBODY = Identity()
+NO_RIGHTS = Rights(())
 
 
 @lru_cache(SHARED)

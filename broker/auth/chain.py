@@ -16,6 +16,7 @@ from _speedups.protocol.close_reasons import PASSWORD_CHANGED, USER_REMOVED, Clo
 from _speedups.session.rights import Rights
 from broker.auth.acl_file import AclFile
 from broker.auth.authenticator import (
+    NO_RIGHTS,
     SHARED,
     Challenge,
     Credentials,
@@ -37,7 +38,6 @@ from broker.auth.verifier import Verifier
 from broker.core import tenants as names
 
 NO_TENANTS = Tenants(())
-NO_RIGHTS = Rights(())
 WITHOUT_TENANT = Verdict(ReasonCode.NOT_AUTHORIZED, reason="its credentials have no name that a tenant may have")
 NEEDS_CREDENTIALS = Verdict(ReasonCode.NOT_AUTHORIZED, reason="it sent no credentials")
 NO_PASSWORDS = Verdict(ReasonCode.BAD_AUTHENTICATION_METHOD, reason="this listener accepts no passwords in CONNECT")
@@ -243,4 +243,4 @@ def _of_tenant(rights: Rights | None, tenant: str) -> Rights | None:
     try:
         return rights.below(names.prefix_of(tenant).encode())
     except ValueError:
-        return Rights(())
+        return NO_RIGHTS

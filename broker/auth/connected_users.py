@@ -15,10 +15,9 @@ from dataclasses import replace
 from _speedups.net.connection import Connection
 from _speedups.protocol import close_reasons
 from _speedups.protocol.close_reasons import CloseReason
-from _speedups.session.rights import Rights
 from _speedups.session.tenant import Tenant
 from broker import logs
-from broker.auth.authenticator import Identity
+from broker.auth.authenticator import NO_RIGHTS, Identity
 from broker.config.schema import QuotasConfig
 from broker.core import tenants
 from broker.core.data_plane import DataPlane
@@ -28,7 +27,6 @@ Renewed = Callable[[Identity, str], Identity | CloseReason]  # of an identity an
 User = tuple[str, str]  # tenant and user name: users of the same name in two tenants are two users
 Claimant = tuple[User | None, bytes]  # user, client id
 Expiring = tuple[float, int, Connection]  # seconds since 1970, a number for the order, the connection
-NOTHING = Rights(())
 FULL = "its user has too many connections"
 MANY_CONNECTIONS = "too many connections"
 MANY_SESSIONS = "too many sessions"
@@ -212,7 +210,7 @@ class ConnectedUsers:
         found = renewed(identity, _client_id_of(connection))
         if isinstance(found, CloseReason):
             if found is close_reasons.USER_REMOVED:
-                connection.identity = replace(identity, rights=NOTHING)  # its will is not published either
+                connection.identity = replace(identity, rights=NO_RIGHTS)  # its will is not published either
             connection.close(found)
             return False
         connection.identity = found

@@ -19,17 +19,12 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     """
     _check_listeners(config, origins)
     known = {listener.name for listener in config.listeners}
-    for rule in config.mqtt.auto_subscribe:
-        if rule.listener and rule.listener not in known:
+    named = [("mqtt.auto_subscribe", rule.listener) for rule in config.mqtt.auto_subscribe]
+    named += [("tenants", rule.listener) for rule in config.tenants]
+    for key, name in named:
+        if name and name not in known:
             raise ConfigError(
-                f"mqtt.auto_subscribe ({origins['mqtt.auto_subscribe']}): there is no listener {rule.listener}",
-                f"one of {', '.join(sorted(known))}",
-            )
-    for tenant in config.tenants:
-        if tenant.listener and tenant.listener not in known:
-            raise ConfigError(
-                f"tenants ({origins['tenants']}): there is no listener {tenant.listener}",
-                f"one of {', '.join(sorted(known))}",
+                f"{key} ({origins[key]}): there is no listener {name}", f"one of {', '.join(sorted(known))}"
             )
     cluster = config.cluster
     if not cluster.redis and any(listener.auth.redis for listener in config.listeners):

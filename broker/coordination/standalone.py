@@ -234,7 +234,7 @@ class StandaloneCoordinator(Coordinator):
             session = plane.sessions.create(client_id, persistent=interval != 0, level=packet.protocol_level)
         self._expiry.cancel_will(client_id)
         admission.admit(connection, packet, session)
-        will.record(self.journal, client_id, packet, plane.will_rights.author_of(connection.identity))
+        will.record(self.journal, client_id, packet, plane.will_rights, connection.identity)
         session.record(connected=True)
         self._expiry.connected(session, interval)
         admitted = session

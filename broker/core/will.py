@@ -28,7 +28,7 @@ class Will(NamedTuple):
     retain: bool
     properties: bytes = b""  # a property block without its length; an expiry interval begins at the publication
     delay: int = 0  # seconds
-    author: bytes = b""  # the client, for the decision whether it may still publish; empty: nobody asks
+    author: bytes = b""  # the client, for the decision whether it may still publish; empty: it may
 
 
 def will_of(connect: Connect, author: bytes = b"") -> Will:
@@ -75,10 +75,10 @@ class Everybody:
         return True
 
 
-def record(journal: Journal, client_id: bytes, connect: Connect, author: bytes) -> None:
-    """Write the will of a connected client into the journal; `author`: as of `Will`."""
+def record(journal: Journal, client_id: bytes, connect: Connect, rights: WillRights, identity: Any) -> None:
+    """Write the will of a connected client, if it has one, into the journal; `identity` is that of its connection."""
     if connect.will_topic is not None:
-        journal.record_will(client_id, *will_of(connect, author))
+        journal.record_will(client_id, *will_of(connect, rights.author_of(identity)))
 
 
 def take(channel: Channel, router: Router, will_rights: WillRights) -> tuple[bool, Will | None]:

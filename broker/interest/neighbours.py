@@ -95,7 +95,7 @@ class Neighbours:
         return self._own_links.union(self._known)
 
     def reporting(self) -> list[Neighbour]:
-        """The neighbours with a session; a link that is no longer configured has none, whatever waits for it."""
+        """The neighbours with a session; of a link that is not configured any more the session does not count."""
         return [
             neighbour
             for client_id, neighbour in self._known.items()

@@ -106,9 +106,9 @@ class Compaction:
         A reference would keep a session that ends meanwhile, with its messages, until the compaction is done.
         """
         session.record(connected=session.owner is not None)
-        if session.owner is not None and session.owner.connect is not None:
-            author = self._rights.author_of(session.owner.identity)
-            will.record(self._router.turn.journal, session.client_id, session.owner.connect, author)
+        owner = session.owner
+        if owner is not None and owner.connect is not None:
+            will.record(self._router.turn.journal, session.client_id, owner.connect, self._rights, owner.identity)
         return session.client_id, session.session_id
 
     def _record_messages(self, client_id: bytes, number: int) -> None:

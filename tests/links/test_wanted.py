@@ -147,7 +147,7 @@ def test_a_later_subscriber_gets_the_retained_messages_of_now(start_broker: Star
     with SocketClient(target.port, "first") as first:
         first.subscribe(("a/+", 1))
         assert sorted(received(first, 2)) == ["a/gone", "a/old"]
-    # Nobody wants them any more: the copies end, since nothing keeps them up to date.
+    # The filter has no subscriber any more: the copies end, since nothing keeps them up to date.
     asked = is_asked(source) if direction == "out" else lambda: filters_of(source, "x") == set()
     until(asked)
     until(lambda: HttpClient(target).get("/retained/messages", filter="a/#")["items"] == [])

@@ -226,7 +226,7 @@ def _aimed(rng: Random, clients: list[ClientPlan]) -> list[Step]:
 
 
 def _lost_reply(rng: Random, time: int, publisher: str, topic: str) -> list[Step]:
-    """Redis has executed a commit, and its node does not hear of it."""
+    """Redis has executed a commit, and its node gets no reply."""
     return [
         Step(time, "lose_reply", (publisher, "flockmq_commit", rng.randrange(1, 5))),
         Step(time + 1, "publish", (publisher, topic, 2, rng.choice((1, 3)))),

@@ -4,11 +4,10 @@ The operations work with whole names. Here names of a request get the prefix, an
 of a list with a name that is not the tenant's is left out. Names of nodes, and what became of them, are not shown.
 """
 
-from http import HTTPStatus
 from typing import Any
 
 from _speedups.codec.topics import InvalidTopic, is_shared, split_shared
-from broker.admin.http.problems import Problem, unfit
+from broker.admin.http.problems import unfit, whole_broker
 from broker.core.tenants import ROOT, prefix_of, with_prefix
 from broker.streams.since import is_stream, split_stream
 
@@ -29,7 +28,7 @@ INCOMPLETE = {"": "a part of the broker did not answer: its items are missing"}
 def judge(operation: str, tenant: str) -> None:
     """Raises Problem: a token of this tenant may not use the operation."""
     if tenant and operation not in OPERATIONS:
-        raise Problem(HTTPStatus.FORBIDDEN, "this is of the whole broker: it needs a token without a tenant")
+        raise whole_broker()
 
 
 def qualified(tenant: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from broker import logs
-from broker.admin.http.problems import Problem
+from broker.admin.http.problems import Problem, whole_broker
 from broker.admin.http.server import Connection
 from broker.admin.http.tokens import ROLES, Holder, Tokens
 
@@ -80,7 +80,7 @@ class AdminAuthorization:
                 HTTPStatus.FORBIDDEN, f"this needs a token of role {role}; that of {holder.name} is {holder.role}"
             )
         if is_socket and holder.tenant:  # the console is a client of a listener, of any tenant
-            raise _of_tenant()
+            raise whole_broker()
         return holder
 
     def judge_page(self, request: web.Request) -> None:
@@ -100,7 +100,7 @@ class AdminAuthorization:
         """
         if self._tokens.wanted:
             if self._holder(request).tenant:
-                raise _of_tenant()
+                raise whole_broker()
         else:
             self._local(request)
 
@@ -145,10 +145,6 @@ class AdminAuthorization:
         self.failures.add(address)
         log.warning("wrong token over HTTP", address=address, path=request.path)
         return Problem(HTTPStatus.UNAUTHORIZED, "unknown token", WWW_Authenticate="Bearer")
-
-
-def _of_tenant() -> Problem:
-    return Problem(HTTPStatus.FORBIDDEN, "this is of the whole broker: it needs a token without a tenant")
 
 
 def host_name(host: str) -> str:

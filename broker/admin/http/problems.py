@@ -42,6 +42,11 @@ def missing(detail: str) -> Problem:
     return Problem(HTTPStatus.NOT_FOUND, detail)
 
 
+def whole_broker() -> Problem:
+    """The request is for more than a tenant's own."""
+    return Problem(HTTPStatus.FORBIDDEN, "this is of the whole broker: it needs a token without a tenant")
+
+
 def unfit(detail: str) -> Problem:
     """The request fits the description, but has an invalid value."""
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)

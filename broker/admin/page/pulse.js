@@ -1,4 +1,4 @@
-// The figures of all nodes, or of the tenant, each second, for whoever listens: the rates of the last two minutes are kept here.
+// The figures of all nodes, or of the tenant, each second: the views listen. It keeps the rates of the last two minutes.
 
 import { events, get } from "./api.js";
 import { who } from "./who.js";

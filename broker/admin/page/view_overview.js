@@ -5,6 +5,7 @@ import { Chart } from "./chart.js";
 import { fault, h, head, put, silent } from "./dom.js";
 import { table } from "./list.js";
 import { pulse } from "./pulse.js";
+import { Tiles } from "./tiles.js";
 import { bytes, count, rate, seconds, span } from "./words.js";
 
 const NODES_EVERY = 3000;
@@ -30,7 +31,7 @@ const COLUMNS = [
 ];
 
 export function show(host) {
-  const tiles = TILES.map(([name]) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "big" }, "–")));
+  const tiles = new Tiles(TILES);
   const charts = [
     new Chart("Messages", [["in", (m) => m.in], ["out", (m) => m.out]], (n) => `${rate(n)} /s`),
     new Chart("Traffic", [["in", (m) => m.bytesIn], ["out", (m) => m.bytesOut]], (n) => `${bytes(Math.round(n))}/s`),
@@ -38,18 +39,13 @@ export function show(host) {
     new Chart("Clients", [["connected", (m) => m.clients]], count),
   ];
   const nodes = h("div", {}, h("p", { class: "muted" }, "Loading…"));
-  put(host, head("Overview", "All nodes, live."), h("dl", { class: "tiles" }, ...tiles),
+  put(host, head("Overview", "All nodes, live."), tiles.element,
     h("div", { class: "grid" }, ...charts.map((chart) => chart.element)),
     h("section", { class: "card", "aria-labelledby": "nodes" }, h("h2", { id: "nodes" }, "Nodes"), nodes));
 
   const beat = () => {
-    const now = pulse.history.at(-1);
     charts.forEach((chart) => chart.draw(pulse.history));
-    if (now) TILES.forEach(([, words, isBad], n) => {
-      const shown = tiles[n].lastChild;
-      shown.textContent = words(now);
-      shown.classList.toggle("bad", Boolean(isBad?.(now)));
-    });
+    tiles.draw(pulse.history.at(-1));
   };
   const look = async () => {
     try {

@@ -4,6 +4,7 @@ import { Chart } from "./chart.js";
 import { empty, facts, h, head, put } from "./dom.js";
 import { told } from "./limits.js";
 import { pulse } from "./pulse.js";
+import { Tiles } from "./tiles.js";
 import { who } from "./who.js";
 import { bytes, count, rate } from "./words.js";
 
@@ -16,26 +17,21 @@ const TILES = [
 ];
 
 export function show(host) {
-  const tiles = TILES.map(([name]) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "big" }, "–")));
+  const tiles = new Tiles(TILES);
   const charts = [
     new Chart("Messages", [["in", (m) => m.in], ["out", (m) => m.out]], (n) => `${rate(n)} /s`),
     new Chart("Payloads", [["in", (m) => m.bytesIn], ["out", (m) => m.bytesOut]], (n) => `${bytes(Math.round(n))}/s`),
     new Chart("Clients", [["connected", (m) => m.clients]], count),
   ];
   const limits = h("div", {}, empty("Loading…"));
-  put(host, head("Overview", `Of ${who.tenant}, live.`), h("dl", { class: "tiles" }, ...tiles),
+  put(host, head("Overview", `Of ${who.tenant}, live.`), tiles.element,
     h("div", { class: "grid" }, ...charts.map((chart) => chart.element),
       h("section", { class: "card", "aria-labelledby": "limits" }, h("h2", { id: "limits" }, "Limits"), limits)));
 
   let drawn = "";
   const beat = () => {
-    const now = pulse.history.at(-1);
     charts.forEach((chart) => chart.draw(pulse.history));
-    if (now) TILES.forEach(([, words, isBad], n) => {
-      const shown = tiles[n].lastChild;
-      shown.textContent = words(now);
-      shown.classList.toggle("bad", Boolean(isBad?.(now)));
-    });
+    tiles.draw(pulse.history.at(-1));
     const given = pulse.latest && told(pulse.latest.limits);
     if (!given || drawn === JSON.stringify(given)) return;
     drawn = JSON.stringify(given);

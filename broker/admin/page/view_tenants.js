@@ -1,4 +1,4 @@
-// Tenants: what each has, has sent and got, and its limits.
+// Tenants: the figures and the limits of each.
 
 import { h, head, put } from "./dom.js";
 import { told } from "./limits.js";
