@@ -316,7 +316,7 @@ cdef class Channel(Outlet):
         publication.publisher = <void*>self.session
         publication.dup = first_byte & FLAG_DUP
         publication.divisible = qos == 1        # its client sends it again until it gets PUBACK
-        publication.packet_size = end - packet
+        publication.packet_size = <uint32_t>(end - packet)
         if self.level == 5:
             if not self.take_properties(&publication, first_byte, packet) or not self.within_receive_maximum(qos, packet_id):
                 return 0

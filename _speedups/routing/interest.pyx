@@ -1,4 +1,4 @@
-"""The topic filters of a tree that somebody wants messages of, as another broker is to know them."""
+"""The topic filters of a tree that have subscribers, as they are reported to another broker."""
 
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free

@@ -46,8 +46,8 @@ cdef inline uint64_t topic_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
 
 
 cdef uint64_t prefix_hash(const uint8_t* p, Py_ssize_t n) noexcept nogil:
-    """The part of a tenant's prefix in the hash of its topic names; 0 without a prefix."""
-    return topic_hash(p, n) if n else 0
+    """The part of a tenant's prefix in the hash of its topic names."""
+    return topic_hash(p, n)
 
 
 cdef inline uint32_t slot_of(uint64_t h) noexcept nogil:
@@ -57,6 +57,17 @@ cdef inline uint32_t slot_of(uint64_t h) noexcept nogil:
 cdef inline uint32_t tag_of(uint64_t h) noexcept nogil:
     """A tag that distinguishes the topic names of a slot without comparing them. Bit 0: its plan is in the slot."""
     return <uint32_t>(h >> 17) | 1
+
+
+cdef inline Plan* find_plan(Plans plans, uint64_t h, const uint8_t* name, Py_ssize_t n, Py_ssize_t hidden) noexcept:
+    """The plan in the slot of hash `h` if its topic name ends with `name` after `hidden` bytes; else NULL."""
+    cdef Plan* plan
+    if plans.tags[slot_of(h)] != tag_of(h):
+        return NULL
+    plan = plans.plans[slot_of(h)]
+    if plan == NULL or plan.topic_length != hidden + n or memcmp(plan.topic + hidden, name, n) != 0:
+        return NULL
+    return plan
 
 
 cdef bint is_wild(const uint8_t* p, Py_ssize_t n) noexcept nogil:
@@ -103,20 +114,18 @@ cdef class Plans:
     cdef Plan* known(self, const uint8_t* topic, Py_ssize_t n, uint64_t* h) noexcept:
         """The cached plan of the topic name, perhaps stale, or NULL. A name with a plan is valid."""
         cdef Py_ssize_t size = tenant_size(topic, n)
-        return self.known_below(topic, size, prefix_hash(topic, size), topic + size, n - size, h)
+        if size:
+            return self.known_below(topic, size, topic_hash(topic, size), topic + size, n - size, h)
+        h[0] = topic_hash(topic, n)
+        return find_plan(self, h[0], topic, n, 0)
 
     cdef Plan* known_below(self, const uint8_t* prefix, Py_ssize_t size, uint64_t prefix_part, const uint8_t* name,
                            Py_ssize_t n, uint64_t* h) noexcept:
         """As `known`, of a topic name whose prefix is elsewhere; `prefix_part` is that of `prefix_hash`."""
         cdef Plan* plan
         h[0] = topic_hash(name, n) ^ prefix_part
-        if self.tags[slot_of(h[0])] != tag_of(h[0]):
-            return NULL
-        plan = self.plans[slot_of(h[0])]
-        if (plan == NULL or plan.topic_length != size + n or memcmp(plan.topic + size, name, n) != 0
-                or memcmp(plan.topic, prefix, size) != 0):
-            return NULL
-        return plan
+        plan = find_plan(self, h[0], name, n, size)
+        return plan if plan != NULL and memcmp(plan.topic, prefix, size) == 0 else NULL
 
     cdef Plan* plan(self, const uint8_t* topic, Py_ssize_t n, uint64_t h) except NULL:
         """Make the plan for a valid topic name; `h` is its hash, as `known` returned it."""

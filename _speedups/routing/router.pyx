@@ -139,7 +139,7 @@ cdef class Router:
             if self.plan != NULL and self.plan.generation == self.filters.generation:      # else it is made anew
                 publication.topic = self.plan.topic
                 publication.topic_length = n + size
-                publication.hidden = size
+                publication.hidden = <uint16_t>size
                 return 0
         if name[0] == c'$' and is_delayed(name, n):
             fault = self.fault_of(name, n, level)
@@ -158,7 +158,7 @@ cdef class Router:
         memcpy(p + at + size, name + at, n - at)
         publication.topic = p
         publication.topic_length = n + size
-        publication.hidden = at + size
+        publication.hidden = <uint16_t>(at + size)
         return self.check_topic(p, n + size, level, at + size)
 
     cdef bint may_publish(self, Rights rights, const uint8_t* topic, Py_ssize_t n) except -1:
@@ -472,7 +472,7 @@ cdef class Router:
             raise MemoryError
         write_level_5(p, publication, remaining, 0, False, NULL, 0, self.turn.clock)
         publication.packet_5 = p
-        publication.packet_5_size = publish_size(remaining)
+        publication.packet_5_size = <uint32_t>publish_size(remaining)
         return 0
 
     cdef int set_properties(self, Publication* publication, const uint8_t* block, Py_ssize_t n,
@@ -542,7 +542,7 @@ cdef class Router:
         write_publish(p, PUBLISH_QOS_0, remaining, publication.topic + publication.hidden, shown, 0, publication.payload,
                       publication.payload_length)
         publication.packet = p
-        publication.packet_size = publish_size(remaining)
+        publication.packet_size = <uint32_t>publish_size(remaining)
         return 0
 
     cdef int retain(self, const Publication* publication) except -1:
@@ -671,7 +671,7 @@ cdef class Router:
                 publication.qos = 1
             elif first_byte == PUBLISH_QOS_0 and publication.hidden == 0:
                 publication.packet = packet
-                publication.packet_size = at.p + remaining - packet
+                publication.packet_size = <uint32_t>(at.p + remaining - packet)
             if is_for_group:
                 if group is not None:                 # else it has ended
                     sent = self.send_to_one(group, &publication, self.turn.tracer)
