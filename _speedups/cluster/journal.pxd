@@ -56,7 +56,7 @@ cdef class ClusterJournal(Journal):
     cdef dict identifiers              # place of a message -> identifiers of the subscriptions that it matched
     cdef dict of_groups                # place of a message -> (group, place in it)
     cdef dict heads                    # place of a message -> heads of a message of a group
-    cdef list shares                   # group, place of a message, in turn
+    cdef dict shares                   # group -> places of messages
     cdef list moves                    # kind, group, place, and two more, in turn
     cdef list delayed_messages         # place of a message from 1 on, seconds, client id of its publisher, in turn
     cdef list done                     # group, place, in turn: leases that have ended

@@ -248,7 +248,7 @@ cdef class ClusterJournal(Journal):
         self.identifiers = {}
         self.of_groups = {}
         self.heads = {}
-        self.shares = []
+        self.shares = {}
         self.moves = []
         self.delayed_messages = []
         self.done = []
@@ -415,7 +415,7 @@ cdef class ClusterJournal(Journal):
         else:
             number = self.new_place(m, qos | m.retain << 2, b"")
             self.heads[number] = head
-        self.shares += [group, number + 1]
+        self.shares.setdefault(group, []).append(number + 1)
         return self.note(QUEUED)
 
     cdef int queue_given(self, Session session, Message* m, uint8_t flags, bytes identifiers, bytes group,
@@ -549,7 +549,8 @@ cdef class ClusterJournal(Journal):
                 put_object(&b, &self.packing, self.wills)
                 put_object(&b, &self.packing, self.releases)
                 if block.shares:
-                    put_object(&b, &self.packing, [*self.share_limits, *self.shares])
+                    put_object(&b, &self.packing, [
+                        *self.share_limits, *[part for share in self.shares.items() for part in share]])
                     put_object(&b, &self.packing, self.moves)
                 if self.delayed_messages:
                     put_object(&b, &self.packing, self.delayed_messages)

@@ -1,5 +1,5 @@
 #!lua name=flockmq1
--- revision 22
+-- revision 23
 -- The function library of a cluster: its atomic steps. Every node loads it into Redis when it starts. The protocol is
 -- in deploy/docs/CLUSTER.md.
 --
@@ -21,6 +21,7 @@ local PROGRESS_SIZE = 5       -- ... and its bytes
 local FLAP_SECONDS = 10       -- take-overs of a session within this time of each other count as a fight
 
 local sharded = false         -- whether the caller declared a key: channels are sharded then
+local timed = false           -- whether this call has looked at the clock for `noted_tails`
 local damaged = {}            -- what this call could not apply: 'client', 'group' or 'common', id or name, key, reason, in turn
 
 local function register(definition, callback)
@@ -29,7 +30,7 @@ local function register(definition, callback)
   end
   local call = definition.callback
   definition.callback = function(keys, args)
-    sharded = keys[1] ~= nil
+    sharded, timed = keys[1] ~= nil, false
     if damaged[1] then
       damaged = {}
     end
@@ -182,9 +183,9 @@ local known = {}              -- prefix and id of nodes that have come back to t
 
 -- The table of the noted ends; nil if there is none any more.
 local function noted_tails()
-  if tails then
+  if tails and not timed then
     local time = now()
-    born = born or time
+    timed, born = true, born or time
     if math.abs(time - born) > TAILS_SECONDS then
       tails, known = nil, nil
     end

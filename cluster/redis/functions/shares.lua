@@ -117,8 +117,8 @@ local function share_to(prefix, group, messages, limits, told)
   return dropped
 end
 
--- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and place in `messages`, in turn.
--- Returns the number of dropped messages.
+-- New messages. `list`: max messages, max bytes, 1 = drop the oldest, then group and places in `messages`, in turn; nodes
+-- before revision 23 have one place for them, and repeat the group. Returns the number of dropped messages.
 local function share(prefix, messages, list, told)
   local dropped, groups = 0, {}
   for i = 4, #list, 2 do
@@ -128,7 +128,14 @@ local function share(prefix, messages, list, told)
       of = {}
       groups[group] = of
     end
-    of[#of + 1] = messages[list[i + 1]]
+    local places = list[i + 1]
+    if type(places) == 'number' then
+      of[#of + 1] = messages[places]
+    else
+      for j = 1, #places do
+        of[#of + 1] = messages[places[j]]
+      end
+    end
   end
   for group, of in pairs(groups) do
     local fine, count = attempt(prefix, GROUP, group, share_to, prefix, group, of, list, told)
