@@ -5,11 +5,9 @@ edited is never a user without a password (CVE-2018-12551). Lines that begin wit
 file in one step; only its owner may read it.
 """
 
-import contextlib
 import os
 import re
 import stat
-import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
@@ -22,6 +20,7 @@ from broker.auth.passwords import SCRAM_SCHEME, StoredHash, hash_password, parse
 from broker.auth.stored_user import StoredUser
 from broker.auth.verifier import Verifier
 from broker.errors import ConfigError
+from broker.files import replace_file
 
 USERNAME = re.compile(r"(?!#)[^:\x00-\x1f\x7f]{1,1000}")
 HINT = "`flockmq passwd FILE USER` writes such lines"
@@ -61,25 +60,9 @@ def write_users(path: str, users: Mapping[str, StoredHash]) -> None:
     Raises:
         ConfigError: it can't be written.
     """
-    place = Path(path).absolute()
-    if place.is_symlink():  # the link stays what it is
-        place = place.resolve()
-    text = "".join(f"{name}:{stored.text}\n" for name, stored in sorted(users.items()))
-    fresh = ""
     try:
-        handle, fresh = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)  # mode 0600
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            owner = (place if place.exists() else place.parent).stat()  # root may write for the user of a service
-            with contextlib.suppress(PermissionError):
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            os.fsync(file.fileno())
-        os.replace(fresh, place)
+        replace_file(Path(path), "".join(f"{name}:{stored.text}\n" for name, stored in sorted(users.items())))
     except OSError as error:
-        if fresh:
-            with contextlib.suppress(OSError):
-                os.unlink(fresh)
         raise ConfigError(f"{path} can't be written: {error.strerror}", "check path and permissions") from error
 
 

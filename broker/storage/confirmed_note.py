@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker import logs
+from broker.files import sync_folder
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 POSITION_SIZE = 20  # bytes
@@ -92,6 +93,7 @@ class ConfirmedNote:
         """Forget the note: other blocks are about to replace those of the store."""
         self.close()
         self.path.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
 
     def _read(self) -> Noted | None:
         """None: there is no note, or none that is whole."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker import logs
+from broker.files import sync_folder
 from broker.storage.log_segments import (
     FRAME,
     HEAD,
@@ -109,7 +110,7 @@ class LogFiles:
         self.id = read_id(found[-1]) if found else f"node-{secrets.token_hex(4)}"
         newest = _mend(found, UNKNOWN if known is None else known)
         if self._sync and self.folder.exists():
-            _sync_folder(self.folder)  # else a segment that was cut off could return when others have its place
+            sync_folder(self.folder)  # else a segment that was cut off could return when others have its place
         if newest is not None:
             rows, lacking = COUNTS.unpack_from(newest.block)
             self.reached = Reached(newest.ms, newest.total, ROWS_BEFORE.unpack_from(newest.block)[0] + rows, lacking)
@@ -181,7 +182,7 @@ class LogFiles:
         self._parts.append(Part(path, HEAD.size, ms, ms))
         if self._sync:
             for folder in (self.folder, self.folder.parent):
-                _sync_folder(folder)
+                sync_folder(folder)
 
     def _write(self, pieces: list[bytes]) -> None:
         data = memoryview(b"".join(pieces))
@@ -257,11 +258,3 @@ def _cut(found: list[Segment], number: int, size: int) -> None:
         segment.path.unlink()
     del found[number:]
     log.info("the end of the log of messages was not confirmed, and is cut off", bytes=dropped)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,7 +22,7 @@ PACKAGES = {
 LAYERS: dict[str, list[str]] = {
     "_speedups": ["base", "codec", "session", "routing", "log", "protocol", "net", "cluster"],
     "broker": [
-        "errors version",
+        "errors version files",
         "logs",
         "config",
         "sd_notify",

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from broker import logs
 from broker.config.tenants import is_tenant
 from broker.errors import ConfigError
+from broker.files import replace_file
 
 ROLES = ("read", "admin")  # each includes the ones before
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
@@ -72,10 +73,7 @@ def add(path: Path, name: str, role: str, tenant: str = "") -> str:
         known = parse(path.read_text("utf-8"), str(path)) if path.exists() else {}
         kept = {key: holder for key, holder in known.items() if holder.name != name}
         lines = [_line(holder, key) for key, holder in kept.items()]
-        fresh = path.with_name(f"{path.name}.new-{os.getpid()}")
-        with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-            file.writelines([*lines, _line(Holder(name, role, tenant), digest(token))])
-        fresh.replace(path)
+        replace_file(path, "".join([*lines, _line(Holder(name, role, tenant), digest(token))]))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the file of tokens {path} can't be written: {error}") from error
     return token
