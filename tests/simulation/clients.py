@@ -140,6 +140,7 @@ class SimulatedClient(RecordedClient):
         self.accepted = False
         self.stays_away = False
         self._packets_left = 0  # until it loses the connection; 0 = it does not
+        self._stays_away_then = False
         self._trying = 0  # number of the attempt that is under way; 0 = none
 
     # ---- connections ----
@@ -227,11 +228,17 @@ class SimulatedClient(RecordedClient):
 
     def loses_output(self) -> bool:
         """Whether the end of a connection takes bytes with it that are under way."""
-        return self._rng.random() < 0.5
+        return self._stays_away_then or self._rng.random() < 0.5
 
-    def lose_at_packet(self, number: int) -> None:
-        """Lose the connection when so many packets have arrived; the answer to the last may be lost."""
+    def lose_at_packet(self, number: int, *, stays_away: bool = False) -> None:
+        """Lose the connection when so many packets have arrived; the answer to the last may be lost.
+
+        Args:
+            number: of packets; 0: keep the connection.
+            stays_away: whether it does not connect then until `come_back`; some of its answers are lost then, or all.
+        """
         self._packets_left = number
+        self._stays_away_then = stays_away
 
     def stay_away(self) -> None:
         """Lose the connection, and do not connect until `come_back`."""
@@ -240,7 +247,7 @@ class SimulatedClient(RecordedClient):
 
     def come_back(self) -> None:
         """Connect again."""
-        self.stays_away = self.has_vanished
+        self.stays_away, self._stays_away_then = self.has_vanished, False
         self.come()
 
     def vanish(self) -> None:
@@ -297,6 +304,7 @@ class SimulatedClient(RecordedClient):
             if self._packets_left:
                 self._packets_left -= 1
                 if not self._packets_left:
+                    self.stays_away = self.stays_away or self._stays_away_then
                     self.lose()
             if self.socket is not wire:
                 return

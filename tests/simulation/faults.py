@@ -6,7 +6,7 @@ from tests.simulation.clients import SimulatedClient
 from tests.simulation.network import Network
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.plan import Step
-from tests.simulation.redis_server import RedisServer
+from tests.simulation.redis_server import LastCommand, RedisServer
 from tests.simulation.timed import PREFIX
 from tests.simulation.world import FOREVER, MILLI, World
 
@@ -20,8 +20,10 @@ OF_CLIENTS = {
     "lose_at_packet",
     "abandon",
     "move",
+    "move_away_from",
     "leave",
     "away",
+    "away_at_packet",
     "vanish",
     "delay",
 }
@@ -69,7 +71,7 @@ class Actions:
         self._world.story.tell(self._world.now, "plan", "all faults end")
         for end in list(self._ends):
             end()
-        self._redis.end_with(b"", b"", 0)
+        self._redis.end_with(None)
         for client in self._clients.values():
             client.lose_at_packet(0)
         for node in self._nodes.values():
@@ -127,6 +129,11 @@ class Actions:
         """A client connects to this node, and leaves its earlier connection open."""
         self._clients[name].abandon(node)
 
+    def move_away_from(self, name: str, other: str) -> None:
+        """A client connects to a node that another client does not have, and leaves its earlier connection open."""
+        found = [node for node in sorted(self._nodes) if node != self._clients[other].node]
+        self.move(name, self._world.rng.choice(found))
+
     def leave(self, name: str) -> None:
         """A client sends DISCONNECT."""
         self._clients[name].leave()
@@ -135,6 +142,12 @@ class Actions:
         """A client has no connection for a while."""
         client = self._clients[name]
         client.stay_away()
+        self._until(milliseconds, client.come_back)
+
+    def away_at_packet(self, name: str, number: int, milliseconds: int) -> None:
+        """A client loses its connection when so many packets have arrived, and has none for a while."""
+        client = self._clients[name]
+        client.lose_at_packet(number, stays_away=True)
         self._until(milliseconds, client.come_back)
 
     def vanish(self, name: str) -> None:
@@ -159,6 +172,20 @@ class Actions:
         node = self._nodes[name]
         node.kill_at_write(number)
         self._until(milliseconds + 500, node.start_if_down)
+
+    def kill_at_command(self, client: str, word: str, number: int, executes: bool, milliseconds: int) -> None:
+        """kill -9 the node of a client when Redis has its n-th command that has this word; start it after a while.
+
+        Redis executes this command, or gets only a part of it; it gets nothing that follows.
+        """
+        node = self._clients[client].node
+        name = f"flockmq-{node}-".encode()
+        last = LastCommand(name, word.encode(), number, executes, replies=False, then=lambda: self._later_kill(node))
+        self._redis.end_with(last)
+        self._until(milliseconds + 500, self._nodes[node].start_if_down)
+
+    def _later_kill(self, name: str) -> None:
+        self._world.after(0, self._nodes[name].kill)  # not within the command
 
     def stop(self, name: str, milliseconds: int) -> None:
         """SIGTERM; start it after a while."""
@@ -206,12 +233,12 @@ class Actions:
 
     def end_link_with(self, name: str, word: str, number: int) -> None:
         """The link of a node ends with the reply to the n-th command that has this word."""
-        self._redis.end_with(f"flockmq-{name}-".encode(), word.encode(), number)
+        self._redis.end_with(LastCommand(f"flockmq-{name}-".encode(), word.encode(), number))
 
     def lose_reply(self, client: str, word: str, number: int) -> None:
         """The link of a client's node is reset before the reply to the n-th command that has this word."""
         node = self._clients[client].node
-        self._redis.end_with(f"flockmq-{node}-".encode(), word.encode(), number, replies=False)
+        self._redis.end_with(LastCommand(f"flockmq-{node}-".encode(), word.encode(), number, replies=False))
 
     def reset_link_twice(self, name: str, number: int) -> None:
         """The link of a node is reset, and the next one ends with the n-th reply: within the repair, or after it."""

@@ -11,8 +11,8 @@ from loadtest.prove.client import NEVER
 
 NODES = ("n0", "n1", "n2")
 FIRST = 1500  # milliseconds until which the clients connect and subscribe
-AIMED = 3  # of four seeds, the one with faults that are aimed
-TIMED = 1  # likewise, the one with all that is due at a time, and clocks that step
+TIMED = 1  # of four seeds, the one with all that is due at a time, and clocks that step
+KILLED, AIMED, AIMED_AT_CLIENTS = 2, 3, 6  # of eight seeds, those with steps that are aimed
 LAST = 6500  # end of the last step; faults that go on are healed then
 
 
@@ -79,7 +79,7 @@ def make_plan(seed: int) -> Plan:
     steps = [*_actions(rng, clients)]
     faults = [*_faults(rng, clients)]
     replicas = 0
-    if seed % 2:  # so that even seeds have the plans that they have always had
+    if seed % 2:  # even seeds lose no data of Redis
         replicas = int(rng.random() < 0.4)
         faults += [*_faults_of_data(rng, replicas), *_faults_of_repairs(rng)]
     if seed % 4 == TIMED:
@@ -87,8 +87,12 @@ def make_plan(seed: int) -> Plan:
         clients += guests
         steps += _timed(rng, clients, guests)
         faults = [*_steps_of_clocks(rng), *(faults if rng.random() < 0.5 else ())]
-    if seed % 4 == AIMED:
+    if seed % 8 == KILLED:
+        faults += _killed_in_flight(rng, clients)
+    if seed % 8 == AIMED:
         faults = [*_aimed(rng, clients), *(faults if rng.random() < 0.5 else ())]
+    if seed % 8 == AIMED_AT_CLIENTS:
+        faults = [*_aimed_at_clients(rng, clients), *(faults if rng.random() < 0.5 else ())]
     both = sorted([*steps, *faults], key=lambda step: step.time)
     wanted = set(faults)
     return Plan(
@@ -97,7 +101,7 @@ def make_plan(seed: int) -> Plan:
         tuple(both),
         frozenset(i for i, step in enumerate(both) if step in wanted),
         replicas,
-        most_pushes=int(seed % 4 == 3),
+        most_pushes=int(seed % 8 == AIMED),
     )
 
 
@@ -210,19 +214,46 @@ def _faults_of_repairs(rng: Random) -> list[Step]:
 def _aimed(rng: Random, clients: list[ClientPlan]) -> list[Step]:
     """Steps that have to meet within milliseconds, which chance seldom brings together."""
     time = rng.randrange(FIRST, LAST - 3000)
-    found = {role: [client.name for client in clients if client.role == role] for role in ("publisher", "worker")}
-    publisher = rng.choice(found["publisher"])
-    visitors = [client.name for client in clients if client.role == "visitor"]
+    publisher, visitors = rng.choice(_names(clients, "publisher")), _names(clients, "visitor")
     topic, qos = f"t/{rng.randrange(3)}", rng.choice((1, 2))
-    aims = [_lost_reply(rng, time, publisher, topic)]
+    aims = [_lost_reply(rng, time, publisher, topic), _killed_at_commit(rng, time, publisher, topic)]
     if visitors:
         aims += [
-            _change_on_its_way(rng, time, publisher, rng.choice(visitors), topic, qos),
+            _change_on_its_way(rng, publisher, rng.choice(visitors), topic, qos),
             _admitted_without_redis(rng, time, publisher, rng.choice(visitors), topic),
         ]
-    if found["worker"]:
-        aims += [_worker_away(rng, publisher, rng.choice(found["worker"]), topic, qos)] * 2
     return rng.choice(aims)
+
+
+def _aimed_at_clients(rng: Random, clients: list[ClientPlan]) -> list[Step]:
+    """Likewise steps of clients, before any fault."""
+    publisher, workers = rng.choice(_names(clients, "publisher")), _names(clients, "worker")
+    if not workers or rng.random() < 0.2:
+        return _moves(rng, rng.choice(clients).name)
+    return _worker_away(rng, publisher, rng.choice(workers), f"t/{rng.randrange(3)}", rng.choice((1, 2)))
+
+
+def _names(clients: list[ClientPlan], role: str) -> list[str]:
+    return [client.name for client in clients if client.role == role]
+
+
+def _killed_in_flight(rng: Random, clients: list[ClientPlan]) -> list[Step]:
+    """A node is killed while Redis has not got what it has sent: a publisher may have no acknowledgement of that."""
+    publisher, time = rng.choice(_names(clients, "publisher")), rng.randrange(FIRST, LAST - 500)
+    return [
+        Step(time, "cut_node_of", (publisher, "there", 100)),
+        *(Step(time + 5 * i, "publish", (publisher, f"t/{i % 3}", 1, 1)) for i in range(1, 5)),
+        Step(time + 40, "kill_node_of", (publisher, rng.randrange(50, 2000))),
+    ]
+
+
+def _killed_at_commit(rng: Random, time: int, publisher: str, topic: str) -> list[Step]:
+    """A node is killed while Redis has a part of what it has sent: perhaps between two commits of one message."""
+    number, executes = rng.randrange(1, 8), rng.random() < 0.8
+    return [
+        Step(time, "kill_at_command", (publisher, "flockmq_commit", number, executes, rng.randrange(50, 2000))),
+        Step(time + 1, "publish", (publisher, topic, 2, rng.choice((1, 3)))),
+    ]
 
 
 def _lost_reply(rng: Random, time: int, publisher: str, topic: str) -> list[Step]:
@@ -233,11 +264,12 @@ def _lost_reply(rng: Random, time: int, publisher: str, topic: str) -> list[Step
     ]
 
 
-def _change_on_its_way(rng: Random, time: int, publisher: str, visitor: str, topic: str, qos: int) -> list[Step]:
-    """A client subscribes while the node of a publisher hears nothing from Redis."""
+def _change_on_its_way(rng: Random, publisher: str, visitor: str, topic: str, qos: int) -> list[Step]:
+    """A client subscribes while the node of a publisher hears nothing from Redis: late, so that it mostly stays."""
+    time = rng.randrange(LAST - 2500, LAST - 1000)
     return [
         Step(time, "cut_node_of", (publisher, "back", rng.randrange(200, 900))),
-        Step(time + 10, "move", (visitor, rng.choice(NODES))),
+        Step(time + 10, "move_away_from", (visitor, publisher)),
         *(Step(time + later, "publish", (publisher, topic, qos, 1)) for later in (20, 50, 100, 150)),
     ]
 
@@ -256,10 +288,17 @@ def _admitted_without_redis(rng: Random, time: int, publisher: str, visitor: str
 def _worker_away(rng: Random, publisher: str, worker: str, topic: str, qos: int) -> list[Step]:
     """A member loses its connection while it gets messages, for longer than they wait for it."""
     time = FIRST + rng.randrange(400)
-    return [
-        Step(time, "publish", (publisher, topic, qos, 8)),
-        Step(time + rng.randrange(1, 5), "away", (worker, LAST)),
-    ]
+    if rng.random() < 0.3:
+        gone = Step(time + rng.randrange(1, 5), "away", (worker, LAST))
+    else:
+        gone = Step(time - 1, "away_at_packet", (worker, rng.randrange(1, 4), LAST))
+    return [gone, *(Step(time + later, "publish", (publisher, topic, qos, 2)) for later in range(4))]
+
+
+def _moves(rng: Random, client: str) -> list[Step]:
+    """A client connects to one node after the other, and leaves its earlier connections open."""
+    time = FIRST + rng.randrange(400)
+    return [Step(time + 200 * i, "move", (client, rng.choice(NODES))) for i in range(3)]
 
 
 def _guests(rng: Random) -> list[ClientPlan]:

@@ -6,6 +6,7 @@ time: the data that the replica has are those of then.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import hiredis
@@ -90,6 +91,34 @@ class Client:
         self.direction.send(True)
 
 
+@dataclass
+class LastCommand:
+    """The command with which a connection ends: the n-th with a word, or the n-th of all.
+
+    Attributes:
+        name: of the connection begins so.
+        word: name of the command, or an argument; empty: any command.
+        number: from 1; it is counted down.
+        executes: whether it is executed.
+        replies: whether its reply arrives, in one piece with the end; if not, the connection is reset.
+        then: called when the connection has ended.
+    """
+
+    name: bytes
+    word: bytes
+    number: int
+    executes: bool = True
+    replies: bool = True
+    then: Callable[[], object] = bool
+
+    def is_reached(self, name: bytes, command: list[bytes]) -> bool:
+        """Count a command of a connection with this name. Returns whether it is the last one."""
+        if name.startswith(self.name) and (not self.word or self.word in command):
+            self.number -= 1
+            return not self.number
+        return False
+
+
 class RedisServer:
     """The process.
 
@@ -111,7 +140,7 @@ class RedisServer:
         self._kept: tuple[dict[bytes, Any], dict[bytes, float]] | None = None  # what outlives it; None: all
         self._kept_at = 0
         self._refusal = ""  # a key of REFUSALS
-        self._last: tuple[bytes, bytes, int, bool] | None = None  # of `end_with`
+        self._last: LastCommand | None = None  # of `end_with`
         self._keyspace = Keyspace(world.rng)
         self._library: Library | None = None
         self._code = b""
@@ -180,31 +209,21 @@ class RedisServer:
         for client, data in waiting or ():
             self.received(client, data)
 
-    def end_with(self, name: bytes, word: bytes, number: int, *, replies: bool = True) -> None:
-        """End a connection in one piece with the reply to the n-th command with this word, or to the n-th of all.
+    def end_with(self, last: "LastCommand | None") -> None:
+        """End a connection with a command; None: end none."""
+        self._last = last
 
-        Args:
-            name: of the connection begins so.
-            word: name of the command, or an argument; empty: any command.
-            number: from 1; 0: end none.
-            replies: whether that reply arrives; if not, the connection is reset.
-        """
-        self._last = (name, word, number, replies) if number else None
-
-    def _end_if_last(self, client: Client, command: list[bytes]) -> None:
-        assert self._last is not None
-        name, word, number, replies = self._last
-        if client.name.startswith(name) and (not word or word in command):
-            self.end_with(name, word, number - 1, replies=replies)
-            if number == 1:
-                self._world.story.tell(self._world.now, HOST, f"ends the link of {client.name.decode()}")
-                del self.clients[client.number]
-                if replies:
-                    client.flush()
-                    client.leave()
-                else:
-                    client.output.clear()
-                    client.close()
+    def _end(self, client: Client, last: "LastCommand") -> None:
+        self._world.story.tell(self._world.now, HOST, f"ends the link of {client.name.decode()}")
+        self._last = None
+        del self.clients[client.number]
+        if last.replies:
+            client.flush()
+            client.leave()
+        else:
+            client.output.clear()
+            client.close()
+        last.then()
 
     # ---- connections ----
 
@@ -243,10 +262,13 @@ class RedisServer:
 
     def execute(self, client: Client, command: list[bytes]) -> None:
         """Execute a command, and write its reply."""
-        self.executed += 1
-        self._execute(client, command)
-        if self._last is not None and client.number in self.clients:
-            self._end_if_last(client, command)
+        last = self._last
+        is_last = last is not None and last.is_reached(client.name, command)
+        if last is None or not is_last or last.executes:
+            self.executed += 1
+            self._execute(client, command)
+        if last is not None and is_last and client.number in self.clients:
+            self._end(client, last)
 
     def _execute(self, client: Client, command: list[bytes]) -> None:
         name = command[0].upper()
