@@ -7,6 +7,8 @@ SOURCES := setup.py pyproject.toml constraints.txt $(shell find _speedups loadte
 # setuptools warns of what an editable installation may meet in general.
 QUIET := PYTHONWARNINGS="ignore:Editable installation"
 SECONDS ?= 600
+# Modules that were translated to C for the installation need not be translated again for the tests of packages.
+TRANSLATED := CYTHON_CACHE_DIR="$${FLOCKMQ_TEST_CACHE:-$(CURDIR)/build}/compiled/cython"
 # Without it every process that tests start would compile all modules that it imports, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -27,7 +29,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: $(SOURCES) | $(PY)
 	@$(PIP) setuptools wheel cython
 	@echo "building FlockMQ (a minute the first time)"
-	@$(QUIET) $(PIP) --no-build-isolation -e .
+	@$(QUIET) $(TRANSLATED) $(PIP) --no-build-isolation -e .
 	@touch $@
 
 $(PY):

@@ -19,6 +19,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
         "analytics/test_results.py",
         "analytics/test_exactly_once.py",
         "analytics/test_sql.py",
+        "analytics/test_compaction.py",
         "analytics/test_outliers.py",
         "analytics/test_silence.py",
         "analytics/test_analytics_page.py",
@@ -30,12 +31,18 @@ HEAVY: dict[str, tuple[str, ...]] = {
         "analytics/test_job.py",
         "loadtest/test_compare_spark.py",
     ),
-    "browser": ("web/test_page.py", "analytics/test_report.py"),
+    "browser": ("web/test_page.py", "web/test_page_tenants.py", "analytics/test_report.py"),
 }
+# Files that begin next, since their tests share brokers and take long together.
+LONG = ("protocol/test_conversations.py",)
 # Files whose tests are spread over the workers, the longest first.
 SPREAD = (
     "faults/test_cluster_kill.py",
     "faults/test_cluster_faults.py",
+    "deploy/test_private_redis.py",
+    "analytics/test_replay.py",
+    "simulation/test_simulation.py",
+    "faults/test_shared_kill.py",
     "protocol/test_limits.py",
     "protocol/test_time.py",
     "faults/test_links.py",
@@ -44,17 +51,19 @@ SPREAD = (
     "faults/test_cluster_redis.py",
     "faults/test_redis_cluster.py",
     "loadtest/test_locust.py",
+    "loadtest/test_locust_cluster.py",
     "cluster/test_delivery.py",
     "protocol/test_retained_many.py",
     "cluster/test_message_log.py",
     "cluster/test_sessions.py",
+    "clients/test_paho.py",
     "clients/test_command_lines.py",
     "protocol/test_memory.py",
 )
 
 
 GROUPS = {name: group for group, names in HEAVY.items() for name in names}
-ORDER = {name: number for number, name in enumerate([*GROUPS, *SPREAD])}
+ORDER = {name: number for number, name in enumerate([*GROUPS, *LONG, *SPREAD])}
 
 
 def arrange(items: list[pytest.Item]) -> None:

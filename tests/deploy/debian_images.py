@@ -1,7 +1,7 @@
 """Base images without a registry: Debian's packages stand in for the public images; wheels are served from here.
 
-`base` has Python, Redis and HAProxy (one image stands for three), `build` a compiler on top. Made once, by debootstrap;
-kept in build/test-images/ until `make clean`.
+`base` has Python, Redis and HAProxy (one image stands for three), `build` a compiler on top. Made once, by debootstrap,
+and kept (`tests/harness/kept.py`), as are the wheels, and what the last build has compiled.
 """
 
 import hashlib
@@ -15,12 +15,15 @@ import threading
 from functools import partial
 from pathlib import Path
 
+from tests.deploy.engine import Engine
 from tests.harness.broker_process import ROOT
+from tests.harness.kept import KEPT
 
-CACHE = ROOT / "build" / "test-images"
+CACHE = KEPT / "test-images"
+COMPILED = CACHE / "compiled"
 SUITE, PYTHON = "bookworm", "3.11"
 BASE = ["python3", "python3-venv", "redis-server", "haproxy"]
-BUILD = ["gcc", "libc6-dev", "libssl-dev", "python3-dev"]
+BUILD = ["ccache", "gcc", "libc6-dev", "libssl-dev", "python3-dev"]
 # What the image `node` needs of others; the last for a Python 3.11.2, as Debian's is.
 WHEELS = [
     "setuptools",
@@ -46,9 +49,25 @@ WHEELS = [
     "hiredis",
     "async-timeout",
 ]
-# The compiler of the image `build` does not optimise: that is most of a build's time and of no matter here.
-COMPILER = '#!/bin/sh\nexec /usr/bin/gcc "$@" -O0\n'
-LEFT_OUT = ["./dev/*", "./var/cache/apt/*.bin", "./var/cache/apt/archives/*.deb", "./var/lib/apt/lists/*"]
+# The compiler of the image `build` does not optimise, which is of no matter here. It remembers unchanged sources and
+# headers, as Cython does: translation and compilation are most of a build's time.
+COMPILER = '#!/bin/sh\nexec ccache /usr/bin/gcc "$@" -O0\n'
+WITH_COMPILED = """
+FROM {image}
+ENV CCACHE_DIR=/compiled/ccache CCACHE_MAXSIZE=100M CYTHON_CACHE_DIR=/compiled/cython
+COPY . /compiled/
+"""
+# Half of the bytes: what an engine does not unpack, it need not pack, hash and remove either.
+LEFT_OUT = [
+    "./dev/*",
+    "./var/cache/apt/*.bin",
+    "./var/cache/apt/archives/*.deb",
+    "./var/lib/apt/lists/*",
+    *(f"./usr/share/{name}/*" for name in ("doc", "info", "locale", "man")),
+    *(f"./usr/lib/*/{name}.a" for name in ("libc", "libcrypto", "libpython3*", "libssl")),  # extensions link none
+    *(f"./usr/lib/*/{name}" for name in ("lib?san.so.*", "lib??san.so.*", "lib?san.a", "lib??san.a", "lto1")),
+    "./usr/bin/*lto-dump*",
+]
 
 
 class NotPossible(Exception):
@@ -62,9 +81,14 @@ def run(*command: str | Path, **more: object) -> None:
         raise NotPossible(f"{command[0]} failed: {done.stdout[-500:]}")
 
 
+def digest(*things: object) -> str:
+    """A name for what is made of these."""
+    return hashlib.sha256(repr(things).encode()).hexdigest()[:12]
+
+
 def root_file_systems() -> dict[str, Path]:
     """The tar files of `base` and `build`."""
-    names = f"{SUITE}-{platform.machine()}-{hashlib.sha256(repr((BASE, BUILD, COMPILER)).encode()).hexdigest()[:12]}"
+    names = f"{SUITE}-{platform.machine()}-{digest(BASE, BUILD, COMPILER, LEFT_OUT)}"
     tars = {kind: CACHE / f"{names}-{kind}.tar" for kind in ("base", "build")}
     if not all(tar.exists() for tar in tars.values()):
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -97,26 +121,44 @@ def _pack(root: Path, tar: Path) -> None:
     half.rename(tar)
 
 
-def download_wheels(directory: Path) -> None:
-    """The packages that a build installs, for the images' Python, in the versions that the project names."""
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--dest",
-        directory,
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--python-version",
-        PYTHON,
-        "--constraint",
-        ROOT / "constraints.txt",
-        *WHEELS,
-        "packaging",
-    )
+def wheels() -> Path:
+    """A directory of packages that a build installs, for the images' Python, in the versions that the project names."""
+    place = CACHE / f"wheels-{digest(WHEELS, PYTHON, (ROOT / 'constraints.txt').read_text())}"
+    if not place.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        half = CACHE / f"wheels-{os.getpid()}"
+        options = ["--no-deps", "--only-binary", ":all:", "--python-version", PYTHON]
+        options += ["--constraint", str(ROOT / "constraints.txt")]
+        run(sys.executable, "-m", "pip", "download", "--quiet", "--dest", half, *options, *WHEELS, "packaging")
+        try:
+            half.rename(place)
+        except OSError:  # another checkout has made it meanwhile
+            shutil.rmtree(half)
+    return place
+
+
+def give_compiled(engine: Engine, image: str, tag: str) -> None:
+    """Make an image of `image` that has what the last build has compiled."""
+    COMPILED.mkdir(parents=True, exist_ok=True)
+    recipe = engine.directory / "Dockerfile"
+    recipe.write_text(WITH_COMPILED.format(image=image))
+    engine.docker("build", "--file", recipe, "--tag", tag, COMPILED)
+
+
+def keep_compiled(engine: Engine) -> None:
+    """Keep what the build has compiled: in the one image without a name, the last of the compiler's stage.
+
+    BuildKit leaves no such image: then nothing is kept.
+    """
+    images = engine.docker("images", "--quiet", "--filter", "dangling=true").split()
+    if len(images) != 1:
+        return
+    container = engine.docker("create", images[0], "true").strip()
+    half = CACHE / f"compiled-{os.getpid()}"
+    engine.docker("cp", f"{container}:/compiled", half)
+    engine.docker("rm", container)
+    shutil.rmtree(COMPILED)
+    half.rename(COMPILED)
 
 
 class WheelServer:

@@ -20,10 +20,13 @@ from typing import Any
 from tests.harness.broker_process import ROOT, environment, until
 
 NEEDED = ("dockerd", "docker", "docker-compose", "iptables", "ip", "unshare", "setpriv")
+MEMORY = Path("/proc/meminfo")
+IN_MEMORY = 4 << 30  # bytes that images and containers may take there; they take about 1.5 GB
 # Inside: wait until the interface is there, then be the engine. /run is its own: locks of iptables are there.
 SCRIPT = """
 set -e
 mount -t tmpfs tmpfs /run
+test "$4" = 0 || mount -t tmpfs -o "size=$4" tmpfs "$1/data"
 ip link set lo up
 read -r address
 ip address add "$address/30" dev eth0
@@ -46,12 +49,22 @@ def why_not() -> str:
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
+def in_memory(driver: str) -> int:
+    """Bytes of memory that its data may take; 0: they are on disk.
+
+    The end of its namespaces frees memory. A disk takes minutes to remove so many files, if it discards each at once.
+    """
+    available = int(next(line for line in MEMORY.read_text().splitlines() if "MemAvailable" in line).split()[1]) << 10
+    return IN_MEMORY if driver == "overlay2" and available > 2 * IN_MEMORY else 0
+
+
 class Engine:
     """An engine; `start` it, `close` it."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="flockmq-"))  # short: paths of sockets must be
         (self.directory / "nobodys.env").touch()
+        (self.directory / "data").mkdir()
         self.name = f"fq{random.randrange(16**8):08x}"  # of the interface, and of the control group
         # From the network for tests of network devices (RFC 2544), where nobody lives.
         network = f"198.{random.choice((18, 19))}.{random.randrange(256)}"
@@ -99,6 +112,7 @@ class Engine:
                     str(self.directory),
                     f"/{self.name}",
                     driver,
+                    str(in_memory(driver)),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=log,

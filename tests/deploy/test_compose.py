@@ -8,13 +8,19 @@ import re
 import resource
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from _speedups.codec.packets import Publish
-from tests.deploy.debian_images import NotPossible, WheelServer, download_wheels, root_file_systems
+from tests.deploy.debian_images import (
+    NotPossible,
+    WheelServer,
+    give_compiled,
+    keep_compiled,
+    root_file_systems,
+    wheels,
+)
 from tests.deploy.engine import Engine, NoEngine, why_not
 from tests.deploy.exchange import exchange
 from tests.deploy.newcomers import Newcomers
@@ -27,7 +33,7 @@ SERVICES = ("credentials", "redis", "node", "haproxy")
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine() -> Iterator[Engine]:
     """An engine that has base images and knows where packages are; or a word why there is none."""
     reason = why_not() or ("" if shutil.which("debootstrap") else "not installed: debootstrap")
     if reason:
@@ -38,9 +44,8 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
         engine.start()
         for kind, tar in root_file_systems().items():
             engine.docker("import", tar, f"flockmq-test/{kind}:1")
-        wheels = tmp_path / "wheels"
-        download_wheels(wheels)
-        server = WheelServer(wheels, engine.gateway)
+        give_compiled(engine, "flockmq-test/build:1", "flockmq-test/compiler:1")
+        server = WheelServer(wheels(), engine.gateway)
         engine.set(**variables(engine, server))
         yield engine
     except (NoEngine, NotPossible) as reason:
@@ -55,7 +60,7 @@ def variables(engine: Engine, server: WheelServer) -> dict[str, str]:
     """What differs from a deployment: images and packages come from here, and the machine may allow fewer files."""
     files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 131_072)
     return {
-        "BUILD_IMAGE": "flockmq-test/build:1",
+        "BUILD_IMAGE": "flockmq-test/compiler:1",
         "BASE_IMAGE": "flockmq-test/base:1",
         "REDIS_IMAGE": "flockmq-test/base:1",
         "HAPROXY_IMAGE": "flockmq-test/base:1",
@@ -116,6 +121,7 @@ def health(container: dict[str, Any]) -> str:
 def test_the_compose_file(engine: Engine) -> None:
     story = Story(engine)
     engine.compose("build")
+    keep_compiled(engine)
     check_image(engine)
     story.up()
     assert len(engine.containers("node")) == 3

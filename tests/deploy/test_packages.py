@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.harness.broker_process import ROOT, until
 from tests.harness.deadline import DEADLINE
+from tests.harness.kept import KEPT
 
 SOURCES = ("_speedups", "broker", "cluster", "loadtest", "deploy")
 BESIDE = (
@@ -26,7 +27,7 @@ BESIDE = (
     "constraints.txt",
 )
 EXTRAS = {"auth", "cluster", "analytics", "loadtest", "otel", "test"}
-COMPILED = ROOT / "build" / "compiled"  # until `make clean`
+COMPILED = KEPT / "compiled"
 BUILT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "node_modules")
 
 

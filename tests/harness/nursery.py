@@ -27,7 +27,8 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from importlib import import_module
+from functools import cache
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -246,7 +247,9 @@ def import_everything() -> None:
         for found in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
             if not found.name.startswith(NOT_IMPORTED) and not found.name.endswith("__main__"):
                 import_module(found.name)
-    import_module("broker.version").version()  # it searches the installed packages
+    metadata.version = cache(metadata.version)  # it searches the installed packages, for each client of Redis
+    import_module("broker.version").version()
+    metadata.version("redis")
     gc.collect()
     gc.freeze()  # a collection in a fork would write to, and so copy, every page
 

@@ -87,25 +87,34 @@ Nodes = Callable[[str, dict[str, Any]], Any]
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Callable[[str, dict[str, Any]], Broker]]:
-    """Brokers that conversations share, one for each kind and settings; a conversation leaves no traces in them."""
-    running: dict[str, Broker] = {}
+    """Brokers that conversations share, one at a time of each kind; a conversation leaves no traces in them.
+
+    A cluster that waits costs a hundredth of a core, and there are dozens of settings: each group of conversations with
+    the same settings is played in one go.
+    """
+    running: dict[str, tuple[dict[str, Any], Broker]] = {}  # by kind
     directory = Path(tempfile.mkdtemp(prefix="flockmq-test-"))
 
+    def end(broker: Broker) -> None:
+        broker.close()
+        broker.check()
+
     def get(kind: str, settings: dict[str, Any]) -> Broker:
-        key = repr((kind, sorted(settings.items())))
-        if key in running and running[key].running:
-            return running[key]
+        if kind in running:
+            used, broker = running[kind]
+            if used == settings and broker.running:
+                return broker
+            del running[kind]
+            end(broker)
         place = directory / f"{len(list(directory.iterdir()))}"
         place.mkdir()
-        if key in running:
-            running[key].close()
-        running[key] = make_broker(place, kind, {"mqtt.sys_interval": 0, **settings}).start()
-        return running[key]
+        broker = make_broker(place, kind, {"mqtt.sys_interval": 0, **settings}).start()
+        running[kind] = settings, broker
+        return broker
 
     yield get
-    for node in running.values():
-        node.close()
-        node.check()
+    for _, broker in running.values():
+        end(broker)
     shutil.rmtree(directory)
 
 
@@ -246,6 +255,11 @@ class Stage:
             client.close()
 
 
+def by_settings(found: list[Any]) -> list[Any]:
+    """Those with the same settings one after the other."""
+    return sorted(found, key=lambda param: repr(sorted(param.values[0].settings.items())))
+
+
 ALL = list(load())
 RESETS = [param for param in ALL if "reset" in {step[1] for step in param.values[0].steps}]
 LOCAL = [
@@ -279,12 +293,12 @@ def test_conversation(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR], caplog.text
 
 
-@pytest.mark.parametrize("conversation", OVER_SOCKETS + SPLIT_OVER_SOCKETS)
+@pytest.mark.parametrize("conversation", by_settings(OVER_SOCKETS + SPLIT_OVER_SOCKETS))
 def test_conversation_over_sockets(conversation: Conversation, nodes: Nodes) -> None:
     play(conversation, nodes("sqlite", conversation.settings))
 
 
-@pytest.mark.parametrize("conversation", IN_A_CLUSTER)
+@pytest.mark.parametrize("conversation", by_settings(IN_A_CLUSTER))
 def test_conversation_with_a_cluster(conversation: Conversation, nodes: Nodes) -> None:
     play(conversation, nodes("cluster", conversation.settings))
 
