@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make run      build, install into $(VENV), start one node on 127.0.0.1:1883, its web page on http://127.0.0.1:8080"
 	@echo "make check    what each change must pass: ruff, mypy, unit and architecture tests (below two minutes)"
-	@echo "make test     build, install what tests need, run every check and test (below 15 minutes on two cores)"
+	@echo "make test     build, install what tests need, run every check and test (some 25 minutes on two cores)"
 	@echo "make tidy     a report: what is too large, badly named or hard to read; it fails nothing"
 	@echo "make bench    measure, beside other brokers where they can be had: one node (ONLY=single, about 11 minutes)"
 	@echo "              and a cluster (ONLY=cluster, about 25), Spark on its log of messages (ONLY=analytics, 3), and"

@@ -130,12 +130,14 @@ class MosquittoLoad(LinkedLoad):
     """The same with a real Mosquitto at the end that does not run the link.
 
     It is not killed: it keeps no store here. Order is not judged: Mosquitto changes it at a reconnect of its clients.
+    With `max_inflight_messages`, Mosquitto 2.0.11 acknowledges a QoS 1 message of a client that has as many of QoS 2
+    under way, drops it, and closes the connection: nobody gets it. So there is no such limit here.
     """
 
     def _make(self, name: str, directory: Path, direction: str) -> Any:
         if name == ("home" if direction == "out" else "away"):
             return super()._make(name, directory, direction)
-        return MosquittoProcess(directory / name, "max_queued_messages 0", "max_inflight_messages 20")
+        return MosquittoProcess(directory / name, "max_queued_messages 0", "max_inflight_messages 0")
 
     def findings(self, *, behind: bool = False) -> list[str]:
         return [finding for finding in super().findings(behind=behind) if not finding.startswith("I3")]
@@ -150,12 +152,9 @@ class MosquittoLoad(LinkedLoad):
                 broker.kill()
 
 
-# In one of some ten runs a message from Mosquitto 2.0.11 at level 5 is missing: it or the link loses it; that is open.
 @pytest.mark.skipif(not MosquittoProcess.is_installed(), reason="not installed: mosquitto")
-@pytest.mark.parametrize(
-    ("direction", "version"),
-    [("out", "3.1.1"), ("out", "5"), ("in", "3.1.1"), pytest.param("in", "5", marks=pytest.mark.soak)],
-)
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+@pytest.mark.parametrize("direction", ["out", "in"])
 def test_a_link_to_mosquitto(tmp_path: Path, direction: str, version: str) -> None:
     load = MosquittoLoad(tmp_path, new_seed(), direction, version, "")
     try:
